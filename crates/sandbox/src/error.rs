@@ -1,0 +1,35 @@
+//! What can go wrong on our side or the host's. A program's own failure is an [`crate::Outcome`], not an error.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The sandbox could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The isolation could not be set up or refused a request.
+    #[error("the sandbox could not be set up: {0}")]
+    Jail(String),
+    /// The kernel or its channel ended while something was being asked of it.
+    #[error("the kernel is gone: {0}")]
+    KernelGone(String),
+    /// The template is missing, damaged or could not be built.
+    #[error("{0}")]
+    Template(String),
+    /// A path that is not inside the workspace, not a regular file, or too large.
+    #[error("{path}: {reason}")]
+    File {
+        /// The path as it was asked for.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A host file or directory could not be used.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}

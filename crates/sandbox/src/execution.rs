@@ -1,0 +1,150 @@
+//! One run of one cell: a stream of events, then an outcome.
+
+use std::time::Duration;
+
+use crate::workspace::FileEntry;
+
+/// What an execution tells while it runs. [`Event::Finished`] comes exactly once and last.
+///
+/// Everything here was produced by untrusted code: it is bounded in size, but it is data, never an instruction.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Text written to file descriptor 1, by Python, by C code or by a child process. Invalid UTF-8 is replaced.
+    Stdout(String),
+    /// Text written to file descriptor 2.
+    Stderr(String),
+    /// Something the program displayed: `display(x)`, `plt.show()`, an open figure at the end of the cell.
+    Display(MimeBundle),
+    /// The value of the cell's last expression.
+    Result(MimeBundle),
+    /// The exception that ended the cell.
+    Error(ProgramError),
+    /// The end, with the outcome.
+    Finished(Finished),
+}
+
+/// One value in several representations, the most telling last in no particular order; look them up by MIME type.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct MimeBundle(pub Vec<(String, MimeData)>);
+
+impl MimeBundle {
+    /// The representation of the given MIME type.
+    pub fn get(&self, mime: &str) -> Option<&MimeData> {
+        self.0.iter().find(|(name, _)| name == mime).map(|(_, data)| data)
+    }
+
+    /// The `text/plain` representation.
+    pub fn text(&self) -> Option<&str> {
+        match self.get("text/plain")? {
+            MimeData::Text(text) => Some(text),
+            MimeData::Binary(_) => None,
+        }
+    }
+
+    /// The image, if there is one that every client can show: PNG first, then JPEG.
+    pub fn image(&self) -> Option<(&str, &[u8])> {
+        ["image/png", "image/jpeg"].into_iter().find_map(|mime| match self.get(mime)? {
+            MimeData::Binary(bytes) => Some((mime, bytes.as_slice())),
+            MimeData::Text(_) => None,
+        })
+    }
+}
+
+/// The data of one representation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MimeData {
+    /// Text types, JSON and SVG.
+    Text(String),
+    /// Everything that Jupyter sends as base64, decoded: PNG, JPEG, PDF.
+    Binary(Vec<u8>),
+}
+
+/// An exception of the program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramError {
+    /// The exception's class, for example `ValueError`.
+    pub name: String,
+    /// Its message.
+    pub value: String,
+    /// The traceback as Python prints it, trimmed to the user's own lines and the innermost library frame.
+    pub traceback: String,
+}
+
+/// How an execution ended, and what it left.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finished {
+    /// What ended it.
+    pub outcome: Outcome,
+    /// Files of the workspace that were created or changed, by path.
+    pub files: Vec<FileEntry>,
+    /// Wall clock from start to end.
+    pub elapsed: Duration,
+    /// Bytes of output beyond the limit, which were dropped from the middle: the head was streamed, the tail follows the cut.
+    pub output_dropped: u64,
+    /// Whether the interpreter's variables are still there.
+    pub state: State,
+}
+
+/// What became of the interpreter's variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The kernel lives; the next execution sees them.
+    Kept,
+    /// The kernel is gone; the next execution starts a new one. The files are kept.
+    Lost,
+}
+
+/// What ended an execution.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// The program ran to its end.
+    Completed,
+    /// The program raised an exception; an [`Event::Error`] told it before.
+    Failed(ProgramError),
+    /// The program hit a limit.
+    Limit(LimitHit),
+    /// The caller interrupted it.
+    Interrupted,
+    /// The program ended its own interpreter.
+    KernelDied(Death),
+}
+
+/// Which limit was hit, with the figures for a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LimitHit {
+    /// Bytes. `used` is the peak that was seen.
+    Memory {
+        /// The most that was in use, bytes.
+        used: u64,
+        /// What was allowed, bytes.
+        limit: u64,
+    },
+    /// The execution ran longer than it may.
+    WallClock {
+        /// What was allowed.
+        limit: Duration,
+    },
+    /// The workspace grew beyond its size. Bytes.
+    Disk {
+        /// What the workspace held, bytes.
+        used: u64,
+        /// What was allowed, bytes.
+        limit: u64,
+    },
+    /// The workspace holds too many files.
+    Files {
+        /// What was allowed.
+        limit: u64,
+    },
+}
+
+/// How a kernel process ended on its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Death {
+    /// `os._exit(code)` or the like.
+    Exited(i32),
+    /// A signal, for example 11 for a segmentation fault.
+    Signalled(i32),
+    /// The sandbox ended underneath it and took the status along.
+    Unknown,
+}

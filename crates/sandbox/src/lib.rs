@@ -1,0 +1,20 @@
+//! Sandboxes: isolated places that run programs and hold files.
+//!
+//! This crate is usable alone: no database, no HTTP. The isolation itself is in `aludel-jail`; here are templates, the pool,
+//! the kernel channel, executions and the workspace as the host sees it.
+#![forbid(unsafe_code)]
+
+mod error;
+mod execution;
+mod limits;
+mod local;
+pub mod probe;
+pub mod template;
+mod workspace;
+
+pub use error::Error;
+pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
+pub use limits::Limits;
+pub use local::{Execution, Interrupter, Local, LocalConfig, Require, Sandbox, SandboxSpec};
+pub use template::Template;
+pub use workspace::{FileEntry, Workspace};
