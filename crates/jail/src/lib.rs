@@ -1,1 +1,54 @@
-//! Linux isolation.
+//! Linux isolation: the processes, namespaces, mounts, limits and filters that make a sandbox.
+//!
+//! A **warden** is a small process that [`Warden::spawn`] starts from the running executable. It is pid 1 of a pid namespace, so its
+//! death, however it comes, ends every process below it. It starts one **zygote** (a Python process with its libraries imported, in a
+//! user namespace and a read-only root) and, for every sandbox, a **shell**: a tiny init in fresh namespaces with its mounts and its
+//! cgroup. The zygote then forks a kernel into the shell, and the kernel runs the [`lockdown`] before anything else.
+//!
+//! ```text
+//! aludel (async) ──socket── warden (pid 1 of namespace Z)
+//!                             ├── zygote           user, mount, net, ipc, uts namespaces; read-only root
+//!                             ├── init of shell 1   own mount, pid, net, ipc, uts, cgroup namespaces
+//!                             └── kernel of shell 1 forked by the zygote, child of the warden, member of shell 1
+//! ```
+//!
+//! Invariants: no async, no network, no knowledge of Python beyond "a program that speaks [`message`]"; the only crate with `unsafe`,
+//! and in it only [`sys`] and [`entry`].
+
+pub mod cgroup;
+mod entry;
+mod idmap;
+mod landlock;
+pub mod lockdown;
+pub mod message;
+mod mounts;
+pub mod probe;
+mod shell;
+pub mod sweep;
+mod sys;
+mod syscalls;
+mod warden;
+mod zygote;
+
+pub use entry::{Warden, WardenError};
+
+/// A step of a set-up that failed, with what the system said. The step's name is what an operator reads first.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {source}")]
+pub struct StepError {
+    /// What was being done, for example `mount /proc`.
+    pub step: String,
+    /// What the system said.
+    pub source: std::io::Error,
+}
+
+/// Names the step in the error of a system call.
+trait Step<T> {
+    fn step(self, step: impl Into<String>) -> Result<T, StepError>;
+}
+
+impl<T, E: Into<std::io::Error>> Step<T> for Result<T, E> {
+    fn step(self, step: impl Into<String>) -> Result<T, StepError> {
+        self.map_err(|error| StepError { step: step.into(), source: error.into() })
+    }
+}

@@ -6,15 +6,20 @@
 
 mod error;
 mod execution;
+mod frame;
 mod limits;
 mod local;
+mod output;
 pub mod probe;
+mod sandbox;
+mod slots;
 pub mod template;
 mod workspace;
 
 pub use error::Error;
 pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
 pub use limits::Limits;
-pub use local::{Execution, Interrupter, Local, LocalConfig, Require, Sandbox, SandboxSpec};
+pub use local::{Local, LocalConfig, Require, SandboxSpec};
+pub use sandbox::{Execution, Interrupter, Sandbox};
 pub use template::Template;
 pub use workspace::{FileEntry, Workspace};

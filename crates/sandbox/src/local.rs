@@ -1,41 +1,423 @@
-//! The local backend (stub while it is being written).
+//! The local backend: a warden, its zygote, and a pool of sandboxes that are ready before anyone asks.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use crate::{Error, Event, Limits, Template, Workspace};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aludel_jail::message::{ExitStatus, Reply, Request, Setup, Usage};
+use aludel_jail::{Warden, message, sweep};
+use tokio::net::unix::pipe;
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::frame::{Channel, FromKernel, ToKernel};
+use crate::sandbox::{Kernel, Sandbox};
+use crate::slots::Slots;
+use crate::{Error, Limits, Template, Workspace};
+
+/// How long making a sandbox may take before something is wrong.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the warden may take to answer a question.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Inodes of a sandbox's `/tmp` and `/dev/shm` together; without a bound, empty files use up memory that no limit counts.
+const TMP_INODES: u64 = 32 << 10;
+
+/// The kernel program, by the names under which it is found inside; the first is started.
+const PROGRAMS: [(&str, &str); 2] =
+    [("zygote.py", include_str!("../kernel/zygote.py")), ("kernel.py", include_str!("../kernel/kernel.py"))];
 
 /// Settings of the local backend.
-pub struct LocalConfig { pub data: PathBuf, pub template: Template, pub limits: Limits, pub pool: usize, pub require: Require }
-/// How much of the isolation must be enforceable.
+#[derive(Debug, Clone)]
+pub struct LocalConfig {
+    /// The data directory; instances live under `run` in it.
+    pub data: PathBuf,
+    /// What sandboxes start from.
+    pub template: Template,
+    /// The limits of pooled sandboxes, and the default for others.
+    pub limits: Limits,
+    /// How many sandboxes are kept ready; 0 makes each when it is asked for.
+    pub pool: usize,
+    /// How much of the isolation must be enforceable.
+    pub require: Require,
+}
+
+/// How much of the isolation the host must be able to enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Require { /// Degrade, and say so.
- Default, /// Refuse.
- Strict }
-/// The local backend. Cheap to clone.
-#[derive(Clone)]
-pub struct Local;
-impl Local {
-    /// Starts the zygote; takes about as long as importing pandas.
-    pub async fn start(config: LocalConfig) -> Result<Self, Error> { unimplemented!() }
-    /// What the host cannot enforce, in words; printed at start.
-    pub fn warnings(&self) -> &[String] { unimplemented!() }
-    /// Ends every sandbox and the zygote, and removes what they left.
-    pub async fn shutdown(self) { unimplemented!() }
+pub enum Require {
+    /// What is missing is said in [`Local::warnings`].
+    Default,
+    /// What is missing is an error.
+    Strict,
 }
+
 /// What a sandbox is made from.
-pub struct SandboxSpec { pub limits: Limits, pub workspace: Option<Workspace> }
-/// A live sandbox with one kernel.
-pub struct Sandbox;
-/// A running execution.
-pub struct Execution;
-impl Execution {
-    /// The next event; `None` after [`Event::Finished`].
-    pub async fn next(&mut self) -> Option<Event> { unimplemented!() }
-    /// A handle that can interrupt the program from elsewhere.
-    pub fn interrupter(&self) -> Interrupter { unimplemented!() }
+#[derive(Debug)]
+pub struct SandboxSpec {
+    /// What it may use.
+    pub limits: Limits,
+    /// The files of an earlier sandbox; `None` for an empty workspace.
+    pub workspace: Option<Arc<Workspace>>,
 }
-/// Interrupts one execution. Cheap to clone.
-#[derive(Clone)]
-pub struct Interrupter;
-impl Interrupter {
-    /// SIGINT now, kill after the grace period.
-    pub fn interrupt(&self) { unimplemented!() }
+
+/// The local backend. Cheap to clone; the last clone that is dropped ends everything.
+#[derive(Debug, Clone)]
+pub struct Local(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    pool: Arc<Pool>,
+    warnings: Vec<String>,
+    _lock: File,
+}
+
+/// What sandboxes need of their backend. They do not keep the backend alive.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    warden: Warden,
+    waiting: Mutex<Waiting>,
+    next_id: AtomicU64,
+    slots: Slots,
+    owner_base: Option<u32>,
+    instance: PathBuf,
+}
+
+/// Who waits for which reply.
+#[derive(Debug, Default)]
+struct Waiting {
+    created: HashMap<u64, oneshot::Sender<Result<(), String>>>,
+    exits: HashMap<u64, watch::Sender<Option<Exit>>>,
+    usages: HashMap<u64, Vec<oneshot::Sender<Usage>>>,
+    destroyed: HashMap<u64, oneshot::Sender<()>>,
+    /// Why nothing will be answered any more.
+    over: Option<String>,
+}
+
+/// How a kernel process ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exit {
+    /// `None` when the warden vanished and took the status along.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) usage: Usage,
+}
+
+#[derive(Debug)]
+struct Pool {
+    size: usize,
+    limits: Limits,
+    ready: Mutex<VecDeque<Sandbox>>,
+    wanted: Notify,
+}
+
+impl Local {
+    /// Removes what dead instances left, then starts the warden and the zygote; takes about as long as importing pandas.
+    pub async fn start(config: LocalConfig) -> Result<Self, Error> {
+        let LocalConfig { data, template, limits, pool, require } = config;
+        let run = data.join("run");
+        let started = tokio::task::spawn_blocking(move || {
+            sweep::sweep(&run);
+            let (instance, lock) = sweep::new_instance(&run).map_err(|source| Error::Io { path: run.clone(), source })?;
+            let workspaces = instance.join("workspaces");
+            std::fs::create_dir(&workspaces).map_err(|source| Error::Io { path: workspaces, source })?;
+            let setup = Setup {
+                root: template.root().to_path_buf(),
+                python: template.python().to_owned(),
+                programs: PROGRAMS.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
+                instance: instance.clone(),
+            };
+            let (warden, ready) = Warden::spawn(&setup, &lock).map_err(|error| Error::Jail(error.to_string()))?;
+            Ok::<_, Error>((instance, lock, warden, ready))
+        });
+        let (instance, lock, warden, ready) = started.await.map_err(|error| Error::Jail(error.to_string()))??;
+        let Reply::Ready { owner_base, warnings, .. } = ready else {
+            return Err(Error::Jail("the warden answered out of turn".into()));
+        };
+        if require == Require::Strict && !warnings.is_empty() {
+            return Err(Error::Jail(format!("sandbox.require is strict, and: {}", warnings.join("; "))));
+        }
+        let shared = Arc::new(Shared {
+            warden,
+            waiting: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            slots: Slots::default(),
+            owner_base,
+            instance,
+        });
+        let listener = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name("aludel-warden".into())
+            .spawn(move || listener.listen())
+            .map_err(|error| Error::Jail(format!("start a thread: {error}")))?;
+        let pool = Arc::new(Pool { size: pool, limits, ready: Mutex::default(), wanted: Notify::new() });
+        if pool.size > 0 {
+            tokio::spawn(Pool::refill(Arc::downgrade(&pool), Arc::downgrade(&shared)));
+        }
+        Ok(Self(Arc::new(Inner { shared, pool, warnings, _lock: lock })))
+    }
+
+    /// What the host cannot enforce, in words; to be shown at start.
+    pub fn warnings(&self) -> &[String] {
+        &self.0.warnings
+    }
+
+    /// A sandbox with a kernel that is ready: from the pool when one fits, made on the spot otherwise.
+    pub async fn create(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
+        let SandboxSpec { limits, workspace } = spec;
+        let pool = &self.0.pool;
+        if workspace.is_none() && limits == pool.limits {
+            let pooled = lock(&pool.ready).pop_front();
+            pool.wanted.notify_one();
+            if let Some(sandbox) = pooled.filter(Sandbox::is_alive) {
+                return Ok(sandbox);
+            }
+        }
+        self.0.shared.create(limits, workspace).await
+    }
+
+    /// How many sandboxes are ready in the pool.
+    pub fn pooled(&self) -> usize {
+        lock(&self.0.pool.ready).len()
+    }
+
+    /// Ends every sandbox and the zygote, removes what they left, and waits until that is done.
+    pub async fn shutdown(self) {
+        let shared = Arc::clone(&self.0.shared);
+        lock(&self.0.pool.ready).clear();
+        shared.warden.hang_up();
+        // The thread may outlive a runtime that is ending; the warden finishes in any case.
+        let _finished = tokio::task::spawn_blocking(move || shared.warden.wait()).await;
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The listener holds the rest until it hears the end.
+        self.shared.warden.hang_up();
+    }
+}
+
+impl Pool {
+    /// Keeps the pool full until the backend is gone.
+    async fn refill(pool: std::sync::Weak<Self>, shared: std::sync::Weak<Shared>) {
+        loop {
+            let (Some(pool), Some(backend)) = (pool.upgrade(), shared.upgrade()) else { return };
+            if lock(&pool.ready).len() >= pool.size {
+                drop(backend);
+                // Wakes up now and then to see whether the backend is still there.
+                let _timeout = tokio::time::timeout(Duration::from_secs(1), pool.wanted.notified()).await;
+                continue;
+            }
+            let made = match backend.create(pool.limits.clone(), None).await {
+                Ok(sandbox) => sandbox.touch().await.map(|()| sandbox),
+                Err(error) => Err(error),
+            };
+            match made {
+                Ok(sandbox) => lock(&pool.ready).push_back(sandbox),
+                // Whoever asks for a sandbox gets the error; here it is only tried again.
+                Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Hands every reply to whoever waits for it, until the warden hangs up.
+    fn listen(&self) {
+        let over = loop {
+            match self.warden.receive() {
+                Ok(Some(Reply::Unusable { reason })) => break reason,
+                Ok(Some(reply)) => self.dispatch(reply),
+                Ok(None) => break "the backend was shut down".to_owned(),
+                Err(error) => break format!("the warden is not understood: {error}"),
+            }
+        };
+        let mut waiting = lock(&self.waiting);
+        for (_, exit) in waiting.exits.drain() {
+            exit.send_replace(Some(Exit { status: None, usage: Usage::default() }));
+        }
+        // Dropping the senders tells the receivers.
+        *waiting = Waiting { over: Some(over), ..Waiting::default() };
+    }
+
+    fn dispatch(&self, reply: Reply) {
+        let mut waiting = lock(&self.waiting);
+        match reply {
+            Reply::Created { id } => {
+                if let Some(sender) = waiting.created.remove(&id) {
+                    let _nobody = sender.send(Ok(()));
+                }
+            }
+            Reply::Failed { id, reason } => {
+                waiting.exits.remove(&id);
+                if let Some(sender) = waiting.created.remove(&id) {
+                    let _nobody = sender.send(Err(reason));
+                }
+            }
+            Reply::Exited { id, status, usage } => {
+                if let Some(exit) = waiting.exits.remove(&id) {
+                    exit.send_replace(Some(Exit { status: Some(status), usage }));
+                }
+            }
+            Reply::Usage { id, usage } => {
+                for sender in waiting.usages.remove(&id).unwrap_or_default() {
+                    let _nobody = sender.send(usage);
+                }
+            }
+            Reply::Destroyed { id } => {
+                if let Some(sender) = waiting.destroyed.remove(&id) {
+                    let _nobody = sender.send(());
+                }
+            }
+            Reply::Ready { .. } | Reply::Unusable { .. } => {}
+        }
+    }
+
+    async fn create(self: &Arc<Self>, limits: Limits, workspace: Option<Arc<Workspace>>) -> Result<Sandbox, Error> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let workspace = match workspace {
+            Some(workspace) => workspace,
+            None => Arc::new(self.new_workspace(id)?),
+        };
+        let failed = |step: &'static str| move |error: io::Error| Error::Jail(format!("{step}: {error}"));
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed("make the kernel's socket"))?;
+        let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
+        let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
+        let (created_sender, created) = oneshot::channel();
+        let (exit_sender, exit) = watch::channel(None);
+        {
+            let mut waiting = self.waiting()?;
+            waiting.created.insert(id, created_sender);
+            waiting.exits.insert(id, exit_sender);
+        }
+        let request = Request::Create {
+            id,
+            slot: workspace.slot(),
+            workspace: workspace.path().to_path_buf(),
+            limits: jail_limits(&limits),
+        };
+        self.send(&request, &[theirs.as_fd(), stdout_theirs.as_fd(), stderr_theirs.as_fd()])?;
+        drop((theirs, stdout_theirs, stderr_theirs));
+        match tokio::time::timeout(CREATE_TIMEOUT, created).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(reason))) => return Err(Error::Jail(reason)),
+            Ok(Err(_)) => return Err(self.over()),
+            Err(_) => return Err(Error::Jail(format!("no sandbox within {} s", CREATE_TIMEOUT.as_secs()))),
+        }
+        let channel = Channel::new(ours).map_err(failed("open the kernel's socket"))?;
+        let mut kernel = Kernel::new(channel, stdout, stderr, exit);
+        let handle = Handle { id, shared: Arc::clone(self) };
+        // From here on, giving up drops the handle, which destroys the sandbox.
+        let ready = tokio::time::timeout(CREATE_TIMEOUT, kernel.channel.receive()).await;
+        match ready {
+            Ok(Ok(Some(FromKernel::Ready))) => {}
+            Ok(Ok(Some(FromKernel::Failed(step)))) => return Err(Error::Jail(step)),
+            Ok(Ok(_)) => return Err(Error::Jail("the kernel ended before it was ready".into())),
+            Ok(Err(error)) => return Err(Error::Jail(format!("hear the kernel: {error}"))),
+            Err(_) => return Err(Error::Jail("the kernel did not get ready in time".into())),
+        }
+        let threads = (limits.cpus.ceil() as u32).max(1);
+        kernel
+            .channel
+            .send(&ToKernel::Start { memory: limits.memory, threads })
+            .await
+            .map_err(|error| Error::KernelGone(error.to_string()))?;
+        Ok(Sandbox::new(handle, kernel, workspace, limits))
+    }
+
+    fn new_workspace(&self, id: u64) -> Result<Workspace, Error> {
+        let slot = self.slots.take().ok_or_else(|| Error::Jail("too many sandboxes".into()))?;
+        let owner = self.owner_base.map(|base| base + slot.number());
+        Workspace::create(self.instance.join("workspaces").join(id.to_string()), owner, slot)
+    }
+
+    fn waiting(&self) -> Result<std::sync::MutexGuard<'_, Waiting>, Error> {
+        let waiting = lock(&self.waiting);
+        match &waiting.over {
+            Some(reason) => Err(Error::Jail(reason.clone())),
+            None => Ok(waiting),
+        }
+    }
+
+    fn over(&self) -> Error {
+        Error::Jail(lock(&self.waiting).over.clone().unwrap_or_else(|| "the warden gave no answer".into()))
+    }
+
+    fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        self.warden.send(request, descriptors).map_err(|error| Error::Jail(format!("ask the warden: {error}")))
+    }
+}
+
+/// One sandbox at the warden. Dropping it destroys the sandbox.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    id: u64,
+    shared: Arc<Shared>,
+}
+
+impl Handle {
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Sends a signal to the kernel process.
+    pub(crate) fn signal(&self, signal: i32) {
+        // Without a warden there is no kernel.
+        let _gone = self.shared.send(&Request::Signal { id: self.id, signal }, &[]);
+    }
+
+    /// What the sandbox uses; zeros when it is gone.
+    pub(crate) async fn usage(&self) -> Usage {
+        let (sender, answer) = oneshot::channel();
+        match self.shared.waiting() {
+            Ok(mut waiting) => waiting.usages.entry(self.id).or_default().push(sender),
+            Err(_) => return Usage::default(),
+        }
+        if self.shared.send(&Request::Usage { id: self.id }, &[]).is_err() {
+            return Usage::default();
+        }
+        tokio::time::timeout(ANSWER_TIMEOUT, answer).await.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// Destroys the sandbox and waits until nothing of it is left.
+    pub(crate) async fn destroy(self) {
+        let (sender, answer) = oneshot::channel();
+        if let Ok(mut waiting) = self.shared.waiting() {
+            waiting.destroyed.insert(self.id, sender);
+        }
+        // Dropping asks for it.
+        drop(self);
+        let _answered = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let _gone = self.shared.send(&Request::Destroy { id: self.id }, &[]);
+    }
+}
+
+fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let (receiver, sender) = io::pipe()?;
+    Ok((pipe::Receiver::from_owned_fd(receiver.into())?, sender.into()))
+}
+
+fn jail_limits(limits: &Limits) -> message::Limits {
+    message::Limits {
+        memory: limits.memory,
+        processes: limits.processes,
+        millicpus: (limits.cpus * 1000.0) as u32,
+        tmp: limits.tmp,
+        tmp_inodes: TMP_INODES,
+        file_size: limits.file_size,
+        open_files: limits.open_files,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A panic while holding one of these leaves plain data that is still consistent.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

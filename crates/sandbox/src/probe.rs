@@ -1,4 +1,7 @@
-//! What this host can enforce, found by trying it.
+//! What this host can enforce, in words for `aludel doctor`.
+
+use aludel_jail::cgroup::Hierarchy;
+use aludel_jail::probe::Host;
 
 /// One thing the host can or cannot do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,5 +29,80 @@ pub enum Status {
 
 /// Tries everything the local backend needs. Takes some milliseconds and leaves nothing behind.
 pub fn probe() -> Vec<Check> {
-    unimplemented!()
+    let host = aludel_jail::probe::probe();
+    vec![kernel(&host), namespaces(&host), ids(&host), cgroups(&host), seccomp(&host), landlock(&host)]
+}
+
+fn kernel(host: &Host) -> Check {
+    let mut numbers = host.kernel.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let supported = version >= (5, 15);
+    Check {
+        name: "kernel",
+        status: if supported { Status::Ok } else { Status::Missing },
+        detail: format!("Linux {}", host.kernel),
+        mend: (!supported).then(|| "Linux 5.15 or newer is needed".into()),
+    }
+}
+
+fn namespaces(host: &Host) -> Check {
+    let (status, detail, mend) = match &host.namespaces {
+        Ok(()) => (Status::Ok, "mount, pid, net, ipc, uts, user and cgroup namespaces can be made".into(), None),
+        Err(error) => {
+            let mend = "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0 \
+                        user.max_user_namespaces=100000 (those that exist), or run as root; in a container, add --privileged";
+            (Status::Missing, format!("namespaces cannot be made: {error}"), Some(mend.into()))
+        }
+    };
+    Check { name: "namespaces", status, detail, mend }
+}
+
+fn ids(host: &Host) -> Check {
+    let (status, detail, mend) = if host.own_ids {
+        (Status::Ok, "every sandbox runs under a user id of its own".into(), None)
+    } else {
+        let detail = "all sandboxes run under your own user id, told apart by namespaces alone".into();
+        (Status::Degraded, detail, Some("run as root to give every sandbox an id of its own".into()))
+    };
+    Check { name: "user ids", status, detail, mend }
+}
+
+fn cgroups(host: &Host) -> Check {
+    let missing = host.cgroups.missing();
+    let status = if missing.is_empty() { Status::Ok } else { Status::Degraded };
+    let detail = if missing.is_empty() {
+        format!("{}: memory, processes and processor time are limited", host.cgroups.describe())
+    } else {
+        format!("{}: no limit on {}", host.cgroups.describe(), missing.join(", "))
+    };
+    let mend = (!missing.is_empty()).then(|| match host.cgroups {
+        Hierarchy::V1 { .. } => "mount the missing controllers under /sys/fs/cgroup, and run as root".into(),
+        Hierarchy::V2 { .. } | Hierarchy::Absent => {
+            "run as root, or in a delegated scope: systemd-run --user --scope -p Delegate=yes aludel …".into()
+        }
+    });
+    Check { name: "control groups", status, detail, mend }
+}
+
+fn seccomp(host: &Host) -> Check {
+    Check {
+        name: "seccomp",
+        status: if host.seccomp { Status::Ok } else { Status::Missing },
+        detail: if host.seccomp {
+            format!("{} system calls are allowed, all others refused", host.allowed_syscalls)
+        } else {
+            "this kernel cannot filter system calls".into()
+        },
+        mend: (!host.seccomp).then(|| "use a kernel with CONFIG_SECCOMP_FILTER".into()),
+    }
+}
+
+fn landlock(host: &Host) -> Check {
+    let (status, detail) = match host.landlock {
+        0 => (Status::Degraded, "not there: mounts and ids alone guard the files".into()),
+        version @ 1..=5 => (Status::Ok, format!("version {version}: files are guarded, signals and abstract sockets are not")),
+        version => (Status::Ok, format!("version {version}: files, signals and abstract sockets are guarded")),
+    };
+    let mend = (host.landlock == 0).then(|| "add landlock to the kernel's lsm= list (CONFIG_SECURITY_LANDLOCK)".into());
+    Check { name: "Landlock", status, detail, mend }
 }

@@ -11,6 +11,10 @@ pub struct Template { root: PathBuf }
 impl Template {
     /// The root filesystem.
     pub fn root(&self) -> &Path { &self.root }
+    /// The interpreter, as a path inside.
+    pub fn python(&self) -> &str { "/usr/local/bin/python3" }
+    /// A root filesystem that something else prepared.
+    pub fn from_root(root: PathBuf) -> Self { Self { root } }
 }
 
 /// What a build tells while it goes on.

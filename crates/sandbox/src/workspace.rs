@@ -1,9 +1,30 @@
 //! The files of a session, seen from the host.
+//!
+//! The guest controls every name, link and type in here, so the host walks by descriptor, follows no links, and reads regular files only.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, Uid, fstat, openat2, statat};
+
+use crate::Error;
+
+/// How deep the host looks into a workspace.
+const MAX_DEPTH: usize = 32;
+/// The longest path it reports, bytes.
+const MAX_PATH: usize = 1024;
+/// The most files one execution reports.
+const MAX_REPORTED: usize = 1000;
 
 /// One regular file of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Path relative to the workspace, `/` between parts, never absolute, never with `..`.
+    /// Path relative to the workspace, `/` between parts, never absolute, never with `..`. The guest chose it: it may hold any character.
     pub path: String,
     /// Size in bytes.
     pub size: u64,
@@ -11,6 +32,274 @@ pub struct FileEntry {
     pub mime: &'static str,
 }
 
-/// A directory on the host that holds one session's files.
+/// A directory on the host that holds one session's files. Dropping it removes them.
 #[derive(Debug)]
-pub struct Workspace;
+pub struct Workspace {
+    path: PathBuf,
+    root: OwnedFd,
+    owner: Option<u32>,
+    slot: crate::slots::Slot,
+}
+
+/// What tells whether a file changed: its inode, size, and times of content and of status.
+type Fingerprint = (u64, i64, i64, u64, i64, u64);
+
+/// The state of a workspace at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    files: BTreeMap<String, (FileEntry, Fingerprint)>,
+    /// Bytes that the files occupy, holes not counted.
+    pub(crate) bytes: u64,
+    /// Files, directories and everything else.
+    pub(crate) entries: u64,
+}
+
+impl Snapshot {
+    /// The files that are new or different since `before`.
+    pub(crate) fn changed_since(&self, before: &Self) -> Vec<FileEntry> {
+        let changed = |(path, (_, print)): &(&String, &(FileEntry, Fingerprint))| {
+            before.files.get(*path).is_none_or(|(_, old)| old != print)
+        };
+        self.files.iter().filter(changed).map(|(_, (entry, _))| entry.clone()).take(MAX_REPORTED).collect()
+    }
+
+    fn into_entries(self) -> Vec<FileEntry> {
+        self.files.into_values().map(|(entry, _)| entry).collect()
+    }
+}
+
+impl Workspace {
+    /// Makes an empty workspace at `path`, owned by the host uid `owner` if given.
+    pub(crate) fn create(path: PathBuf, owner: Option<u32>, slot: crate::slots::Slot) -> Result<Self, Error> {
+        let at = |source: io::Error| Error::Io { path: path.clone(), source };
+        use std::os::unix::fs::DirBuilderExt;
+        fs::DirBuilder::new().mode(0o700).create(&path).map_err(at)?;
+        if let Some(owner) = owner {
+            std::os::unix::fs::lchown(&path, Some(owner), Some(owner)).map_err(at)?;
+        }
+        let root = File::open(&path).map_err(at)?.into();
+        Ok(Self { path, root, owner, slot })
+    }
+
+    /// Where it is on the host.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The slot whose user id owns the files.
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot.number()
+    }
+
+    /// All regular files, by path. Blocks.
+    pub fn files(&self) -> Result<Vec<FileEntry>, Error> {
+        Ok(self.scan(u64::MAX)?.into_entries())
+    }
+
+    /// Looks at everything, at most a little more than `max_entries`. Blocks.
+    pub(crate) fn scan(&self, max_entries: u64) -> Result<Snapshot, Error> {
+        let mut snapshot = Snapshot::default();
+        let root = self.open(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.scan_directory(&root, "", 0, max_entries, &mut snapshot);
+        Ok(snapshot)
+    }
+
+    /// What vanishes or changes underneath is skipped: the guest may be running.
+    fn scan_directory(&self, directory: &OwnedFd, prefix: &str, depth: usize, max_entries: u64, snapshot: &mut Snapshot) {
+        let mut buffer = vec![MaybeUninit::<u8>::uninit(); 16 << 10];
+        let mut reader = RawDir::new(directory, &mut buffer);
+        let mut directories = Vec::new();
+        while let Some(Ok(entry)) = reader.next() {
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            snapshot.entries += 1;
+            if snapshot.entries > max_entries {
+                return;
+            }
+            let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            snapshot.bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+            let Some(path) = report_path(prefix, name) else { continue };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => {
+                    let entry = FileEntry { mime: mime_of(&path), size: u64::try_from(stat.st_size).unwrap_or(0), path: path.clone() };
+                    snapshot.files.insert(path, (entry, fingerprint(&stat)));
+                }
+                FileType::Directory if name != c"__pycache__" => directories.push((name.to_owned(), path)),
+                _ => {}
+            }
+        }
+        if depth == MAX_DEPTH {
+            return;
+        }
+        for (name, path) in directories {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            if let Ok(below) = openat2(directory, &name, flags, Mode::empty(), beneath()) {
+                self.scan_directory(&below, &format!("{path}/"), depth + 1, max_entries, snapshot);
+            }
+        }
+    }
+
+    /// Opens a path of the workspace without following any link or leaving it.
+    fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Error> {
+        // Without NONBLOCK, opening a FIFO would wait for its other end.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        openat2(&self.root, path, flags, Mode::empty(), beneath()).map_err(|error| file_error(path, &open_reason(error)))
+    }
+
+    /// Opens a regular file for reading. Blocks.
+    pub fn open_file(&self, path: &str) -> Result<(File, u64), Error> {
+        let path = Path::new(path);
+        let fd = self.open(path, OFlags::RDONLY)?;
+        let stat = fstat(&fd).map_err(|error| file_error(path, &error.to_string()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(file_error(path, "not a regular file"));
+        }
+        Ok((fd.into(), u64::try_from(stat.st_size).unwrap_or(0)))
+    }
+
+    /// Reads a regular file of at most `limit` bytes. Blocks.
+    pub fn read(&self, path: &str, limit: u64) -> Result<Vec<u8>, Error> {
+        let (file, size) = self.open_file(path)?;
+        let too_large = || file_error(Path::new(path), &format!("larger than {limit} bytes"));
+        if size > limit {
+            return Err(too_large());
+        }
+        let mut bytes = Vec::new();
+        // It may grow while it is read.
+        file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| file_error(Path::new(path), &error.to_string()))?;
+        if bytes.len() as u64 > limit { Err(too_large()) } else { Ok(bytes) }
+    }
+
+    /// Copies a host file into the workspace under a relative path, replacing what is there. Blocks. The copy shares the original's
+    /// blocks where the file system can.
+    pub fn add(&self, name: &str, source: &Path, limit: u64) -> Result<FileEntry, Error> {
+        let mut from = File::open(source).map_err(|error| Error::Io { path: source.into(), source: error })?;
+        let metadata = from.metadata().map_err(|error| Error::Io { path: source.into(), source: error })?;
+        if !metadata.is_file() {
+            return Err(Error::File { path: source.display().to_string(), reason: "not a regular file".into() });
+        }
+        if metadata.len() > limit {
+            let reason = format!("{} bytes are more than the workspace takes ({limit})", metadata.len());
+            return Err(Error::File { path: source.display().to_string(), reason });
+        }
+        let path = relative(name)?;
+        let failed = |error: rustix::io::Errno| file_error(&path, &open_reason(error));
+        let (directory, last) = self.make_parents(&path)?;
+        match rustix::fs::unlinkat(&directory, &last, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat2(&directory, &last, flags, Mode::from_raw_mode(0o644), beneath()).map_err(failed)?;
+        self.give(&fd).map_err(failed)?;
+        let size = io::copy(&mut from, &mut File::from(fd)).map_err(|error| file_error(&path, &error.to_string()))?;
+        let path = path.to_string_lossy().into_owned();
+        Ok(FileEntry { mime: mime_of(&path), size, path })
+    }
+
+    fn make_parents(&self, path: &Path) -> Result<(OwnedFd, PathBuf), Error> {
+        let mut directory = self.open(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut parts: Vec<&std::ffi::OsStr> = path.iter().collect();
+        let last = parts.pop().unwrap_or_default();
+        for part in parts {
+            let failed = |error: rustix::io::Errno| file_error(path, &open_reason(error));
+            let made = match rustix::fs::mkdirat(&directory, part, Mode::from_raw_mode(0o755)) {
+                Ok(()) => true,
+                Err(rustix::io::Errno::EXIST) => false,
+                Err(error) => return Err(failed(error)),
+            };
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            directory = openat2(&directory, part, flags, Mode::empty(), beneath()).map_err(failed)?;
+            if made {
+                self.give(&directory).map_err(failed)?;
+            }
+        }
+        Ok((directory, last.into()))
+    }
+
+    /// Makes what the host made in here the guest's.
+    fn give(&self, fd: impl AsFd) -> rustix::io::Result<()> {
+        match self.owner {
+            Some(owner) => rustix::fs::fchown(fd, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        // What cannot be removed now goes with the instance's directory.
+        let _left_for_the_sweep = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn beneath() -> ResolveFlags {
+    ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
+}
+
+/// A plain relative path, or why not.
+fn relative(name: &str) -> Result<PathBuf, Error> {
+    let path = Path::new(name);
+    let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    if name.is_empty() || name.len() > MAX_PATH || name.contains('\0') || name.ends_with('/') || !plain {
+        return Err(file_error(path, "not a plain relative path"));
+    }
+    Ok(path.into())
+}
+
+fn report_path(prefix: &str, name: &CStr) -> Option<String> {
+    let name = name.to_str().ok()?;
+    (prefix.len() + name.len() <= MAX_PATH).then(|| format!("{prefix}{name}"))
+}
+
+fn fingerprint(stat: &Stat) -> Fingerprint {
+    (stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec as u64, stat.st_ctime, stat.st_ctime_nsec as u64)
+}
+
+fn file_error(path: &Path, reason: &str) -> Error {
+    Error::File { path: path.display().to_string(), reason: reason.to_owned() }
+}
+
+fn open_reason(error: rustix::io::Errno) -> String {
+    match error {
+        rustix::io::Errno::NOENT => "no such file in the workspace".into(),
+        rustix::io::Errno::LOOP => "a symbolic link, which is not followed".into(),
+        rustix::io::Errno::XDEV => "outside the workspace".into(),
+        other => other.to_string(),
+    }
+}
+
+/// The MIME type by a name's ending; what is not known is bytes.
+fn mime_of(path: &str) -> &'static str {
+    let ending = path.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase()).unwrap_or_default();
+    match ending.as_str() {
+        "csv" => "text/csv",
+        "tsv" => "text/tab-separated-values",
+        "txt" | "log" => "text/plain",
+        "md" => "text/markdown",
+        "html" | "htm" => "text/html",
+        "json" => "application/json",
+        "xml" => "application/xml",
+        "py" => "text/x-python",
+        "ipynb" => "application/x-ipynb+json",
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "svg" => "image/svg+xml",
+        "webp" => "image/webp",
+        "pdf" => "application/pdf",
+        "xlsx" => "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        "xls" => "application/vnd.ms-excel",
+        "docx" => "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        "pptx" => "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+        "parquet" => "application/vnd.apache.parquet",
+        "zip" => "application/zip",
+        "gz" => "application/gzip",
+        "mp3" => "audio/mpeg",
+        "wav" => "audio/wav",
+        "mp4" => "video/mp4",
+        _ => "application/octet-stream",
+    }
+}

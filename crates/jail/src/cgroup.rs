@@ -1,0 +1,337 @@
+//! Control groups, both versions: limits on memory, processes and processor time, and what was used of them.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use crate::message::{Limits, Usage};
+
+/// The controllers we use and where each is mounted; on version 2 they share one tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hierarchy {
+    /// One tree for each controller. A missing one is `None` and its limit is not enforced.
+    V1 {
+        /// The process's own group in the memory controller's tree.
+        memory: Option<PathBuf>,
+        /// The same for `pids`.
+        pids: Option<PathBuf>,
+        /// The same for `cpu`.
+        cpu: Option<PathBuf>,
+    },
+    /// One tree; the path is where groups may be made.
+    V2 {
+        /// The directory in which our groups go.
+        parent: PathBuf,
+        /// The controllers that can be used there.
+        controllers: Vec<String>,
+    },
+    /// Nothing usable.
+    Absent,
+}
+
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+
+impl Hierarchy {
+    /// Finds what this process may use. Reads `/proc/self`, so it must run before that is replaced.
+    pub fn detect() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::v2(&mounts, &own).or_else(|| Self::v1(&mounts, &own)).unwrap_or(Self::Absent)
+    }
+
+    fn v1(mounts: &str, own: &str) -> Option<Self> {
+        let find = |controller: &str| {
+            let mount = mounts.lines().filter_map(mount_of).find(|(kind, options, _)| {
+                *kind == "cgroup" && options.split(',').any(|option| option == controller)
+            })?;
+            let group = own.lines().find_map(|line| {
+                let mut parts = line.splitn(3, ':');
+                let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+                controllers.split(',').any(|name| name == controller).then_some(path)
+            })?;
+            let own = Path::new(mount.2).join(group.trim_start_matches('/'));
+            // In a container the path is the host's and may not exist below the mount.
+            [own, PathBuf::from(mount.2)].into_iter().find(|path| is_writable(path))
+        };
+        let (memory, pids, cpu) = (find("memory"), find("pids"), find("cpu"));
+        (memory.is_some() || pids.is_some() || cpu.is_some()).then_some(Self::V1 { memory, pids, cpu })
+    }
+
+    fn v2(mounts: &str, own: &str) -> Option<Self> {
+        let (_, _, mount) = mounts.lines().filter_map(mount_of).find(|(kind, ..)| *kind == "cgroup2")?;
+        let group = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+        let own = Path::new(mount).join(group.trim_start_matches('/'));
+        // The own group holds this process, and a group with processes may not hand controllers on. Root can use the top of the tree;
+        // others need a delegated group whose processes can be moved aside (`systemd-run --user --scope -p Delegate=yes`).
+        let candidates = [own.parent().map(Path::to_path_buf), Some(PathBuf::from(mount)), Some(own)];
+        candidates.into_iter().flatten().filter(|path| path.starts_with(mount)).find_map(|parent| {
+            let controllers = usable_controllers(&parent);
+            (controllers.iter().any(|name| name == "memory") && is_writable(&parent))
+                .then_some(Self::V2 { parent, controllers })
+        })
+    }
+
+    /// The limits that cannot be enforced here.
+    pub fn missing(&self) -> Vec<&'static str> {
+        CONTROLLERS
+            .into_iter()
+            .filter(|controller| match self {
+                Self::V1 { memory, pids, cpu } => match *controller {
+                    "memory" => memory.is_none(),
+                    "pids" => pids.is_none(),
+                    _ => cpu.is_none(),
+                },
+                Self::V2 { controllers, .. } => !controllers.iter().any(|name| name == controller),
+                Self::Absent => true,
+            })
+            .collect()
+    }
+
+    /// A short description for people.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::V1 { .. } => "cgroup v1".into(),
+            Self::V2 { .. } => "cgroup v2".into(),
+            Self::Absent => "no usable cgroup".into(),
+        }
+    }
+
+    /// The directories in which groups are made, one for each tree.
+    fn parents(&self) -> Vec<PathBuf> {
+        match self {
+            Self::V1 { memory, pids, cpu } => [memory, pids, cpu].into_iter().flatten().cloned().collect(),
+            Self::V2 { parent, .. } => vec![parent.clone()],
+            Self::Absent => Vec::new(),
+        }
+    }
+
+    /// Makes a group of the given name in every tree and returns the hierarchy below it.
+    pub fn descend(&self, name: &str) -> io::Result<Self> {
+        for parent in self.parents() {
+            make(&parent.join(name))?;
+        }
+        let below = |parent: &Option<PathBuf>| parent.as_ref().map(|parent| parent.join(name));
+        Ok(match self {
+            Self::V1 { memory, pids, cpu } => Self::V1 { memory: below(memory), pids: below(pids), cpu: below(cpu) },
+            Self::V2 { parent, controllers } => {
+                let parent = parent.join(name);
+                enable(&parent, controllers)?;
+                Self::V2 { parent, controllers: controllers.clone() }
+            }
+            Self::Absent => Self::Absent,
+        })
+    }
+
+    /// The directories that [`Hierarchy::descend`] made, to be removed with [`remove`].
+    pub fn directories(&self) -> Vec<PathBuf> {
+        self.parents()
+    }
+}
+
+/// One sandbox's group.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    hierarchy: Hierarchy,
+    limit: u64,
+}
+
+impl Cgroup {
+    /// Makes the group and sets its limits, before any process is in it.
+    pub(crate) fn create(parent: &Hierarchy, name: &str, limits: &Limits) -> io::Result<Self> {
+        let group = Self { hierarchy: parent.leaf(name)?, limit: limits.memory };
+        if let Err(error) = group.set_limits(limits) {
+            // The error that matters is the one above.
+            let _ignored = group.remove();
+            return Err(error);
+        }
+        Ok(group)
+    }
+
+    fn set_limits(&self, limits: &Limits) -> io::Result<()> {
+        const PERIOD: u64 = 100_000;
+        let quota = u64::from(limits.millicpus) * PERIOD / 1000;
+        match &self.hierarchy {
+            Hierarchy::V1 { memory, pids, cpu } => {
+                if let Some(memory) = memory {
+                    write(memory, "memory.limit_in_bytes", &limits.memory.to_string())?;
+                    // Present only where swap is accounted; without it the limit above does not bound swap.
+                    write_if_present(memory, "memory.memsw.limit_in_bytes", &limits.memory.to_string())?;
+                    write_if_present(memory, "memory.swappiness", "0")?;
+                }
+                if let Some(pids) = pids {
+                    write(pids, "pids.max", &limits.processes.to_string())?;
+                }
+                if let Some(cpu) = cpu {
+                    write_if_present(cpu, "cpu.cfs_period_us", &PERIOD.to_string())?;
+                    write_if_present(cpu, "cpu.cfs_quota_us", &quota.to_string())?;
+                }
+            }
+            Hierarchy::V2 { parent, controllers } => {
+                write(parent, "memory.max", &limits.memory.to_string())?;
+                write_if_present(parent, "memory.swap.max", "0")?;
+                if controllers.iter().any(|name| name == "pids") {
+                    write(parent, "pids.max", &limits.processes.to_string())?;
+                }
+                if controllers.iter().any(|name| name == "cpu") {
+                    write(parent, "cpu.max", &format!("{quota} {PERIOD}"))?;
+                }
+            }
+            Hierarchy::Absent => {}
+        }
+        Ok(())
+    }
+
+    /// Opens every `cgroup.procs` of the group. Whoever writes `0` to them joins it, with the rights of the opener.
+    pub(crate) fn open_procs(&self) -> io::Result<Vec<OwnedFd>> {
+        self.hierarchy
+            .parents()
+            .iter()
+            .map(|directory| Ok(fs::OpenOptions::new().write(true).open(directory.join("cgroup.procs"))?.into()))
+            .collect()
+    }
+
+    /// What was used so far. A figure that the kernel does not offer is 0.
+    pub(crate) fn usage(&self) -> Usage {
+        let number = |directory: &Path, file: &str| {
+            fs::read_to_string(directory.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+        };
+        let field = |directory: &Path, file: &str, name: &str| {
+            let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
+            text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
+        };
+        match &self.hierarchy {
+            Hierarchy::V1 { memory: Some(memory), .. } => Usage {
+                memory: number(memory, "memory.usage_in_bytes"),
+                memory_peak: number(memory, "memory.max_usage_in_bytes"),
+                oom_kills: field(memory, "memory.oom_control", "oom_kill "),
+            },
+            Hierarchy::V2 { parent, .. } => {
+                let oom_kills = field(parent, "memory.events", "oom_kill ");
+                let peak: u64 = number(parent, "memory.peak");
+                let memory = number(parent, "memory.current");
+                // Before Linux 5.19 there is no peak; after a kill it was the limit.
+                let reached = if oom_kills > 0 { self.limit } else { memory };
+                Usage { memory, memory_peak: peak.max(reached), oom_kills }
+            }
+            Hierarchy::V1 { memory: None, .. } | Hierarchy::Absent => Usage::default(),
+        }
+    }
+
+    /// Removes the group. It must be empty.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        self.hierarchy.parents().iter().try_for_each(|directory| remove(directory))
+    }
+}
+
+impl Hierarchy {
+    /// Like [`Hierarchy::descend`], for a group that holds processes and hands nothing on.
+    fn leaf(&self, name: &str) -> io::Result<Self> {
+        match self {
+            Self::V2 { parent, controllers } => {
+                let parent = parent.join(name);
+                make(&parent)?;
+                Ok(Self::V2 { parent, controllers: controllers.clone() })
+            }
+            Self::V1 { .. } | Self::Absent => self.descend(name),
+        }
+    }
+}
+
+/// Ends every process in the group and removes it; a group that is not there is fine.
+pub fn remove(directory: &Path) -> io::Result<()> {
+    // Processes that were just killed keep the group busy for a moment.
+    for attempt in 0..50 {
+        match fs::remove_dir(directory) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if attempt == 49 => return Err(error),
+            Err(_) => {
+                for child in fs::read_dir(directory)?.flatten().filter(|entry| entry.path().is_dir()) {
+                    remove(&child.path())?;
+                }
+                kill_all(directory);
+                std::thread::sleep(std::time::Duration::from_millis(attempt));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn kill_all(directory: &Path) {
+    let procs = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    for pid in procs.lines().filter_map(|line| line.parse().ok()).filter_map(rustix::process::Pid::from_raw) {
+        // It may have ended since.
+        let _ended = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// The file system type, the super block options and the mount point of a line of `mountinfo`.
+fn mount_of(line: &str) -> Option<(&str, &str, &str)> {
+    let (left, right) = line.split_once(" - ")?;
+    let mount_point = left.split(' ').nth(4)?;
+    let mut right = right.split(' ');
+    let kind = right.next()?;
+    let options = right.nth(1)?;
+    Some((kind, options, mount_point))
+}
+
+fn usable_controllers(group: &Path) -> Vec<String> {
+    let text = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+    text.split_whitespace().filter(|name| CONTROLLERS.contains(name)).map(str::to_owned).collect()
+}
+
+/// Hands the controllers on to the groups below `group`.
+fn enable(group: &Path, controllers: &[String]) -> io::Result<()> {
+    let parent = group.parent().unwrap_or(group);
+    for directory in [parent, group] {
+        let enabled = fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
+        for controller in controllers {
+            if !enabled.split_whitespace().any(|name| name == controller) {
+                write(directory, "cgroup.subtree_control", &format!("+{controller}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_writable(directory: &Path) -> bool {
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(named(error, directory)),
+        _ => Ok(()),
+    }
+}
+
+fn write(directory: &Path, file: &str, value: &str) -> io::Result<()> {
+    let path = directory.join(file);
+    fs::write(&path, value).map_err(|error| named(error, &path))
+}
+
+fn write_if_present(directory: &Path, file: &str, value: &str) -> io::Result<()> {
+    if directory.join(file).exists() { write(directory, file, value) } else { Ok(()) }
+}
+
+fn named(error: io::Error, path: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_line_is_taken_apart() {
+        let line = "35 32 0:29 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory";
+        assert_eq!(mount_of(line), Some(("cgroup", "rw,memory", "/sys/fs/cgroup/memory")));
+        assert_eq!(mount_of("nonsense"), None);
+    }
+
+    #[test]
+    fn nothing_usable_is_said_to_miss_everything() {
+        assert_eq!(Hierarchy::Absent.missing(), ["memory", "pids", "cpu"]);
+    }
+}

@@ -1,0 +1,212 @@
+//! How the warden comes to life: the running executable starts itself again under another name.
+//!
+//! A fresh exec leaves nothing of the parent's memory, keys included, in the warden and in what it forks. The program that links this
+//! crate need not do anything for it: a constructor that runs before `main` looks at the name and, if it is ours, never returns. (runc
+//! enters its namespaces the same way.) The name is checked before anything else is touched.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::process::{WaitOptions, waitpid};
+use serde::de::DeserializeOwned;
+
+use crate::cgroup::Hierarchy;
+use crate::idmap::IdMap;
+use crate::message::{self, Reply, Request, Setup};
+use crate::{Step, StepError, sys, warden};
+
+/// The name under which the executable is a warden.
+const NAME: &str = "aludel-jail";
+/// Where the warden finds its control socket.
+const CONTROL_FD: i32 = 3;
+/// Where it finds the instance's lock, which it holds until everything is removed.
+const LOCK_FD: i32 = 4;
+
+/// A running warden, as its owner sees it. Dropping it closes the control socket, upon which the warden removes everything and ends.
+#[derive(Debug)]
+pub struct Warden {
+    control: OwnedFd,
+    child: Mutex<Child>,
+    log: PathBuf,
+}
+
+/// Why there is no warden.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WardenError {
+    /// A file or process could not be made.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The warden started and found that it cannot work here.
+    #[error("{reason}{}", if log.is_empty() { String::new() } else { format!("\n{log}") })]
+    Unusable {
+        /// Which step failed and why.
+        reason: String,
+        /// The end of the warden's and the zygote's log.
+        log: String,
+    },
+}
+
+impl Warden {
+    /// Starts a warden and its zygote, and waits until it is ready. Blocks for as long as the template's imports take.
+    pub fn spawn(setup: &Setup, lock: &File) -> Result<(Self, Reply), WardenError> {
+        // The linker keeps the constructor only if something refers to it.
+        std::hint::black_box(CONSTRUCTOR);
+        let (control, theirs) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .step("make the warden's socket")?;
+        let log = setup.instance.join("log");
+        let log_file = File::create(&log).step(format!("make {}", log.display()))?;
+        let lock = lock.try_clone().step("copy the lock")?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(NAME).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log_file);
+        // Its own process group: the terminal's Ctrl-C is for aludel, which interrupts the program and keeps the sandbox.
+        command.process_group(0);
+        // SAFETY: between fork and exec only dup2 and fcntl run, on descriptors that live until spawn returns.
+        // JUSTIFICATION: std has no other way to hand over descriptors.
+        unsafe {
+            command.pre_exec(move || {
+                // Away from the places first, so that placing one cannot overwrite the other.
+                let theirs = rustix::io::fcntl_dupfd_cloexec(&theirs, 10)?;
+                let lock = rustix::io::fcntl_dupfd_cloexec(&lock, 10)?;
+                sys::place(theirs.as_fd(), CONTROL_FD)?;
+                sys::place(lock.as_fd(), LOCK_FD)
+            });
+        }
+        let child = command.spawn().step("start the warden")?;
+        // The command holds the warden's end of the socket; without it gone, the warden's death would go unnoticed.
+        drop(command);
+        let warden = Self { control, child: Mutex::new(child), log };
+        message::send(&warden.control, setup, &[]).step("greet the warden")?;
+        match warden.receive() {
+            Ok(Some(reply @ Reply::Ready { .. })) => Ok((warden, reply)),
+            Ok(Some(Reply::Unusable { reason })) => Err(warden.unusable(reason)),
+            Ok(_) => Err(warden.unusable("the warden ended while starting".into())),
+            Err(error) => Err(warden.unusable(format!("the warden does not answer: {error}"))),
+        }
+    }
+
+    fn unusable(&self, reason: String) -> WardenError {
+        self.hang_up();
+        self.wait();
+        WardenError::Unusable { reason, log: tail(&self.log).unwrap_or_default() }
+    }
+
+    /// Asks for something; the answer comes by [`Warden::receive`].
+    pub fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        message::send(&self.control, request, descriptors)
+    }
+
+    /// Waits for the next reply; `None` when the warden has ended. May be called from one thread while others send.
+    pub fn receive(&self) -> io::Result<Option<Reply>> {
+        Ok(message::receive(&self.control)?.map(|(reply, _)| reply))
+    }
+
+    /// Tells the warden to end everything and remove it. [`Warden::receive`] answers `None` from then on.
+    pub fn hang_up(&self) {
+        let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
+    }
+
+    /// Waits until the warden has removed everything. Blocks; to be called after [`Warden::hang_up`].
+    pub fn wait(&self) {
+        let _status = self.child.lock().unwrap_or_else(PoisonError::into_inner).wait();
+    }
+
+    /// The process id of the warden's parent process on the host.
+    pub fn pid(&self) -> u32 {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner).id()
+    }
+}
+
+impl Drop for Warden {
+    fn drop(&mut self) {
+        self.hang_up();
+        self.wait();
+    }
+}
+
+/// The last lines of a log, bounded.
+fn tail(log: &Path) -> io::Result<String> {
+    const KEPT: u64 = 2000;
+    let mut file = File::open(log)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(KEPT)))?;
+    let mut text = Vec::new();
+    file.take(KEPT).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).trim().to_owned())
+}
+
+/// Run by the C library before `main`, in every program that links this crate.
+// SAFETY: a function pointer of the type that .init_array entries have; it looks at its arguments and normally returns at once.
+// JUSTIFICATION: the only hook that works in every program, tests and users' own binaries included.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn(libc::c_int, *const *const libc::c_char, *const *const libc::c_char) = constructor;
+
+extern "C" fn constructor(
+    count: libc::c_int,
+    arguments: *const *const libc::c_char,
+    _environment: *const *const libc::c_char,
+) {
+    if count < 1 || arguments.is_null() {
+        return;
+    }
+    // JUSTIFICATION: before main, std's own arguments may not be set up. SAFETY: glibc passes main's arguments to constructors, of which
+    // there are `count`, each a C string that lives as long as the process.
+    let name = unsafe { std::ffi::CStr::from_ptr(*arguments) };
+    if name.to_bytes() == NAME.as_bytes() {
+        let code = i32::from(main().is_err());
+        sys::exit(code);
+    }
+}
+
+/// The program that the executable is under the name [`NAME`].
+fn main() -> Result<(), StepError> {
+    sys::ignore_broken_pipes();
+    // JUSTIFICATION: descriptors given by number. SAFETY: `Warden::spawn` placed them there and nobody else in this process owns them.
+    let (control, lock) = unsafe { (OwnedFd::from_raw_fd(CONTROL_FD), OwnedFd::from_raw_fd(LOCK_FD)) };
+    for fd in [&control, &lock] {
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).step("mark the descriptors")?;
+    }
+    let Some(setup) = first_message::<Setup>(&control)? else { return Ok(()) };
+    let hierarchy = Hierarchy::detect();
+    let map = IdMap::choose();
+    let user = if map == IdMap::Single { libc::CLONE_NEWUSER } else { 0 };
+    let (go_receiver, go_sender) = std::os::unix::net::UnixStream::pair().step("make a pipe")?;
+    match sys::fork(user | libc::CLONE_NEWPID | libc::CLONE_NEWNS) {
+        Ok(sys::Fork::Child) => {
+            drop(go_sender);
+            (&go_receiver).read_exact(&mut [0]).step("wait for the id maps")?;
+            warden::run(control, &setup, map, &hierarchy);
+            Ok(())
+        }
+        Ok(sys::Fork::Parent(child)) => {
+            drop(control);
+            if map == IdMap::Single {
+                map.write(child).step("write the id maps")?;
+            }
+            io::Write::write_all(&mut &go_sender, b"g").step("start the warden")?;
+            waitpid(Some(child), WaitOptions::empty()).step("wait for the warden")?;
+            Ok(())
+        }
+        Err(error) => {
+            let reason = format!(
+                "make the warden's namespaces: {error}; `aludel doctor` tells what this host allows"
+            );
+            message::send(&control, &Reply::Unusable { reason }, &[]).step("report")
+        }
+    }
+}
+
+fn first_message<T: DeserializeOwned>(control: &OwnedFd) -> Result<Option<T>, StepError> {
+    Ok(message::receive(control).step("hear aludel")?.map(|(message, _)| message))
+}

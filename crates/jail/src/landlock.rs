@@ -1,0 +1,50 @@
+//! Landlock, a second lock behind the mounts: no writing outside the three writable places, no device nodes, no signals and no
+//! abstract sockets across sandboxes.
+
+use std::os::fd::OwnedFd;
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
+};
+
+/// The newest interface we know; older kernels enforce the part they have.
+const KNOWN: ABI = ABI::V6;
+
+/// Makes the ruleset of a shell. It must be made inside the shell: rules hold on to the inodes of its own mounts.
+/// `None` on kernels without Landlock.
+pub(crate) fn ruleset() -> Result<Option<OwnedFd>, std::io::Error> {
+    let all = AccessFs::from_all(KNOWN);
+    let writable = all & !(AccessFs::MakeChar | AccessFs::MakeBlock);
+    let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
+    let rules = [
+        ("/", AccessFs::from_read(KNOWN)),
+        ("/tmp", writable),
+        ("/dev/shm", writable),
+        ("/mnt", writable),
+        ("/dev/null", device.into()),
+        ("/dev/zero", device.into()),
+        ("/dev/full", device.into()),
+        ("/dev/random", AccessFs::ReadFile.into()),
+        ("/dev/urandom", AccessFs::ReadFile.into()),
+    ];
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(all)
+        .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
+        .and_then(Ruleset::create)
+        .map_err(std::io::Error::other)?;
+    for (path, access) in rules {
+        let path = PathFd::new(path).map_err(std::io::Error::other)?;
+        ruleset = ruleset.add_rule(PathBeneath::new(path, access)).map_err(std::io::Error::other)?;
+    }
+    Ok(ruleset.into())
+}
+
+/// The version of the kernel's Landlock interface; 0 without it.
+pub(crate) fn version() -> u32 {
+    const LANDLOCK_CREATE_RULESET_VERSION: i64 = 1;
+    crate::sys::raw(libc::SYS_landlock_create_ruleset, [0, 0, LANDLOCK_CREATE_RULESET_VERSION, 0, 0, 0])
+        .ok()
+        .and_then(|version| u32::try_from(version).ok())
+        .unwrap_or(0)
+}

@@ -1,0 +1,187 @@
+//! The last steps of every process in a sandbox, in order, as data.
+//!
+//! The same list is run by the zygote's children (which interpret it with raw system calls) and by commands (which run it here). A step
+//! that fails ends the process with the step's name: nothing is ever skipped. The order matters:
+//!
+//! 1. the cgroup, before anything can be spent outside it;
+//! 2. the shell's namespaces;
+//! 3. descriptors: only the process's own remain;
+//! 4. resource limits, while they may still be set;
+//! 5. the bounding set, which needs the capability that step 6 takes away;
+//! 6. ids, then the remaining capabilities;
+//! 7. no_new_privs, which the next two need;
+//! 8. the parent-death signal, after the ids because changing ids clears it;
+//! 9. Landlock, then seccomp, which forbids all of the above.
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::Limits;
+use crate::{StepError, sys, syscalls};
+
+/// One system call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What it is for; named when it fails.
+    pub name: String,
+    /// The system call's number on this architecture.
+    pub number: i64,
+    /// Its arguments.
+    pub arguments: Vec<Argument>,
+}
+
+/// An argument of a system call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Argument {
+    /// An integer.
+    #[serde(rename = "int")]
+    Int(i64),
+    /// The address of these bytes.
+    #[serde(rename = "bytes")]
+    Bytes(Vec<u8>),
+    /// A descriptor that came with the request, by its place.
+    #[serde(rename = "fd")]
+    Descriptor(Descriptor),
+    /// The address of a `struct sock_fprog` for one of the filters that were sent at the start.
+    #[serde(rename = "filter")]
+    Filter(usize),
+}
+
+/// The descriptors a process gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Descriptor {
+    /// The pidfd of the shell's init.
+    Shell,
+    /// The Landlock ruleset.
+    Landlock,
+    /// The control socket.
+    Control,
+    /// The write end of the output pipe.
+    Stdout,
+    /// The write end of the error pipe.
+    Stderr,
+    /// `/dev/null`.
+    Stdin,
+    /// An open `cgroup.procs`, by its place among them.
+    Cgroup(usize),
+}
+
+/// The descriptor on which the control socket is found afterwards.
+const CONTROL_FD: i64 = 3;
+/// Where the Landlock ruleset waits until it is applied.
+const LANDLOCK_FD: i64 = 4;
+/// Inside the sandbox, where the workspace is and programs start.
+const START_DIRECTORY: &[u8] = b"/mnt/data\0";
+
+/// Who the process becomes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Identity {
+    /// A uid and gid of its own inside the user namespace.
+    Own(u32),
+    /// The only id there is; there is nothing to change to.
+    Only,
+}
+
+/// What the list depends on.
+pub(crate) struct Lockdown<'a> {
+    pub(crate) identity: Identity,
+    pub(crate) limits: &'a Limits,
+    pub(crate) cgroups: usize,
+    pub(crate) landlock: bool,
+}
+
+impl Lockdown<'_> {
+    /// The steps, in order.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        use Argument::{Bytes, Descriptor as Fd, Filter, Int};
+        let mut steps = Vec::with_capacity(80);
+        let mut step = |name: &str, number: libc::c_long, arguments: Vec<Argument>| {
+            steps.push(Step { name: name.to_owned(), number, arguments });
+        };
+        for place in 0..self.cgroups {
+            step("join the cgroup", libc::SYS_write, vec![Fd(Descriptor::Cgroup(place)), Bytes(b"0".to_vec()), Int(1)]);
+        }
+        let namespaces =
+            libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWNET | libc::CLONE_NEWCGROUP;
+        step("join the namespaces", libc::SYS_setns, vec![Fd(Descriptor::Shell), Int(namespaces.into())]);
+        step("enter the workspace", libc::SYS_chdir, vec![Bytes(START_DIRECTORY.to_vec())]);
+
+        step("replace stdin", libc::SYS_dup3, vec![Fd(Descriptor::Stdin), Int(0), Int(0)]);
+        step("replace stdout", libc::SYS_dup3, vec![Fd(Descriptor::Stdout), Int(1), Int(0)]);
+        step("replace stderr", libc::SYS_dup3, vec![Fd(Descriptor::Stderr), Int(2), Int(0)]);
+        let cloexec = i64::from(libc::O_CLOEXEC);
+        step("place the control socket", libc::SYS_dup3, vec![Fd(Descriptor::Control), Int(CONTROL_FD), Int(cloexec)]);
+        if self.landlock {
+            step("place the ruleset", libc::SYS_dup3, vec![Fd(Descriptor::Landlock), Int(LANDLOCK_FD), Int(cloexec)]);
+        }
+        let first_foreign = if self.landlock { LANDLOCK_FD + 1 } else { LANDLOCK_FD };
+        step("close what is not its own", libc::SYS_close_range, vec![Int(first_foreign), Int(u32::MAX.into()), Int(0)]);
+
+        for (resource, limit) in self.resource_limits() {
+            let mut bytes = limit.to_ne_bytes().to_vec();
+            bytes.extend(limit.to_ne_bytes());
+            let name = format!("limit resource {resource}");
+            step(&name, libc::SYS_prlimit64, vec![Int(0), Int(resource), Bytes(bytes), Int(0)]);
+        }
+
+        for capability in 0..=sys::last_capability() {
+            let arguments = vec![Int(libc::PR_CAPBSET_DROP.into()), Int(capability as i64), Int(0), Int(0), Int(0)];
+            step("drop a capability for good", libc::SYS_prctl, arguments);
+        }
+        if let Identity::Own(id) = self.identity {
+            let id = Int(id.into());
+            step("drop the groups", libc::SYS_setgroups, vec![Int(0), Int(0)]);
+            step("change the group", libc::SYS_setresgid, vec![id.clone(), id.clone(), id.clone()]);
+            step("change the user", libc::SYS_setresuid, vec![id.clone(), id.clone(), id]);
+        }
+        const PR_CAP_AMBIENT: i64 = 47;
+        const PR_CAP_AMBIENT_CLEAR_ALL: i64 = 4;
+        let clear_ambient = vec![Int(PR_CAP_AMBIENT), Int(PR_CAP_AMBIENT_CLEAR_ALL), Int(0), Int(0), Int(0)];
+        step("drop the ambient capabilities", libc::SYS_prctl, clear_ambient);
+        // struct __user_cap_header_struct of version 3 and pid 0, then two empty __user_cap_data_struct.
+        let mut header = 0x2008_0522_u32.to_ne_bytes().to_vec();
+        header.extend([0; 4]);
+        step("drop the capabilities", libc::SYS_capset, vec![Bytes(header), Bytes(vec![0; 24])]);
+
+        let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
+        // Changing ids made the process undumpable, and then /proc/self belongs to root and cannot be read by itself.
+        step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));
+        step("gain no privileges by exec", libc::SYS_prctl, prctl(libc::PR_SET_NO_NEW_PRIVS.into(), 1));
+        step("die with the warden", libc::SYS_prctl, prctl(libc::PR_SET_PDEATHSIG.into(), libc::SIGKILL.into()));
+        if self.landlock {
+            step("apply Landlock", libc::SYS_landlock_restrict_self, vec![Int(LANDLOCK_FD), Int(0)]);
+            step("close the ruleset", libc::SYS_close, vec![Int(LANDLOCK_FD)]);
+        }
+        for filter in 0..2 {
+            const SECCOMP_SET_MODE_FILTER: i64 = 1;
+            step("apply seccomp", libc::SYS_seccomp, vec![Int(SECCOMP_SET_MODE_FILTER), Int(0), Filter(filter)]);
+        }
+        steps
+    }
+
+    fn resource_limits(&self) -> Vec<(i64, u64)> {
+        vec![
+            (libc::RLIMIT_CORE.into(), 0),
+            (libc::RLIMIT_FSIZE.into(), self.limits.file_size),
+            (libc::RLIMIT_NOFILE.into(), self.limits.open_files.into()),
+            (libc::RLIMIT_MEMLOCK.into(), 64 << 10),
+            (libc::RLIMIT_MSGQUEUE.into(), 0),
+            (libc::RLIMIT_RTPRIO.into(), 0),
+        ]
+    }
+}
+
+/// The compiled filters that [`Argument::Filter`] refers to, as the bytes of their instructions.
+pub(crate) fn filters() -> Result<Vec<Vec<u8>>, StepError> {
+    let programs = syscalls::filters().map_err(|reason| StepError {
+        step: "compile the seccomp filters".into(),
+        source: std::io::Error::other(reason),
+    })?;
+    let bytes = |instruction: &seccompiler::sock_filter| {
+        let mut bytes = instruction.code.to_ne_bytes().to_vec();
+        bytes.extend([instruction.jt, instruction.jf]);
+        bytes.extend(instruction.k.to_ne_bytes());
+        bytes
+    };
+    Ok(programs.iter().map(|program| program.iter().flat_map(bytes).collect()).collect())
+}

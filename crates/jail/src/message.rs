@@ -1,0 +1,216 @@
+//! What aludel, the warden and the zygote say to one another: JSON datagrams over sequenced-packet sockets, descriptors alongside.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+
+/// The largest datagram either side accepts, bytes.
+const MAX_MESSAGE: usize = 128 * 1024;
+/// The most descriptors that travel with one message.
+const MAX_DESCRIPTORS: usize = 12;
+
+/// The first message to the warden.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Setup {
+    /// The template's root filesystem on the host.
+    pub root: PathBuf,
+    /// The interpreter, as a path inside the template.
+    pub python: String,
+    /// The programs to put under `/run/aludel` inside, by file name; the first is the zygote.
+    pub programs: Vec<(String, String)>,
+    /// The instance's directory on the host, which [`crate::sweep`] cleans after a crash.
+    pub instance: PathBuf,
+}
+
+/// What a sandbox may use, as far as the kernel enforces it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes of memory for all processes together.
+    pub memory: u64,
+    /// Processes and threads together.
+    pub processes: u32,
+    /// Processor time in thousandths of a core.
+    pub millicpus: u32,
+    /// Bytes of `/tmp` and `/dev/shm` together.
+    pub tmp: u64,
+    /// Inodes of `/tmp` and `/dev/shm` together.
+    pub tmp_inodes: u64,
+    /// Bytes of one file.
+    pub file_size: u64,
+    /// Open files of one process.
+    pub open_files: u32,
+}
+
+/// What aludel asks of the warden.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// Makes a sandbox with one kernel. Descriptors: the kernel's control socket, its stdout, its stderr.
+    Create {
+        /// Chosen by the caller, unique while the sandbox lives.
+        id: u64,
+        /// Tells sandboxes apart by uid where the host allows it; below [`crate::message::MAX_SLOTS`].
+        slot: u32,
+        /// The workspace's directory on the host; see [`Reply::Ready::owner_base`] for who must own it.
+        workspace: PathBuf,
+        /// The limits.
+        limits: Limits,
+    },
+    /// Sends a signal to the kernel process.
+    Signal {
+        /// The sandbox.
+        id: u64,
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Asks for [`Reply::Usage`].
+    Usage {
+        /// The sandbox.
+        id: u64,
+    },
+    /// Ends the sandbox and removes what it left.
+    Destroy {
+        /// The sandbox.
+        id: u64,
+    },
+}
+
+/// The number of slots that have a uid of their own.
+pub const MAX_SLOTS: u32 = 60_000;
+
+/// What the warden answers or reports.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// The zygote is up.
+    Ready {
+        /// The host uid of slot 0, when every slot has its own; `None` where only the caller's own uid can be used.
+        owner_base: Option<u32>,
+        /// What is not enforced here, in words for the operator.
+        warnings: Vec<String>,
+        /// The zygote's process id as the warden sees it.
+        zygote: i32,
+    },
+    /// The warden or its zygote could not start.
+    Unusable {
+        /// Why.
+        reason: String,
+    },
+    /// The kernel was forked into its sandbox; it answers on its own socket from here on.
+    Created {
+        /// The sandbox.
+        id: u64,
+    },
+    /// The sandbox could not be made; nothing of it is left.
+    Failed {
+        /// The sandbox.
+        id: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The kernel process ended.
+    Exited {
+        /// The sandbox.
+        id: u64,
+        /// How.
+        status: ExitStatus,
+        /// What its cgroup counted.
+        usage: Usage,
+    },
+    /// What the sandbox uses now.
+    Usage {
+        /// The sandbox.
+        id: u64,
+        /// The figures.
+        usage: Usage,
+    },
+    /// Everything of the sandbox is gone.
+    Destroyed {
+        /// The sandbox.
+        id: u64,
+    },
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExitStatus {
+    /// With a status of its own.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// What a sandbox's cgroup counted. Zeros where there is no cgroup.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Memory now, bytes.
+    pub memory: u64,
+    /// The most memory so far, bytes.
+    pub memory_peak: u64,
+    /// Processes the kernel killed because the memory limit was reached.
+    pub oom_kills: u64,
+}
+
+/// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), its Landlock ruleset if there is one, the kernel's
+/// control socket, stdout, stderr, then the open `cgroup.procs` files.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ForkRequest {
+    /// Whether a Landlock ruleset is among the descriptors.
+    pub(crate) landlock: bool,
+    /// The steps that the child runs before anything else.
+    pub(crate) lockdown: Vec<crate::lockdown::Step>,
+}
+
+/// What the zygote answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ZygoteReply {
+    /// It has imported everything and waits.
+    #[serde(rename = "ready")]
+    Ready,
+    /// The child's process id as the zygote sees it.
+    #[serde(rename = "forked")]
+    Forked(i32),
+    /// The fork failed.
+    #[serde(rename = "failed")]
+    Failed(String),
+}
+
+/// Sends one message.
+pub fn send<T: Serialize>(socket: impl AsFd, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    if bytes.len() > MAX_MESSAGE {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a message of {} bytes is too long", bytes.len())));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
+    }
+    rustix::io::retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// Receives one message and its descriptors; `None` when the other end is closed.
+pub fn receive<T: for<'a> Deserialize<'a>>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; MAX_MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let message = serde_json::from_slice(bytes.get(..received.bytes).unwrap_or_default())?;
+    Ok(Some((message, descriptors)))
+}

@@ -1,0 +1,131 @@
+//! The file systems of the zygote and of a shell.
+//!
+//! Sources are opened by the warden, which may reach them, as detached mounts; the processes inside attach them, because there the host's
+//! paths are either gone or may not be walked.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, mount_change, move_mount,
+    open_tree, unmount,
+};
+
+use crate::message::Limits;
+use crate::{Step, StepError, sys};
+
+const MOUNT_ATTR_RDONLY: u64 = 0x1;
+const MOUNT_ATTR_NOSUID: u64 = 0x2;
+const MOUNT_ATTR_NODEV: u64 = 0x4;
+
+/// The device nodes that programs expect. They come from the host: a user namespace may not make any.
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+
+/// Where the new root is put together. It exists on every system.
+const STAGE: &str = "/tmp";
+
+/// Cuts the calling process's mounts off the host's: what it mounts stays its own. What the host unmounts goes away here too.
+pub(crate) fn detach_from_host() -> Result<(), StepError> {
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).step("make the mounts private")
+}
+
+/// Mounts the proc of the calling process's pid namespace.
+pub(crate) fn mount_proc() -> Result<(), StepError> {
+    mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None).step("mount /proc")
+}
+
+/// The sources of the zygote's root, opened by the warden.
+pub(crate) struct BaseSources {
+    root: OwnedFd,
+    proc: OwnedFd,
+    devices: Vec<(&'static str, OwnedFd)>,
+}
+
+impl BaseSources {
+    pub(crate) fn open(root: &Path) -> Result<Self, StepError> {
+        let root_tree = detached(root)?;
+        sys::mount_setattr(root_tree.as_fd(), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+            .step("make the template read-only")?;
+        let devices = DEVICES
+            .into_iter()
+            .map(|name| Ok((name, detached(&Path::new("/dev").join(name))?)))
+            .collect::<Result<_, StepError>>()?;
+        Ok(Self { root: root_tree, proc: detached(Path::new("/proc"))?, devices })
+    }
+}
+
+/// A detached copy of the mount at `path`, without what is mounted below it.
+fn detached(path: &Path) -> Result<OwnedFd, StepError> {
+    open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+        .step(format!("open the mount {}", path.display()))
+}
+
+/// Opens a workspace for [`enter_shell`].
+pub(crate) fn open_workspace(path: &Path) -> Result<OwnedFd, StepError> {
+    let tree = detached(path)?;
+    sys::mount_setattr(tree.as_fd(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).step("restrict the workspace")?;
+    Ok(tree)
+}
+
+fn attach(tree: &OwnedFd, target: &str) -> Result<(), StepError> {
+    move_mount(tree, c"", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step(format!("mount {target}"))
+}
+
+/// Replaces the calling process's root by the template, with devices, a proc and the programs under `/run/aludel`.
+pub(crate) fn enter_base(sources: &BaseSources, programs: &[(String, String)]) -> Result<(), StepError> {
+    detach_from_host()?;
+    // The template is attached inside a tmpfs of our own, so that its mount is certain to be ours to pivot into.
+    tmpfs(STAGE, 1 << 20, 64, "0755")?;
+    let root = format!("{STAGE}/root");
+    fs::create_dir(&root).step("make the stage")?;
+    attach(&sources.root, &root)?;
+    attach(&sources.proc, &format!("{root}/proc"))?;
+    for (name, tree) in &sources.devices {
+        attach(tree, &format!("{root}/dev/{name}"))?;
+    }
+    let run = format!("{root}/run");
+    tmpfs(&run, 1 << 20, 64, "0755")?;
+    let directory = format!("{run}/aludel");
+    fs::create_dir(&directory).step("make /run/aludel")?;
+    for (name, text) in programs {
+        fs::write(format!("{directory}/{name}"), text).step(format!("write /run/aludel/{name}"))?;
+    }
+    // A real /tmp for the zygote's imports; every shell mounts its own over it.
+    tmpfs(&format!("{root}/tmp"), 64 << 20, 4096, "1777")?;
+    rustix::mount::mount_remount(run.as_str(), MountFlags::BIND | MountFlags::RDONLY | restricted(), c"").step("make /run read-only")?;
+    pivot(&root)
+}
+
+/// The last part of every root change: the old root goes on top of the new one and is taken away.
+fn pivot(root: &str) -> Result<(), StepError> {
+    rustix::process::chdir(root).step("enter the new root")?;
+    rustix::process::pivot_root(".", ".").step("change the root")?;
+    unmount(".", UnmountFlags::DETACH).step("let go of the old root")?;
+    rustix::process::chdir("/").step("enter the root")
+}
+
+/// Mounts what a shell has of its own. Runs as the shell's init, in a copy of the zygote's mounts.
+pub(crate) fn enter_shell(workspace: &OwnedFd, limits: &Limits) -> Result<(), StepError> {
+    // Processes only: no memory, interrupt, module, key or kernel figures of the host. Linux 5.8 brought the option.
+    mount("proc", "/proc", "proc", restricted() | MountFlags::NOEXEC, Some(c"subset=pid")).step("mount /proc")?;
+    // One tmpfs for both places, so that one size bounds both.
+    tmpfs("/tmp", limits.tmp, limits.tmp_inodes, "0755")?;
+    for (name, target) in [("shm", "/dev/shm"), ("tmp", "/tmp")] {
+        let source = format!("/tmp/{name}");
+        fs::create_dir(&source).step(format!("make {source}"))?;
+        fs::set_permissions(&source, std::os::unix::fs::PermissionsExt::from_mode(0o1777)).step(format!("open {source}"))?;
+        mount_bind(&source, target).step(format!("mount {target}"))?;
+    }
+    attach(workspace, "/mnt/data")
+}
+
+fn tmpfs(target: &str, size: u64, inodes: u64, mode: &str) -> Result<(), StepError> {
+    let options = std::ffi::CString::new(format!("size={size},nr_inodes={inodes},mode={mode}")).step("tmpfs options")?;
+    mount("tmpfs", target, "tmpfs", restricted(), Some(options.as_c_str())).step(format!("mount {target}"))
+}
+
+fn restricted() -> MountFlags {
+    MountFlags::NOSUID | MountFlags::NODEV
+}

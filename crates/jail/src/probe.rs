@@ -1,0 +1,61 @@
+//! What this host can enforce, found by trying.
+
+use std::fs;
+
+use crate::cgroup::Hierarchy;
+use crate::idmap::IdMap;
+use crate::{landlock, sys, syscalls};
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Whether the namespaces of a sandbox can be made, or why not.
+    pub namespaces: Result<(), String>,
+    /// Whether every sandbox gets a user id of its own.
+    pub own_ids: bool,
+    /// The control groups.
+    pub cgroups: Hierarchy,
+    /// The version of the Landlock interface; 0 without it.
+    pub landlock: u32,
+    /// Whether system calls can be filtered.
+    pub seccomp: bool,
+    /// How many system calls the filter allows.
+    pub allowed_syscalls: usize,
+    /// The kernel's release.
+    pub kernel: String,
+}
+
+/// Tries everything; takes some milliseconds and leaves nothing behind.
+pub fn probe() -> Host {
+    let map = IdMap::choose();
+    Host {
+        namespaces: try_namespaces(map),
+        own_ids: map != IdMap::Single,
+        cgroups: Hierarchy::detect(),
+        landlock: landlock::version(),
+        seccomp: fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nSeccomp:")),
+        allowed_syscalls: syscalls::allowed(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+    }
+}
+
+/// Runs `unshare` on ourselves as a warden does, in a child that ends at once.
+fn try_namespaces(map: IdMap) -> Result<(), String> {
+    let user = if map == IdMap::Single { libc::CLONE_NEWUSER } else { 0 };
+    let flags = user
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP;
+    match sys::fork(flags) {
+        // The caller may have threads: the child may do nothing but end.
+        Ok(sys::Fork::Child) => sys::exit(0),
+        Ok(sys::Fork::Parent(child)) => {
+            let _reaped = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,213 @@
+//! System calls that no safe wrapper offers. Every block says why it is needed and why it is sound.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::process::Pid;
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The kernel's `struct clone_args`, first version.
+#[repr(C, align(8))]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+}
+
+/// Where a fork returned.
+pub(crate) enum Fork {
+    /// In the child.
+    Child,
+    /// In the parent, with the child's pid.
+    Parent(Pid),
+}
+
+/// Forks with namespace flags. The calling process must have exactly one thread, which the warden and its children guarantee.
+pub(crate) fn fork(flags: libc::c_int) -> io::Result<Fork> {
+    // With CLONE_PARENT the kernel takes the exit signal of the caller and refuses another.
+    let exit_signal = if flags & libc::CLONE_PARENT != 0 { 0 } else { libc::SIGCHLD };
+    let args = CloneArgs { flags: flags as u64, exit_signal: exit_signal as u64, ..CloneArgs::default() };
+    // JUSTIFICATION: glibc's fork takes no namespace flags. SAFETY: without CLONE_VM the child gets a copy of the address space and
+    // continues here on its own copy of the stack; the process is single-threaded, so no lock is held by a thread that vanishes.
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) })?;
+    match Pid::from_raw(pid as i32) {
+        None => Ok(Fork::Child),
+        Some(pid) => Ok(Fork::Parent(pid)),
+    }
+}
+
+/// Moves the calling process out of the namespaces named by `flags` into new ones.
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // JUSTIFICATION: rustix marks this unsafe because of CLONE_FILES in threads. SAFETY: single-threaded, and only CLONE_NEW* are passed.
+    check(unsafe { libc::unshare(flags) }.into()).map(drop)
+}
+
+/// Joins the namespaces named by `flags` of the process behind `pidfd`.
+pub(crate) fn setns(pidfd: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
+    // JUSTIFICATION: the safe wrapper's flag type lacks the user namespace. SAFETY: no pointers; the descriptor is open by its type.
+    check(unsafe { libc::setns(pidfd.as_raw_fd(), flags) }.into()).map(drop)
+}
+
+/// The kernel's `struct mount_attr`.
+#[repr(C)]
+#[derive(Default)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+/// Sets attributes (`MOUNT_ATTR_*`) on the mount behind `tree` and, recursively, on what is mounted below it.
+pub(crate) fn mount_setattr(tree: BorrowedFd<'_>, attr_set: u64) -> io::Result<()> {
+    let attr = MountAttr { attr_set, ..MountAttr::default() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
+    // JUSTIFICATION: not wrapped by rustix. SAFETY: the path is a valid empty C string, `attr` is live and its size is passed.
+    check(unsafe {
+        libc::syscall(libc::SYS_mount_setattr, tree.as_raw_fd(), c"".as_ptr(), flags, &raw const attr, size_of::<MountAttr>())
+    })
+    .map(drop)
+}
+
+/// Blocks SIGCHLD and returns a descriptor that becomes readable when a child ends.
+pub(crate) fn child_signals() -> io::Result<OwnedFd> {
+    // JUSTIFICATION: signalfd and sigprocmask are not wrapped. SAFETY: `set` is initialised by sigemptyset before it is read; the
+    // returned descriptor is fresh and owned by nobody else.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        check(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()).into())?;
+        let fd = check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK).into())?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// Undoes [`child_signals`] in a child process: nothing blocked, SIGCHLD at its default.
+pub(crate) fn reset_signals() -> io::Result<()> {
+    // JUSTIFICATION: as above. SAFETY: `set` is initialised before use; SIG_DFL installs no handler.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        check(libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()).into())?;
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+    Ok(())
+}
+
+/// Lets the kernel reap children by itself: pid 1 of a shell has nothing to ask them.
+pub(crate) fn ignore_children() {
+    // JUSTIFICATION: not wrapped. SAFETY: SIG_IGN installs no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
+/// A write to a socket whose other end is gone answers an error instead of ending the process.
+pub(crate) fn ignore_broken_pipes() {
+    // JUSTIFICATION: not wrapped. SAFETY: SIG_IGN installs no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// Closes every descriptor from `first` on.
+pub(crate) fn close_from(first: RawFd) -> io::Result<()> {
+    // JUSTIFICATION: std cannot close descriptors it does not own. SAFETY: callers are about to exec or to pause for ever, and use no
+    // owned descriptor from `first` on afterwards.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
+}
+
+/// Marks every descriptor from `first` on as closed by exec.
+pub(crate) fn close_on_exec_from(first: RawFd) -> io::Result<()> {
+    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
+    // JUSTIFICATION: not wrapped. SAFETY: nothing is closed, only marked.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, CLOSE_RANGE_CLOEXEC) }).map(drop)
+}
+
+/// Duplicates `fd` to the given number, to survive exec there.
+pub(crate) fn place(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
+    if fd.as_raw_fd() == number {
+        return rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()).map_err(Into::into);
+    }
+    // JUSTIFICATION: std has no way to choose the number. SAFETY: the caller is about to exec; whatever held `number` is not used again.
+    check(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
+}
+
+/// Sleeps for ever; signals with a handler or a default action still act.
+pub(crate) fn pause_for_ever() -> ! {
+    loop {
+        // JUSTIFICATION: std's park may wake and allocates. SAFETY: no arguments.
+        unsafe { libc::pause() };
+    }
+}
+
+/// Ends the process at once, without running destructors that belong to the parent's copy.
+pub(crate) fn exit(code: i32) -> ! {
+    // JUSTIFICATION: std's exit runs handlers of a copied address space. SAFETY: no arguments but the code.
+    unsafe { libc::_exit(code) }
+}
+
+/// Replaces the process.
+pub(crate) fn exec(program: &CStr, arguments: &[&CStr], environment: &[&CStr]) -> io::Error {
+    let pointers = |list: &[&CStr]| -> Vec<*const libc::c_char> {
+        list.iter().map(|text| text.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // JUSTIFICATION: std's Command forks first. SAFETY: both arrays are null-terminated and point to live C strings.
+    unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Raises every capability of the process into its inheritable and ambient sets, so that exec keeps them for a user other than root.
+pub(crate) fn keep_capabilities_on_exec() -> io::Result<()> {
+    const PR_CAP_AMBIENT: libc::c_int = 47;
+    const PR_CAP_AMBIENT_RAISE: libc::c_ulong = 2;
+    let mut sets = rustix::thread::capabilities(None)?;
+    sets.inheritable = sets.permitted;
+    rustix::thread::set_capabilities(None, sets)?;
+    for capability in 0..=last_capability() {
+        if sets.permitted.bits() & (1 << capability) != 0 {
+            // JUSTIFICATION: rustix knows only the capabilities of its own list. SAFETY: integers only.
+            check(unsafe { libc::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0) }.into())?;
+        }
+    }
+    Ok(())
+}
+
+/// The highest capability this kernel knows.
+pub(crate) fn last_capability() -> libc::c_ulong {
+    (0..64)
+        .take_while(|capability: &libc::c_ulong| {
+            // JUSTIFICATION: /proc may not be mounted here. SAFETY: integers only; an unknown capability answers EINVAL.
+            unsafe { libc::prctl(libc::PR_CAPBSET_READ, *capability, 0, 0, 0) >= 0 }
+        })
+        .last()
+        .unwrap_or(40)
+}
+
+/// Filters the process's system calls from here on.
+pub(crate) fn install_filter(instructions: &[u8]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(instructions.len() / size_of::<libc::sock_filter>()).map_err(io::Error::other)?,
+        filter: instructions.as_ptr().cast::<libc::sock_filter>().cast_mut(),
+    };
+    // JUSTIFICATION: not wrapped. SAFETY: `program` and the instructions it points to live for the call, and the kernel copies them
+    // without minding their alignment.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) }).map(drop)
+}
+
+/// Runs one raw system call with integer arguments.
+pub(crate) fn raw(number: i64, arguments: [i64; 6]) -> io::Result<i64> {
+    let [a, b, c, d, e, f] = arguments;
+    // JUSTIFICATION: the lockdown is data (see `lockdown`). SAFETY: the callers are in `lockdown`, which keeps every buffer that an
+    // argument points to alive for the call.
+    check(unsafe { libc::syscall(number, a, b, c, d, e, f) })
+}

@@ -1,0 +1,339 @@
+//! The system calls a sandboxed program may make: an allow-list, one line each, with what needs it.
+//!
+//! Everything else answers EPERM; `clone3` answers ENOSYS, so that the C library falls back to `clone`, whose flags can be inspected.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Condition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
+
+/// Which values of an argument are let through.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    /// Any call.
+    Always,
+    /// Argument number `.0` is one of `.1`, compared as 32 bits.
+    OneOf(u8, &'static [u64]),
+    /// None of the bits `.1` is set in argument number `.0`.
+    Without(u8, u64),
+    /// The bits `.1` of argument number `.0` are exactly one of `.2`.
+    Masked(u8, u64, &'static [u64]),
+}
+
+/// One allowed system call.
+#[derive(Debug, Clone, Copy)]
+struct Allow {
+    number: i64,
+    /// The call's name, for messages.
+    #[allow(dead_code, reason = "names blocked calls in outcomes, which is being built")]
+    name: &'static str,
+    when: When,
+}
+
+macro_rules! allow {
+    ($($name:ident $(: $when:expr)? , $why:literal;)*) => {
+        &[$(Allow {
+            number: paste_number!($name),
+            name: stringify!($name),
+            when: allow!(@when $($when)?),
+        }),*]
+    };
+    (@when) => { When::Always };
+    (@when $when:expr) => { $when };
+}
+macro_rules! paste_number {
+    ($name:ident) => {
+        libc::$name as i64
+    };
+}
+
+/// Namespaces, a parent outside the sandbox, and being traced.
+const FORBIDDEN_CLONE_FLAGS: u64 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_PARENT
+    | libc::CLONE_PTRACE) as u32 as u64;
+
+/// Terminal size, blocking mode, bytes waiting, close-on-exec, sharing of file blocks. Not TIOCSTI: it types into a terminal.
+const IOCTLS: &[u64] = &[0x5401, 0x5413, 0x540f, 0x541b, 0x5421, 0x5450, 0x5451, 0x4004_9409, 0x4020_940d];
+
+/// Names of threads and memory, the parent-death signal, no_new_privs, reading of harmless state.
+const PRCTLS: &[u64] = &[1, 2, 3, 15, 16, 23, 38, 39, 40, 41, 42, 0x5356_4d41];
+
+/// `mkfifo` and plain files, never devices.
+const NODE_TYPES: &[u64] = &[0, libc::S_IFREG as u64, libc::S_IFIFO as u64, libc::S_IFSOCK as u64];
+
+const COMMON: &[Allow] = allow! {
+    SYS_read, "files, pipes";
+    SYS_write, "files, pipes";
+    SYS_readv, "C++ streams, asyncio";
+    SYS_writev, "C++ streams, asyncio";
+    SYS_pread64, "zip, parquet, SQLite";
+    SYS_pwrite64, "SQLite, HDF5";
+    SYS_preadv, "os.preadv";
+    SYS_pwritev, "os.pwritev";
+    SYS_openat, "every open";
+    SYS_close, "every close";
+    SYS_close_range, "subprocess";
+    SYS_fstat, "every open";
+    SYS_newfstatat, "os.stat";
+    SYS_statx, "coreutils";
+    SYS_lseek, "every reader";
+    SYS_faccessat, "os.access, shells";
+    SYS_faccessat2, "os.access, shells";
+    SYS_dup, "subprocess, shells";
+    SYS_dup3, "subprocess, shells";
+    SYS_fcntl, "every open in Python";
+    SYS_flock, "joblib, filelock";
+    SYS_fsync, "SQLite";
+    SYS_fdatasync, "SQLite";
+    SYS_truncate, "os.truncate";
+    SYS_ftruncate, "file.truncate, shared memory";
+    SYS_fallocate, "os.posix_fallocate, HDF5";
+    SYS_getdents64, "os.listdir";
+    SYS_getcwd, "os.getcwd";
+    SYS_chdir, "os.chdir";
+    SYS_fchdir, "shutil, find";
+    SYS_renameat, "os.rename on Arm";
+    SYS_renameat2, "mv";
+    SYS_mkdirat, "os.mkdir with dir_fd";
+    SYS_unlinkat, "shutil.rmtree, rm";
+    SYS_linkat, "os.link, ln";
+    SYS_symlinkat, "os.symlink, ln";
+    SYS_readlinkat, "os.path.realpath";
+    SYS_fchmod, "shutil.copymode";
+    SYS_fchmodat, "os.chmod, tempfile";
+    SYS_fchown, "cp -p, tar; only ever to oneself";
+    SYS_fchownat, "cp -p, tar; only ever to oneself";
+    SYS_mknodat: When::Masked(2, libc::S_IFMT as u64, NODE_TYPES), "os.mkfifo";
+    SYS_umask, "tempfile, shells";
+    SYS_utimensat, "shutil.copystat, touch, unzip";
+    SYS_statfs, "shutil.disk_usage, pyarrow";
+    SYS_fstatfs, "shared memory";
+    SYS_fadvise64, "cat, sort";
+    SYS_copy_file_range, "shutil, cp";
+    SYS_sendfile, "shutil.copyfile";
+    SYS_getxattr, "ls -l, cp -a";
+    SYS_lgetxattr, "ls -l, cp -a";
+    SYS_fgetxattr, "cp -a";
+    SYS_listxattr, "shutil.copystat fails without it";
+    SYS_llistxattr, "shutil.copystat fails without it";
+    SYS_flistxattr, "cp -a";
+    SYS_ioctl: When::OneOf(1, IOCTLS), "isatty, non-blocking pipes";
+    SYS_mmap, "memory, libraries";
+    SYS_munmap, "memory";
+    SYS_mprotect, "libraries, thread stacks";
+    SYS_mremap, "realloc";
+    SYS_madvise, "malloc, numpy";
+    SYS_brk, "malloc";
+    SYS_msync, "numpy.memmap";
+    SYS_mincore, "some allocators";
+    SYS_membarrier, "mimalloc, OpenMP";
+    SYS_memfd_create, "multiprocessing, pyarrow";
+    SYS_clone: When::Without(0, FORBIDDEN_CLONE_FLAGS), "threads, fork";
+    SYS_clone3, "answered ENOSYS by the first filter";
+    SYS_execve, "subprocess";
+    SYS_exit, "threads";
+    SYS_exit_group, "processes";
+    SYS_wait4, "subprocess";
+    SYS_waitid, "asyncio, concurrent.futures";
+    SYS_kill, "own process namespace only";
+    SYS_tgkill, "raise, abort";
+    SYS_tkill, "abort on older C libraries";
+    SYS_getpid, "os.getpid";
+    SYS_getppid, "os.getppid, joblib";
+    SYS_gettid, "threading";
+    SYS_getuid, "os.getuid";
+    SYS_geteuid, "site";
+    SYS_getgid, "os.getgid";
+    SYS_getegid, "site";
+    SYS_getgroups, "os.getgroups, shells";
+    SYS_getresuid, "shells";
+    SYS_getresgid, "shells";
+    SYS_getpgid, "shells";
+    SYS_setpgid, "shells, process groups";
+    SYS_getsid, "shells";
+    SYS_setsid, "subprocess start_new_session";
+    SYS_set_tid_address, "thread library start";
+    SYS_set_robust_list, "thread library start";
+    SYS_get_robust_list, "thread library";
+    SYS_rseq, "thread library start";
+    SYS_prctl: When::OneOf(0, PRCTLS), "thread names, malloc";
+    SYS_prlimit64, "resource; only downwards";
+    SYS_getrusage, "resource, time";
+    SYS_times, "os.times";
+    SYS_sysinfo, "os.sysconf of memory";
+    SYS_uname, "platform";
+    SYS_getpriority, "nice";
+    SYS_setpriority, "nice; only downwards";
+    SYS_sched_yield, "OpenMP, OpenBLAS";
+    SYS_sched_getaffinity, "os.cpu_count, OpenMP";
+    SYS_sched_setaffinity, "OpenMP, threadpoolctl";
+    SYS_sched_getparam, "thread attributes";
+    SYS_sched_getscheduler, "thread attributes";
+    SYS_sched_get_priority_max, "thread attributes";
+    SYS_sched_get_priority_min, "thread attributes";
+    SYS_getcpu, "OpenMP";
+    SYS_capget, "ls, process tools";
+    SYS_pidfd_open, "asyncio child watcher";
+    SYS_pidfd_send_signal, "signal.pidfd_send_signal";
+    SYS_rt_sigaction, "signals";
+    SYS_rt_sigprocmask, "signals";
+    SYS_rt_sigreturn, "signals";
+    SYS_rt_sigpending, "signal.sigpending";
+    SYS_rt_sigtimedwait, "signal.sigtimedwait";
+    SYS_rt_sigsuspend, "shells";
+    SYS_sigaltstack, "faulthandler, Rust libraries";
+    SYS_restart_syscall, "the kernel itself, after signals";
+    SYS_setitimer, "signal.setitimer, signal.alarm";
+    SYS_getitimer, "signal.getitimer";
+    SYS_timer_create, "timeouts in C libraries";
+    SYS_timer_settime, "timeouts in C libraries";
+    SYS_timer_gettime, "timeouts in C libraries";
+    SYS_timer_delete, "timeouts in C libraries";
+    SYS_timerfd_create, "event loops";
+    SYS_timerfd_settime, "event loops";
+    SYS_timerfd_gettime, "event loops";
+    SYS_nanosleep, "sleep";
+    SYS_clock_nanosleep, "time.sleep";
+    SYS_clock_gettime, "time, where the vDSO cannot";
+    SYS_clock_getres, "time.get_clock_info";
+    SYS_gettimeofday, "time, where the vDSO cannot";
+    SYS_futex, "locks";
+    SYS_futex_waitv, "locks of newer libraries";
+    SYS_ppoll, "asyncio, multiprocessing";
+    SYS_pselect6, "select, shells";
+    SYS_epoll_create1, "selectors, asyncio";
+    SYS_epoll_ctl, "selectors, asyncio";
+    SYS_epoll_pwait, "selectors, asyncio";
+    SYS_eventfd2, "event loops";
+    SYS_pipe2, "subprocess";
+    SYS_socket: When::OneOf(0, &[libc::AF_UNIX as u64]), "multiprocessing; no other family without network";
+    SYS_socketpair: When::OneOf(0, &[libc::AF_UNIX as u64]), "asyncio, multiprocessing";
+    SYS_bind, "multiprocessing managers";
+    SYS_listen, "multiprocessing managers";
+    SYS_accept, "multiprocessing managers";
+    SYS_accept4, "multiprocessing managers";
+    SYS_connect, "multiprocessing managers";
+    SYS_getsockname, "multiprocessing managers";
+    SYS_getpeername, "multiprocessing managers";
+    SYS_sendto, "asyncio wake-up, kernel channel";
+    SYS_recvfrom, "asyncio wake-up, kernel channel";
+    SYS_sendmsg, "multiprocessing";
+    SYS_recvmsg, "multiprocessing";
+    SYS_shutdown, "multiprocessing managers";
+    SYS_setsockopt, "multiprocessing managers";
+    SYS_getsockopt, "socket objects";
+    SYS_getrandom, "random, hashes, uuid";
+};
+
+/// Calls that exist on x86-64 alone, older forms of the ones above that its C library still uses.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: &[Allow] = allow! {
+    SYS_open, "statically linked tools";
+    SYS_stat, "older C libraries";
+    SYS_lstat, "older C libraries";
+    SYS_access, "loader, shells";
+    SYS_pipe, "shells";
+    SYS_dup2, "subprocess, shells";
+    SYS_fork, "shells";
+    SYS_vfork, "subprocess";
+    SYS_getpgrp, "shells";
+    SYS_rename, "os.rename";
+    SYS_mkdir, "os.mkdir";
+    SYS_rmdir, "os.rmdir";
+    SYS_link, "os.link";
+    SYS_unlink, "os.remove";
+    SYS_symlink, "os.symlink";
+    SYS_readlink, "os.readlink";
+    SYS_chmod, "os.chmod";
+    SYS_mknod: When::Masked(1, libc::S_IFMT as u64, NODE_TYPES), "os.mkfifo";
+    SYS_utime, "older tools";
+    SYS_utimes, "older tools";
+    SYS_getrlimit, "resource";
+    SYS_setrlimit, "resource; only downwards";
+    SYS_alarm, "timeout scripts";
+    SYS_pause, "signal.pause";
+    SYS_time, "where the vDSO cannot";
+    SYS_poll, "subprocess, selectors";
+    SYS_select, "select";
+    SYS_epoll_create, "older event loops";
+    SYS_epoll_wait, "selectors, asyncio";
+    SYS_eventfd, "older event loops";
+    SYS_arch_prctl, "thread-local storage at program start";
+};
+#[cfg(not(target_arch = "x86_64"))]
+const ARCHITECTURE: &[Allow] = &[];
+
+#[cfg(target_arch = "x86_64")]
+const ARCH: TargetArch = TargetArch::x86_64;
+#[cfg(target_arch = "aarch64")]
+const ARCH: TargetArch = TargetArch::aarch64;
+
+/// The two filters, in the order in which they must be installed.
+pub(crate) fn filters() -> Result<[BpfProgram; 2], String> {
+    let clone3_is_unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let first = compile(clone3_is_unknown, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?;
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for allow in COMMON.iter().chain(ARCHITECTURE) {
+        rules.insert(allow.number, allow.rules()?);
+    }
+    let second = compile(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?;
+    Ok([first, second])
+}
+
+fn compile(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    otherwise: SeccompAction,
+    matched: SeccompAction,
+) -> Result<BpfProgram, String> {
+    let filter = SeccompFilter::new(rules, otherwise, matched, ARCH).map_err(|error| error.to_string())?;
+    filter.try_into().map_err(|error: seccompiler::BackendError| error.to_string())
+}
+
+impl Allow {
+    /// Any of the rules lets the call through; no rule means that every call is let through.
+    fn rules(&self) -> Result<Vec<SeccompRule>, String> {
+        let one = |argument: u8, operator: Op, value: u64| -> Result<SeccompRule, String> {
+            Condition::new(argument, Len::Dword, operator, value)
+                .and_then(|condition| SeccompRule::new(vec![condition]))
+                .map_err(|error| error.to_string())
+        };
+        match self.when {
+            When::Always => Ok(Vec::new()),
+            When::OneOf(argument, values) => values.iter().map(|value| one(argument, Op::Eq, *value)).collect(),
+            When::Without(argument, bits) => Ok(vec![one(argument, Op::MaskedEq(bits), 0)?]),
+            When::Masked(argument, mask, values) => {
+                values.iter().map(|value| one(argument, Op::MaskedEq(mask), *value)).collect()
+            }
+        }
+    }
+}
+
+/// How many system calls are allowed on this architecture.
+pub(crate) fn allowed() -> usize {
+    COMMON.len() + ARCHITECTURE.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_stands_twice() {
+        let numbers: std::collections::BTreeSet<i64> = COMMON.iter().chain(ARCHITECTURE).map(|allow| allow.number).collect();
+        assert_eq!(numbers.len(), allowed());
+    }
+
+    #[test]
+    fn the_filters_compile_and_fit_the_kernels_limit() {
+        let [first, second] = filters().unwrap();
+        assert!(first.len() < 4096 && second.len() < 4096);
+    }
+}

@@ -1,0 +1,157 @@
+//! Starting the zygote and asking it for kernels.
+
+use std::ffi::CString;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use serde::Serialize;
+
+use crate::idmap::IdMap;
+use crate::message::{self, ForkRequest, Setup, ZygoteReply};
+use crate::mounts::{self, BaseSources};
+use crate::{Step, StepError, lockdown, shell, sys};
+
+/// How long the imports may take on a slow machine with cold caches.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long one fork may take before the zygote is given up.
+const FORK_TIMEOUT: Duration = Duration::from_secs(20);
+/// The descriptor on which the zygote finds its socket.
+const SOCKET_FD: i32 = 3;
+
+/// The zygote's environment, which is all that sandboxes inherit. Threads stay off until a child raises them: a fork copies one thread.
+const ENVIRONMENT: &[&str] = &[
+    "PATH=/usr/local/bin:/usr/bin:/bin",
+    "HOME=/tmp",
+    "USER=sandbox",
+    "LOGNAME=sandbox",
+    "LANG=C.UTF-8",
+    "TZ=UTC",
+    "TMPDIR=/tmp",
+    "MPLCONFIGDIR=/tmp/.matplotlib",
+    "MPLBACKEND=Agg",
+    "OPENBLAS_NUM_THREADS=1",
+    "OMP_NUM_THREADS=1",
+    "MKL_NUM_THREADS=1",
+    "NUMEXPR_NUM_THREADS=1",
+    // Arrow's allocator would start a thread when it is imported, and the zygote must have one only.
+    "JE_ARROW_MALLOC_CONF=background_thread:false",
+    "PYTHONDONTWRITEBYTECODE=1",
+    "PYTHONUNBUFFERED=",
+];
+
+/// What the zygote gets first.
+#[derive(Serialize)]
+struct Hello {
+    /// The seccomp filters that [`lockdown::Argument::Filter`] refers to.
+    filters: Vec<Vec<u8>>,
+}
+
+/// A running zygote.
+pub(crate) struct Zygote {
+    pub(crate) pid: Pid,
+    pub(crate) pidfd: OwnedFd,
+    socket: OwnedFd,
+}
+
+impl Zygote {
+    /// Starts it and waits until it has imported everything.
+    pub(crate) fn start(setup: &Setup, map: IdMap) -> Result<Self, StepError> {
+        let sources = BaseSources::open(&setup.root)?;
+        let (socket, theirs) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .step("make the zygote's socket")?;
+        let (mut go_sender, go_receiver) = UnixStream::pair().step("make a pipe")?;
+        let user = if map == IdMap::Single { 0 } else { libc::CLONE_NEWUSER };
+        let namespaces = user | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        let pid = match sys::fork(namespaces).step("make the zygote's namespaces")? {
+            sys::Fork::Parent(pid) => pid,
+            sys::Fork::Child => {
+                drop(go_sender);
+                let error = become_zygote(setup, map, &sources, &theirs, go_receiver);
+                let _lost = message::send(&theirs, &ZygoteReply::Failed(error.to_string()), &[]);
+                sys::exit(1)
+            }
+        };
+        drop(theirs);
+        if map != IdMap::Single {
+            map.write(pid).step("write the zygote's id maps")?;
+        }
+        go_sender.write_all(b"g").step("start the zygote")?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the zygote")?;
+        let zygote = Self { pid, pidfd, socket };
+        message::send(&zygote.socket, &Hello { filters: lockdown::filters()? }, &[]).step("greet the zygote")?;
+        match zygote.reply(START_TIMEOUT)? {
+            ZygoteReply::Ready => Ok(zygote),
+            ZygoteReply::Failed(reason) => Err(failed("start the zygote", reason)),
+            ZygoteReply::Forked(_) => Err(failed("start the zygote", "it answered out of turn".into())),
+        }
+    }
+
+    /// Forks a kernel into a shell and returns its process id.
+    pub(crate) fn fork(&self, request: &ForkRequest, descriptors: &[BorrowedFd<'_>]) -> Result<Pid, StepError> {
+        message::send(&self.socket, request, descriptors).step("ask the zygote for a kernel")?;
+        match self.reply(FORK_TIMEOUT)? {
+            ZygoteReply::Forked(pid) => Pid::from_raw(pid).ok_or_else(|| failed("fork a kernel", "no process id".into())),
+            ZygoteReply::Failed(reason) => Err(failed("fork a kernel", reason)),
+            ZygoteReply::Ready => Err(failed("fork a kernel", "the zygote answered out of turn".into())),
+        }
+    }
+
+    fn reply(&self, timeout: Duration) -> Result<ZygoteReply, StepError> {
+        if !crate::warden::readable(self.socket.as_fd(), timeout).step("wait for the zygote")? {
+            return Err(failed("wait for the zygote", format!("no answer within {} s", timeout.as_secs())));
+        }
+        match message::receive(&self.socket).step("hear the zygote")? {
+            Some((reply, _)) => Ok(reply),
+            None => Err(failed("hear the zygote", "it ended; its last words are above".into())),
+        }
+    }
+}
+
+fn failed(step: &str, reason: String) -> StepError {
+    StepError { step: step.into(), source: std::io::Error::other(reason) }
+}
+
+/// Runs in the child; returns only when something failed.
+fn become_zygote(setup: &Setup, map: IdMap, sources: &BaseSources, socket: &OwnedFd, mut go: UnixStream) -> StepError {
+    let mut prepare = || -> Result<(), StepError> {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
+        go.read_exact(&mut [0]).step("wait for the id maps")?;
+        if map != IdMap::Single {
+            shell::become_root_inside()?;
+        }
+        mounts::enter_base(sources, &setup.programs)?;
+        rustix::system::sethostname(b"sandbox").step("set the host name")?;
+        sys::reset_signals().step("reset the signals")?;
+        // Changing ids cleared it.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
+        let devnull = std::fs::File::open("/dev/null").step("open /dev/null")?;
+        rustix::stdio::dup2_stdin(&devnull).step("replace stdin")
+    };
+    match prepare().and_then(|()| exec(setup, socket)) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
+}
+
+fn exec(setup: &Setup, socket: &OwnedFd) -> Result<std::convert::Infallible, StepError> {
+    let text = |text: &str| CString::new(text).step("a path with a zero byte");
+    let program = text(&setup.python)?;
+    let (name, _) = setup.programs.first().ok_or_else(|| failed("find the zygote's program", "none was given".into()))?;
+    let script = text(&format!("/run/aludel/{name}"))?;
+    let environment = ENVIRONMENT.iter().map(|entry| text(entry)).collect::<Result<Vec<_>, _>>()?;
+    let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
+    sys::keep_capabilities_on_exec().step("keep the capabilities")?;
+    sys::close_on_exec_from(SOCKET_FD).step("close the warden's descriptors")?;
+    // The exec closes the copy that errors are still reported on; the one at the agreed place stays.
+    sys::place(socket.as_fd(), SOCKET_FD).step("place the socket")?;
+    // -s keeps a user's own packages out.
+    Err(sys::exec(&program, &[&program, c"-s", &script], &environment)).step(format!("run {} of the template", setup.python))
+}

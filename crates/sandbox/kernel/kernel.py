@@ -1,0 +1,443 @@
+"""The kernel: runs cells on IPython's InteractiveShell and tells what comes of them.
+
+It speaks length-prefixed JSON frames over an inherited socket. What cells print does not go there: descriptors 1 and 2 are pipes that the
+host reads, so that C code and child processes are heard too. User code shares this process, so whatever it does to this module spoils
+its own results only: the host believes nothing it cannot bound.
+
+Frames in: start, touch, execute, shutdown. Frames out: ready, touched, display, result, error, done, failed.
+"""
+
+import base64
+import gc
+import json
+import linecache
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import traceback
+import types
+import warnings
+
+CONTROL_FD = 3
+# The host refuses longer frames; what is longer is left out here, with a word about it.
+MAX_FRAME = 24 << 20
+MAX_TEXT = 1 << 20
+MAX_TRACEBACK = 16 << 10
+MAX_FRAMES_SHOWN = 12
+
+shell = None
+channel = None
+
+
+class Channel:
+    """One end of the host's socket."""
+
+    def __init__(self, descriptor):
+        self.descriptor = descriptor
+
+    def send(self, frame):
+        payload = json.dumps(frame).encode()
+        if len(payload) > MAX_FRAME:
+            payload = json.dumps(left_out(frame, len(payload))).encode()
+        data = struct.pack(">I", len(payload)) + payload
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.descriptor, view) :]
+
+    def receive(self):
+        header = self._read(4)
+        return json.loads(self._read(struct.unpack(">I", header)[0]))
+
+    def _read(self, count):
+        parts = []
+        while count:
+            part = os.read(self.descriptor, min(count, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+
+def left_out(frame, size):
+    """The frame without its data, when that is more than the host takes."""
+    text = f"[a result of {size >> 20} MB was left out: too large to show; write it to a file instead]"
+    return {**frame, "data": {"text/plain": text}} if "data" in frame else frame
+
+
+def encode_bundle(data):
+    """Makes every representation a string: bytes as base64, structures as JSON. Text that is too long is cut."""
+    bundle = {}
+    for mime, value in data.items():
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            value = base64.b64encode(value).decode()
+        elif not isinstance(value, str):
+            value = json.dumps(value, default=str)
+        if mime.startswith("text/") and len(value) > MAX_TEXT:
+            if mime == "text/html":
+                continue  # half a document is worse than the text that comes with it
+            value = f"{value[:MAX_TEXT]}\n[{len(value) - MAX_TEXT} more characters were left out]"
+        bundle[str(mime)] = value
+    return bundle
+
+
+def flush_streams():
+    """What was printed before a display must reach the host before it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+
+
+def build_shell():
+    from IPython.core.compilerop import CachingCompiler
+    from IPython.core.displayhook import DisplayHook
+    from IPython.core.displaypub import DisplayPublisher
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    class Publisher(DisplayPublisher):
+        def publish(self, data, metadata=None, *, transient=None, update=False, **_other):
+            flush_streams()
+            channel.send({"type": "display", "data": encode_bundle(data)})
+
+        def clear_output(self, wait=False):
+            pass
+
+    class ResultHook(DisplayHook):
+        """Sends the value of the last expression as the cell's result."""
+
+        def write_output_prompt(self):
+            pass
+
+        def write_format_data(self, format_dict, md_dict=None):
+            flush_streams()
+            channel.send({"type": "result", "data": encode_bundle(format_dict)})
+
+        def finish_displayhook(self):
+            self._active = False
+
+        def update_user_ns(self, result):
+            super().update_user_ns(result)
+            close_shown_figure(result)
+
+    class CellCompiler(CachingCompiler):
+        """Names cells as people count them, for tracebacks."""
+
+        def get_code_name(self, raw_code, transformed_code, number):
+            return f"<cell {shell.execution_count}>"
+
+    class Shell(InteractiveShell):
+        displayhook_class = ResultHook
+        display_pub_class = Publisher
+        compiler_class = CellCompiler
+
+        # Errors are told by this module, from the execution's result. This is the first that is called after one was raised.
+        def showtraceback(self, *_arguments, **_options):
+            if isinstance(sys.exc_info()[1], MemoryError):
+                raise_memory_limit[0](*raise_memory_limit[1])
+
+        def showsyntaxerror(self, *_arguments, **_options):
+            pass
+
+        def showindentationerror(self, *_arguments, **_options):
+            pass
+
+        # The piped variant needs a pseudo terminal, which a sandbox does not have.
+        system = InteractiveShell.system_raw
+
+        def init_history(self):
+            super().init_history()
+            self.history_manager.enabled = False
+
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.HistoryManager.hist_file = ":memory:"
+    config.InteractiveShell.colors = "nocolor" if ipython_major() >= 9 else "NoColor"
+    config.InteractiveShell.cache_size = 100
+    config.Completer.use_jedi = False
+    main_module = types.ModuleType("__main__", "Automatically created module for the interactive environment")
+    built = Shell.instance(config=config, user_module=main_module)
+    warnings.filterwarnings("ignore", message="To exit: use")
+    return built
+
+
+def ipython_major():
+    import IPython
+
+    return IPython.version_info[0]
+
+
+def close_shown_figure(value):
+    """A figure that is the cell's result was just shown; open, it would be shown again at the cell's end."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    figure = sys.modules.get("matplotlib.figure")
+    if pyplot is not None and figure is not None and isinstance(value, figure.Figure):
+        pyplot.close(value)
+
+
+def preload():
+    """Imports what a cell is likely to need, lazily loaded parts included, and runs the hot paths once."""
+    import _strptime  # noqa: F401
+    import encodings.idna  # noqa: F401
+    import zoneinfo  # noqa: F401
+
+    import matplotlib
+    import numpy
+    import numpy.fft
+    import numpy.linalg
+    import numpy.random  # noqa: F401
+    import pandas
+
+    matplotlib.use("module://matplotlib_inline.backend_inline")
+    import matplotlib.pyplot as pyplot
+    from matplotlib_inline.backend_inline import configure_inline_support
+
+    configure_inline_support(shell, "module://matplotlib_inline.backend_inline")
+    frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1, 2, 3]})
+    frame.describe().to_html()
+    repr(frame.groupby("b").sum())
+    figure, axes = pyplot.subplots()
+    axes.plot([1, 2, 3])
+    figure.savefig(os.devnull, format="png")
+    pyplot.close("all")
+
+
+class Silence:
+    """A channel nobody listens to, for the zygote's rehearsal."""
+
+    def send(self, _frame):
+        pass
+
+
+def prepare():
+    """Runs in the zygote, once."""
+    global shell, channel
+    sys.modules["kernel"] = sys.modules[__name__]
+    channel = Silence()
+    shell = build_shell()
+    preload()
+    shell.run_cell("1 + 1", store_history=False)
+    shell.run_cell("undefined_name", store_history=False)
+    describe_error(NameError("rehearsal"))
+    for name in ("_", "__", "___", "_1"):
+        shell.user_ns.pop(name, None)
+
+
+def run():
+    """Runs in a fork, after the lockdown. Returns when the host wants the kernel to end."""
+    global channel
+    channel = Channel(CONTROL_FD)
+    start_fresh()
+    channel.send({"type": "ready"})
+    while True:
+        try:
+            frame = channel.receive()
+        except KeyboardInterrupt:
+            continue  # meant for a cell that has just ended
+        except EOFError:
+            return
+        kind = frame["type"]
+        if kind == "execute":
+            execute(frame["code"])
+        elif kind == "start":
+            start(frame)
+        elif kind == "touch":
+            touch()
+        elif kind == "shutdown":
+            return
+
+
+def start_fresh():
+    """Undoes what forks of one process would share."""
+    gc.enable()
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    # The standard library's generator reseeds itself after a fork; numpy's global one does not.
+    sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
+    # Programs import their own modules from the workspace.
+    sys.path[0] = ""
+    sys.argv = [""]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def start(frame):
+    """Takes the figures that the zygote could not know."""
+    global memory_limit
+    memory_limit = frame["memory"]
+    lower_memory_limit()
+    threads = str(frame["threads"])
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+        os.environ[variable] = threads  # for the processes this one starts
+
+
+memory_limit = None
+# Prebuilt, so that using it needs no memory.
+raise_memory_limit = [resource.setrlimit, (resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))]
+
+
+def touch():
+    """Rehearses in a pooled kernel what the first cell does, so that the pages it writes are already its own."""
+    global channel
+    told, channel = channel, Silence()
+    try:
+        shell.run_cell("1 + 1", store_history=False)
+        pandas = sys.modules["pandas"]
+        repr(pandas.DataFrame({"a": [1, 2, 3]}).sum())
+    finally:
+        channel = told
+        for name in ("_", "__", "___"):
+            shell.user_ns.pop(name, None)
+    channel.send({"type": "touched"})
+
+
+def data_in_use():
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def lower_memory_limit():
+    """Makes Python raise MemoryError a little before the kernel would kill us; the difference is for telling about it."""
+    if memory_limit is None:
+        return
+    shared = baseline_data()
+    soft = shared + max(memory_limit - (memory_limit >> 3), memory_limit - (64 << 20))
+    # Still above after an error: lowering now would fail the next allocation whatever it is for.
+    if data_in_use() < soft - (16 << 20):
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, resource.RLIM_INFINITY))
+
+
+_baseline = None
+
+
+def baseline_data():
+    """What the zygote already held counts as data but not against the sandbox's memory."""
+    global _baseline
+    if _baseline is None:
+        _baseline = data_in_use()
+    return _baseline
+
+
+def execute(code):
+    lower_memory_limit()
+    error = None
+    try:
+        result = shell.run_cell(code, store_history=True)
+        error = result.error_before_exec or result.error_in_exec
+    except MemoryError as failure:
+        error = failure
+    except KeyboardInterrupt as failure:
+        error = failure
+    if isinstance(error, MemoryError):
+        raise_memory_limit[0](*raise_memory_limit[1])
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        error = None
+    flush_streams()
+    if error is not None:
+        try:
+            described = describe_error(error)
+        except Exception:
+            described = {"name": type(error).__name__, "value": "", "traceback": type(error).__name__}
+        # The frames hold the cell's objects; without them the memory they occupy can be given back.
+        error.__traceback__ = None
+        channel.send({"type": "error", **described})
+    error = None
+    sys.last_traceback = sys.last_value = sys.last_type = None
+    channel.send({"type": "done"})
+
+
+def describe_error(error):
+    name = type(error).__name__
+    try:
+        value = str(error)
+    except Exception:
+        value = "(its text could not be made)"
+    if isinstance(error, SystemExit):
+        value = str(error.code)
+    lines = []
+    for part in chain_of(error):
+        lines.extend(part)
+    text = "".join(lines).rstrip()
+    if len(text) > MAX_TRACEBACK:
+        half = MAX_TRACEBACK // 2
+        text = f"{text[:half]}\n[…]\n{text[-half:]}"
+    return {"name": name, "value": value[:MAX_TRACEBACK], "traceback": text}
+
+
+def chain_of(error):
+    """The causes, first to last, each as lines."""
+    parts = []
+    seen = set()
+    while error is not None and id(error) not in seen and len(parts) < 4:
+        seen.add(id(error))
+        parts.append(describe_one(error))
+        if error.__cause__ is not None:
+            error = error.__cause__
+            parts.append(["\nThe above exception was the direct cause of the following exception:\n\n"])
+        elif error.__context__ is not None and not error.__suppress_context__:
+            error = error.__context__
+            parts.append(["\nDuring handling of the above exception, another exception occurred:\n\n"])
+        else:
+            break
+    return reversed(parts)
+
+
+def describe_one(error):
+    if isinstance(error, (SystemExit, KeyboardInterrupt)) and error.__traceback__ is None:
+        return [f"{type(error).__name__}\n"]
+    frames = [
+        entry
+        for entry in traceback.extract_tb(error.__traceback__)
+        if not entry.filename.startswith("/run/aludel/")
+    ]
+    first_own = next((place for place, entry in enumerate(frames) if is_own(entry)), None)
+    lines = []
+    if first_own is not None:
+        lines.append("Traceback (most recent call last):\n")
+        lines.extend(describe_frames(frames[first_own:]))
+    lines.extend(traceback.format_exception_only(type(error), error))
+    return [rename_cells(line) for line in lines]
+
+
+def is_own(entry):
+    return entry.filename.startswith(("<cell ", "/mnt/data/", "/tmp/"))
+
+
+def describe_frames(frames):
+    """The user's frames and the innermost one; the libraries' between them are counted."""
+    kept = [entry for entry in frames if is_own(entry)]
+    if len(kept) > MAX_FRAMES_SHOWN:
+        half = MAX_FRAMES_SHOWN // 2
+        shown = set(map(id, kept[:half] + kept[-half:]))
+    else:
+        shown = set(map(id, kept))
+    shown.add(id(frames[-1]))
+    lines = []
+    hidden = 0
+    for entry in frames:
+        if id(entry) not in shown:
+            hidden += 1
+            continue
+        if hidden:
+            lines.append(f"  [{hidden} frame{'s' if hidden > 1 else ''} not shown]\n")
+            hidden = 0
+        lines.extend(traceback.format_list([entry]))
+    return lines
+
+
+def rename_cells(line):
+    """`File "<cell 3>", line 5` reads better as `Cell 3, line 5`."""
+    start = line.find('File "<cell ')
+    if start < 0:
+        return line
+    end = line.find('>"', start)
+    number = line[start + len('File "<cell ') : end]
+    return f"{line[:start]}Cell {number}{line[end + 2 :]}"

@@ -1,0 +1,180 @@
+"""The zygote: a process that has imported everything, and forks a kernel whenever it is asked to.
+
+It runs inside the template's root, with no network and no secrets, and speaks JSON datagrams with the warden over descriptor 3. It has
+exactly one thread, always: a fork copies one thread, and the locks that others held would stay locked for ever in the child.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import socket
+import sys
+
+import kernel
+
+WARDEN_FD = 3
+MAX_MESSAGE = 1 << 20
+MAX_DESCRIPTORS = 12
+
+CLONE_NEWPID = 0x20000000
+CLONE_PARENT = 0x00008000
+CLONE_CHILD_CLEARTID = 0x00200000
+CLONE_CHILD_SETTID = 0x01000000
+PR_GET_TID_ADDRESS = 40
+SYS_CLONE3 = 435  # the same on every architecture
+
+# PyDLL keeps the interpreter lock during the call, which a fork must not lose.
+libc = ctypes.PyDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+
+
+class CloneArgs(ctypes.Structure):
+    """The kernel's struct clone_args, first version."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in ("flags", "pidfd", "child_tid", "parent_tid", "exit_signal", "stack", "stack_size", "tls")
+    ]
+
+
+class SockFprog(ctypes.Structure):
+    """The kernel's struct sock_fprog."""
+
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def fork():
+    """Forks into the pid namespace chosen by setns, as a child of our parent.
+
+    The C library's fork cannot do that. What it would do besides is done here: the child's thread id is written where the C library
+    keeps it, and the interpreter's own hooks are run. Handlers that C libraries registered are not run; nothing that needs them is used
+    in the zygote.
+    """
+    libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(tid_address))
+    arguments = CloneArgs(
+        flags=CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID,
+        child_tid=tid_address.value,
+    )
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = libc.syscall(SYS_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    return pid
+
+
+tid_address = ctypes.c_ulong()
+
+
+class StepFailed(Exception):
+    """A step of the lockdown that the system refused."""
+
+
+def lock_down(steps, descriptors, filters):
+    """Runs the steps the warden asks for, one raw system call each. See the jail crate for what they are and why in this order."""
+    for step in steps:
+        keep_alive = []
+        arguments = []
+        for argument in step["arguments"]:
+            ((kind, value),) = argument.items()
+            if kind == "int":
+                arguments.append(ctypes.c_long(value))
+            elif kind == "bytes":
+                buffer = ctypes.create_string_buffer(bytes(value), len(value))
+                keep_alive.append(buffer)
+                arguments.append(ctypes.byref(buffer))
+            elif kind == "fd":
+                key = value if isinstance(value, str) else tuple(value.items())[0]
+                arguments.append(ctypes.c_long(descriptors[key]))
+            elif kind == "filter":
+                arguments.append(ctypes.byref(filters[value]))
+            else:
+                raise StepFailed(f"{step['name']}: an argument of an unknown kind")
+        if libc.syscall(ctypes.c_long(step["number"]), *arguments) < 0:
+            raise StepFailed(f"{step['name']}: {os.strerror(ctypes.get_errno())}")
+
+
+def descriptors_by_name(received, has_landlock, devnull):
+    """Names the descriptors in the order in which the warden sends them."""
+    received = list(received)
+    names = {"shell": received.pop(0), "stdin": devnull}
+    if has_landlock:
+        names["landlock"] = received.pop(0)
+    for name in ("control", "stdout", "stderr"):
+        names[name] = received.pop(0)
+    for place, descriptor in enumerate(received):
+        names["cgroup", place] = descriptor
+    return names
+
+
+def become_kernel(request, descriptors, filters):
+    """Runs in the child; never returns. Nothing of the user's runs before the last step of the lockdown."""
+    status = 1
+    control = descriptors["control"]
+    try:
+        lock_down(request["lockdown"], descriptors, filters)
+        control = kernel.CONTROL_FD
+        kernel.run()
+        status = 0
+    except StepFailed as failure:
+        # The socket is at its old place or, later, at its new one.
+        for descriptor in (control, kernel.CONTROL_FD):
+            try:
+                kernel.Channel(descriptor).send({"type": "failed", "reason": str(failure)})
+                break
+            except OSError:
+                continue
+    finally:
+        os._exit(status)
+
+
+def prepare_filters(hello):
+    """Keeps the seccomp programs where system calls can find them."""
+    filters = []
+    for code in hello["filters"]:
+        buffer = ctypes.create_string_buffer(bytes(code), len(code))
+        program = SockFprog(len(code) // 8, ctypes.addressof(buffer))
+        program.keep_alive = buffer
+        filters.append(program)
+    return filters
+
+
+def main():
+    warden = socket.socket(fileno=WARDEN_FD)
+    filters = prepare_filters(json.loads(warden.recv(MAX_MESSAGE)))
+    kernel.prepare()
+    # Low numbers are taken, so that a received descriptor never sits where the lockdown will put another.
+    devnull = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    while devnull < 10:
+        devnull = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    threads = os.listdir("/proc/self/task")
+    if len(threads) != 1:
+        warden.send(json.dumps({"failed": f"the preloaded modules started {len(threads) - 1} threads"}).encode())
+        return
+    # What is alive now stays for ever: frozen, the collector does not touch it, and its pages stay shared with the children.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    warden.send(b'"ready"')
+    while True:
+        message, received, _flags, _address = socket.recv_fds(warden, MAX_MESSAGE, MAX_DESCRIPTORS)
+        if not message:
+            return
+        request = json.loads(message)
+        descriptors = descriptors_by_name(received, request["landlock"], devnull)
+        if libc.setns(descriptors["shell"], CLONE_NEWPID) < 0:
+            answer = {"failed": f"join the process namespace: {os.strerror(ctypes.get_errno())}"}
+        else:
+            pid = fork()
+            if pid == 0:
+                become_kernel(request, descriptors, filters)
+            answer = {"forked": pid} if pid > 0 else {"failed": f"clone: {os.strerror(ctypes.get_errno())}"}
+        for descriptor in received:
+            os.close(descriptor)
+        warden.send(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+//! What a program prints, bounded: the head is passed on as it comes, of the rest the tail is kept and the middle counted.
+
+use std::collections::VecDeque;
+
+/// One stream of one execution.
+pub(crate) struct Output {
+    head_left: u64,
+    tail_size: usize,
+    tail: VecDeque<u8>,
+    dropped: u64,
+    decoder: Decoder,
+}
+
+impl Output {
+    /// A stream of which `limit` bytes are kept: three quarters of them head.
+    pub(crate) fn new(limit: u64) -> Self {
+        let tail_size = limit / 4;
+        Self {
+            head_left: limit - tail_size,
+            tail_size: usize::try_from(tail_size).unwrap_or(usize::MAX),
+            tail: VecDeque::new(),
+            dropped: 0,
+            decoder: Decoder::default(),
+        }
+    }
+
+    /// Takes bytes and returns the text to pass on now, which may be empty.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
+        let pass = usize::try_from(self.head_left).unwrap_or(usize::MAX).min(bytes.len());
+        let (head, rest) = bytes.split_at(pass);
+        self.head_left -= head.len() as u64;
+        if !rest.is_empty() {
+            self.keep_tail(rest);
+        }
+        self.decoder.push(head)
+    }
+
+    fn keep_tail(&mut self, bytes: &[u8]) {
+        let skipped = bytes.len().saturating_sub(self.tail_size);
+        let kept = bytes.get(skipped..).unwrap_or_default();
+        let overflow = (self.tail.len() + kept.len()).saturating_sub(self.tail_size);
+        self.tail.drain(..overflow);
+        self.tail.extend(kept);
+        self.dropped += (skipped + overflow) as u64;
+    }
+
+    /// The text that is still to be passed on: what was cut, in words, and the tail. The second value is the count of dropped bytes.
+    pub(crate) fn finish(mut self) -> (String, u64) {
+        let mut text = self.decoder.finish();
+        if self.dropped > 0 {
+            text.push_str(&format!("\n[{} bytes of output were left out here]\n", self.dropped));
+        }
+        let (front, back) = self.tail.as_slices();
+        let mut decoder = Decoder::default();
+        text.push_str(&decoder.push(front));
+        text.push_str(&decoder.push(back));
+        text.push_str(&decoder.finish());
+        (text, self.dropped)
+    }
+}
+
+/// UTF-8 over arbitrary splits; what is invalid becomes U+FFFD.
+#[derive(Default)]
+struct Decoder {
+    /// The beginning of a character whose rest has not come yet: at most three bytes.
+    pending: Vec<u8>,
+}
+
+impl Decoder {
+    fn push(&mut self, bytes: &[u8]) -> String {
+        let mut joined = std::mem::take(&mut self.pending);
+        joined.extend_from_slice(bytes);
+        let mut text = String::with_capacity(joined.len());
+        let mut rest = joined.as_slice();
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(valid) => {
+                    text.push_str(valid);
+                    return text;
+                }
+                Err(error) => {
+                    let (valid, after) = rest.split_at(error.valid_up_to());
+                    text.push_str(&String::from_utf8_lossy(valid));
+                    match error.error_len() {
+                        Some(length) => {
+                            text.push(char::REPLACEMENT_CHARACTER);
+                            rest = after.get(length..).unwrap_or_default();
+                        }
+                        None => {
+                            self.pending = after.to_vec();
+                            return text;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self) -> String {
+        if std::mem::take(&mut self.pending).is_empty() { String::new() } else { char::REPLACEMENT_CHARACTER.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_survive_every_split() {
+        let text = "a€😀é\n";
+        for split in 0..=text.len() {
+            let mut output = Output::new(1000);
+            let (left, right) = text.as_bytes().split_at(split);
+            let passed = output.push(left) + &output.push(right);
+            assert_eq!(passed + &output.finish().0, text);
+        }
+    }
+
+    #[test]
+    fn invalid_bytes_are_replaced_and_the_rest_stays() {
+        let mut output = Output::new(1000);
+        assert_eq!(output.push(b"a\xffb\xe2\x82"), "a\u{fffd}b");
+        assert_eq!(output.finish(), ("\u{fffd}".into(), 0));
+    }
+
+    #[test]
+    fn the_middle_of_a_flood_is_counted() {
+        let mut output = Output::new(8);
+        let mut passed = String::new();
+        for digit in "0123456789abcdef".bytes() {
+            passed.push_str(&output.push(&[digit]));
+        }
+        assert_eq!(passed, "012345");
+        assert_eq!(output.finish(), ("\n[8 bytes of output were left out here]\nef".into(), 8));
+    }
+}

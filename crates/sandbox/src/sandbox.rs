@@ -1,0 +1,437 @@
+//! A live sandbox and the executions in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_jail::message::{ExitStatus, Usage};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
+use tokio::time::Instant;
+
+use crate::execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
+use crate::frame::{Channel, FromKernel, ToKernel};
+use crate::local::{Exit, Handle};
+use crate::output::Output;
+use crate::workspace::Snapshot;
+use crate::{Error, Limits, Workspace};
+
+/// The most that one execution may display, bytes of all bundles together.
+const MAX_DISPLAYED: usize = 64 << 20;
+/// The most bundles that one execution may display.
+const MAX_DISPLAYS: usize = 500;
+/// How often the size of the workspace is looked at while a program runs, at most.
+const DISK_INTERVAL: Duration = Duration::from_millis(250);
+/// How long a killed kernel may take to be gone.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+
+/// A live sandbox with one kernel. Dropping it destroys it; the workspace stays as long as someone holds it.
+#[derive(Debug)]
+pub struct Sandbox {
+    handle: Arc<Handle>,
+    kernel: Arc<Mutex<Kernel>>,
+    exit: watch::Receiver<Option<Exit>>,
+    workspace: Arc<Workspace>,
+    limits: Limits,
+}
+
+/// The host's side of a kernel.
+pub(crate) struct Kernel {
+    pub(crate) channel: Channel,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+    exit: watch::Receiver<Option<Exit>>,
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Kernel").finish_non_exhaustive()
+    }
+}
+
+impl Kernel {
+    pub(crate) fn new(
+        channel: Channel,
+        stdout: pipe::Receiver,
+        stderr: pipe::Receiver,
+        exit: watch::Receiver<Option<Exit>>,
+    ) -> Self {
+        Self { channel, stdout, stderr, exit }
+    }
+}
+
+impl Sandbox {
+    pub(crate) fn new(handle: Handle, kernel: Kernel, workspace: Arc<Workspace>, limits: Limits) -> Self {
+        let exit = kernel.exit.clone();
+        Self { handle: Arc::new(handle), kernel: Arc::new(Mutex::new(kernel)), exit, workspace, limits }
+    }
+
+    /// A number that no other sandbox of this backend has had.
+    pub fn id(&self) -> u64 {
+        self.handle.id()
+    }
+
+    /// The files.
+    pub fn workspace(&self) -> &Arc<Workspace> {
+        &self.workspace
+    }
+
+    /// What it may use.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Whether the kernel lives. A sandbox whose kernel died is of no more use; its workspace is.
+    pub fn is_alive(&self) -> bool {
+        self.exit.borrow().is_none()
+    }
+
+    /// Bytes of memory in use and at most so far, as far as the host counts them.
+    pub async fn memory(&self) -> (u64, u64) {
+        let usage = self.handle.usage().await;
+        (usage.memory, usage.memory_peak)
+    }
+
+    /// Runs one cell. One runs at a time; the next waits here for its turn.
+    pub async fn execute(&self, code: &str) -> Result<Execution, Error> {
+        let mut kernel = Arc::clone(&self.kernel).lock_owned().await;
+        if !self.is_alive() {
+            return Err(Error::KernelGone("it ended before".into()));
+        }
+        let before = scan(&self.workspace, &self.limits).await?;
+        let sent = kernel.channel.send(&ToKernel::Execute { code }).await;
+        sent.map_err(|error| Error::KernelGone(error.to_string()))?;
+        let (events, receiver) = mpsc::unbounded_channel();
+        let (interrupter, interrupted) = watch::channel(false);
+        let interrupter = Interrupter(Arc::new(interrupter));
+        let run = Run {
+            handle: Arc::clone(&self.handle),
+            workspace: Arc::clone(&self.workspace),
+            limits: self.limits.clone(),
+            events,
+            interrupted,
+            started: Instant::now(),
+            before,
+            stdout: Output::new(self.limits.output),
+            stderr: Output::new(self.limits.output),
+            error: None,
+            ending: None,
+            displayed: 0,
+            displays: 0,
+        };
+        tokio::spawn(run.drive(kernel));
+        Ok(Execution { events: receiver, interrupter })
+    }
+
+    /// Makes the kernel rehearse a first cell.
+    pub(crate) async fn touch(&self) -> Result<(), Error> {
+        let mut kernel = self.kernel.lock().await;
+        let gone = |error: std::io::Error| Error::KernelGone(error.to_string());
+        kernel.channel.send(&ToKernel::Touch).await.map_err(gone)?;
+        match tokio::time::timeout(KILL_TIMEOUT, kernel.channel.receive()).await {
+            Ok(Ok(Some(FromKernel::Touched))) => Ok(()),
+            _ => Err(Error::KernelGone("it did not survive the rehearsal".into())),
+        }
+    }
+
+    /// Destroys the sandbox and waits until nothing of it is left but the workspace.
+    pub async fn close(self) {
+        // A running execution holds the handle until it has noticed.
+        if let Some(handle) = Arc::into_inner(self.handle) {
+            handle.destroy().await;
+        }
+    }
+}
+
+/// A running execution. Dropping it interrupts the program.
+#[derive(Debug)]
+pub struct Execution {
+    events: mpsc::UnboundedReceiver<Event>,
+    interrupter: Interrupter,
+}
+
+impl Execution {
+    /// The next event; `None` after [`Event::Finished`]. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+
+    /// A handle that can interrupt the program from elsewhere.
+    pub fn interrupter(&self) -> Interrupter {
+        self.interrupter.clone()
+    }
+}
+
+impl Drop for Execution {
+    fn drop(&mut self) {
+        self.interrupter.interrupt();
+    }
+}
+
+/// Interrupts one execution. Cheap to clone; does nothing once the execution has ended.
+#[derive(Debug, Clone)]
+pub struct Interrupter(Arc<watch::Sender<bool>>);
+
+impl Interrupter {
+    /// SIGINT now; the kernel is killed when the program has not ended after the grace period.
+    pub fn interrupt(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// Why we end a program before its own end.
+#[derive(Debug, Clone, PartialEq)]
+enum Cause {
+    Caller,
+    WallClock,
+    Limit(LimitHit),
+}
+
+/// One execution, from its first byte to its outcome.
+struct Run {
+    handle: Arc<Handle>,
+    workspace: Arc<Workspace>,
+    limits: Limits,
+    events: mpsc::UnboundedSender<Event>,
+    interrupted: watch::Receiver<bool>,
+    started: Instant,
+    before: Snapshot,
+    stdout: Output,
+    stderr: Output,
+    error: Option<ProgramError>,
+    /// The cause, and when the kernel is to be killed.
+    ending: Option<(Cause, Instant)>,
+    displayed: usize,
+    displays: usize,
+}
+
+/// What ended the wait for events.
+enum End {
+    Done,
+    Exited(Exit),
+}
+
+impl Run {
+    async fn drive(mut self, mut kernel: OwnedMutexGuard<Kernel>) {
+        let end = self.listen(&mut kernel).await;
+        // What was written before the last frame is still in the pipes.
+        self.drain(&mut kernel);
+        let outcome = match &end {
+            End::Done => self.outcome_of_end().await,
+            End::Exited(exit) => self.outcome_of_exit(exit),
+        };
+        let state = if matches!(end, End::Done) { State::Kept } else { State::Lost };
+        let (tail, stdout_dropped) = std::mem::replace(&mut self.stdout, Output::new(0)).finish();
+        self.tell_text(tail, Event::Stdout);
+        let (tail, stderr_dropped) = std::mem::replace(&mut self.stderr, Output::new(0)).finish();
+        self.tell_text(tail, Event::Stderr);
+        let after = scan(&self.workspace, &self.limits).await.unwrap_or_default();
+        let finished = Finished {
+            outcome,
+            files: after.changed_since(&self.before),
+            elapsed: self.started.elapsed(),
+            output_dropped: stdout_dropped + stderr_dropped,
+            state,
+        };
+        // The kernel is free for the next execution before the caller learns of the end of this one.
+        drop(kernel);
+        self.tell(Event::Finished(finished));
+    }
+
+    /// Passes on what the kernel tells and enforces the limits, until the cell or the kernel has ended.
+    async fn listen(&mut self, kernel: &mut Kernel) -> End {
+        let mut stdout = vec![0; 64 << 10];
+        let mut stderr = vec![0; 16 << 10];
+        let (mut stdout_open, mut stderr_open) = (true, true);
+        let deadline = self.started + self.limits.timeout;
+        let mut next_disk_check = self.started + DISK_INTERVAL;
+        let mut interrupted = self.interrupted.clone();
+        loop {
+            let kill_at = self.ending.as_ref().map(|(_, kill_at)| *kill_at);
+            let timer = kill_at.unwrap_or_else(|| deadline.min(next_disk_check));
+            tokio::select! {
+                frame = kernel.channel.receive() => match frame {
+                    Ok(Some(FromKernel::Done)) => return End::Done,
+                    Ok(Some(frame)) => {
+                        self.drain(kernel);
+                        self.frame(frame);
+                    }
+                    // A closed or senseless channel: the program did that to its own kernel.
+                    Ok(None) | Err(_) => return End::Exited(self.kill(kernel).await),
+                },
+                count = kernel.stdout.read(&mut stdout), if stdout_open => {
+                    stdout_open = self.print(count, &stdout, Event::Stdout);
+                }
+                count = kernel.stderr.read(&mut stderr), if stderr_open => {
+                    stderr_open = self.print(count, &stderr, Event::Stderr);
+                }
+                exit = wait_for_exit(&mut kernel.exit) => return End::Exited(exit),
+                () = wait_for_interrupt(&mut interrupted), if self.ending.is_none() => self.interrupt(Cause::Caller),
+                () = tokio::time::sleep_until(timer) => {
+                    if kill_at.is_some() {
+                        return End::Exited(self.kill(kernel).await);
+                    }
+                    if Instant::now() >= deadline {
+                        self.interrupt(Cause::WallClock);
+                    } else {
+                        next_disk_check = self.check_disk().await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn interrupt(&mut self, cause: Cause) {
+        self.handle.signal(SIGINT);
+        self.ending = Some((cause, Instant::now() + self.limits.grace));
+    }
+
+    async fn kill(&self, kernel: &mut Kernel) -> Exit {
+        self.handle.signal(SIGKILL);
+        let unknown = Exit { status: None, usage: Usage::default() };
+        tokio::time::timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.unwrap_or(unknown)
+    }
+
+    /// Returns when to look again: the longer a look takes, the rarer it gets.
+    async fn check_disk(&mut self) -> Instant {
+        let began = Instant::now();
+        if let Ok(now) = scan(&self.workspace, &self.limits).await {
+            if now.bytes > self.limits.disk {
+                self.interrupt(Cause::Limit(LimitHit::Disk { used: now.bytes, limit: self.limits.disk }));
+            } else if now.entries > self.limits.files {
+                self.interrupt(Cause::Limit(LimitHit::Files { limit: self.limits.files }));
+            }
+        }
+        Instant::now() + DISK_INTERVAL.max(began.elapsed() * 10)
+    }
+
+    /// Takes what was read from a pipe. Returns whether the pipe is still open.
+    fn print(&mut self, count: std::io::Result<usize>, buffer: &[u8], event: fn(String) -> Event) -> bool {
+        let Ok(count @ 1..) = count else { return false };
+        let bytes = buffer.get(..count).unwrap_or_default();
+        let output = if matches!(event(String::new()), Event::Stdout(_)) { &mut self.stdout } else { &mut self.stderr };
+        let text = output.push(bytes);
+        self.tell_text(text, event);
+        true
+    }
+
+    /// Reads what is in the pipes already, without waiting. Bounded: a child left behind may write for ever.
+    fn drain(&mut self, kernel: &mut Kernel) {
+        let mut buffer = vec![0; 64 << 10];
+        for _ in 0..4 {
+            let Ok(count @ 1..) = kernel.stdout.try_read(&mut buffer) else { break };
+            self.print(Ok(count), &buffer, Event::Stdout);
+        }
+        for _ in 0..4 {
+            let Ok(count @ 1..) = kernel.stderr.try_read(&mut buffer) else { break };
+            self.print(Ok(count), &buffer, Event::Stderr);
+        }
+    }
+
+    fn frame(&mut self, frame: FromKernel) {
+        match frame {
+            FromKernel::Display(bundle) => self.display(bundle, Event::Display),
+            FromKernel::Result(bundle) => self.display(bundle, Event::Result),
+            FromKernel::Error(error) => {
+                self.error = Some(error.clone());
+                self.tell(Event::Error(error));
+            }
+            // Out of place; only user code that plays with the channel sends them.
+            FromKernel::Ready | FromKernel::Touched | FromKernel::Done | FromKernel::Failed(_) => {}
+        }
+    }
+
+    fn display(&mut self, bundle: MimeBundle, event: fn(MimeBundle) -> Event) {
+        self.displays += 1;
+        self.displayed += bundle.0.iter().map(|(mime, data)| mime.len() + length(data)).sum::<usize>();
+        if self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {
+            self.tell(event(bundle));
+        } else if self.displays == MAX_DISPLAYS || self.displayed >= MAX_DISPLAYED {
+            // Said once: from here on nothing is displayed, whatever its size.
+            if self.displays < usize::MAX / 2 {
+                self.displays = usize::MAX / 2;
+                let text = "[too much was displayed; the rest is left out]".to_owned();
+                self.tell(event(MimeBundle(vec![("text/plain".into(), MimeData::Text(text))])));
+            }
+        }
+    }
+
+    async fn outcome_of_end(&mut self) -> Outcome {
+        if let Some((cause, _)) = self.ending.take() {
+            return self.outcome_of_cause(cause);
+        }
+        // A program may fill the disk and be done before anyone looks.
+        if let Ok(now) = scan(&self.workspace, &self.limits).await
+            && now.bytes > self.limits.disk
+        {
+            return Outcome::Limit(LimitHit::Disk { used: now.bytes, limit: self.limits.disk });
+        }
+        match self.error.take() {
+            None => Outcome::Completed,
+            Some(error) if error.name == "MemoryError" => {
+                let used = self.handle.usage().await.memory_peak;
+                Outcome::Limit(LimitHit::Memory { used, limit: self.limits.memory })
+            }
+            Some(error) => Outcome::Failed(error),
+        }
+    }
+
+    fn outcome_of_exit(&mut self, exit: &Exit) -> Outcome {
+        if let Some((cause, _)) = self.ending.take() {
+            return self.outcome_of_cause(cause);
+        }
+        match exit.status {
+            Some(ExitStatus::Signal(SIGKILL)) if exit.usage.oom_kills > 0 => {
+                Outcome::Limit(LimitHit::Memory { used: exit.usage.memory_peak, limit: self.limits.memory })
+            }
+            Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(Death::Signalled(signal)),
+            Some(ExitStatus::Code(code)) => Outcome::KernelDied(Death::Exited(code)),
+            None => Outcome::KernelDied(Death::Unknown),
+        }
+    }
+
+    fn outcome_of_cause(&self, cause: Cause) -> Outcome {
+        match cause {
+            Cause::Caller => Outcome::Interrupted,
+            Cause::WallClock => Outcome::Limit(LimitHit::WallClock { limit: self.limits.timeout }),
+            Cause::Limit(hit) => Outcome::Limit(hit),
+        }
+    }
+
+    fn tell_text(&self, text: String, event: fn(String) -> Event) {
+        if !text.is_empty() {
+            self.tell(event(text));
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        // Nobody may be listening any more; the execution is being interrupted then.
+        let _nobody = self.events.send(event);
+    }
+}
+
+async fn wait_for_interrupt(interrupted: &mut watch::Receiver<bool>) {
+    // An error means that everyone who could interrupt is gone, which counts as one.
+    let _dropped = interrupted.wait_for(|now| *now).await.map(|now| *now);
+}
+
+async fn wait_for_exit(exit: &mut watch::Receiver<Option<Exit>>) -> Exit {
+    let unknown = Exit { status: None, usage: Usage::default() };
+    exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit).unwrap_or(unknown)
+}
+
+async fn scan(workspace: &Arc<Workspace>, limits: &Limits) -> Result<Snapshot, Error> {
+    let workspace = Arc::clone(workspace);
+    let most = limits.files;
+    let scanned = tokio::task::spawn_blocking(move || workspace.scan(most.saturating_add(1))).await;
+    scanned.map_err(|error| Error::File { path: ".".into(), reason: error.to_string() })?
+}
+
+fn length(data: &MimeData) -> usize {
+    match data {
+        MimeData::Text(text) => text.len(),
+        MimeData::Binary(bytes) => bytes.len(),
+    }
+}

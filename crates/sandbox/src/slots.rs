@@ -1,0 +1,52 @@
+//! Slots: which of the host's user ids a workspace and its sandbox use. A slot is free again when its workspace is gone.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aludel_jail::message::MAX_SLOTS;
+
+/// All slots of one backend.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Slots(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Slots below this were handed out at least once.
+    next: u32,
+    returned: BTreeSet<u32>,
+}
+
+/// A slot in use; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    number: u32,
+    slots: Slots,
+}
+
+impl Slots {
+    /// Takes a free slot; `None` when all are in use.
+    pub(crate) fn take(&self) -> Option<Slot> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Fresh ids first: the longer an id rests, the less can be left that belongs to it.
+        let number = if state.next < MAX_SLOTS {
+            state.next += 1;
+            state.next - 1
+        } else {
+            state.returned.pop_first()?
+        };
+        Some(Slot { number, slots: self.clone() })
+    }
+}
+
+impl Slot {
+    /// Its number.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.0.lock().unwrap_or_else(PoisonError::into_inner).returned.insert(self.number);
+    }
+}
