@@ -4,19 +4,19 @@ It speaks length-prefixed JSON frames over an inherited socket. What cells print
 host reads, so that C code and child processes are heard too. User code shares this process, so whatever it does to this module spoils
 its own results only: the host believes nothing it cannot bound.
 
-Frames in: start, touch, execute, shutdown. Frames out: ready, touched, display, result, error, done, failed.
+Frames in: start, touch, execute, shown, shutdown. Frames out: ready, touched, display, result, error, done, failed.
 """
 
 import base64
 import gc
 import json
-import linecache
 import os
 import resource
 import signal
 import socket
 import struct
 import sys
+import threading
 import traceback
 import types
 import warnings
@@ -30,6 +30,7 @@ MAX_FRAMES_SHOWN = 12
 
 shell = None
 channel = None
+kernel_pid = os.getpid()
 
 
 class Channel:
@@ -93,6 +94,34 @@ def flush_streams():
             pass
 
 
+showing = threading.RLock()
+shown = 0
+shielded = False
+interrupt_is_pending = False
+
+
+def show(frame):
+    """Sends a display and waits until the host has it, so that what is printed next comes after it there too."""
+    global shown, shielded
+    flush_streams()
+    if os.getpid() != kernel_pid:
+        # A forked child: the channel is its parent's.
+        print(frame["data"].get("text/plain", ""), flush=True)
+        return
+    with showing:
+        # An interrupt in the middle would leave half an answer in the socket.
+        shielded = True
+        try:
+            shown += 1
+            channel.send({**frame, "number": shown})
+            while channel.receive().get("number") != shown:
+                pass
+        finally:
+            shielded = False
+    if interrupt_is_pending and threading.current_thread() is threading.main_thread():
+        on_interrupt(None, None)
+
+
 def build_shell():
     from IPython.core.compilerop import CachingCompiler
     from IPython.core.displayhook import DisplayHook
@@ -102,8 +131,7 @@ def build_shell():
 
     class Publisher(DisplayPublisher):
         def publish(self, data, metadata=None, *, transient=None, update=False, **_other):
-            flush_streams()
-            channel.send({"type": "display", "data": encode_bundle(data)})
+            show({"type": "display", "data": encode_bundle(data)})
 
         def clear_output(self, wait=False):
             pass
@@ -129,7 +157,7 @@ def build_shell():
         """Names cells as people count them, for tracebacks."""
 
         def get_code_name(self, raw_code, transformed_code, number):
-            return f"<cell {shell.execution_count}>"
+            return f"<cell {cell_number}>"
 
     class Shell(InteractiveShell):
         displayhook_class = ResultHook
@@ -213,6 +241,9 @@ class Silence:
     def send(self, _frame):
         pass
 
+    def receive(self):
+        return {"number": shown}
+
 
 def prepare():
     """Runs in the zygote, once."""
@@ -221,24 +252,32 @@ def prepare():
     channel = Silence()
     shell = build_shell()
     preload()
-    shell.run_cell("1 + 1", store_history=False)
-    shell.run_cell("undefined_name", store_history=False)
-    describe_error(NameError("rehearsal"))
-    for name in ("_", "__", "___", "_1"):
-        shell.user_ns.pop(name, None)
+    for rehearsal in ("1 + 1", "def f():\n    undefined_name\n\nf()", "1 +"):
+        execute(rehearsal)
+    forget_rehearsals()
+
+
+def forget_rehearsals():
+    """The user's first cell is number 1 and finds nothing of ours."""
+    global cell_number
+    cell_number = 0
+    shell.execution_count = 1
+    for name in [name for name in shell.user_ns if name == "f" or name.strip("_0123456789i") == ""]:
+        del shell.user_ns[name]
+    shell.user_ns["In"][:] = [""]
+    shell.user_ns["Out"].clear()
 
 
 def run():
     """Runs in a fork, after the lockdown. Returns when the host wants the kernel to end."""
-    global channel
+    global channel, kernel_pid
     channel = Channel(CONTROL_FD)
+    kernel_pid = os.getpid()
     start_fresh()
     channel.send({"type": "ready"})
     while True:
         try:
             frame = channel.receive()
-        except KeyboardInterrupt:
-            continue  # meant for a cell that has just ended
         except EOFError:
             return
         kind = frame["type"]
@@ -263,7 +302,14 @@ def start_fresh():
     # Programs import their own modules from the workspace.
     sys.path[0] = ""
     sys.argv = [""]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def on_interrupt(_number, _frame):
+    """Ends the cell; between cells there is nothing to end, and the signal was meant for one that has just ended by itself."""
+    global interrupt_is_pending
+    interrupt_is_pending = in_cell and shielded
+    if in_cell and not shielded:
+        raise KeyboardInterrupt
 
 
 def start(frame):
@@ -286,13 +332,11 @@ def touch():
     global channel
     told, channel = channel, Silence()
     try:
-        shell.run_cell("1 + 1", store_history=False)
-        pandas = sys.modules["pandas"]
-        repr(pandas.DataFrame({"a": [1, 2, 3]}).sum())
+        execute("1 + 1")
+        repr(sys.modules["pandas"].DataFrame({"a": [1, 2, 3]}).sum())
     finally:
         channel = told
-        for name in ("_", "__", "___"):
-            shell.user_ns.pop(name, None)
+        forget_rehearsals()
     channel.send({"type": "touched"})
 
 
@@ -326,16 +370,26 @@ def baseline_data():
     return _baseline
 
 
+cell_number = 0
+in_cell = False
+
+
 def execute(code):
+    global cell_number, in_cell
+    cell_number += 1
     lower_memory_limit()
     error = None
     try:
+        # An earlier cell may have put its own in place.
+        signal.signal(signal.SIGINT, on_interrupt)
+        in_cell = True
         result = shell.run_cell(code, store_history=True)
+        in_cell = False
         error = result.error_before_exec or result.error_in_exec
-    except MemoryError as failure:
+    except (MemoryError, KeyboardInterrupt) as failure:
         error = failure
-    except KeyboardInterrupt as failure:
-        error = failure
+    finally:
+        in_cell = False
     if isinstance(error, MemoryError):
         raise_memory_limit[0](*raise_memory_limit[1])
     if isinstance(error, SystemExit) and error.code in (None, 0):

@@ -27,6 +27,8 @@ pub(crate) enum ToKernel<'a> {
     Touch,
     /// Run a cell.
     Execute { code: &'a str },
+    /// The display of this number has arrived, and what was printed before it.
+    Shown { number: u64 },
 }
 
 /// What a kernel, or whoever writes to its socket, tells the host.
@@ -34,7 +36,8 @@ pub(crate) enum ToKernel<'a> {
 pub(crate) enum FromKernel {
     Ready,
     Touched,
-    Display(MimeBundle),
+    /// With the number to answer.
+    Display(MimeBundle, u64),
     Result(MimeBundle),
     Error(ProgramError),
     Done,
@@ -46,7 +49,7 @@ pub(crate) enum FromKernel {
 enum RawFrame {
     Ready,
     Touched,
-    Display { data: serde_json::Map<String, serde_json::Value> },
+    Display { data: serde_json::Map<String, serde_json::Value>, number: u64 },
     Result { data: serde_json::Map<String, serde_json::Value> },
     Error { name: String, value: String, traceback: String },
     Done,
@@ -82,7 +85,7 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
     Ok(match frame {
         RawFrame::Ready => FromKernel::Ready,
         RawFrame::Touched => FromKernel::Touched,
-        RawFrame::Display { data } => FromKernel::Display(bundle(data)),
+        RawFrame::Display { data, number } => FromKernel::Display(bundle(data), number),
         RawFrame::Result { data } => FromKernel::Result(bundle(data)),
         RawFrame::Error { name, value, traceback } => FromKernel::Error(ProgramError { name, value, traceback }),
         RawFrame::Done => FromKernel::Done,
@@ -126,8 +129,8 @@ mod tests {
 
     #[test]
     fn a_display_frame_is_read() {
-        let frame = br#"{"type":"display","data":{"text/plain":"x","image/png":"aGk=\n","bad mime!":"y","n/a":3}}"#;
-        let FromKernel::Display(bundle) = parse(frame).unwrap() else { panic!("not a display") };
+        let frame = br#"{"type":"display","number":7,"data":{"text/plain":"x","image/png":"aGk=\n","bad mime!":"y","n/a":3}}"#;
+        let FromKernel::Display(bundle, 7) = parse(frame).unwrap() else { panic!("not a display") };
         assert_eq!(bundle.text(), Some("x"));
         assert_eq!(bundle.image(), Some(("image/png", b"hi".as_slice())));
         assert_eq!(bundle.0.len(), 2);

@@ -7,7 +7,7 @@ use aludel_jail::message::{ExitStatus, Usage};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
 use crate::frame::{Channel, FromKernel, ToKernel};
@@ -130,7 +130,7 @@ impl Sandbox {
         let mut kernel = self.kernel.lock().await;
         let gone = |error: std::io::Error| Error::KernelGone(error.to_string());
         kernel.channel.send(&ToKernel::Touch).await.map_err(gone)?;
-        match tokio::time::timeout(KILL_TIMEOUT, kernel.channel.receive()).await {
+        match timeout(KILL_TIMEOUT, kernel.channel.receive()).await {
             Ok(Ok(Some(FromKernel::Touched))) => Ok(()),
             _ => Err(Error::KernelGone("it did not survive the rehearsal".into())),
         }
@@ -189,6 +189,15 @@ enum Cause {
     Limit(LimitHit),
 }
 
+/// A program that we are ending.
+struct Ending {
+    cause: Cause,
+    /// When to interrupt once more: the first signal may have come before the cell began.
+    again_at: Option<Instant>,
+    /// When to kill the kernel.
+    kill_at: Instant,
+}
+
 /// One execution, from its first byte to its outcome.
 struct Run {
     handle: Arc<Handle>,
@@ -201,8 +210,7 @@ struct Run {
     stdout: Output,
     stderr: Output,
     error: Option<ProgramError>,
-    /// The cause, and when the kernel is to be killed.
-    ending: Option<(Cause, Instant)>,
+    ending: Option<Ending>,
     displayed: usize,
     displays: usize,
 }
@@ -249,14 +257,21 @@ impl Run {
         let mut next_disk_check = self.started + DISK_INTERVAL;
         let mut interrupted = self.interrupted.clone();
         loop {
-            let kill_at = self.ending.as_ref().map(|(_, kill_at)| *kill_at);
-            let timer = kill_at.unwrap_or_else(|| deadline.min(next_disk_check));
+            let timer = match &self.ending {
+                Some(ending) => ending.again_at.unwrap_or(ending.kill_at),
+                None => deadline.min(next_disk_check),
+            };
             tokio::select! {
                 frame = kernel.channel.receive() => match frame {
                     Ok(Some(FromKernel::Done)) => return End::Done,
                     Ok(Some(frame)) => {
                         self.drain(kernel);
-                        self.frame(frame);
+                        if let Some(number) = self.frame(frame)
+                            // Small, and the kernel waits for it; whoever does not read it has replaced the kernel program.
+                            && !matches!(timeout(KILL_TIMEOUT, kernel.channel.send(&ToKernel::Shown { number })).await, Ok(Ok(())))
+                        {
+                            return End::Exited(self.kill(kernel).await);
+                        }
                     }
                     // A closed or senseless channel: the program did that to its own kernel.
                     Ok(None) | Err(_) => return End::Exited(self.kill(kernel).await),
@@ -269,15 +284,11 @@ impl Run {
                 }
                 exit = wait_for_exit(&mut kernel.exit) => return End::Exited(exit),
                 () = wait_for_interrupt(&mut interrupted), if self.ending.is_none() => self.interrupt(Cause::Caller),
-                () = tokio::time::sleep_until(timer) => {
-                    if kill_at.is_some() {
-                        return End::Exited(self.kill(kernel).await);
-                    }
-                    if Instant::now() >= deadline {
-                        self.interrupt(Cause::WallClock);
-                    } else {
-                        next_disk_check = self.check_disk().await;
-                    }
+                () = tokio::time::sleep_until(timer) => match self.ending.as_mut().map(|ending| ending.again_at.take()) {
+                    Some(Some(_)) => self.handle.signal(SIGINT),
+                    Some(None) => return End::Exited(self.kill(kernel).await),
+                    None if Instant::now() >= deadline => self.interrupt(Cause::WallClock),
+                    None => next_disk_check = self.check_disk().await,
                 }
             }
         }
@@ -285,13 +296,14 @@ impl Run {
 
     fn interrupt(&mut self, cause: Cause) {
         self.handle.signal(SIGINT);
-        self.ending = Some((cause, Instant::now() + self.limits.grace));
+        let now = Instant::now();
+        self.ending = Some(Ending { cause, again_at: Some(now + self.limits.grace / 4), kill_at: now + self.limits.grace });
     }
 
     async fn kill(&self, kernel: &mut Kernel) -> Exit {
         self.handle.signal(SIGKILL);
         let unknown = Exit { status: None, usage: Usage::default() };
-        tokio::time::timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.unwrap_or(unknown)
+        timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.unwrap_or(unknown)
     }
 
     /// Returns when to look again: the longer a look takes, the rarer it gets.
@@ -317,22 +329,27 @@ impl Run {
         true
     }
 
-    /// Reads what is in the pipes already, without waiting. Bounded: a child left behind may write for ever.
+    /// Reads what is in the pipes already, without waiting. Bounded: a child left behind may write for ever. Past tokio, whose `try_read`
+    /// knows only of what its last poll saw.
     fn drain(&mut self, kernel: &mut Kernel) {
         let mut buffer = vec![0; 64 << 10];
         for _ in 0..4 {
-            let Ok(count @ 1..) = kernel.stdout.try_read(&mut buffer) else { break };
+            let Ok(count @ 1..) = rustix::io::read(&kernel.stdout, &mut buffer) else { break };
             self.print(Ok(count), &buffer, Event::Stdout);
         }
         for _ in 0..4 {
-            let Ok(count @ 1..) = kernel.stderr.try_read(&mut buffer) else { break };
+            let Ok(count @ 1..) = rustix::io::read(&kernel.stderr, &mut buffer) else { break };
             self.print(Ok(count), &buffer, Event::Stderr);
         }
     }
 
-    fn frame(&mut self, frame: FromKernel) {
+    /// Passes a frame on. Returns the number of a display that is to be answered.
+    fn frame(&mut self, frame: FromKernel) -> Option<u64> {
         match frame {
-            FromKernel::Display(bundle) => self.display(bundle, Event::Display),
+            FromKernel::Display(bundle, number) => {
+                self.display(bundle, Event::Display);
+                return Some(number);
+            }
             FromKernel::Result(bundle) => self.display(bundle, Event::Result),
             FromKernel::Error(error) => {
                 self.error = Some(error.clone());
@@ -341,6 +358,7 @@ impl Run {
             // Out of place; only user code that plays with the channel sends them.
             FromKernel::Ready | FromKernel::Touched | FromKernel::Done | FromKernel::Failed(_) => {}
         }
+        None
     }
 
     fn display(&mut self, bundle: MimeBundle, event: fn(MimeBundle) -> Event) {
@@ -359,8 +377,10 @@ impl Run {
     }
 
     async fn outcome_of_end(&mut self) -> Outcome {
-        if let Some((cause, _)) = self.ending.take() {
-            return self.outcome_of_cause(cause);
+        if let Some(ending) = self.ending.take() {
+            // The warden answers in order: by then the signals are delivered, and cannot hit the next cell.
+            self.handle.usage().await;
+            return self.outcome_of_cause(ending.cause);
         }
         // A program may fill the disk and be done before anyone looks.
         if let Ok(now) = scan(&self.workspace, &self.limits).await
@@ -379,8 +399,8 @@ impl Run {
     }
 
     fn outcome_of_exit(&mut self, exit: &Exit) -> Outcome {
-        if let Some((cause, _)) = self.ending.take() {
-            return self.outcome_of_cause(cause);
+        if let Some(ending) = self.ending.take() {
+            return self.outcome_of_cause(ending.cause);
         }
         match exit.status {
             Some(ExitStatus::Signal(SIGKILL)) if exit.usage.oom_kills > 0 => {

@@ -1,0 +1,78 @@
+//! One backend for all tests of a process, and one way to run a cell.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aludel_sandbox::{Event, Execution, Finished, Limits, Local, LocalConfig, Require, Sandbox, SandboxSpec, Template, template};
+
+/// Where tests keep the template; shared by all test programs, so that it is built once.
+pub fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test")
+}
+
+/// The default template, built on first use.
+pub fn the_template() -> Template {
+    template::ensure(&data(), false, &mut |_| ()).expect("the default template can be built")
+}
+
+/// A backend of the test's own, on a data directory of its own, so that leftovers can be counted.
+pub async fn backend_at(data: &Path, limits: Limits, pool: usize) -> Local {
+    let config = LocalConfig { data: data.to_path_buf(), template: the_template(), limits, pool, require: Require::Default };
+    Local::start(config).await.expect("the local backend starts")
+}
+
+/// A backend that removes its data directory when the test is over.
+pub struct Scratch {
+    pub local: Local,
+    pub data: tempfile::TempDir,
+}
+
+pub async fn backend() -> Scratch {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    Scratch { local: backend_at(data.path(), limits(), 0).await, data }
+}
+
+/// Small enough that every limit is hit in a moment.
+pub fn limits() -> Limits {
+    Limits {
+        memory: 300 << 20,
+        processes: 32,
+        timeout: Duration::from_secs(30),
+        grace: Duration::from_millis(500),
+        disk: 64 << 20,
+        file_size: 128 << 20,
+        tmp: 32 << 20,
+        output: 64 << 10,
+        ..Limits::default()
+    }
+}
+
+pub async fn sandbox(local: &Local, limits: Limits) -> Sandbox {
+    local.create(SandboxSpec { limits, workspace: None }).await.expect("a sandbox")
+}
+
+/// What an execution told.
+#[derive(Debug)]
+pub struct Told {
+    pub stdout: String,
+    pub stderr: String,
+    pub events: Vec<Event>,
+    pub finished: Finished,
+}
+
+pub async fn run(sandbox: &Sandbox, code: &str) -> Told {
+    listen(sandbox.execute(code).await.expect("the execution starts")).await
+}
+
+pub async fn listen(mut execution: Execution) -> Told {
+    let (mut stdout, mut stderr, mut events) = (String::new(), String::new(), Vec::new());
+    while let Some(event) = execution.next().await {
+        match event {
+            Event::Stdout(text) => stdout.push_str(&text),
+            Event::Stderr(text) => stderr.push_str(&text),
+            Event::Finished(finished) => return Told { stdout, stderr, events, finished },
+            event => events.push(event),
+        }
+    }
+    panic!("the events ended without an outcome");
+}

@@ -1,0 +1,179 @@
+//! What a sandbox must not see, and what must not be left of it.
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use aludel_sandbox::Outcome;
+use common::{backend, backend_at, limits, run, sandbox};
+
+#[tokio::test]
+async fn two_sandboxes_do_not_see_each_other() {
+    let scratch = backend().await;
+    let one = sandbox(&scratch.local, limits()).await;
+    let two = sandbox(&scratch.local, limits()).await;
+    let told = run(&one, "open('secret.txt', 'w').write('x'); open('/tmp/secret.txt', 'w').write('x'); open('/dev/shm/secret', 'w').write('x')\nimport os, socket\ns = socket.socket(socket.AF_UNIX); s.bind('\\0secret'); s.listen()\nprint(os.getuid(), os.getpid())").await;
+    assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
+    let code = "import os, socket\nprint([p for p in ('/mnt/data/secret.txt', '/tmp/secret.txt', '/dev/shm/secret') if os.path.exists(p)])\nprint(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))\ntry:\n    socket.socket(socket.AF_UNIX).connect('\\0secret')\n    print('connected')\nexcept ConnectionRefusedError:\n    print('refused')\nprint(os.getuid())";
+    let seen = run(&two, code).await;
+    let lines: Vec<_> = seen.stdout.lines().collect();
+    assert_eq!(lines[..3], ["[]", "[1, 2]", "refused"], "{seen:?}");
+    let own_uid = told.stdout.split(' ').next().unwrap();
+    assert_ne!(lines[3], own_uid, "as root, every sandbox has a user id of its own");
+}
+
+#[tokio::test]
+async fn nothing_of_the_host_is_there() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let host_file = scratch.data.path().join("host-secret");
+    std::fs::write(&host_file, "secret").unwrap();
+    let code = format!(
+        r#"
+import os, socket, ctypes
+found = []
+def expect(name, call, *errors):
+    try:
+        call()
+        found.append(name)
+    except errors:
+        pass
+expect('host file', lambda: open({host_file:?}), FileNotFoundError)
+expect('shadow', lambda: open('/etc/shadow'), FileNotFoundError, PermissionError)
+expect('write to the template', lambda: open('/usr/lib/x', 'w'), OSError)
+expect('inet socket', lambda: socket.socket(socket.AF_INET), PermissionError)
+expect('netlink socket', lambda: socket.socket(socket.AF_NETLINK), PermissionError)
+expect('raw packet', lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW), PermissionError)
+expect('kernel log', lambda: open('/dev/kmsg'), FileNotFoundError)
+expect('memory info', lambda: open('/proc/meminfo'), FileNotFoundError)
+expect('sysctl', lambda: open('/proc/sys/kernel/hostname'), FileNotFoundError)
+expect('init environment', lambda: open('/proc/1/environ').read(1), PermissionError)
+expect('setuid', lambda: os.setuid(0), PermissionError)
+expect('device', lambda: os.mknod('/tmp/d', 0o020666, os.makedev(1, 1)), PermissionError)
+libc = ctypes.CDLL(None, use_errno=True)
+for name, number in {{'unshare': 272, 'mount': 165, 'ptrace': 101, 'bpf': 321, 'io_uring': 425, 'userfaultfd': 323, 'keyctl': 250, 'kexec': 246, 'setns': 308, 'open_tree': 428}}.items():
+    if libc.syscall(number, 0, 0, 0, 0, 0) >= 0 or ctypes.get_errno() != 1:
+        found.append(name)
+if libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0) >= 0 or ctypes.get_errno() != 1:
+    found.append('clone into a user namespace')
+print(found, sorted(os.environ), socket.gethostname())
+# The control: the same calls do work where they may.
+open('/tmp/ok', 'w').write('x'); socket.socketpair(); os.mkfifo('/tmp/fifo'); open('/proc/self/status').read()
+"#
+    );
+    let told = run(&sandbox, &code).await;
+    assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
+    assert!(told.stdout.starts_with("[] "), "{}", told.stdout);
+    assert!(told.stdout.trim_end().ends_with("sandbox"), "{}", told.stdout);
+    for secret in ["CARGO", "RUST", "SSH", "AWS"] {
+        assert!(!told.stdout.contains(secret), "{}", told.stdout);
+    }
+}
+
+#[tokio::test]
+async fn the_host_follows_no_path_of_the_guest() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let code = "import os, socket\nos.symlink('/etc/passwd', 'link'); os.symlink('/', 'root'); os.mkdir('d'); os.mkfifo('fifo')\nsocket.socket(socket.AF_UNIX).bind('sock')\nopen('d/real', 'w').write('real')\nos.symlink('d', 'alias')\nopen(b'bad\\xff', 'w'); open('new\\nline\\x1b[31m', 'w').write('x')";
+    assert_eq!(run(&sandbox, code).await.finished.outcome, Outcome::Completed);
+    let workspace = sandbox.workspace();
+    let paths: Vec<_> = workspace.files().unwrap().into_iter().map(|file| file.path).collect();
+    assert_eq!(paths, ["d/real", "new\nline\u{1b}[31m"]);
+    for path in ["link", "root/etc/passwd", "fifo", "sock", "d", "../workspaces", "/etc/passwd", "d/../../x", "alias/real", "none", ""] {
+        let started = Instant::now();
+        assert!(workspace.read(path, 1 << 20).is_err(), "{path:?} was read");
+        assert!(started.elapsed() < Duration::from_secs(1));
+    }
+    assert_eq!(workspace.read("d/real", 4).unwrap(), b"real");
+    assert!(workspace.read("d/real", 3).is_err());
+    for name in ["../x", "/x", "a/../../x", "", "a/", ".", "link/x", "root/x", "alias/x"] {
+        assert!(workspace.add(name, Path::new("/etc/hostname"), 1 << 20).is_err(), "{name:?} was written");
+    }
+    // A link at the target is replaced, not followed.
+    workspace.add("link", Path::new("/etc/hostname"), 1 << 20).unwrap();
+    assert!(std::fs::read_to_string("/etc/passwd").unwrap().contains("root"));
+}
+
+#[tokio::test]
+async fn daemons_end_with_their_sandbox() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let marker = format!("{}.5", 86_000 + std::process::id() % 1000);
+    let code = format!("import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '{marker}'], start_new_session=True, stdout=-3, stderr=-3)\nimport time; time.sleep(0.3)\nprint('started')");
+    assert_eq!(run(&sandbox, &code).await.stdout, "started\n");
+    assert_eq!(processes_with(&marker), 3);
+    sandbox.close().await;
+    assert_eq!(processes_with(&marker), 0);
+}
+
+#[tokio::test]
+async fn a_backend_that_shuts_down_leaves_nothing() {
+    let data = tempfile::tempdir().unwrap();
+    let local = backend_at(data.path(), limits(), 2).await;
+    let sandbox = sandbox(&local, limits()).await;
+    run(&sandbox, "open('file', 'w').write('x')").await;
+    let instance = only_entry(&data.path().join("run"));
+    let groups = std::fs::read_to_string(instance.join("cgroups")).unwrap();
+    assert!(groups.lines().all(|group| Path::new(group).is_dir()));
+    local.shutdown().await;
+    assert!(!instance.exists());
+    assert!(groups.lines().all(|group| !Path::new(group).exists()), "{groups}");
+    assert!(sandbox.execute("1").await.is_err());
+}
+
+#[tokio::test]
+async fn a_warden_that_is_killed_takes_its_sandboxes_along_and_the_next_start_clears_up() {
+    let data = tempfile::tempdir().unwrap();
+    let local = backend_at(data.path(), limits(), 0).await;
+    let sandbox = sandbox(&local, limits()).await;
+    let marker = format!("{}.7", 87_000 + std::process::id() % 1000);
+    run(&sandbox, &format!("import subprocess; subprocess.Popen(['sleep', '{marker}'], start_new_session=True)")).await;
+    assert_eq!(processes_with(&marker), 1);
+    let instance = only_entry(&data.path().join("run"));
+    let groups = std::fs::read_to_string(instance.join("cgroups")).unwrap();
+    let warden = warden_of(&instance);
+    rustix::process::kill_process(rustix::process::Pid::from_raw(warden).unwrap(), rustix::process::Signal::KILL).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while processes_with(&marker) > 0 {
+        assert!(Instant::now() < deadline, "a sandbox outlived its warden");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(sandbox.execute("1").await.is_err());
+    drop((sandbox, local));
+    let next = backend_at(data.path(), limits(), 0).await;
+    assert!(!instance.exists());
+    assert!(groups.lines().all(|group| !Path::new(group).exists()), "{groups}");
+    next.shutdown().await;
+}
+
+fn only_entry(directory: &Path) -> std::path::PathBuf {
+    let entries: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [entry] = entries.as_slice() else { panic!("{entries:?}") };
+    entry.clone()
+}
+
+/// The host's process id of a warden, found by the log that it holds open: the child of the process with the same log.
+fn warden_of(instance: &Path) -> i32 {
+    let log = instance.join("log");
+    let holds_log = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/fd/2")).is_ok_and(|target| target == log);
+    let named = |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"aludel-jail"));
+    let wardens: Vec<i32> = all_pids().filter(holds_log).filter(named).collect();
+    let parent = |pid: i32| -> i32 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
+    };
+    *wardens.iter().find(|pid| wardens.contains(&parent(**pid))).expect("a warden")
+}
+
+fn all_pids() -> impl Iterator<Item = i32> {
+    std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// How many processes of the host have this argument.
+fn processes_with(argument: &str) -> usize {
+    let has = |pid: &i32| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.split(|byte| *byte == 0).any(|part| part == argument.as_bytes()))
+    };
+    all_pids().filter(has).count()
+}

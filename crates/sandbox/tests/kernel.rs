@@ -1,0 +1,151 @@
+//! Cells on a real kernel in a real sandbox.
+
+mod common;
+
+use aludel_sandbox::{Event, MimeData, Outcome, State};
+use common::{backend, limits, run, sandbox};
+
+#[tokio::test]
+async fn cells_share_state_and_tell_what_they_do() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+
+    let told = run(&sandbox, "x = 40\nprint('hello')\nimport sys; print('oops', file=sys.stderr)").await;
+    assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("hello\n", "oops\n"));
+    assert_eq!(told.finished.outcome, Outcome::Completed);
+
+    let told = run(&sandbox, "x + 2").await;
+    let [Event::Result(bundle)] = told.events.as_slice() else { panic!("{told:?}") };
+    assert_eq!(bundle.text(), Some("42"));
+
+    let told = run(&sandbox, "import asyncio\nawait asyncio.sleep(0.01)\nprint('awaited')").await;
+    assert_eq!(told.stdout, "awaited\n", "{told:?}");
+
+    // C code and child processes write to the descriptors, not to sys.stdout.
+    let told = run(&sandbox, "import os, subprocess\nos.write(1, b'raw ')\nsubprocess.run(['echo', 'child'])\nNone").await;
+    assert_eq!(told.stdout, "raw child\n");
+
+    let told = run(&sandbox, "import pandas as pd\npd.DataFrame({'a': [1]})").await;
+    let [Event::Result(bundle)] = told.events.as_slice() else { panic!("{told:?}") };
+    assert!(matches!(bundle.get("text/html"), Some(MimeData::Text(html)) if html.contains("<table")));
+    sandbox.close().await;
+}
+
+#[tokio::test]
+async fn an_exception_points_at_the_users_lines() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    run(&sandbox, "import pandas as pd").await;
+    let told = run(&sandbox, "def parse(values):\n    return pd.to_datetime(values, format='%Y-%m-%d')\n\nparse(['2026-01-31', '31.01.2026'])").await;
+    let [Event::Error(error)] = told.events.as_slice() else { panic!("{told:?}") };
+    assert_eq!(told.finished.outcome, Outcome::Failed(error.clone()));
+    assert_eq!(error.name, "ValueError");
+    for part in ["Cell 2, line 4", "Cell 2, line 2, in parse", "frames not shown]", "31.01.2026"] {
+        assert!(error.traceback.contains(part), "no {part:?} in:\n{}", error.traceback);
+    }
+    assert!(!error.traceback.contains("/run/aludel"), "{}", error.traceback);
+
+    let told = run(&sandbox, "1 +").await;
+    let Outcome::Failed(error) = told.finished.outcome else { panic!("{told:?}") };
+    assert_eq!(error.name, "SyntaxError");
+    // The session goes on.
+    assert_eq!(run(&sandbox, "print(pd.__name__)").await.stdout, "pandas\n");
+}
+
+#[tokio::test]
+async fn exit_is_told_by_its_code() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    assert_eq!(run(&sandbox, "import sys; sys.exit(0)").await.finished.outcome, Outcome::Completed);
+    let Outcome::Failed(error) = run(&sandbox, "sys.exit(3)").await.finished.outcome else { panic!("not failed") };
+    assert_eq!((error.name.as_str(), error.value.as_str()), ("SystemExit", "3"));
+}
+
+#[tokio::test]
+async fn a_chart_is_shown_once_and_its_file_is_reported() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let code = "import matplotlib.pyplot as plt\nplt.bar(['a', 'b'], [1, 2])\nplt.savefig('chart.png')\nprint('before')\nplt.show()\nprint('after')";
+    let told = run(&sandbox, code).await;
+    let images: Vec<_> = told.events.iter().filter_map(|event| match event {
+        Event::Display(bundle) => bundle.image(),
+        _ => None,
+    }).collect();
+    let [("image/png", png)] = images.as_slice() else { panic!("{} images", images.len()) };
+    assert!(png.starts_with(b"\x89PNG\r\n"));
+    let [file] = told.finished.files.as_slice() else { panic!("{:?}", told.finished.files) };
+    assert_eq!((file.path.as_str(), file.mime), ("chart.png", "image/png"));
+    assert_eq!(sandbox.workspace().read("chart.png", 1 << 20).unwrap().len() as u64, file.size);
+
+    // A figure that is the result is not shown a second time.
+    let told = run(&sandbox, "fig, ax = plt.subplots()\nax.plot([1, 2])\nfig").await;
+    assert_eq!(told.events.len(), 1, "{told:?}");
+}
+
+#[tokio::test]
+async fn displays_come_in_order_with_the_prints() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let code = "from IPython.display import display\nfor i in range(3):\n    print('line', i)\n    display(i)";
+    let mut execution = sandbox.execute(code).await.unwrap();
+    let mut order = String::new();
+    while let Some(event) = execution.next().await {
+        match event {
+            Event::Stdout(text) => order.push_str(&text.replace('\n', ";")),
+            Event::Display(bundle) => order.push_str(&format!("[{}];", bundle.text().unwrap())),
+            _ => {}
+        }
+    }
+    assert_eq!(order, "line 0;[0];line 1;[1];line 2;[2];");
+}
+
+#[tokio::test]
+async fn a_large_csv_is_read() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let source = scratch.data.path().join("big.csv");
+    let rows: String = (0..45_000).map(|row| format!("{row},2026-01-{:02},{}\n", row % 28 + 1, row % 97)).collect();
+    std::fs::write(&source, format!("id,day,amount\n{rows}")).unwrap();
+    sandbox.workspace().add("data/big.csv", &source, 1 << 30).unwrap();
+    let told = run(&sandbox, "import pandas as pd\ndf = pd.read_csv('data/big.csv', parse_dates=['day'])\nprint(len(df), df.amount.sum())").await;
+    let expected: u64 = (0..45_000).map(|row| row % 97).sum();
+    assert_eq!(told.stdout, format!("45000 {expected}\n"), "{told:?}");
+    // What was there before is not reported as made.
+    assert_eq!(told.finished.files, []);
+    assert_eq!(told.finished.state, State::Kept);
+}
+
+#[tokio::test]
+async fn forks_differ_in_what_must_be_random() {
+    let scratch = backend().await;
+    let code = "import random, uuid, os, numpy as np, ssl\nprint(random.random(), np.random.rand(), np.random.default_rng().random(), uuid.uuid4(), ssl.RAND_bytes(8).hex())";
+    let one = run(&sandbox(&scratch.local, limits()).await, code).await.stdout;
+    let two = run(&sandbox(&scratch.local, limits()).await, code).await.stdout;
+    assert_eq!(one.split(' ').count(), 5, "{one}");
+    for (one, two) in one.split(' ').zip(two.split(' ')) {
+        assert_ne!(one, two);
+    }
+}
+
+#[tokio::test]
+async fn the_usual_libraries_work_inside() {
+    let scratch = backend().await;
+    let limits = aludel_sandbox::Limits { memory: 1 << 30, processes: 128, ..limits() };
+    let sandbox = sandbox(&scratch.local, limits).await;
+    for code in [
+        "from concurrent.futures import ThreadPoolExecutor, ProcessPoolExecutor\nprint(sum(ThreadPoolExecutor(4).map(abs, range(9))))",
+        "import multiprocessing as mp\nwith mp.Pool(2) as pool:\n    print(sum(pool.map(abs, range(9))))",
+        "import numpy as np\na = np.random.rand(300, 300)\nprint(np.isfinite((a @ a).sum()))",
+        "from sklearn.ensemble import RandomForestClassifier\nX = np.random.rand(200, 3)\nprint(RandomForestClassifier(20, n_jobs=2).fit(X, X[:, 0] > .5).score(X, X[:, 0] > .5) > .9)",
+        "import pandas as pd\npd.DataFrame({'a': ['x', 'y']}).to_parquet('t.parquet')\nprint(pd.read_parquet('t.parquet').a.tolist())",
+        "pd.DataFrame({'a': [1]}).to_excel('t.xlsx')\nprint(pd.read_excel('t.xlsx').a.tolist())",
+        "import sqlite3\nc = sqlite3.connect('t.db')\nc.execute('create table t(a)')\nc.commit()\nprint('sqlite')",
+        "import tempfile, shutil\nf = tempfile.NamedTemporaryFile()\nshutil.copy2('t.xlsx', '/tmp/copy.xlsx')\nprint('copied')",
+        "import subprocess\nprint(subprocess.run('ls /mnt/data | wc -l', shell=True, capture_output=True, text=True, check=True).stdout)",
+        "import statsmodels.api as sm, scipy.stats, seaborn, sympy, networkx, plotly, PIL, reportlab, docx, pptx, lxml, bs4, requests\nprint('imported')",
+    ] {
+        let told = run(&sandbox, code).await;
+        assert_eq!(told.finished.outcome, Outcome::Completed, "{code}\n{told:#?}");
+        assert!(!told.stdout.is_empty());
+    }
+}

@@ -1,0 +1,160 @@
+//! Programs that want too much, and what becomes of them.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use aludel_sandbox::{Death, LimitHit, Limits, Outcome, SandboxSpec, State};
+use common::{backend, limits, listen, run, sandbox};
+
+#[tokio::test]
+async fn an_infinite_loop_is_interrupted_and_the_state_survives() {
+    let scratch = backend().await;
+    let limits = Limits { timeout: Duration::from_millis(500), ..limits() };
+    let sandbox = sandbox(&scratch.local, limits).await;
+    run(&sandbox, "x = 7").await;
+    let told = run(&sandbox, "while True: pass").await;
+    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit: Duration::from_millis(500) }));
+    assert_eq!(told.finished.state, State::Kept);
+    assert_eq!(run(&sandbox, "print(x)").await.stdout, "7\n");
+}
+
+#[tokio::test]
+async fn a_loop_in_c_code_is_killed_and_the_files_survive() {
+    let scratch = backend().await;
+    let limits = Limits { timeout: Duration::from_millis(500), ..limits() };
+    let sandbox = sandbox(&scratch.local, limits.clone()).await;
+    run(&sandbox, "open('kept.txt', 'w').write('kept')").await;
+    let started = Instant::now();
+    let told = run(&sandbox, "sum(range(10**11))").await;
+    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit: Duration::from_millis(500) }));
+    assert_eq!(told.finished.state, State::Lost);
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(!sandbox.is_alive());
+
+    let workspace = Some(std::sync::Arc::clone(sandbox.workspace()));
+    sandbox.close().await;
+    let next = scratch.local.create(SandboxSpec { limits, workspace }).await.unwrap();
+    assert_eq!(run(&next, "print(open('kept.txt').read())").await.stdout, "kept\n");
+}
+
+#[tokio::test]
+async fn a_memory_hog_fails_and_the_session_lives() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    run(&sandbox, "import numpy as np\nx = 1").await;
+    for hog in ["a = np.ones(10**9)", "a = [0]\nwhile True: a += a", "a = []\nwhile True: a.append(str(len(a)) * 10)"] {
+        let told = run(&sandbox, hog).await;
+        let Outcome::Limit(LimitHit::Memory { limit, .. }) = told.finished.outcome else { panic!("{hog}: {told:?}") };
+        assert_eq!(limit, 300 << 20);
+        assert_eq!(told.finished.state, State::Kept, "{hog}");
+        assert_eq!(run(&sandbox, "a = None\nprint(x)").await.stdout, "1\n", "{hog}");
+        assert_eq!(run(&sandbox, "print(len(bytearray(60 << 20)))").await.stdout, "62914560\n", "{hog}");
+    }
+}
+
+#[tokio::test]
+async fn a_hog_that_evades_the_soft_limit_is_killed_with_the_figures() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    // Shared memory is no data segment, so only the control group counts it.
+    let told = run(&sandbox, "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1").await;
+    let Outcome::Limit(LimitHit::Memory { used, limit }) = told.finished.outcome else { panic!("{told:?}") };
+    assert!(used > limit / 2, "{used} of {limit}");
+    assert_eq!(told.finished.state, State::Lost);
+}
+
+#[tokio::test]
+async fn a_flood_of_output_keeps_its_head_and_tail() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let code = "print('first')\nimport os\nblock = b'x' * (1 << 20)\nfor _ in range(1024): os.write(1, block)\nprint()\nprint('last')";
+    let told = run(&sandbox, code).await;
+    assert_eq!(told.finished.outcome, Outcome::Completed, "{:?}", told.finished);
+    assert!(told.stdout.starts_with("first\n") && told.stdout.ends_with("\nlast\n"));
+    assert!(told.stdout.len() < 70 << 10, "{}", told.stdout.len());
+    let kept = limits().output;
+    assert_eq!(told.finished.output_dropped, (1 << 30) + "first\n\nlast\n".len() as u64 - kept);
+    assert!(told.stdout.contains(&format!("[{} bytes of output were left out here]", told.finished.output_dropped)));
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_the_cell_and_a_large_file_is_refused() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let told = run(&sandbox, "import time\nfor i in range(100):\n    open(f'f{i}', 'wb').write(bytes(4 << 20))\n    time.sleep(0.05)").await;
+    let Outcome::Limit(LimitHit::Disk { used, limit }) = told.finished.outcome else { panic!("{told:?}") };
+    assert!(used > limit && limit == 64 << 20);
+    let told = run(&sandbox, "import glob, os\nfor f in glob.glob('f*'): os.remove(f)\nopen('sparse', 'wb').truncate(1 << 40)").await;
+    let Outcome::Failed(error) = told.finished.outcome else { panic!("{told:?}") };
+    assert!(error.value.contains("File too large"), "{error:?}");
+    let told = run(&sandbox, "open('/tmp/x', 'wb').write(bytes(100 << 20))").await;
+    let Outcome::Failed(error) = told.finished.outcome else { panic!("{told:?}") };
+    assert!(error.value.contains("No space left"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_fork_bomb_stops_at_the_limit() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let code = "import os, time\nn = 0\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(60); os._exit(0)\n        n += 1\nexcept OSError as e: print(e.errno, n < 32)";
+    let told = run(&sandbox, code).await;
+    assert_eq!(told.stdout, "11 True\n", "{told:?}");
+    sandbox.close().await;
+}
+
+#[tokio::test]
+async fn a_kernel_that_ends_itself_is_reported_with_its_reason() {
+    let scratch = backend().await;
+    for (code, death) in [
+        ("import os; os._exit(7)", Death::Exited(7)),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Death::Signalled(9)),
+        ("import ctypes; ctypes.string_at(0)", Death::Signalled(11)),
+        ("import os; os.abort()", Death::Signalled(6)),
+    ] {
+        let sandbox = sandbox(&scratch.local, limits()).await;
+        let told = run(&sandbox, &format!("print('before', flush=True)\n{code}")).await;
+        assert_eq!(told.finished.outcome, Outcome::KernelDied(death), "{code}");
+        assert_eq!((told.stdout.as_str(), told.finished.state), ("before\n", State::Lost), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn the_caller_can_interrupt_and_dropping_the_execution_does() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let execution = sandbox.execute("import time\nprint('on')\ntime.sleep(60)").await.unwrap();
+    execution.interrupter().interrupt();
+    let told = listen(execution).await;
+    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
+
+    drop(sandbox.execute("time.sleep(60)").await.unwrap());
+    let started = Instant::now();
+    assert_eq!(run(&sandbox, "print('free')").await.stdout, "free\n");
+    assert!(started.elapsed() < Duration::from_secs(5));
+
+    // A program that ignores the interrupt is killed after the grace period.
+    let execution = sandbox.execute("while True:\n    try:\n        time.sleep(60)\n    except KeyboardInterrupt:\n        pass").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    execution.interrupter().interrupt();
+    let told = listen(execution).await;
+    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Lost));
+}
+
+#[tokio::test]
+async fn a_program_that_spoils_its_channel_spoils_only_its_own_kernel() {
+    let scratch = backend().await;
+    let neighbour = sandbox(&scratch.local, limits()).await;
+    run(&neighbour, "x = 1").await;
+    for code in [
+        "import os\nos.write(3, b'\\xff\\xff\\xff\\xff garbage')\nimport time; time.sleep(5)",
+        "import os\nos.write(3, b'\\0\\0\\0\\2{}')\nimport time; time.sleep(5)",
+        "import os\nos.closerange(0, 100)",
+        "import os, json, struct\nframe = json.dumps({'type': 'done'}).encode()\nos.write(3, struct.pack('>I', len(frame)) + frame)\nimport time; time.sleep(0.2)\nos._exit(0)",
+    ] {
+        let sandbox = sandbox(&scratch.local, limits()).await;
+        // Whatever it is told to be, it ends, and soon.
+        tokio::time::timeout(Duration::from_secs(20), run(&sandbox, code)).await.expect(code);
+    }
+    assert_eq!(run(&neighbour, "print(x)").await.stdout, "1\n");
+}
