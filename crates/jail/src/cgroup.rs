@@ -301,21 +301,21 @@ fn is_writable(directory: &Path) -> bool {
 
 fn make(directory: &Path) -> io::Result<()> {
     match fs::create_dir(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(named(error, directory)),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(named(&error, directory)),
         _ => Ok(()),
     }
 }
 
 fn write(directory: &Path, file: &str, value: &str) -> io::Result<()> {
     let path = directory.join(file);
-    fs::write(&path, value).map_err(|error| named(error, &path))
+    fs::write(&path, value).map_err(|error| named(&error, &path))
 }
 
 fn write_if_present(directory: &Path, file: &str, value: &str) -> io::Result<()> {
     if directory.join(file).exists() { write(directory, file, value) } else { Ok(()) }
 }
 
-fn named(error: io::Error, path: &Path) -> io::Error {
+fn named(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 

@@ -199,9 +199,7 @@ fn main() -> Result<(), StepError> {
             Ok(())
         }
         Err(error) => {
-            let reason = format!(
-                "make the warden's namespaces: {error}; `aludel doctor` tells what this host allows"
-            );
+            let reason = format!("make the warden's namespaces: {error}; `aludel doctor` tells what this host allows");
             message::send(&control, &Reply::Unusable { reason }, &[]).step("report")
         }
     }

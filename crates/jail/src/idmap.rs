@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use rustix::process::{Pid, geteuid, getegid};
+use rustix::process::{Pid, getegid, geteuid};
 
 /// The first of the host ids that root gives to sandboxes: above the ranges that distributions, systemd's containers and its dynamic
 /// users take.

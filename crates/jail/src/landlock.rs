@@ -4,7 +4,8 @@
 use std::os::fd::OwnedFd;
 
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
+    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    Scope,
 };
 
 /// The newest interface we know; older kernels enforce the part they have.
@@ -21,9 +22,9 @@ pub(crate) fn ruleset() -> Result<Option<OwnedFd>, std::io::Error> {
         ("/tmp", writable),
         ("/dev/shm", writable),
         ("/mnt", writable),
-        ("/dev/null", device.into()),
-        ("/dev/zero", device.into()),
-        ("/dev/full", device.into()),
+        ("/dev/null", device),
+        ("/dev/zero", device),
+        ("/dev/full", device),
         ("/dev/random", AccessFs::ReadFile.into()),
         ("/dev/urandom", AccessFs::ReadFile.into()),
     ];

@@ -115,7 +115,11 @@ impl Lockdown<'_> {
             step("place the ruleset", libc::SYS_dup3, vec![Fd(Descriptor::Landlock), Int(LANDLOCK_FD), Int(cloexec)]);
         }
         let first_foreign = if self.landlock { LANDLOCK_FD + 1 } else { LANDLOCK_FD };
-        step("close what is not its own", libc::SYS_close_range, vec![Int(first_foreign), Int(u32::MAX.into()), Int(0)]);
+        step(
+            "close what is not its own",
+            libc::SYS_close_range,
+            vec![Int(first_foreign), Int(u32::MAX.into()), Int(0)],
+        );
 
         for (resource, limit) in self.resource_limits() {
             let mut bytes = limit.to_ne_bytes().to_vec();

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use rustix::fs::CWD;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, mount_change, move_mount,
-    open_tree, unmount,
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, mount_change,
+    move_mount, open_tree, unmount,
 };
 
 use crate::message::Limits;
@@ -33,7 +33,8 @@ pub(crate) fn detach_from_host() -> Result<(), StepError> {
 
 /// Mounts the proc of the calling process's pid namespace.
 pub(crate) fn mount_proc() -> Result<(), StepError> {
-    mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None).step("mount /proc")
+    mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)
+        .step("mount /proc")
 }
 
 /// The sources of the zygote's root, opened by the warden.
@@ -94,7 +95,8 @@ pub(crate) fn enter_base(sources: &BaseSources, programs: &[(String, String)]) -
     }
     // A real /tmp for the zygote's imports; every shell mounts its own over it.
     tmpfs(&format!("{root}/tmp"), 64 << 20, 4096, "1777")?;
-    rustix::mount::mount_remount(run.as_str(), MountFlags::BIND | MountFlags::RDONLY | restricted(), c"").step("make /run read-only")?;
+    rustix::mount::mount_remount(run.as_str(), MountFlags::BIND | MountFlags::RDONLY | restricted(), c"")
+        .step("make /run read-only")?;
     pivot(&root)
 }
 
@@ -115,14 +117,16 @@ pub(crate) fn enter_shell(workspace: &OwnedFd, limits: &Limits) -> Result<(), St
     for (name, target) in [("shm", "/dev/shm"), ("tmp", "/tmp")] {
         let source = format!("/tmp/{name}");
         fs::create_dir(&source).step(format!("make {source}"))?;
-        fs::set_permissions(&source, std::os::unix::fs::PermissionsExt::from_mode(0o1777)).step(format!("open {source}"))?;
+        fs::set_permissions(&source, std::os::unix::fs::PermissionsExt::from_mode(0o1777))
+            .step(format!("open {source}"))?;
         mount_bind(&source, target).step(format!("mount {target}"))?;
     }
     attach(workspace, "/mnt/data")
 }
 
 fn tmpfs(target: &str, size: u64, inodes: u64, mode: &str) -> Result<(), StepError> {
-    let options = std::ffi::CString::new(format!("size={size},nr_inodes={inodes},mode={mode}")).step("tmpfs options")?;
+    let options =
+        std::ffi::CString::new(format!("size={size},nr_inodes={inodes},mode={mode}")).step("tmpfs options")?;
     mount("tmpfs", target, "tmpfs", restricted(), Some(options.as_c_str())).step(format!("mount {target}"))
 }
 

@@ -63,7 +63,8 @@ pub(crate) fn prepare(sources: &ShellSources<'_>) -> Result<Shell, StepError> {
     drop(pid_sender);
     drop(report_sender);
     let mut bytes = [0; 4];
-    let announced = pid_receiver.set_read_timeout(Some(Duration::from_secs(10))).and_then(|()| pid_receiver.read_exact(&mut bytes));
+    let announced =
+        pid_receiver.set_read_timeout(Some(Duration::from_secs(10))).and_then(|()| pid_receiver.read_exact(&mut bytes));
     let _reaped = waitpid(Some(intermediate), WaitOptions::empty());
     let init = announced.ok().and_then(|()| Pid::from_raw(i32::from_ne_bytes(bytes)));
     let Some(init) = init else {
@@ -71,7 +72,9 @@ pub(crate) fn prepare(sources: &ShellSources<'_>) -> Result<Shell, StepError> {
     };
     let pidfd = pidfd_open(init, PidfdFlags::empty()).step("open the shell's init")?;
     match message::receive::<InitReport>(&report_receiver) {
-        Ok(Some((InitReport::Ready, descriptors))) => Ok(Shell { init, pidfd, landlock: descriptors.into_iter().next() }),
+        Ok(Some((InitReport::Ready, descriptors))) => {
+            Ok(Shell { init, pidfd, landlock: descriptors.into_iter().next() })
+        }
         other => {
             // The warden's reaper takes the body.
             let _ended = pidfd_send_signal(&pidfd, Signal::KILL);
@@ -92,7 +95,11 @@ fn failed(report: BorrowedFd<'_>, otherwise: &str) -> StepError {
     StepError { step: "prepare the shell".into(), source: std::io::Error::other(reason) }
 }
 
-fn become_shell(sources: &ShellSources<'_>, mut pid_sender: UnixStream, report: BorrowedFd<'_>) -> Result<(), StepError> {
+fn become_shell(
+    sources: &ShellSources<'_>,
+    mut pid_sender: UnixStream,
+    report: BorrowedFd<'_>,
+) -> Result<(), StepError> {
     for procs in sources.cgroup_procs {
         rustix::io::write(procs, b"0").step("join the cgroup")?;
     }
@@ -111,7 +118,9 @@ fn become_shell(sources: &ShellSources<'_>, mut pid_sender: UnixStream, report: 
     )
     .step("make the shell's namespaces")?;
     match sys::fork(libc::CLONE_PARENT).step("fork init")? {
-        sys::Fork::Parent(init) => pid_sender.write_all(&init.as_raw_nonzero().get().to_ne_bytes()).step("announce init"),
+        sys::Fork::Parent(init) => {
+            pid_sender.write_all(&init.as_raw_nonzero().get().to_ne_bytes()).step("announce init")
+        }
         sys::Fork::Child => {
             drop(pid_sender);
             match become_init(sources) {

@@ -46,7 +46,9 @@ pub(crate) fn note_groups(instance: &Path, groups: &[PathBuf]) -> io::Result<()>
 /// Removes every instance under `run` whose owner is gone. Returns how many there were.
 pub fn sweep(run: &Path) -> usize {
     let entries = fs::read_dir(run).into_iter().flatten().flatten();
-    entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".") && remove_if_abandoned(&entry.path())).count()
+    entries
+        .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".") && remove_if_abandoned(&entry.path()))
+        .count()
 }
 
 fn remove_if_abandoned(instance: &Path) -> bool {

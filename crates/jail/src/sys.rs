@@ -74,7 +74,14 @@ pub(crate) fn mount_setattr(tree: BorrowedFd<'_>, attr_set: u64) -> io::Result<(
     let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
     // JUSTIFICATION: not wrapped by rustix. SAFETY: the path is a valid empty C string, `attr` is live and its size is passed.
     check(unsafe {
-        libc::syscall(libc::SYS_mount_setattr, tree.as_raw_fd(), c"".as_ptr(), flags, &raw const attr, size_of::<MountAttr>())
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
     })
     .map(drop)
 }

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Condition, SeccompFilter, SeccompRule,
-    TargetArch,
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Condition,
+    SeccompFilter, SeccompRule, TargetArch,
 };
 
 /// Which values of an argument are let through.
@@ -327,7 +327,8 @@ mod tests {
 
     #[test]
     fn no_call_stands_twice() {
-        let numbers: std::collections::BTreeSet<i64> = COMMON.iter().chain(ARCHITECTURE).map(|allow| allow.number).collect();
+        let numbers: std::collections::BTreeSet<i64> =
+            COMMON.iter().chain(ARCHITECTURE).map(|allow| allow.number).collect();
         assert_eq!(numbers.len(), allowed());
     }
 

@@ -227,10 +227,11 @@ impl Warden {
         descriptors.extend(shell.landlock.iter().map(AsFd::as_fd));
         descriptors.extend([control.as_fd(), stdout.as_fd(), stderr.as_fd()]);
         descriptors.extend(procs.iter().map(AsFd::as_fd));
-        let kernel = self.zygote.fork(&ForkRequest { landlock, lockdown: lockdown.steps() }, &descriptors).and_then(|pid| {
-            let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the kernel")?;
-            Ok((pid, pidfd))
-        });
+        let kernel =
+            self.zygote.fork(&ForkRequest { landlock, lockdown: lockdown.steps() }, &descriptors).and_then(|pid| {
+                let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the kernel")?;
+                Ok((pid, pidfd))
+            });
         match kernel {
             Ok(kernel) => Ok(((shell.init, shell.pidfd), kernel)),
             Err(error) => {
@@ -265,7 +266,10 @@ impl Warden {
 
     /// Removes a sandbox once all its processes are reaped.
     fn finish(&mut self, id: u64) {
-        let done = self.boxes.get(&id).is_some_and(|sandbox| sandbox.closing && sandbox.init_ended && sandbox.kernel.is_none());
+        let done = self
+            .boxes
+            .get(&id)
+            .is_some_and(|sandbox| sandbox.closing && sandbox.init_ended && sandbox.kernel.is_none());
         if done && let Some(sandbox) = self.boxes.remove(&id) {
             // A group that does not go now goes with the instance's.
             let _left_for_the_sweep = sandbox.cgroup.remove();

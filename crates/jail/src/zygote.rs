@@ -98,7 +98,9 @@ impl Zygote {
     pub(crate) fn fork(&self, request: &ForkRequest, descriptors: &[BorrowedFd<'_>]) -> Result<Pid, StepError> {
         message::send(&self.socket, request, descriptors).step("ask the zygote for a kernel")?;
         match self.reply(FORK_TIMEOUT)? {
-            ZygoteReply::Forked(pid) => Pid::from_raw(pid).ok_or_else(|| failed("fork a kernel", "no process id".into())),
+            ZygoteReply::Forked(pid) => {
+                Pid::from_raw(pid).ok_or_else(|| failed("fork a kernel", "no process id".into()))
+            }
             ZygoteReply::Failed(reason) => Err(failed("fork a kernel", reason)),
             ZygoteReply::Ready => Err(failed("fork a kernel", "the zygote answered out of turn".into())),
         }
@@ -144,7 +146,8 @@ fn become_zygote(setup: &Setup, map: IdMap, sources: &BaseSources, socket: &Owne
 fn exec(setup: &Setup, socket: &OwnedFd) -> Result<std::convert::Infallible, StepError> {
     let text = |text: &str| CString::new(text).step("a path with a zero byte");
     let program = text(&setup.python)?;
-    let (name, _) = setup.programs.first().ok_or_else(|| failed("find the zygote's program", "none was given".into()))?;
+    let (name, _) =
+        setup.programs.first().ok_or_else(|| failed("find the zygote's program", "none was given".into()))?;
     let script = text(&format!("/run/aludel/{name}"))?;
     let environment = ENVIRONMENT.iter().map(|entry| text(entry)).collect::<Result<Vec<_>, _>>()?;
     let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
@@ -153,5 +156,6 @@ fn exec(setup: &Setup, socket: &OwnedFd) -> Result<std::convert::Infallible, Ste
     // The exec closes the copy that errors are still reported on; the one at the agreed place stays.
     sys::place(socket.as_fd(), SOCKET_FD).step("place the socket")?;
     // -s keeps a user's own packages out.
-    Err(sys::exec(&program, &[&program, c"-s", &script], &environment)).step(format!("run {} of the template", setup.python))
+    Err(sys::exec(&program, &[&program, c"-s", &script], &environment))
+        .step(format!("run {} of the template", setup.python))
 }

@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_display_frame_is_read() {
-        let frame = br#"{"type":"display","number":7,"data":{"text/plain":"x","image/png":"aGk=\n","bad mime!":"y","n/a":3}}"#;
+        let frame =
+            br#"{"type":"display","number":7,"data":{"text/plain":"x","image/png":"aGk=\n","bad mime!":"y","n/a":3}}"#;
         let FromKernel::Display(bundle, 7) = parse(frame).unwrap() else { panic!("not a display") };
         assert_eq!(bundle.text(), Some("x"));
         assert_eq!(bundle.image(), Some(("image/png", b"hi".as_slice())));

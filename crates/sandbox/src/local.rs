@@ -120,7 +120,8 @@ impl Local {
         let run = data.join("run");
         let started = tokio::task::spawn_blocking(move || {
             sweep::sweep(&run);
-            let (instance, lock) = sweep::new_instance(&run).map_err(|source| Error::Io { path: run.clone(), source })?;
+            let (instance, lock) =
+                sweep::new_instance(&run).map_err(|source| Error::Io { path: run.clone(), source })?;
             let workspaces = instance.join("workspaces");
             std::fs::create_dir(&workspaces).map_err(|source| Error::Io { path: workspaces, source })?;
             let setup = Setup {

@@ -100,7 +100,9 @@ fn seccomp(host: &Host) -> Check {
 fn landlock(host: &Host) -> Check {
     let (status, detail) = match host.landlock {
         0 => (Status::Degraded, "not there: mounts and ids alone guard the files".into()),
-        version @ 1..=5 => (Status::Ok, format!("version {version}: files are guarded, signals and abstract sockets are not")),
+        version @ 1..=5 => {
+            (Status::Ok, format!("version {version}: files are guarded, signals and abstract sockets are not"))
+        }
         version => (Status::Ok, format!("version {version}: files, signals and abstract sockets are guarded")),
     };
     let mend = (host.landlock == 0).then(|| "add landlock to the kernel's lsm= list (CONFIG_SECURITY_LANDLOCK)".into());

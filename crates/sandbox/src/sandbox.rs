@@ -277,10 +277,10 @@ impl Run {
                     Ok(None) | Err(_) => return End::Exited(self.kill(kernel).await),
                 },
                 count = kernel.stdout.read(&mut stdout), if stdout_open => {
-                    stdout_open = self.print(count, &stdout, Event::Stdout);
+                    stdout_open = self.print(&count, &stdout, Event::Stdout);
                 }
                 count = kernel.stderr.read(&mut stderr), if stderr_open => {
-                    stderr_open = self.print(count, &stderr, Event::Stderr);
+                    stderr_open = self.print(&count, &stderr, Event::Stderr);
                 }
                 exit = wait_for_exit(&mut kernel.exit) => return End::Exited(exit),
                 () = wait_for_interrupt(&mut interrupted), if self.ending.is_none() => self.interrupt(Cause::Caller),
@@ -297,7 +297,8 @@ impl Run {
     fn interrupt(&mut self, cause: Cause) {
         self.handle.signal(SIGINT);
         let now = Instant::now();
-        self.ending = Some(Ending { cause, again_at: Some(now + self.limits.grace / 4), kill_at: now + self.limits.grace });
+        self.ending =
+            Some(Ending { cause, again_at: Some(now + self.limits.grace / 4), kill_at: now + self.limits.grace });
     }
 
     async fn kill(&self, kernel: &mut Kernel) -> Exit {
@@ -320,8 +321,8 @@ impl Run {
     }
 
     /// Takes what was read from a pipe. Returns whether the pipe is still open.
-    fn print(&mut self, count: std::io::Result<usize>, buffer: &[u8], event: fn(String) -> Event) -> bool {
-        let Ok(count @ 1..) = count else { return false };
+    fn print<E>(&mut self, count: &Result<usize, E>, buffer: &[u8], event: fn(String) -> Event) -> bool {
+        let Ok(count @ 1..) = *count else { return false };
         let bytes = buffer.get(..count).unwrap_or_default();
         let output = if matches!(event(String::new()), Event::Stdout(_)) { &mut self.stdout } else { &mut self.stderr };
         let text = output.push(bytes);
@@ -334,12 +335,16 @@ impl Run {
     fn drain(&mut self, kernel: &mut Kernel) {
         let mut buffer = vec![0; 64 << 10];
         for _ in 0..4 {
-            let Ok(count @ 1..) = rustix::io::read(&kernel.stdout, &mut buffer) else { break };
-            self.print(Ok(count), &buffer, Event::Stdout);
+            let count = rustix::io::read(&kernel.stdout, &mut buffer);
+            if !self.print(&count, &buffer, Event::Stdout) {
+                break;
+            }
         }
         for _ in 0..4 {
-            let Ok(count @ 1..) = rustix::io::read(&kernel.stderr, &mut buffer) else { break };
-            self.print(Ok(count), &buffer, Event::Stderr);
+            let count = rustix::io::read(&kernel.stderr, &mut buffer);
+            if !self.print(&count, &buffer, Event::Stderr) {
+                break;
+            }
         }
     }
 

@@ -1,20 +1,28 @@
 //! What a sandbox starts from: a root filesystem with an interpreter and its packages.
 //!
 //! (stub while it is being written)
-use std::path::{Path, PathBuf};
 use crate::Error;
+use std::path::{Path, PathBuf};
 
 /// A prepared template on this host.
 #[derive(Debug, Clone)]
-pub struct Template { root: PathBuf }
+pub struct Template {
+    root: PathBuf,
+}
 
 impl Template {
     /// The root filesystem.
-    pub fn root(&self) -> &Path { &self.root }
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
     /// The interpreter, as a path inside.
-    pub fn python(&self) -> &str { "/usr/local/bin/python3" }
+    pub fn python(&self) -> &str {
+        "/usr/local/bin/python3"
+    }
     /// A root filesystem that something else prepared.
-    pub fn from_root(root: PathBuf) -> Self { Self { root } }
+    pub fn from_root(root: PathBuf) -> Self {
+        Self { root }
+    }
 }
 
 /// What a build tells while it goes on.
@@ -29,4 +37,6 @@ pub enum Progress {
 }
 
 /// Returns the default template under `data`, building it when it is missing or was made for another interpreter or lock file.
-pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> { Ok(Template::from_root("/tmp/devtpl/root".into())) }
+pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {
+    Ok(Template::from_root("/tmp/devtpl/root".into()))
+}

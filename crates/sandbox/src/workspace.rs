@@ -105,7 +105,14 @@ impl Workspace {
     }
 
     /// What vanishes or changes underneath is skipped: the guest may be running.
-    fn scan_directory(&self, directory: &OwnedFd, prefix: &str, depth: usize, max_entries: u64, snapshot: &mut Snapshot) {
+    fn scan_directory(
+        &self,
+        directory: &OwnedFd,
+        prefix: &str,
+        depth: usize,
+        max_entries: u64,
+        snapshot: &mut Snapshot,
+    ) {
         let mut buffer = vec![MaybeUninit::<u8>::uninit(); 16 << 10];
         let mut reader = RawDir::new(directory, &mut buffer);
         let mut directories = Vec::new();
@@ -123,7 +130,11 @@ impl Workspace {
             let Some(path) = report_path(prefix, name) else { continue };
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => {
-                    let entry = FileEntry { mime: mime_of(&path), size: u64::try_from(stat.st_size).unwrap_or(0), path: path.clone() };
+                    let entry = FileEntry {
+                        mime: mime_of(&path),
+                        size: u64::try_from(stat.st_size).unwrap_or(0),
+                        path: path.clone(),
+                    };
                     snapshot.files.insert(path, (entry, fingerprint(&stat)));
                 }
                 FileType::Directory if name != c"__pycache__" => directories.push((name.to_owned(), path)),
@@ -145,7 +156,8 @@ impl Workspace {
     fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Error> {
         // Without NONBLOCK, opening a FIFO would wait for its other end.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        openat2(&self.root, path, flags, Mode::empty(), beneath()).map_err(|error| file_error(path, &open_reason(error)))
+        openat2(&self.root, path, flags, Mode::empty(), beneath())
+            .map_err(|error| file_error(path, &open_reason(error)))
     }
 
     /// Opens a regular file for reading. Blocks.
@@ -168,7 +180,9 @@ impl Workspace {
         }
         let mut bytes = Vec::new();
         // It may grow while it is read.
-        file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| file_error(Path::new(path), &error.to_string()))?;
+        file.take(limit.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|error| file_error(Path::new(path), &error.to_string()))?;
         if bytes.len() as u64 > limit { Err(too_large()) } else { Ok(bytes) }
     }
 
@@ -255,7 +269,7 @@ fn report_path(prefix: &str, name: &CStr) -> Option<String> {
 }
 
 fn fingerprint(stat: &Stat) -> Fingerprint {
-    (stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec as u64, stat.st_ctime, stat.st_ctime_nsec as u64)
+    (stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec)
 }
 
 fn file_error(path: &Path, reason: &str) -> Error {

@@ -1,4 +1,5 @@
 //! What a sandbox must not see, and what must not be left of it.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;
 
@@ -80,7 +81,19 @@ async fn the_host_follows_no_path_of_the_guest() {
     let workspace = sandbox.workspace();
     let paths: Vec<_> = workspace.files().unwrap().into_iter().map(|file| file.path).collect();
     assert_eq!(paths, ["d/real", "new\nline\u{1b}[31m"]);
-    for path in ["link", "root/etc/passwd", "fifo", "sock", "d", "../workspaces", "/etc/passwd", "d/../../x", "alias/real", "none", ""] {
+    for path in [
+        "link",
+        "root/etc/passwd",
+        "fifo",
+        "sock",
+        "d",
+        "../workspaces",
+        "/etc/passwd",
+        "d/../../x",
+        "alias/real",
+        "none",
+        "",
+    ] {
         let started = Instant::now();
         assert!(workspace.read(path, 1 << 20).is_err(), "{path:?} was read");
         assert!(started.elapsed() < Duration::from_secs(1));
@@ -100,7 +113,9 @@ async fn daemons_end_with_their_sandbox() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
     let marker = format!("{}.5", 86_000 + std::process::id() % 1000);
-    let code = format!("import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '{marker}'], start_new_session=True, stdout=-3, stderr=-3)\nimport time; time.sleep(0.3)\nprint('started')");
+    let code = format!(
+        "import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '{marker}'], start_new_session=True, stdout=-3, stderr=-3)\nimport time; time.sleep(0.3)\nprint('started')"
+    );
     assert_eq!(run(&sandbox, &code).await.stdout, "started\n");
     assert_eq!(processes_with(&marker), 3);
     sandbox.close().await;
@@ -133,7 +148,8 @@ async fn a_warden_that_is_killed_takes_its_sandboxes_along_and_the_next_start_cl
     let instance = only_entry(&data.path().join("run"));
     let groups = std::fs::read_to_string(instance.join("cgroups")).unwrap();
     let warden = warden_of(&instance);
-    rustix::process::kill_process(rustix::process::Pid::from_raw(warden).unwrap(), rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(warden).unwrap(), rustix::process::Signal::KILL)
+        .unwrap();
     let deadline = Instant::now() + Duration::from_secs(5);
     while processes_with(&marker) > 0 {
         assert!(Instant::now() < deadline, "a sandbox outlived its warden");
@@ -157,7 +173,8 @@ fn only_entry(directory: &Path) -> std::path::PathBuf {
 fn warden_of(instance: &Path) -> i32 {
     let log = instance.join("log");
     let holds_log = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/fd/2")).is_ok_and(|target| target == log);
-    let named = |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"aludel-jail"));
+    let named =
+        |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"aludel-jail"));
     let wardens: Vec<i32> = all_pids().filter(holds_log).filter(named).collect();
     let parent = |pid: i32| -> i32 {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -173,7 +190,8 @@ fn all_pids() -> impl Iterator<Item = i32> {
 /// How many processes of the host have this argument.
 fn processes_with(argument: &str) -> usize {
     let has = |pid: &i32| {
-        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.split(|byte| *byte == 0).any(|part| part == argument.as_bytes()))
+        std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.split(|byte| *byte == 0).any(|part| part == argument.as_bytes()))
     };
     all_pids().filter(has).count()
 }

@@ -1,4 +1,5 @@
 //! Cells on a real kernel in a real sandbox.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;
 
@@ -22,7 +23,8 @@ async fn cells_share_state_and_tell_what_they_do() {
     assert_eq!(told.stdout, "awaited\n", "{told:?}");
 
     // C code and child processes write to the descriptors, not to sys.stdout.
-    let told = run(&sandbox, "import os, subprocess\nos.write(1, b'raw ')\nsubprocess.run(['echo', 'child'])\nNone").await;
+    let told =
+        run(&sandbox, "import os, subprocess\nos.write(1, b'raw ')\nsubprocess.run(['echo', 'child'])\nNone").await;
     assert_eq!(told.stdout, "raw child\n");
 
     let told = run(&sandbox, "import pandas as pd\npd.DataFrame({'a': [1]})").await;
@@ -67,10 +69,14 @@ async fn a_chart_is_shown_once_and_its_file_is_reported() {
     let sandbox = sandbox(&scratch.local, limits()).await;
     let code = "import matplotlib.pyplot as plt\nplt.bar(['a', 'b'], [1, 2])\nplt.savefig('chart.png')\nprint('before')\nplt.show()\nprint('after')";
     let told = run(&sandbox, code).await;
-    let images: Vec<_> = told.events.iter().filter_map(|event| match event {
-        Event::Display(bundle) => bundle.image(),
-        _ => None,
-    }).collect();
+    let images: Vec<_> = told
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Display(bundle) => bundle.image(),
+            _ => None,
+        })
+        .collect();
     let [("image/png", png)] = images.as_slice() else { panic!("{} images", images.len()) };
     assert!(png.starts_with(b"\x89PNG\r\n"));
     let [file] = told.finished.files.as_slice() else { panic!("{:?}", told.finished.files) };
@@ -107,7 +113,11 @@ async fn a_large_csv_is_read() {
     let rows: String = (0..45_000).map(|row| format!("{row},2026-01-{:02},{}\n", row % 28 + 1, row % 97)).collect();
     std::fs::write(&source, format!("id,day,amount\n{rows}")).unwrap();
     sandbox.workspace().add("data/big.csv", &source, 1 << 30).unwrap();
-    let told = run(&sandbox, "import pandas as pd\ndf = pd.read_csv('data/big.csv', parse_dates=['day'])\nprint(len(df), df.amount.sum())").await;
+    let told = run(
+        &sandbox,
+        "import pandas as pd\ndf = pd.read_csv('data/big.csv', parse_dates=['day'])\nprint(len(df), df.amount.sum())",
+    )
+    .await;
     let expected: u64 = (0..45_000).map(|row| row % 97).sum();
     assert_eq!(told.stdout, format!("45000 {expected}\n"), "{told:?}");
     // What was there before is not reported as made.

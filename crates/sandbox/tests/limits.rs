@@ -1,4 +1,5 @@
 //! Programs that want too much, and what becomes of them.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;
 
@@ -58,7 +59,8 @@ async fn a_hog_that_evades_the_soft_limit_is_killed_with_the_figures() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
     // Shared memory is no data segment, so only the control group counts it.
-    let told = run(&sandbox, "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1").await;
+    let told =
+        run(&sandbox, "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1").await;
     let Outcome::Limit(LimitHit::Memory { used, limit }) = told.finished.outcome else { panic!("{told:?}") };
     assert!(used > limit / 2, "{used} of {limit}");
     assert_eq!(told.finished.state, State::Lost);
@@ -82,10 +84,18 @@ async fn a_flood_of_output_keeps_its_head_and_tail() {
 async fn a_full_disk_ends_the_cell_and_a_large_file_is_refused() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
-    let told = run(&sandbox, "import time\nfor i in range(100):\n    open(f'f{i}', 'wb').write(bytes(4 << 20))\n    time.sleep(0.05)").await;
+    let told = run(
+        &sandbox,
+        "import time\nfor i in range(100):\n    open(f'f{i}', 'wb').write(bytes(4 << 20))\n    time.sleep(0.05)",
+    )
+    .await;
     let Outcome::Limit(LimitHit::Disk { used, limit }) = told.finished.outcome else { panic!("{told:?}") };
     assert!(used > limit && limit == 64 << 20);
-    let told = run(&sandbox, "import glob, os\nfor f in glob.glob('f*'): os.remove(f)\nopen('sparse', 'wb').truncate(1 << 40)").await;
+    let told = run(
+        &sandbox,
+        "import glob, os\nfor f in glob.glob('f*'): os.remove(f)\nopen('sparse', 'wb').truncate(1 << 40)",
+    )
+    .await;
     let Outcome::Failed(error) = told.finished.outcome else { panic!("{told:?}") };
     assert!(error.value.contains("File too large"), "{error:?}");
     let told = run(&sandbox, "open('/tmp/x', 'wb').write(bytes(100 << 20))").await;
@@ -134,7 +144,10 @@ async fn the_caller_can_interrupt_and_dropping_the_execution_does() {
     assert!(started.elapsed() < Duration::from_secs(5));
 
     // A program that ignores the interrupt is killed after the grace period.
-    let execution = sandbox.execute("while True:\n    try:\n        time.sleep(60)\n    except KeyboardInterrupt:\n        pass").await.unwrap();
+    let execution = sandbox
+        .execute("while True:\n    try:\n        time.sleep(60)\n    except KeyboardInterrupt:\n        pass")
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     execution.interrupter().interrupt();
     let told = listen(execution).await;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use aludel_sandbox::{
-    Death, Event, Execution, FileEntry, Finished, Interrupter, LimitHit, Limits, Local, MimeBundle, MimeData, Outcome, ProgramError,
-    State,
+    Death, Event, Execution, FileEntry, Finished, Interrupter, LimitHit, Limits, Local, MimeBundle, MimeData, Outcome,
+    ProgramError, State,
 };
 use aludel_sandbox::{Sandbox, SandboxSpec, Workspace};
 use tokio::sync::Mutex;
@@ -50,7 +50,10 @@ struct Inner {
 #[derive(Debug)]
 enum Life {
     /// Files, and a sandbox that lives or died since it was last used.
-    Open { workspace: Arc<Workspace>, sandbox: Option<Sandbox> },
+    Open {
+        workspace: Arc<Workspace>,
+        sandbox: Option<Sandbox>,
+    },
     Closed,
 }
 
@@ -153,7 +156,9 @@ impl Session {
             Life::Open { workspace, .. } => Arc::clone(workspace),
             Life::Closed => return Err(self.closed()),
         };
-        tokio::task::spawn_blocking(move || work(&workspace)).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+        tokio::task::spawn_blocking(move || work(&workspace))
+            .await
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
 
     fn closed(&self) -> Error {
@@ -181,5 +186,10 @@ fn copy_whole(source: &mut impl io::Read, to: &Path) -> io::Result<u64> {
 fn new_id() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    format!("ses_{:012x}{:08x}{:04x}", now.as_millis(), std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed) & 0xffff)
+    format!(
+        "ses_{:012x}{:08x}{:04x}",
+        now.as_millis(),
+        std::process::id(),
+        COUNT.fetch_add(1, Ordering::Relaxed) & 0xffff
+    )
 }

@@ -1,9 +1,12 @@
 //! One backend for all tests of a process, and one way to run a cell.
+#![allow(dead_code, unreachable_pub, reason = "every test program uses a part of it")]
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aludel_sandbox::{Event, Execution, Finished, Limits, Local, LocalConfig, Require, Sandbox, SandboxSpec, Template, template};
+use aludel_sandbox::{
+    Event, Execution, Finished, Limits, Local, LocalConfig, Require, Sandbox, SandboxSpec, Template, template,
+};
 
 /// Where tests keep the template; shared by all test programs, so that it is built once.
 pub fn data() -> PathBuf {
@@ -17,7 +20,8 @@ pub fn the_template() -> Template {
 
 /// A backend of the test's own, on a data directory of its own, so that leftovers can be counted.
 pub async fn backend_at(data: &Path, limits: Limits, pool: usize) -> Local {
-    let config = LocalConfig { data: data.to_path_buf(), template: the_template(), limits, pool, require: Require::Default };
+    let config =
+        LocalConfig { data: data.to_path_buf(), template: the_template(), limits, pool, require: Require::Default };
     Local::start(config).await.expect("the local backend starts")
 }
 
