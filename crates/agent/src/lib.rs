@@ -1,1 +1,28 @@
-//! Agent.
+//! The turn loop: a model writes code, the sandbox runs it, the model sees what came out, until it answers.
+//!
+//! This crate knows no HTTP server, no terminal and no files of the host. See `examples/approval.rs` for the whole of it in use.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod approval;
+mod event;
+mod excerpt;
+mod fenced;
+mod flow;
+mod interpreter;
+mod item;
+mod observation;
+mod partial_json;
+mod random;
+mod secret;
+pub mod transcript;
+mod turn;
+pub mod upstream;
+
+pub use agent::{Agent, AgentBuilder, Budgets, Turn, TurnStream};
+pub use approval::{Approval, ApprovalRequest};
+pub use event::{Budget, Ending, Event};
+pub use interpreter::CodeInterpreter;
+pub use item::{Call, Item, Output, Part, text_of};
+pub use observation::{describe_outcome, size};
+pub use secret::Secret;

@@ -1,0 +1,185 @@
+//! The public face: an agent is a model, instructions, tools and budgets; it answers one question at a time.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use tokio_util::sync::CancellationToken;
+
+use crate::event::{Ending, Event};
+use crate::flow::Flow;
+use crate::interpreter::CodeInterpreter;
+use crate::item::Item;
+use crate::turn;
+use crate::upstream::{FunctionTool, Sampling, ToolChoice, Upstream, Usage};
+
+/// A model with a code interpreter. Cheap to clone.
+#[derive(Clone)]
+pub struct Agent(Arc<Parts>);
+
+pub(crate) struct Parts {
+    pub(crate) upstream: Box<dyn Upstream>,
+    pub(crate) instructions: String,
+    pub(crate) interpreter: Option<CodeInterpreter>,
+    pub(crate) client_tools: Vec<FunctionTool>,
+    pub(crate) tool_choice: ToolChoice,
+    pub(crate) sampling: Sampling,
+    pub(crate) budgets: Budgets,
+}
+
+/// Puts an agent together.
+pub struct AgentBuilder(Parts);
+
+/// What one turn may use. Each has its own [`crate::Budget`] ending.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budgets {
+    /// Calls of the model.
+    pub rounds: u32,
+    /// Executions.
+    pub tool_calls: u32,
+    /// Tokens read and written, summed over the rounds.
+    pub tokens: u64,
+    /// Wall clock.
+    pub time: Duration,
+}
+
+impl Default for Budgets {
+    fn default() -> Self {
+        Self { rounds: 30, tool_calls: 50, tokens: 2_000_000, time: Duration::from_secs(1800) }
+    }
+}
+
+/// A finished turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Turn {
+    /// Why it ended.
+    pub ending: Ending,
+    /// The model's last message; empty when there was none.
+    pub answer: String,
+    /// The whole conversation, the earlier part included: what to continue from.
+    pub items: Vec<Item>,
+    /// Tokens of all rounds.
+    pub usage: Usage,
+}
+
+impl Agent {
+    /// Starts to put an agent together.
+    pub fn builder(upstream: impl Upstream + 'static) -> AgentBuilder {
+        AgentBuilder(Parts {
+            upstream: Box::new(upstream),
+            instructions: String::new(),
+            interpreter: None,
+            client_tools: Vec::new(),
+            tool_choice: ToolChoice::Auto,
+            sampling: Sampling::default(),
+            budgets: Budgets::default(),
+        })
+    }
+
+    /// Answers a question.
+    pub async fn run(&self, question: impl Into<String>) -> Turn {
+        self.resume(vec![Item::user(question)]).wait().await
+    }
+
+    /// Answers a question and tells what happens meanwhile.
+    pub fn run_streamed(&self, question: impl Into<String>) -> TurnStream {
+        self.resume(vec![Item::user(question)])
+    }
+
+    /// Goes on with a conversation, whose last item is a user's message or a tool's answer.
+    pub fn resume(&self, items: Vec<Item>) -> TurnStream {
+        let cancel = CancellationToken::new();
+        let (parts, token) = (Arc::clone(&self.0), cancel.clone());
+        TurnStream { flow: Flow::new(|sink| turn::drive(parts, items, sink, token)), cancel }
+    }
+}
+
+impl AgentBuilder {
+    /// The system prompt.
+    #[must_use]
+    pub fn instructions(mut self, text: impl Into<String>) -> Self {
+        self.0.instructions = text.into();
+        self
+    }
+
+    /// Lets the model run programs.
+    #[must_use]
+    pub fn code_interpreter(mut self, interpreter: CodeInterpreter) -> Self {
+        self.0.interpreter = Some(interpreter);
+        self
+    }
+
+    /// A function that the caller carries out: a call of it ends the turn with [`Ending::ClientTools`].
+    #[must_use]
+    pub fn client_tool(mut self, tool: FunctionTool) -> Self {
+        self.0.client_tools.push(tool);
+        self
+    }
+
+    /// Which tool the model must call in the first round; the later ones are its own choice.
+    #[must_use]
+    pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
+        self.0.tool_choice = choice;
+        self
+    }
+
+    /// How the model chooses its words.
+    #[must_use]
+    pub fn sampling(mut self, sampling: Sampling) -> Self {
+        self.0.sampling = sampling;
+        self
+    }
+
+    /// What one turn may use.
+    #[must_use]
+    pub fn budgets(mut self, budgets: Budgets) -> Self {
+        self.0.budgets = budgets;
+        self
+    }
+
+    /// The agent.
+    pub fn build(self) -> Agent {
+        Agent(Arc::new(self.0))
+    }
+}
+
+/// A turn that is going on: a stream of its events. It advances only while it is polled; dropping it interrupts the program and ends the
+/// request to the model.
+pub struct TurnStream {
+    flow: Flow<Event, Turn>,
+    cancel: CancellationToken,
+}
+
+impl TurnStream {
+    /// A handle that cancels the turn. The stream then goes on until the program has ended and says [`Ending::Cancelled`].
+    pub fn canceller(&self) -> CancellationToken {
+        self.cancel.clone()
+    }
+
+    /// The finished turn; `None` before the stream's end, and the second time.
+    pub fn turn(&mut self) -> Option<Turn> {
+        self.flow.output()
+    }
+
+    /// Reads to the end and returns the finished turn.
+    pub async fn wait(mut self) -> Turn {
+        while self.next().await.is_some() {}
+        match self.turn() {
+            Some(turn) => turn,
+            // The flow has an output when it ends, unless it was taken, which only `turn` does.
+            None => {
+                Turn { ending: Ending::Cancelled, answer: String::new(), items: Vec::new(), usage: Usage::default() }
+            }
+        }
+    }
+}
+
+impl Stream for TurnStream {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.flow.poll_next_unpin(context)
+    }
+}

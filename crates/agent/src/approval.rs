@@ -1,0 +1,59 @@
+//! Asking before a program runs. A seat belt for honest mistakes; the sandbox is the boundary.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovalRequest {
+    /// Which call of the tool.
+    pub call_id: String,
+    /// The program. If it is approved, exactly this is run.
+    pub code: String,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Approval {
+    /// Run it.
+    Allow,
+    /// Run it and all others of this turn.
+    AllowAll,
+    /// Do not; the model is told why, and may try something else.
+    Deny {
+        /// Why.
+        reason: String,
+    },
+}
+
+type Callback = dyn Fn(ApprovalRequest) -> BoxFuture<'static, Approval> + Send + Sync;
+
+/// Who is asked.
+#[derive(Clone, Default)]
+pub(crate) enum Approver {
+    /// Nobody: everything runs.
+    #[default]
+    Nobody,
+    /// A function of the caller's.
+    Callback(Arc<Callback>),
+}
+
+impl Approver {
+    pub(crate) fn callback<F, R>(ask: F) -> Self
+    where
+        F: Fn(ApprovalRequest) -> R + Send + Sync + 'static,
+        R: Future<Output = Approval> + Send + 'static,
+    {
+        Self::Callback(Arc::new(move |request| Box::pin(ask(request))))
+    }
+}
+
+impl std::fmt::Debug for Approver {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Nobody => "Nobody",
+            Self::Callback(_) => "Callback",
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! What a turn tells while it goes on. A closed set: whatever can happen is one of these.
+
+use std::time::Duration;
+
+use aludel_session::Event as ExecutionEvent;
+
+use crate::item::Call;
+use crate::upstream::{UpstreamError, Usage};
+
+/// Something that happened in a turn. [`Event::Finished`] comes exactly once and last.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The model is asked, for the `number`th time in this turn, counted from 1.
+    RoundStarted {
+        /// Which round.
+        number: u32,
+    },
+    /// The upstream is busy and is asked again after a wait.
+    Retrying {
+        /// How long the wait is.
+        wait: Duration,
+        /// Why, in words.
+        reason: String,
+    },
+    /// The model writes.
+    Text(String),
+    /// The model thinks aloud.
+    Reasoning(String),
+    /// The model starts to write a program.
+    CodeStarted {
+        /// Which call of the tool.
+        call_id: String,
+    },
+    /// The model goes on writing it.
+    CodeDelta {
+        /// Which call.
+        call_id: String,
+        /// The next characters of the program.
+        text: String,
+    },
+    /// The program is complete; this is exactly what will be run.
+    CodeFinished {
+        /// Which call.
+        call_id: String,
+        /// The program.
+        code: String,
+    },
+    /// A person or a rule is asked whether the program may run.
+    ApprovalRequested {
+        /// Which call.
+        call_id: String,
+    },
+    /// The answer: `None` when it may, the reason when not.
+    ApprovalDecided {
+        /// Which call.
+        call_id: String,
+        /// Why it may not.
+        denied: Option<String>,
+    },
+    /// The running program tells something; its last event is the execution's own `Finished`.
+    Execution {
+        /// Which call.
+        call_id: String,
+        /// What it tells.
+        event: ExecutionEvent,
+    },
+    /// A call that could not be carried out as it was written; the model is told why.
+    CallRejected {
+        /// Which call.
+        call_id: String,
+        /// Why.
+        reason: String,
+    },
+    /// What the model gets to see of an execution, or of a call that was denied or rejected.
+    Observation {
+        /// Which call.
+        call_id: String,
+        /// The text; images are not repeated here.
+        text: String,
+    },
+    /// Tokens of one round.
+    Usage(Usage),
+    /// The end.
+    Finished(Ending),
+}
+
+/// Why a turn ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ending {
+    /// The model answered.
+    Answered,
+    /// The model declines.
+    Refused,
+    /// The answer was cut off by the upstream: its limit of tokens, or its filter.
+    CutOff {
+        /// By which.
+        reason: &'static str,
+    },
+    /// A budget is used up. What was made so far is kept.
+    Budget(Budget),
+    /// The model called tools of the caller's, who answers them in the next turn.
+    ClientTools(Vec<Call>),
+    /// The upstream failed. What was made so far is kept.
+    Upstream(UpstreamError),
+    /// The sandbox failed: our fault or the host's.
+    Sandbox(String),
+    /// The caller cancelled.
+    Cancelled,
+}
+
+/// Which budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Budget {
+    /// Calls of the model.
+    Rounds(u32),
+    /// Executions.
+    ToolCalls(u32),
+    /// Tokens read and written.
+    Tokens(u64),
+    /// Wall clock.
+    Time(Duration),
+}
+
+impl std::fmt::Display for Budget {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Rounds(count) => write!(formatter, "{count} rounds with the model"),
+            Self::ToolCalls(count) => write!(formatter, "{count} programs"),
+            Self::Tokens(count) => write!(formatter, "{count} tokens"),
+            Self::Time(time) => write!(formatter, "{} s", time.as_secs_f64()),
+        }
+    }
+}

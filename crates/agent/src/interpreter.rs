@@ -1,0 +1,145 @@
+//! The tool that runs Python.
+
+use std::fmt::Write as _;
+
+use aludel_session::{FileEntry, Session};
+
+use crate::approval::{Approval, ApprovalRequest, Approver};
+use crate::excerpt;
+use crate::observation::size;
+use crate::upstream::FunctionTool;
+
+/// The name under which models know it.
+pub(crate) const NAME: &str = "python";
+/// Files that the description names.
+const MAX_FILES: usize = 40;
+/// The longest program, bytes.
+const MAX_CODE: usize = 1 << 20;
+
+/// A tool that runs the programs a model writes, in a session.
+#[derive(Debug, Clone)]
+pub struct CodeInterpreter {
+    session: Session,
+    packages: Vec<String>,
+    approver: Approver,
+}
+
+impl CodeInterpreter {
+    /// Runs programs in this session, without asking.
+    pub fn new(session: Session) -> Self {
+        Self { session, packages: Vec::new(), approver: Approver::Nobody }
+    }
+
+    /// Tells the model what is installed.
+    #[must_use]
+    pub fn packages<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.packages = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Asks before each program. The callback may take its time: the wall clock budget of the turn goes on meanwhile.
+    #[must_use]
+    pub fn approve<F, R>(mut self, ask: F) -> Self
+    where
+        F: Fn(ApprovalRequest) -> R + Send + Sync + 'static,
+        R: Future<Output = Approval> + Send + 'static,
+    {
+        self.approver = Approver::callback(ask);
+        self
+    }
+
+    /// Where the programs run.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(crate) fn approver(&self) -> &Approver {
+        &self.approver
+    }
+
+    /// The tool as it is offered to the model now.
+    pub(crate) async fn tool(&self) -> FunctionTool {
+        let files = self.session.files().await.unwrap_or_default();
+        FunctionTool {
+            name: NAME.to_owned(),
+            description: self.description(&files),
+            parameters: serde_json::json!({
+                "type": "object",
+                "properties": { "code": { "type": "string", "description": "The Python program to run." } },
+                "required": ["code"],
+                "additionalProperties": false,
+            }),
+        }
+    }
+
+    fn description(&self, files: &[FileEntry]) -> String {
+        let limits = self.session.limits();
+        let mut text = format!(
+            "Runs Python in a stateful notebook: variables persist between calls, top-level await works, the last expression's value is shown. \
+             The working directory is /mnt/data: the user's files are there, and what you save there is given to the user; refer to it as \
+             [name](sandbox:/mnt/data/name). Show charts with plt.show() and save what the user should keep. There is no network. One call \
+             may take {} s and all together {} of memory.",
+            limits.timeout.as_secs(),
+            size(limits.memory),
+        );
+        if !self.packages.is_empty() {
+            let _ = write!(text, " Installed: {}.", self.packages.join(", "));
+        }
+        if files.is_empty() {
+            text.push_str(" There are no files yet.");
+        } else {
+            text.push_str(" Files now: ");
+            let names: Vec<_> = files
+                .iter()
+                .take(MAX_FILES)
+                .map(|file| format!("/mnt/data/{} ({})", excerpt::line(&file.path, 200), size(file.size)))
+                .collect();
+            text.push_str(&names.join(", "));
+            if files.len() > MAX_FILES {
+                let _ = write!(text, " and {} more", files.len() - MAX_FILES);
+            }
+            text.push('.');
+        }
+        text
+    }
+}
+
+/// The program in a call's arguments, or what is wrong with them in words that help the model to do better.
+pub(crate) fn code_of(arguments: &str) -> Result<String, String> {
+    let value: serde_json::Value = serde_json::from_str(arguments).map_err(|error| {
+        format!("The arguments are not valid JSON ({error}). Call {NAME} with {{\"code\": \"…\"}}.")
+    })?;
+    let code = match &value {
+        serde_json::Value::Object(fields) => fields.get("code").and_then(serde_json::Value::as_str),
+        // Some models send the program as it is.
+        serde_json::Value::String(code) => Some(code.as_str()),
+        _ => None,
+    };
+    match code {
+        Some(code) if code.len() > MAX_CODE => {
+            Err(format!("The program has {} bytes; at most {MAX_CODE} are allowed.", code.len()))
+        }
+        Some(code) if !code.trim().is_empty() => Ok(code.to_owned()),
+        Some(_) => Err("The program is empty.".to_owned()),
+        None => Err(format!("The arguments have no string `code`. Call {NAME} with {{\"code\": \"…\"}}.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_the_arguments_is_said() {
+        assert_eq!(code_of(r#"{"code": "1"}"#).as_deref(), Ok("1"));
+        assert_eq!(code_of(r#""1""#).as_deref(), Ok("1"));
+        for (arguments, words) in [
+            ("{", "not valid JSON"),
+            ("{}", "no string `code`"),
+            (r#"{"code": 1}"#, "no string"),
+            (r#"{"code": " "}"#, "empty"),
+        ] {
+            assert!(code_of(arguments).unwrap_err().contains(words), "{arguments}");
+        }
+    }
+}

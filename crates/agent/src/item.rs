@@ -1,0 +1,78 @@
+//! What a conversation consists of, whatever protocol it came in by or goes out by.
+
+use std::sync::Arc;
+
+/// One entry of a conversation, in order. Instructions (the system prompt) are not an item: they belong to the agent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item {
+    /// What the user said.
+    User(Vec<Part>),
+    /// What the model said.
+    Assistant(String),
+    /// What the model thought aloud before it spoke or called.
+    Reasoning(String),
+    /// A tool that the model called.
+    Call(Call),
+    /// What the tool answered. Every call has exactly one, somewhere after it.
+    Output(Output),
+}
+
+/// A piece of a message or of a tool's answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Part {
+    /// Text.
+    Text(String),
+    /// An image, as bytes.
+    Image {
+        /// `image/png` or another image type.
+        mime: String,
+        /// The encoded image.
+        data: Arc<[u8]>,
+    },
+    /// An image that the upstream fetches itself.
+    ImageUrl(String),
+}
+
+/// A tool that the model called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Pairs the call with its output. Made by the upstream, or by us when it gave none.
+    pub id: String,
+    /// The tool's name as the model wrote it.
+    pub name: String,
+    /// The arguments: always valid JSON. What the model sent malformed is wrapped, so that the upstream can read its own history.
+    pub arguments: String,
+}
+
+/// What a tool answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Output {
+    /// The [`Call::id`] that this answers.
+    pub call_id: String,
+    /// The answer.
+    pub parts: Vec<Part>,
+}
+
+impl Item {
+    /// A user's message of plain text.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::User(vec![Part::Text(text.into())])
+    }
+
+    /// A tool's answer of plain text.
+    pub fn output(call_id: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::Output(Output { call_id: call_id.into(), parts: vec![Part::Text(text.into())] })
+    }
+}
+
+/// The text of all text parts, one after another on lines of their own.
+pub fn text_of(parts: &[Part]) -> String {
+    let texts: Vec<&str> = parts
+        .iter()
+        .filter_map(|part| match part {
+            Part::Text(text) => Some(text.as_str()),
+            Part::Image { .. } | Part::ImageUrl(_) => None,
+        })
+        .collect();
+    texts.join("\n")
+}

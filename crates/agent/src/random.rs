@@ -1,0 +1,14 @@
+//! Numbers that cannot be guessed from outside.
+
+use std::hash::{BuildHasher, RandomState};
+
+/// A random number. `RandomState` is keyed by the operating system and its hash is a keyed one, which is enough for nonces and jitter
+/// and saves a dependency; nothing secret is made of it.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
+
+/// A word of sixteen random letters and digits.
+pub(crate) fn word() -> String {
+    format!("{:016x}", random())
+}

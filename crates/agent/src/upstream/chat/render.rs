@@ -1,0 +1,150 @@
+//! From our conversation to the messages of Chat Completions.
+
+use aludel_wire::chat::{
+    Call, CalledFunction, Content, ContentPart, Function, Message, Request, StreamOptions, Tool, ToolChoice,
+    ToolChoiceMode,
+};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use crate::item::{Item, Part, text_of};
+use crate::upstream;
+
+/// The body of a request.
+pub(super) fn request(model: &str, request: &upstream::Request, vision: bool) -> Request {
+    let tools: Vec<Tool> = request
+        .tools
+        .iter()
+        .map(|tool| {
+            Tool::function(Function {
+                name: tool.name.clone(),
+                description: Some(tool.description.clone()),
+                parameters: Some(tool.parameters.clone()),
+                strict: None,
+            })
+        })
+        .collect();
+    let tool_choice = match &request.tool_choice {
+        // Auto is what an upstream does anyway, and some refuse the word.
+        upstream::ToolChoice::Auto => None,
+        upstream::ToolChoice::None => Some(ToolChoice::Mode(ToolChoiceMode::None)),
+        upstream::ToolChoice::Required => Some(ToolChoice::Mode(ToolChoiceMode::Required)),
+        upstream::ToolChoice::Named(name) => Some(ToolChoice::named(name.clone())),
+    };
+    Request {
+        model: model.to_owned(),
+        messages: messages(&request.instructions, &request.items, vision),
+        tool_choice: tool_choice.filter(|_| !tools.is_empty()),
+        tools: (!tools.is_empty()).then_some(tools),
+        parallel_tool_calls: None,
+        stream: Some(true),
+        stream_options: Some(StreamOptions { include_usage: true }),
+        temperature: request.sampling.temperature,
+        top_p: request.sampling.top_p,
+        max_tokens: request.sampling.max_output_tokens,
+        max_completion_tokens: None,
+        reasoning_effort: request.sampling.reasoning_effort.clone(),
+    }
+}
+
+fn messages(instructions: &str, items: &[Item], vision: bool) -> Vec<Message> {
+    let mut messages = Vec::with_capacity(items.len() + 1);
+    if !instructions.is_empty() {
+        messages.push(Message::System { content: Content::Text(instructions.to_owned()) });
+    }
+    // A tool's message takes text only, and all answers must follow their calls without anything between: images come after the last.
+    let mut images: Vec<ContentPart> = Vec::new();
+    for item in items {
+        if !matches!(item, Item::Output(_)) {
+            flush_images(&mut messages, &mut images);
+        }
+        match item {
+            Item::User(parts) => messages.push(Message::User { content: content(parts, vision) }),
+            Item::Assistant(text) => messages.push(assistant(Some(Content::Text(text.clone())))),
+            Item::Reasoning(_) => {}
+            Item::Call(call) => add_call(&mut messages, call),
+            Item::Output(output) => {
+                let content = Content::Text(text_of(&output.parts));
+                messages.push(Message::Tool { content, tool_call_id: output.call_id.clone() });
+                if vision {
+                    images.extend(output.parts.iter().filter_map(image));
+                }
+            }
+        }
+    }
+    flush_images(&mut messages, &mut images);
+    messages
+}
+
+fn assistant(content: Option<Content>) -> Message {
+    Message::Assistant { content, tool_calls: None, refusal: None, reasoning_content: None }
+}
+
+/// Calls belong to the assistant's message before them.
+fn add_call(messages: &mut Vec<Message>, call: &crate::item::Call) {
+    if !matches!(messages.last(), Some(Message::Assistant { .. })) {
+        messages.push(assistant(None));
+    }
+    if let Some(Message::Assistant { tool_calls, .. }) = messages.last_mut() {
+        tool_calls.get_or_insert_default().push(Call {
+            id: call.id.clone(),
+            kind: "function".to_owned(),
+            function: CalledFunction { name: call.name.clone(), arguments: call.arguments.clone() },
+        });
+    }
+}
+
+fn flush_images(messages: &mut Vec<Message>, images: &mut Vec<ContentPart>) {
+    if !images.is_empty() {
+        let mut parts = vec![ContentPart::text("Images that the program displayed:")];
+        parts.append(images);
+        messages.push(Message::User { content: Content::Parts(parts) });
+    }
+}
+
+fn content(parts: &[Part], vision: bool) -> Content {
+    if !vision || parts.iter().all(|part| matches!(part, Part::Text(_))) {
+        return Content::Text(text_of(parts));
+    }
+    let part = |part: &Part| match part {
+        Part::Text(text) => Some(ContentPart::text(text.clone())),
+        other => image(other),
+    };
+    Content::Parts(parts.iter().filter_map(part).collect())
+}
+
+fn image(part: &Part) -> Option<ContentPart> {
+    match part {
+        Part::Text(_) => None,
+        Part::Image { mime, data } => {
+            Some(ContentPart::image(format!("data:{mime};base64,{}", BASE64_STANDARD.encode(data))))
+        }
+        Part::ImageUrl(url) => Some(ContentPart::image(url.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_join_their_message_and_images_follow_the_last_answer() {
+        let call =
+            |id: &str| Item::Call(crate::item::Call { id: id.into(), name: "python".into(), arguments: "{}".into() });
+        let output = |id: &str| {
+            let image = Part::Image { mime: "image/png".into(), data: vec![1].into() };
+            Item::Output(crate::item::Output { call_id: id.into(), parts: vec![Part::Text("done".into()), image] })
+        };
+        let items =
+            [Item::user("q"), Item::Assistant("let me see".into()), call("a"), call("b"), output("a"), output("b")];
+        let json = |vision| {
+            let roles: Vec<String> = messages("be brief", &items, vision)
+                .iter()
+                .map(|message| serde_json::to_value(message).unwrap()["role"].as_str().unwrap().to_owned())
+                .collect();
+            roles.join(" ")
+        };
+        assert_eq!(json(true), "system user assistant tool tool user");
+        assert_eq!(json(false), "system user assistant tool tool");
+    }
+}

@@ -1,0 +1,165 @@
+//! Why a model could not be asked, in words that say what to do about it.
+
+use std::time::Duration;
+
+/// Why a call of an upstream failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UpstreamError {
+    /// 401 or 403.
+    #[error("{endpoint} refused the key ({status}): {detail}. Check {key}")]
+    Unauthorized {
+        /// Who answered.
+        endpoint: String,
+        /// The HTTP status.
+        status: u16,
+        /// Which key was sent: where it came from, never its value.
+        key: String,
+        /// What the upstream said.
+        detail: String,
+    },
+    /// 404: no such model, or no such path.
+    #[error(
+        "{endpoint} answered 404: {detail}. Check the model's name (`{model}`) and that the url is the one ending in /v1"
+    )]
+    NotFound {
+        /// Who answered.
+        endpoint: String,
+        /// The model that was asked for.
+        model: String,
+        /// What the upstream said.
+        detail: String,
+    },
+    /// 429, after the retries.
+    #[error("{endpoint} is over its rate limit or quota (429): {detail}. {}", wait_advice(*retry_after))]
+    RateLimited {
+        /// Who answered.
+        endpoint: String,
+        /// How long it asks to wait.
+        retry_after: Option<Duration>,
+        /// What the upstream said.
+        detail: String,
+    },
+    /// Any other status from 300 to 499: the request will not do.
+    #[error("{endpoint} rejected the request ({status}): {detail}")]
+    Rejected {
+        /// Who answered.
+        endpoint: String,
+        /// The HTTP status.
+        status: u16,
+        /// What the upstream said.
+        detail: String,
+    },
+    /// 5xx, after the retries.
+    #[error("{endpoint} failed ({status}): {detail}. This is the upstream's own fault; try again later")]
+    Server {
+        /// Who answered.
+        endpoint: String,
+        /// The HTTP status.
+        status: u16,
+        /// What the upstream said.
+        detail: String,
+    },
+    /// No connection could be made.
+    #[error("cannot reach {endpoint}: {cause} ({detail}). {}", cause.advice())]
+    Unreachable {
+        /// Who was called.
+        endpoint: String,
+        /// At which step it failed.
+        cause: Unreachable,
+        /// What the system said.
+        detail: String,
+    },
+    /// The connection ended in the middle of an answer.
+    #[error(
+        "{endpoint} ended the connection in the middle of its answer ({detail}). Try again; if it repeats, look at the upstream's log or at a proxy's timeout in between"
+    )]
+    Dropped {
+        /// Who was answering.
+        endpoint: String,
+        /// What was seen.
+        detail: String,
+    },
+    /// The answer is not of the protocol.
+    #[error(
+        "{endpoint} does not answer like a Chat Completions API: {detail}. It sent: {excerpt}. Check that the url is the one ending in /v1"
+    )]
+    NotUnderstood {
+        /// Who answered.
+        endpoint: String,
+        /// What is wrong with it.
+        detail: String,
+        /// The beginning of it, on one line.
+        excerpt: String,
+    },
+    /// The upstream reported an error in its answer.
+    #[error("{endpoint} reported an error while answering: {detail}")]
+    Reported {
+        /// Who answered.
+        endpoint: String,
+        /// What the upstream said.
+        detail: String,
+    },
+    /// Nothing came for too long.
+    #[error("{endpoint} sent nothing for {} s. The model may be overloaded or too slow; raise the idle timeout if that is normal for it", after.as_secs_f64())]
+    Idle {
+        /// Who was called.
+        endpoint: String,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The answer exceeds a bound.
+    #[error("{endpoint} sent too much: {what}, more than {limit}. The rest was not read")]
+    TooLarge {
+        /// Who answered.
+        endpoint: String,
+        /// What is too large.
+        what: &'static str,
+        /// The bound, bytes or a count.
+        limit: u64,
+    },
+}
+
+/// At which step no connection came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreachable {
+    /// The name has no address.
+    Dns,
+    /// Nobody listens there.
+    Refused,
+    /// The certificate or the handshake failed.
+    Tls,
+    /// No answer to the attempt.
+    Timeout,
+    /// Anything else on the way.
+    Route,
+}
+
+impl Unreachable {
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Dns => "Check the host name in the url and this machine's DNS",
+            Self::Refused => "Check that the upstream is running and the port in the url",
+            Self::Tls => "Check https or http in the url, and that this machine trusts the certificate",
+            Self::Timeout | Self::Route => "Check the url, the network and any proxy or firewall in between",
+        }
+    }
+}
+
+impl std::fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Dns => "its name cannot be resolved",
+            Self::Refused => "the connection was refused",
+            Self::Tls => "no trusted connection could be made",
+            Self::Timeout => "the connection attempt timed out",
+            Self::Route => "there is no way to it",
+        })
+    }
+}
+
+fn wait_advice(retry_after: Option<Duration>) -> String {
+    match retry_after {
+        Some(wait) => format!("It asks to wait {} s", wait.as_secs_f64().ceil()),
+        None => "Wait, or check the account's quota".to_owned(),
+    }
+}

@@ -1,0 +1,187 @@
+//! Language models behind an API: one call in, a stream of deltas out.
+//!
+//! An upstream knows nothing of sandboxes, budgets or rounds. It turns a [`Request`] into its own protocol, and what comes back into
+//! [`Delta`]s, bounded and checked; the loop does the rest.
+
+pub mod chat;
+
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+
+use crate::item::Item;
+
+pub use error::{Unreachable, UpstreamError};
+
+mod error;
+
+/// A language model that can be called.
+pub trait Upstream: Send + Sync {
+    /// The model's name, as it is shown to people.
+    fn name(&self) -> &str;
+
+    /// What the model takes beyond text. Does not change during the upstream's life.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Calls the model once.
+    ///
+    /// The stream ends after [`Delta::Finished`], or after the first error. Nothing happens before it is polled, and dropping it ends
+    /// the request. Time and size are bounded by the upstream itself; the caller bounds the number of calls.
+    fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>>;
+}
+
+impl<U: Upstream + ?Sized> Upstream for std::sync::Arc<U> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+        (**self).call(request)
+    }
+}
+
+/// What a model takes beyond text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Whether it can call functions. When it cannot, the loop asks for code in a fenced block, and the upstream sees text only.
+    pub function_calling: bool,
+    /// Whether it takes images.
+    pub vision: bool,
+}
+
+/// One call of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// The system prompt. May be empty.
+    pub instructions: String,
+    /// The conversation so far, oldest first. Its last item is a user's message or a tool's output.
+    pub items: Vec<Item>,
+    /// The tools that may be called.
+    pub tools: Vec<FunctionTool>,
+    /// Which of them the model must or must not call.
+    pub tool_choice: ToolChoice,
+    /// How the model chooses its words.
+    pub sampling: Sampling,
+}
+
+/// A function that a model can call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FunctionTool {
+    /// Its name.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// A JSON Schema of its one argument, an object.
+    pub parameters: serde_json::Value,
+}
+
+/// Which tool the model calls.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// No tool: the model answers.
+    None,
+    /// Some tool.
+    Required,
+    /// The tool of this name.
+    Named(String),
+}
+
+/// How the model chooses its words. What is `None` is left to the upstream.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Sampling {
+    /// Randomness.
+    pub temperature: Option<f64>,
+    /// Nucleus sampling.
+    pub top_p: Option<f64>,
+    /// The most tokens of one answer.
+    pub max_output_tokens: Option<u32>,
+    /// How much a reasoning model thinks, in the upstream's own words.
+    pub reasoning_effort: Option<String>,
+}
+
+/// A piece of the model's answer.
+///
+/// Calls are numbered from 0 in the order in which they start; a call's arguments come after its start, in one fragment or in many.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Delta {
+    /// Nothing has been answered yet and the call is made again after a wait, because the upstream is busy or broken.
+    Retrying {
+        /// How long the wait is.
+        wait: Duration,
+        /// Why, in words.
+        reason: String,
+    },
+    /// Text of the answer.
+    Text(String),
+    /// Thoughts that precede the answer.
+    Reasoning(String),
+    /// The model declines to answer, and says so in this text.
+    Refusal(String),
+    /// A call of a tool starts.
+    CallStarted {
+        /// Which call.
+        index: usize,
+        /// The upstream's id of it; empty if it gave none.
+        id: String,
+        /// The name of the tool, as the model wrote it.
+        name: String,
+    },
+    /// A fragment of a call's arguments, which together are JSON text.
+    CallArguments {
+        /// Which call.
+        index: usize,
+        /// The next characters.
+        fragment: String,
+    },
+    /// What the call cost so far; the last one counts.
+    Usage(Usage),
+    /// The end of the answer; nothing comes after it.
+    Finished(FinishReason),
+}
+
+/// Tokens that were used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Tokens that the model read.
+    pub input: u64,
+    /// Of these, tokens that the upstream had cached.
+    pub cached: u64,
+    /// Tokens that the model wrote, thoughts included.
+    pub output: u64,
+    /// Of these, tokens of thoughts.
+    pub reasoning: u64,
+}
+
+impl Usage {
+    /// Tokens read and written.
+    pub fn total(&self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.input = self.input.saturating_add(other.input);
+        self.cached = self.cached.saturating_add(other.cached);
+        self.output = self.output.saturating_add(other.output);
+        self.reasoning = self.reasoning.saturating_add(other.reasoning);
+    }
+}
+
+/// Why a model stopped writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// It was done, or waits for the answers of the tools it called.
+    Stop,
+    /// Its limit of tokens for one answer.
+    Length,
+    /// The upstream's filter withheld the rest.
+    ContentFilter,
+}

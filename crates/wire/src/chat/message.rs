@@ -1,0 +1,149 @@
+//! The messages of a request.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One message of the conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+pub enum Message {
+    /// Instructions.
+    System {
+        /// The text.
+        content: Content,
+    },
+    /// Instructions, under the name that newer models use.
+    Developer {
+        /// The text.
+        content: Content,
+    },
+    /// What the user said.
+    User {
+        /// Text and images.
+        content: Content,
+    },
+    /// What the model said and called.
+    Assistant {
+        /// Its text. `None` when it only called.
+        #[serde(default)]
+        content: Option<Content>,
+        /// What it called.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tool_calls: Option<Vec<Call>>,
+        /// What it declined with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        refusal: Option<String>,
+        /// What it thought, with servers that show it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reasoning_content: Option<String>,
+    },
+    /// What a tool answered.
+    Tool {
+        /// The answer.
+        content: Content,
+        /// The call that this answers.
+        tool_call_id: String,
+    },
+}
+
+/// The content of a message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Content {
+    /// Plain text.
+    Text(String),
+    /// Text and other things.
+    Parts(Vec<ContentPart>),
+}
+
+impl Content {
+    /// The text of all text parts together.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Parts(parts) => parts
+                .iter()
+                .filter_map(|part| match part {
+                    ContentPart::Known(KnownPart::Text { text }) => Some(text.as_str()),
+                    ContentPart::Known(KnownPart::ImageUrl { .. }) | ContentPart::Other(_) => None,
+                })
+                .collect(),
+        }
+    }
+}
+
+/// One part of a message's content.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ContentPart {
+    /// A kind that we know.
+    Known(KnownPart),
+    /// A kind that we do not know.
+    Other(Value),
+}
+
+/// The kinds of parts that we know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum KnownPart {
+    /// Text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// An image.
+    ImageUrl {
+        /// Where it is.
+        image_url: ImageUrl,
+    },
+}
+
+impl ContentPart {
+    /// A text part.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Known(KnownPart::Text { text: text.into() })
+    }
+
+    /// An image part of an `https:` or `data:` URL.
+    pub fn image(url: impl Into<String>) -> Self {
+        Self::Known(KnownPart::ImageUrl { image_url: ImageUrl { url: url.into(), detail: None } })
+    }
+}
+
+/// Where an image is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ImageUrl {
+    /// An `https:` or `data:` URL.
+    pub url: String,
+    /// `low`, `high` or `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+/// A call of a tool, whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// Pairs the call with its answer. Some servers leave it out.
+    #[serde(default)]
+    pub id: String,
+    /// Always `function`, here.
+    #[serde(rename = "type", default = "function")]
+    pub kind: String,
+    /// What is called.
+    pub function: CalledFunction,
+}
+
+/// What a call calls.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CalledFunction {
+    /// The function's name.
+    #[serde(default)]
+    pub name: String,
+    /// The arguments as JSON text. Some servers send the object itself; it is turned into text.
+    #[serde(default, deserialize_with = "super::response::arguments")]
+    pub arguments: String,
+}
+
+fn function() -> String {
+    "function".to_owned()
+}
