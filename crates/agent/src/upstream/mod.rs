@@ -4,6 +4,7 @@
 //! [`Delta`]s, bounded and checked; the loop does the rest.
 
 pub mod chat;
+pub mod demo;
 
 use std::time::Duration;
 
