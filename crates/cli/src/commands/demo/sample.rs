@@ -21,18 +21,54 @@ const STAGES: [(&str, f64); 4] = [("view", 1.0), ("cart", 0.41), ("checkout", 0.
 
 /// Products and prices, the most wanted first.
 const PRODUCTS: [(&str, f64); 48] = [
-    ("Trail Running Shoes", 129.0), ("Insulated Water Bottle", 34.5), ("Down Jacket", 249.0), ("Wireless Earbuds", 89.0),
-    ("Merino Base Layer", 79.0), ("Hiking Backpack 45L", 189.0), ("Fitness Tracker", 149.0), ("Yoga Mat", 45.0),
-    ("Road Bike Helmet", 99.0), ("Camping Tent 3P", 399.0), ("Sleeping Bag", 159.0), ("Headlamp", 49.0),
-    ("Trekking Poles", 85.0), ("GPS Watch", 449.0), ("Rain Shell", 139.0), ("Climbing Harness", 75.0),
-    ("Cycling Jersey", 69.0), ("Dry Bag 20L", 29.0), ("Camp Stove", 64.0), ("Resistance Bands", 24.0),
-    ("Ski Goggles", 119.0), ("Thermal Gloves", 39.0), ("Snowshoes", 179.0), ("Carbon Road Bike", 2390.0),
-    ("Kettlebell 16kg", 59.0), ("Foam Roller", 27.0), ("Bike Lock", 54.0), ("Travel Pillow", 19.5),
-    ("Water Filter", 44.0), ("Wool Socks 3-Pack", 32.0), ("Bouldering Shoes", 115.0), ("Swim Goggles", 22.0),
-    ("Paddle Board", 590.0), ("Hammock", 65.0), ("Cooler Box", 98.0), ("Folding Chair", 47.0),
-    ("First Aid Kit", 36.0), ("Multi-Tool", 72.0), ("Bike Pump", 31.0), ("Sun Hat", 28.0),
-    ("Compass", 21.0), ("Gaiters", 42.0), ("Ice Axe", 109.0), ("Avalanche Beacon", 329.0),
-    ("Solar Charger", 88.0), ("Fishing Rod", 77.0), ("Jump Rope", 15.0), ("Balance Board", 69.5),
+    ("Trail Running Shoes", 129.0),
+    ("Insulated Water Bottle", 34.5),
+    ("Down Jacket", 249.0),
+    ("Wireless Earbuds", 89.0),
+    ("Merino Base Layer", 79.0),
+    ("Hiking Backpack 45L", 189.0),
+    ("Fitness Tracker", 149.0),
+    ("Yoga Mat", 45.0),
+    ("Road Bike Helmet", 99.0),
+    ("Camping Tent 3P", 399.0),
+    ("Sleeping Bag", 159.0),
+    ("Headlamp", 49.0),
+    ("Trekking Poles", 85.0),
+    ("GPS Watch", 449.0),
+    ("Rain Shell", 139.0),
+    ("Climbing Harness", 75.0),
+    ("Cycling Jersey", 69.0),
+    ("Dry Bag 20L", 29.0),
+    ("Camp Stove", 64.0),
+    ("Resistance Bands", 24.0),
+    ("Ski Goggles", 119.0),
+    ("Thermal Gloves", 39.0),
+    ("Snowshoes", 179.0),
+    ("Carbon Road Bike", 2390.0),
+    ("Kettlebell 16kg", 59.0),
+    ("Foam Roller", 27.0),
+    ("Bike Lock", 54.0),
+    ("Travel Pillow", 19.5),
+    ("Water Filter", 44.0),
+    ("Wool Socks 3-Pack", 32.0),
+    ("Bouldering Shoes", 115.0),
+    ("Swim Goggles", 22.0),
+    ("Paddle Board", 590.0),
+    ("Hammock", 65.0),
+    ("Cooler Box", 98.0),
+    ("Folding Chair", 47.0),
+    ("First Aid Kit", 36.0),
+    ("Multi-Tool", 72.0),
+    ("Bike Pump", 31.0),
+    ("Sun Hat", 28.0),
+    ("Compass", 21.0),
+    ("Gaiters", 42.0),
+    ("Ice Axe", 109.0),
+    ("Avalanche Beacon", 329.0),
+    ("Solar Charger", 88.0),
+    ("Fishing Rod", 77.0),
+    ("Jump Rope", 15.0),
+    ("Balance Board", 69.5),
 ];
 
 /// Writes the file.
@@ -169,7 +205,11 @@ mod tests {
         assert!(has(&|row| row.ends_with("n/a")) > 100);
         assert!(has(&|row| row.contains(",390.00\"") || row.contains(",151.00\"")) > 10, "thousands");
         let stage = |name: &str| rows.iter().filter(|row| row.to_lowercase().contains(name)).count();
-        assert!(stage(",view,") > stage(",cart,") && stage(",cart,") > stage(",checkout,") && stage(",checkout,") > stage(",purchase,"));
+        assert!(
+            stage(",view,") > stage(",cart,")
+                && stage(",cart,") > stage(",checkout,")
+                && stage(",checkout,") > stage(",purchase,")
+        );
     }
 
     #[test]
