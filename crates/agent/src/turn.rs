@@ -161,7 +161,9 @@ impl State {
                 self.sink.send(Event::Reasoning(text)).await;
             }
             Delta::CallStarted { id, name, .. } => {
-                let id = if id.is_empty() { format!("call_{}", crate::random::word()) } else { id };
+                // Some upstreams give none, and some the same one in every round; answers are found by it.
+                let usable = !id.is_empty() && !self.is_used(&id) && !said.calls.iter().any(|call| call.id == id);
+                let id = if usable { id } else { format!("call_{}", crate::random::word()) };
                 let ours = name == interpreter::NAME && self.parts.interpreter.is_some();
                 if ours {
                     self.sink.send(Event::CodeStarted { call_id: id.clone() }).await;
@@ -374,6 +376,10 @@ impl State {
         };
         self.sink.send(Event::ApprovalDecided { call_id: call_id.to_owned(), denied: denied.clone() }).await;
         Ok(denied)
+    }
+
+    fn is_used(&self, call_id: &str) -> bool {
+        self.items.iter().any(|item| matches!(item, Item::Call(call) if call.id == call_id))
     }
 
     fn out_of_time(&self) -> Ending {

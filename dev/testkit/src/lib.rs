@@ -1,1 +1,8 @@
-//! Test kit.
+//! What tests share. Only the language model is scripted here; the sandbox and the HTTP are real.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up should say so and stop")]
+
+mod sandbox;
+mod upstream;
+
+pub use sandbox::{Bench, data};
+pub use upstream::{Scripted, ScriptedUpstream};

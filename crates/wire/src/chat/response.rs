@@ -248,9 +248,7 @@ pub(super) fn arguments<'de, D: Deserializer<'de>>(deserializer: D) -> Result<St
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::String(text) => Some(text),
-        Value::Array(parts) => {
-            Some(parts.iter().filter_map(|part| part.get("text")?.as_str()).collect())
-        }
+        Value::Array(parts) => Some(parts.iter().filter_map(|part| part.get("text")?.as_str()).collect()),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
     })
 }
@@ -260,8 +258,6 @@ fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> 
     Ok(Value::deserialize(deserializer)?.as_f64().unwrap_or_default() as u64)
 }
 
-fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
+fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

@@ -88,7 +88,9 @@ fn thoughts_come_under_two_names_at_once() {
 
 #[test]
 fn content_may_come_in_parts() {
-    let chunk = chunk(json!({"choices": [{"delta": {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}}]}));
+    let chunk = chunk(
+        json!({"choices": [{"delta": {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}}]}),
+    );
     assert_eq!(chunk.choices[0].delta.content.as_deref(), Some("ab"));
 }
 

@@ -10,12 +10,12 @@ widest = funnel["sessions"].iloc[0]
 for row, (stage, values) in enumerate(funnel.iterrows()):
     width = values["sessions"]
     ax.barh(row, width, left=(widest - width) / 2, color=shades[row], height=0.72)
-    ax.text(widest / 2, row, f"{stage.capitalize()}  ·  {width:,.0f}  ·  {values['of all']:.1%}", ha="center", va="center",
-            color="white" if row > 1 else INK, fontweight="bold")
+    ax.text(-widest * 0.03, row - 0.13, stage.capitalize(), ha="right", va="center", fontweight="bold")
+    ax.text(-widest * 0.03, row + 0.2, f"{width:,.0f} · {values['of all']:.1%}", ha="right", va="center", fontsize=9)
     if row:
-        ax.text(widest * 1.02, row - 0.5, f"{values['of previous']:.1%} go on", va="center", color=INK, fontsize=9)
+        ax.text(widest * 1.02, row - 0.5, f"{values['of previous']:.1%} go on", va="center", fontsize=9)
 ax.invert_yaxis()
-ax.set_xlim(0, widest * 1.16)
+ax.set_xlim(-widest * 0.24, widest * 1.18)
 ax.axis("off")
 ax.set_title("Conversion funnel, sessions")
 fig.tight_layout()

@@ -11,7 +11,7 @@ h1 = ParagraphStyle("h1", parent=body, fontName="Helvetica-Bold", fontSize=24, l
 h2 = ParagraphStyle("h2", parent=body, fontName="Helvetica-Bold", fontSize=15, leading=20, spaceBefore=6, spaceAfter=8)
 figure = ParagraphStyle("figure", parent=body, fontName="Helvetica-Bold", fontSize=17, leading=21, textColor=blue, alignment=1)
 caption = ParagraphStyle("caption", parent=small, alignment=1)
-WIDTH = A4[0] - 40 * mm
+WIDTH = A4[0] - 40 * mm - 12  # the page less its margins and the frame's own padding
 
 def picture(path):
     image = Image(path)
@@ -40,7 +40,7 @@ conversion = funnel["of all"].iloc[-1]
 best = monthly["revenue"].idxmax()
 weakest = funnel["of previous"].idxmin()
 figures = Table(
-    [[Paragraph(value, figure) for value in (f"{revenue / 1e6:,.2f} M", f"{orders:,}", f"{sales['amount'].mean():,.0f}", f"{conversion:.1%}")],
+    [[Paragraph(value, figure) for value in (f"{revenue / 1e3:,.0f} k", f"{orders:,}", f"{sales['amount'].mean():,.0f}", f"{conversion:.1%}")],
      [Paragraph(name, caption) for name in ("revenue", "orders", "average order", "sessions that buy")]],
     colWidths=[WIDTH / 4] * 4, rowHeights=[30, 18])
 figures.setStyle(TableStyle([("BACKGROUND", (0, 0), (-1, -1), pale), ("VALIGN", (0, 0), (-1, -1), "MIDDLE")]))

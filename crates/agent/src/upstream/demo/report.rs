@@ -38,10 +38,10 @@ pub(super) fn answer(figures: &Map<String, Value>) -> String {
 }
 
 fn monthly(figures: &Map<String, Value>) -> Option<String> {
-    let months = figures.get("monthly")?.as_object()?;
-    let describe = |(name, month): (&String, &Value)| {
+    let months = figures.get("monthly")?.as_array()?;
+    let describe = |month: &Value| {
         let change = month["change"].as_f64().map(|change| format!(" ({:+.1} %)", change * 100.0)).unwrap_or_default();
-        Some(format!("{name} {}{change}", grouped(month["revenue"].as_f64()?)))
+        Some(format!("{} {}{change}", month["month"].as_str()?, grouped(month["revenue"].as_f64()?)))
     };
     let months: Vec<_> = months.iter().filter_map(describe).collect();
     Some(format!("- By month: {}.", months.join(", ")))

@@ -1,0 +1,76 @@
+//! An agent with a code interpreter, and a rule that refuses some programs with a reason.
+//!
+//! `cargo run -p aludel-agent --example approval` asks the scripted demo model; with a URL and a model's name as arguments, that one.
+
+use std::time::Duration;
+
+use aludel_agent::upstream::Capabilities;
+use aludel_agent::upstream::chat::{Chat, ChatOptions};
+use aludel_agent::upstream::demo::Demo;
+use aludel_agent::{Agent, Approval, ApprovalRequest, CodeInterpreter, Event};
+use aludel_sandbox::{Limits, Local, LocalConfig, Require, template};
+use aludel_session::Session;
+use futures_util::StreamExt;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let data = std::env::temp_dir().join("aludel-example");
+    let template = template::ensure(&data, false, &mut |progress| eprintln!("{progress:?}"))?;
+    let limits = Limits::default();
+    let backend = Local::start(LocalConfig {
+        data: data.clone(),
+        template,
+        limits: limits.clone(),
+        pool: 0,
+        require: Require::Default,
+    })
+    .await?;
+    let session = Session::create(backend.clone(), limits).await?;
+    let csv = data.join("sales.csv");
+    std::fs::write(
+        &csv,
+        "date,session_id,product,stage,amount\n2026-01-05,S1,Tent,view,399.00\n13.02.2026,S1,Tent,purchase,399.00\n",
+    )?;
+    session.add_file("sales.csv", &csv).await?;
+
+    let mut arguments = std::env::args().skip(1);
+    let builder = match (arguments.next(), arguments.next()) {
+        (Some(url), Some(model)) => Agent::builder(Chat::new(ChatOptions {
+            url,
+            model,
+            key: None,
+            capabilities: Capabilities { function_calling: true, vision: false },
+            idle_timeout: Duration::from_secs(120),
+        })?),
+        _ => Agent::builder(Demo::new(Duration::ZERO)),
+    };
+    let agent = builder.code_interpreter(CodeInterpreter::new(session.clone()).approve(no_charts)).build();
+
+    let mut turn = agent.run_streamed("Make a report on these sales: monthly dynamics and the funnel.");
+    while let Some(event) = turn.next().await {
+        match event {
+            Event::Text(text) => print!("{text}"),
+            Event::CodeFinished { code, .. } => println!("\n--- program of {} lines", code.lines().count()),
+            Event::ApprovalDecided { denied: Some(reason), .. } => println!("--- refused: {reason}"),
+            _ => {}
+        }
+    }
+    println!("\n--- {:?}", turn.turn().map(|turn| turn.ending));
+
+    // The same without the events.
+    let turn = agent.run("Make a report on these sales.").await;
+    println!("--- {} items, {} tokens", turn.items.len(), turn.usage.total());
+
+    session.close().await?;
+    backend.shutdown().await;
+    Ok(())
+}
+
+/// A rule of one's own: any function of the program will do, also one that asks a person.
+async fn no_charts(request: ApprovalRequest) -> Approval {
+    if request.code.contains("matplotlib") {
+        Approval::Deny { reason: "no charts in this example".into() }
+    } else {
+        Approval::Allow
+    }
+}

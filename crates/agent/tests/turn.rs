@@ -1,0 +1,341 @@
+//! Turns with a scripted model over real HTTP, and a real sandbox.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+use std::time::{Duration, Instant};
+
+use aludel_agent::upstream::chat::{Chat, ChatOptions};
+use aludel_agent::upstream::{Capabilities, FunctionTool, ToolChoice, UpstreamError};
+use aludel_agent::{
+    Agent, AgentBuilder, Approval, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Secret, Turn, text_of,
+};
+use aludel_session::{Event as ExecutionEvent, Outcome};
+use aludel_testkit::{Bench, Scripted, ScriptedUpstream};
+use futures_util::StreamExt;
+
+fn options(upstream: &ScriptedUpstream) -> ChatOptions {
+    ChatOptions {
+        url: upstream.url(),
+        model: "scripted".into(),
+        key: Some(Secret::new("sk-very-secret").from_origin("env:TEST_KEY")),
+        capabilities: Capabilities { function_calling: true, vision: true },
+        idle_timeout: Duration::from_secs(10),
+    }
+}
+
+fn builder(options: ChatOptions) -> AgentBuilder {
+    Agent::builder(Chat::new(options).unwrap())
+}
+
+fn agent(upstream: &ScriptedUpstream, bench: &Bench) -> AgentBuilder {
+    builder(options(upstream)).code_interpreter(CodeInterpreter::new(bench.session.clone()))
+}
+
+/// Runs a turn and returns its events too.
+async fn follow(agent: &Agent, question: &str) -> (Vec<Event>, Turn) {
+    let mut stream = agent.run_streamed(question);
+    let mut events = Vec::new();
+    while let Some(event) = stream.next().await {
+        events.push(event);
+    }
+    (events, stream.turn().unwrap())
+}
+
+/// The texts of all tool answers.
+fn observations(turn: &Turn) -> Vec<String> {
+    turn.items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Output(output) => Some(text_of(&output.parts)),
+            _ => None,
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn code_streams_runs_fails_is_fixed_and_answered() {
+    let bench = Bench::start().await;
+    let upstream = ScriptedUpstream::start(vec![
+        Scripted::Python("x = 'ünï😀'\nprint(1/0)"),
+        Scripted::Python("print(len(x))"),
+        Scripted::Text("It has 4 characters."),
+    ])
+    .await;
+    let (events, turn) = follow(&agent(&upstream, &bench).build(), "How long?").await;
+    assert_eq!((&turn.ending, turn.answer.as_str()), (&Ending::Answered, "It has 4 characters."));
+    let written: String = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::CodeDelta { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(written, "x = 'ünï😀'\nprint(1/0)print(len(x))");
+    assert!(
+        events.iter().filter(|event| matches!(event, Event::CodeDelta { .. })).count() > 5,
+        "the code comes in pieces"
+    );
+    let observations = observations(&turn);
+    assert!(
+        observations[0].contains("ZeroDivisionError") && observations[0].contains("Cell 1, line 2"),
+        "{observations:?}"
+    );
+    assert!(observations[1].contains("[stdout]\n4\n"), "{observations:?}");
+    assert_eq!(turn.usage.total(), 45);
+    // The model saw the traceback, in the place where its call was.
+    let third = &upstream.requests()[2];
+    let roles: Vec<_> =
+        third["messages"].as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "assistant", "tool"]);
+    assert_eq!(third["tools"][0]["function"]["name"], "python");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn images_reach_a_model_that_sees() {
+    let bench = Bench::start().await;
+    let upstream = ScriptedUpstream::start(vec![
+        Scripted::Python("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"),
+        Scripted::Text("A line."),
+    ])
+    .await;
+    agent(&upstream, &bench).build().run("Plot").await;
+    let messages = upstream.requests()[1]["messages"].as_array().unwrap().clone();
+    let url = messages.last().unwrap()["content"][1]["image_url"]["url"].as_str().unwrap().to_owned();
+    assert!(url.starts_with("data:image/png;base64,iVBOR"), "{}", &url[..60]);
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn wrong_calls_are_told_to_the_model() {
+    let bench = Bench::start().await;
+    let calls = vec![
+        ("python", "{\"code\": ".to_owned()),
+        ("python", "{\"source\": \"1\"}".to_owned()),
+        ("browser", "{}".to_owned()),
+        ("python", "{\"code\": \"print('ran')\"}".to_owned()),
+    ];
+    let upstream = ScriptedUpstream::start(vec![Scripted::Calls(calls), Scripted::Text("ok")]).await;
+    let turn = agent(&upstream, &bench).build().run("Go").await;
+    let observations = observations(&turn);
+    for (observation, words) in
+        observations.iter().zip(["not valid JSON", "no string `code`", "no tool `browser`", "ran"])
+    {
+        assert!(observation.contains(words), "{observations:#?}");
+    }
+    assert_eq!((observations.len(), &turn.ending), (4, &Ending::Answered));
+    // What was malformed is valid JSON in the history.
+    for call in upstream.requests()[1]["messages"][1]["tool_calls"].as_array().unwrap() {
+        serde_json::from_str::<serde_json::Value>(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    }
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn the_same_failing_program_twice_is_remarked() {
+    let bench = Bench::start().await;
+    let upstream =
+        ScriptedUpstream::start(vec![Scripted::Python("1/0"), Scripted::Python("1/0"), Scripted::Text("I give up")])
+            .await;
+    let turn = agent(&upstream, &bench).build().run("Go").await;
+    let observations = observations(&turn);
+    assert!(!observations[0].contains("same program") && observations[1].contains("same program"), "{observations:#?}");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn every_budget_ends_the_turn_and_keeps_what_was_made() {
+    let bench = Bench::start().await;
+    let programs = || {
+        vec![
+            Scripted::Python("open('kept.txt', 'w').write('x')"),
+            Scripted::Python("print(2)"),
+            Scripted::Python("print(3)"),
+        ]
+    };
+    for (budgets, expected) in [
+        (Budgets { rounds: 2, ..Budgets::default() }, Budget::Rounds(2)),
+        (Budgets { tool_calls: 1, ..Budgets::default() }, Budget::ToolCalls(1)),
+        (Budgets { tokens: 20, ..Budgets::default() }, Budget::Tokens(20)),
+    ] {
+        let upstream = ScriptedUpstream::start(programs()).await;
+        let turn = agent(&upstream, &bench).budgets(budgets).build().run("Go").await;
+        assert_eq!(turn.ending, Ending::Budget(expected));
+        assert_eq!(bench.session.read_file("kept.txt", 10).await.unwrap(), b"x");
+        // Every call has an answer, so that the conversation can go on.
+        let calls = turn.items.iter().filter(|item| matches!(item, Item::Call(_))).count();
+        assert_eq!(observations(&turn).len(), calls);
+    }
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("import time; time.sleep(60)")]).await;
+    let budgets = Budgets { time: Duration::from_millis(600), ..Budgets::default() };
+    let started = Instant::now();
+    let turn = agent(&upstream, &bench).budgets(budgets).build().run("Go").await;
+    assert_eq!(turn.ending, Ending::Budget(Budget::Time(Duration::from_millis(600))));
+    assert!(started.elapsed() < Duration::from_secs(10));
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn approval_is_asked_with_the_exact_program_and_a_refusal_reaches_the_model() {
+    let bench = Bench::start().await;
+    let upstream = ScriptedUpstream::start(vec![
+        Scripted::Python("import os; os.remove('x')"),
+        Scripted::Python("print('harmless')"),
+        Scripted::Python("print('again')"),
+        Scripted::Text("done"),
+    ])
+    .await;
+    let asked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = asked.clone();
+    let interpreter = CodeInterpreter::new(bench.session.clone()).approve(move |request| {
+        log.lock().unwrap().push(request.code.clone());
+        async move {
+            if request.code.contains("remove") {
+                Approval::Deny { reason: "it deletes files".into() }
+            } else {
+                Approval::AllowAll
+            }
+        }
+    });
+    let turn = builder(options(&upstream)).code_interpreter(interpreter).build().run("Go").await;
+    let observations = observations(&turn);
+    assert!(
+        observations[0].contains("it deletes files")
+            && observations[1].contains("harmless")
+            && observations[2].contains("again")
+    );
+    // After "all", nobody is asked any more.
+    assert_eq!(*asked.lock().unwrap(), ["import os; os.remove('x')", "print('harmless')"]);
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn cancelling_stops_the_program_and_the_session_lives() {
+    let bench = Bench::start().await;
+    let upstream =
+        ScriptedUpstream::start(vec![Scripted::Python("print('on', flush=True)\nimport time\ntime.sleep(60)")]).await;
+    let agent = agent(&upstream, &bench).build();
+    let mut stream = agent.run_streamed("Go");
+    let canceller = stream.canceller();
+    let mut outcome = None;
+    while let Some(event) = stream.next().await {
+        match event {
+            Event::Execution { event: ExecutionEvent::Stdout(_), .. } => canceller.cancel(),
+            Event::Execution { event: ExecutionEvent::Finished(finished), .. } => outcome = Some(finished.outcome),
+            _ => {}
+        }
+    }
+    assert_eq!(outcome, Some(Outcome::Interrupted));
+    assert_eq!(stream.turn().unwrap().ending, Ending::Cancelled);
+    let mut execution = bench.session.execute("print('alive')").await.unwrap();
+    assert_eq!(execution.next().await, Some(ExecutionEvent::Stdout("alive\n".into())));
+    drop(execution);
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn tools_of_the_caller_come_back_and_forced_choice_forces_once() {
+    let bench = Bench::start().await;
+    let calls = vec![("python", "{\"code\": \"print(1)\"}".to_owned()), ("weather", "{\"city\": \"Bonn\"}".to_owned())];
+    let upstream = ScriptedUpstream::start(vec![Scripted::Calls(calls), Scripted::Text("Rain.")]).await;
+    let weather = FunctionTool {
+        name: "weather".into(),
+        description: "Weather.".into(),
+        parameters: serde_json::json!({"type": "object"}),
+    };
+    let agent = agent(&upstream, &bench).client_tool(weather).tool_choice(ToolChoice::Required).build();
+    let turn = agent.run("Weather?").await;
+    let Ending::ClientTools(calls) = &turn.ending else { panic!("{:?}", turn.ending) };
+    assert_eq!((calls.len(), calls[0].name.as_str()), (1, "weather"));
+    assert_eq!(observations(&turn).len(), 1, "ours ran, theirs is theirs to answer");
+    let mut items = turn.items;
+    items.push(Item::output(calls[0].id.clone(), "rain"));
+    assert_eq!(agent.resume(items).wait().await.answer, "Rain.");
+    assert_eq!(upstream.requests()[0]["tool_choice"], "required");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_model_without_functions_uses_fenced_blocks() {
+    let bench = Bench::start().await;
+    let upstream = ScriptedUpstream::start(vec![
+        Scripted::Text("Let me compute.\n```python\nprint(6 * 7)\n```"),
+        Scripted::Text("It is 42."),
+    ])
+    .await;
+    let mut options = options(&upstream);
+    options.capabilities = Capabilities { function_calling: false, vision: false };
+    let agent = builder(options).code_interpreter(CodeInterpreter::new(bench.session.clone())).build();
+    let turn = agent.run("6 times 7?").await;
+    assert_eq!(turn.answer, "It is 42.");
+    let requests = upstream.requests();
+    assert!(
+        requests[0].get("tools").is_none()
+            && requests[0]["messages"][0]["content"].as_str().unwrap().contains("```python")
+    );
+    assert!(requests[1]["messages"][3]["content"].as_str().unwrap().contains("[stdout]\n42"));
+    bench.stop().await;
+}
+
+/// Asks once without any tool and returns how it ended.
+async fn ending_of(step: Vec<Scripted>) -> Turn {
+    let upstream = ScriptedUpstream::start(step).await;
+    let mut options = options(&upstream);
+    options.idle_timeout = Duration::from_millis(700);
+    builder(options).build().run("Hello?").await
+}
+
+#[tokio::test]
+async fn each_failure_of_the_upstream_has_its_own_words() {
+    use Scripted::{BadEvent, Drop, ErrorEvent, Garbage, Hang, Status};
+    let json = "content-type: application/json\r\n";
+    let said = r#"{"error": {"message": "Incorrect API key sk-very-secret", "type": "x"}}"#;
+    for (script, words) in [
+        (vec![Status(401, json, said)], "Check the key in env:TEST_KEY"),
+        (vec![Status(404, json, r#"{"error": {"message": "no such model"}}"#)], "Check the model's name (`scripted`)"),
+        (vec![Status(429, "retry-after: 3600\r\n", "slow down")], "It asks to wait 3600 s"),
+        (vec![Status(400, json, r#"{"error": "bad tools"}"#)], "rejected the request (400): bad tools"),
+        (vec![Status(500, "", "oops"), Status(502, "", "oops"), Status(503, "", "oops")], "failed (503): oops"),
+        (vec![Drop("The answer is"), Scripted::Text("never asked")], "ended the connection in the middle"),
+        (vec![Garbage("<html>It works!</html>")], "does not answer like a Chat Completions API"),
+        (vec![BadEvent], "no completion chunk"),
+        (vec![ErrorEvent("overloaded")], "reported an error while answering: overloaded"),
+        (vec![Hang], "sent nothing for 0.7 s"),
+    ] {
+        let turn = ending_of(script).await;
+        let Ending::Upstream(error) = &turn.ending else { panic!("{words}: {:?}", turn.ending) };
+        let text = error.to_string();
+        assert!(text.contains(words), "no {words:?} in: {text}");
+        assert!(!text.contains("sk-very-secret"), "{text}");
+    }
+    let upstream = ScriptedUpstream::start(vec![]).await;
+    let url = upstream.url();
+    drop(upstream);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let options = ChatOptions { url, ..options(&ScriptedUpstream::start(vec![]).await) };
+    let turn = builder(options).build().run("Hello?").await;
+    let Ending::Upstream(UpstreamError::Unreachable { .. }) = &turn.ending else { panic!("{:?}", turn.ending) };
+}
+
+#[tokio::test]
+async fn what_was_said_before_a_failure_is_kept_and_not_asked_again() {
+    let turn = ending_of(vec![Scripted::Drop("The answer is 42 and"), Scripted::Text("again")]).await;
+    assert!(matches!(turn.ending, Ending::Upstream(UpstreamError::Dropped { .. })), "{:?}", turn.ending);
+    assert!("The answer is 42 and".starts_with(&turn.answer) && !turn.answer.is_empty(), "{:?}", turn.answer);
+}
+
+#[tokio::test]
+async fn a_busy_upstream_is_asked_again() {
+    let turn = ending_of(vec![
+        Scripted::Status(429, "retry-after: 0.1\r\n", "slow down"),
+        Scripted::Status(500, "", "oops"),
+        Scripted::Text("Here I am."),
+    ])
+    .await;
+    assert_eq!((turn.ending, turn.answer.as_str()), (Ending::Answered, "Here I am."));
+}
+
+#[tokio::test]
+async fn an_upstream_that_does_not_stream_is_understood() {
+    let turn = ending_of(vec![Scripted::Whole("All at once.")]).await;
+    assert_eq!((turn.ending, turn.answer.as_str(), turn.usage.total()), (Ending::Answered, "All at once.", 7));
+}
