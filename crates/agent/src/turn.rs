@@ -16,7 +16,7 @@ use crate::interpreter::{self, CodeInterpreter};
 use crate::item::{Call, Item, Output, Part, text_of};
 use crate::observation::Observer;
 use crate::partial_json::StringField;
-use crate::upstream::{Delta, FinishReason, FunctionTool, Request, ToolChoice, Usage};
+use crate::upstream::{Delta, FinishReason, Request, ToolChoice, Usage};
 
 /// A rough count of tokens, for upstreams that tell none.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -138,7 +138,7 @@ impl State {
                     [instructions.as_str(), fenced::INSTRUCTIONS, &tool.description].join("\n\n").trim().to_owned();
             }
         }
-        tools.extend(parts.client_tools.iter().map(|tool| FunctionTool::clone(tool)));
+        tools.extend(parts.client_tools.iter().cloned());
         // Forced again and again, the model could never answer.
         let tool_choice = if number == 1 { parts.tool_choice.clone() } else { ToolChoice::Auto };
         Request { instructions, items: self.items.clone(), tools, tool_choice, sampling: parts.sampling.clone() }

@@ -269,7 +269,7 @@ impl File<'_> {
     }
 }
 
-fn in_range<T: std::str::FromStr + PartialOrd + fmt::Display>(
+fn in_range<T: std::str::FromStr + PartialOrd + Copy + fmt::Display>(
     text: &str,
     what: &str,
     least: T,

@@ -14,8 +14,18 @@ use serde_json::{Value, json};
 use crate::paint;
 use crate::terminal::{self, Sanitizer};
 
+/// Where errors go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Errors {
+    /// To standard error, as those of a program that is run.
+    Apart,
+    /// Among everything else, as parts of a conversation.
+    Inline,
+}
+
 /// Prints the events of executions as they come, and keeps the images.
 pub(crate) struct Printer {
+    errors: Errors,
     stdout: Sanitizer,
     stderr: Sanitizer,
     interactive: bool,
@@ -55,9 +65,16 @@ impl Figures {
 }
 
 impl Printer {
-    pub(crate) fn new(figures: Figures) -> Self {
+    pub(crate) fn new(figures: Figures, errors: Errors) -> Self {
         let interactive = terminal::is_interactive();
-        Self { stdout: Sanitizer::default(), stderr: Sanitizer::default(), interactive, at_line_start: true, figures }
+        Self {
+            errors,
+            stdout: Sanitizer::default(),
+            stderr: Sanitizer::default(),
+            interactive,
+            at_line_start: true,
+            figures,
+        }
     }
 
     pub(crate) fn figures(&self) -> &Figures {
@@ -73,7 +90,7 @@ impl Printer {
             }
             Event::Stderr(text) => {
                 let text = if self.interactive { self.stderr.clean(text) } else { text.clone() };
-                eprint!("{text}");
+                self.print_error(&text);
             }
             Event::Display(bundle) | Event::Result(bundle) => {
                 if let Some(path) = self.figures.save(bundle)? {
@@ -90,7 +107,7 @@ impl Printer {
             Event::Error(error) => {
                 self.fresh_line();
                 let text = if self.interactive { terminal::clean(&error.traceback) } else { error.traceback.clone() };
-                eprintln!("{}", paint::error(&text));
+                self.print_error(&format!("{}\n", paint::error(&text)));
             }
             Event::Finished(_) => self.fresh_line(),
         }
@@ -105,6 +122,13 @@ impl Printer {
         let mut out = std::io::stdout().lock();
         // Whoever reads us may have gone; the end of the pipe is noticed at the next event that matters.
         let _broken_pipe = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    fn print_error(&mut self, text: &str) {
+        match self.errors {
+            Errors::Apart => eprint!("{text}"),
+            Errors::Inline => self.print(text),
+        }
     }
 
     /// Ends the line if something stands on it.

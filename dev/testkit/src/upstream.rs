@@ -191,7 +191,7 @@ async fn events(stream: &mut TcpStream, chunks: Vec<Value>, complete: bool) -> s
     }
 }
 
-fn chunk(delta: Value, finish: Option<&str>) -> Value {
+fn chunk(delta: &Value, finish: Option<&str>) -> Value {
     json!({
         "id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m",
         "choices": [{ "index": 0, "delta": delta, "finish_reason": finish }],
@@ -206,23 +206,23 @@ fn usage_chunk() -> Value {
 }
 
 fn text_chunks(text: &str) -> Vec<Value> {
-    let mut chunks = vec![chunk(json!({ "role": "assistant", "content": "" }), None)];
+    let mut chunks = vec![chunk(&json!({ "role": "assistant", "content": "" }), None)];
     let characters: Vec<char> = text.chars().collect();
     for piece in characters.chunks(5) {
-        chunks.push(chunk(json!({ "content": piece.iter().collect::<String>() }), None));
+        chunks.push(chunk(&json!({ "content": piece.iter().collect::<String>() }), None));
     }
-    chunks.push(chunk(json!({}), Some("stop")));
+    chunks.push(chunk(&json!({}), Some("stop")));
     chunks.push(usage_chunk());
     chunks
 }
 
 fn call_chunks(calls: &[(&str, String)]) -> Vec<Value> {
-    let mut chunks = vec![chunk(json!({ "role": "assistant", "content": null }), None)];
+    let mut chunks = vec![chunk(&json!({ "role": "assistant", "content": null }), None)];
     for (index, (name, arguments)) in calls.iter().enumerate() {
         let start = json!({
             "index": index, "id": format!("call_{index}_{name}"), "type": "function", "function": { "name": name, "arguments": "" },
         });
-        chunks.push(chunk(json!({ "tool_calls": [start] }), None));
+        chunks.push(chunk(&json!({ "tool_calls": [start] }), None));
         let characters: Vec<char> = arguments.chars().collect();
         for piece in characters.chunks(3) {
             let fragment = piece.iter().collect::<String>();
@@ -232,7 +232,7 @@ fn call_chunks(calls: &[(&str, String)]) -> Vec<Value> {
             ));
         }
     }
-    chunks.push(chunk(json!({}), Some("tool_calls")));
+    chunks.push(chunk(&json!({}), Some("tool_calls")));
     chunks.push(usage_chunk());
     chunks
 }

@@ -19,7 +19,7 @@ use super::run::{add_files, check_files};
 use crate::config::{Api, Config, Flags, Model, read_key};
 use crate::engine::Engine;
 use crate::exit::{Exit, usage};
-use crate::output::{Figures, Printer, copy_files, deliver, event_json, print_json};
+use crate::output::{Errors, Figures, Printer, copy_files, deliver, event_json, print_json};
 use crate::terminal::Sanitizer;
 use crate::{paint, terminal};
 
@@ -238,7 +238,7 @@ struct Show {
 
 impl Show {
     fn new(out: Option<&Path>) -> Self {
-        let printer = Printer::new(Figures::new(out.map(|out| out.join("figures"))));
+        let printer = Printer::new(Figures::new(out.map(|out| out.join("figures"))), Errors::Inline);
         Self { printer, text: Sanitizer::default(), code: Sanitizer::default() }
     }
 

@@ -11,7 +11,7 @@ use anyhow::Context;
 use crate::config::{Config, Flags};
 use crate::engine::Engine;
 use crate::exit::{Exit, usage};
-use crate::output::{Figures, Printer, copy_files, deliver, event_json, print_json};
+use crate::output::{Errors, Figures, Printer, copy_files, deliver, event_json, print_json};
 use crate::paint;
 
 /// The largest program that is read, bytes.
@@ -71,7 +71,7 @@ async fn execute(arguments: &RunArguments, session: &Session, code: &str) -> any
     add_files(session, &arguments.file).await?;
     let execution = session.execute(code).await?;
     let figures = Figures::new(arguments.out.clone().filter(|_| !arguments.json));
-    let mut printer = Printer::new(figures);
+    let mut printer = Printer::new(figures, Errors::Apart);
     let finished = watch(execution, |event| {
         if arguments.json {
             print_json(&event_json(event));
