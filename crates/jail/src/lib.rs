@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Invariants: no async, no network, no knowledge of Python beyond "a program that speaks [`message`]"; the only crate with `unsafe`,
-//! and in it only [`sys`] and [`entry`].
+//! and in it only the files `sys` and `entry`.
 
 pub mod cgroup;
 mod entry;

@@ -227,7 +227,7 @@ fn call_chunks(calls: &[(&str, String)]) -> Vec<Value> {
         for piece in characters.chunks(3) {
             let fragment = piece.iter().collect::<String>();
             chunks.push(chunk(
-                json!({ "tool_calls": [{ "index": index, "function": { "arguments": fragment } }] }),
+                &json!({ "tool_calls": [{ "index": index, "function": { "arguments": fragment } }] }),
                 None,
             ));
         }
