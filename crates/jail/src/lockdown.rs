@@ -164,14 +164,19 @@ impl Lockdown<'_> {
     }
 
     fn resource_limits(&self) -> Vec<(i64, u64)> {
-        vec![
+        let mut limits = vec![
             (libc::RLIMIT_CORE.into(), 0),
             (libc::RLIMIT_FSIZE.into(), self.limits.file_size),
             (libc::RLIMIT_NOFILE.into(), self.limits.open_files.into()),
             (libc::RLIMIT_MEMLOCK.into(), 64 << 10),
             (libc::RLIMIT_MSGQUEUE.into(), 0),
             (libc::RLIMIT_RTPRIO.into(), 0),
-        ]
+        ];
+        // Counted for each user id, so it means something only where the sandbox has its own. A second lock behind the control group.
+        if let Identity::Own(_) = self.identity {
+            limits.push((libc::RLIMIT_NPROC.into(), self.limits.processes.into()));
+        }
+        limits
     }
 }
 

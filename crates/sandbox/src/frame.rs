@@ -14,6 +14,10 @@ use crate::execution::{MimeBundle, MimeData, ProgramError};
 
 /// The longest frame that is taken from a kernel, bytes. The kernel program stays below it; whatever does not is not the kernel program.
 const MAX_FRAME: usize = 32 << 20;
+/// The longest name of an exception, bytes.
+const MAX_NAME: usize = 200;
+/// The longest message or traceback, bytes. The kernel program stays below it.
+const MAX_ERROR: usize = 64 << 10;
 /// The most representations that one bundle may have.
 const MAX_REPRESENTATIONS: usize = 32;
 
@@ -87,10 +91,19 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
         RawFrame::Touched => FromKernel::Touched,
         RawFrame::Display { data, number } => FromKernel::Display(bundle(data), number),
         RawFrame::Result { data } => FromKernel::Result(bundle(data)),
-        RawFrame::Error { name, value, traceback } => FromKernel::Error(ProgramError { name, value, traceback }),
+        RawFrame::Error { name, value, traceback } => FromKernel::Error(ProgramError {
+            name: shortened(name, MAX_NAME),
+            value: shortened(value, MAX_ERROR),
+            traceback: shortened(traceback, MAX_ERROR),
+        }),
         RawFrame::Done => FromKernel::Done,
         RawFrame::Failed { reason } => FromKernel::Failed(reason),
     })
+}
+
+fn shortened(mut text: String, limit: usize) -> String {
+    text.truncate(text.floor_char_boundary(limit));
+    text
 }
 
 fn bundle(data: serde_json::Map<String, serde_json::Value>) -> MimeBundle {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -310,7 +310,7 @@ impl Shared {
         }
         let channel = Channel::new(ours).map_err(failed("open the kernel's socket"))?;
         let mut kernel = Kernel::new(channel, stdout, stderr, exit);
-        let handle = Handle { id, shared: Arc::clone(self) };
+        let handle = Handle { id, shared: Arc::clone(self), ended: AtomicBool::new(false) };
         // From here on, giving up drops the handle, which destroys the sandbox.
         let ready = tokio::time::timeout(CREATE_TIMEOUT, kernel.channel.receive()).await;
         match ready {
@@ -357,6 +357,8 @@ impl Shared {
 pub(crate) struct Handle {
     id: u64,
     shared: Arc<Shared>,
+    /// Whether its end was asked for.
+    ended: AtomicBool,
 }
 
 impl Handle {
@@ -384,20 +386,29 @@ impl Handle {
     }
 
     /// Destroys the sandbox and waits until nothing of it is left.
-    pub(crate) async fn destroy(self) {
+    pub(crate) async fn destroy(&self) {
         let (sender, answer) = oneshot::channel();
-        if let Ok(mut waiting) = self.shared.waiting() {
-            waiting.destroyed.insert(self.id, sender);
-        }
-        // Dropping asks for it.
-        drop(self);
+        match self.shared.waiting() {
+            Ok(mut waiting) => waiting.destroyed.insert(self.id, sender),
+            Err(_) => return,
+        };
+        self.ask_for_the_end();
         let _answered = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
+    }
+}
+
+impl Handle {
+    fn ask_for_the_end(&self) {
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            // Without a warden there is no sandbox either.
+            let _gone = self.shared.send(&Request::Destroy { id: self.id }, &[]);
+        }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let _gone = self.shared.send(&Request::Destroy { id: self.id }, &[]);
+        self.ask_for_the_end();
     }
 }
 

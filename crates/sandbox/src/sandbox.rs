@@ -24,6 +24,8 @@ const MAX_DISPLAYS: usize = 500;
 const DISK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long a killed kernel may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a kernel may take to accept a program.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 
@@ -101,8 +103,15 @@ impl Sandbox {
             return Err(Error::KernelGone("it ended before".into()));
         }
         let before = scan(&self.workspace, &self.limits).await?;
-        let sent = kernel.channel.send(&ToKernel::Execute { code }).await;
-        sent.map_err(|error| Error::KernelGone(error.to_string()))?;
+        // A kernel whose loop was stopped by an earlier cell does not read.
+        match timeout(SEND_TIMEOUT, kernel.channel.send(&ToKernel::Execute { code })).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
+            Err(_) => {
+                self.handle.signal(SIGKILL);
+                return Err(Error::KernelGone("it no longer listens".into()));
+            }
+        }
         let (events, receiver) = mpsc::unbounded_channel();
         let (interrupter, interrupted) = watch::channel(false);
         let interrupter = Interrupter(Arc::new(interrupter));
@@ -136,12 +145,9 @@ impl Sandbox {
         }
     }
 
-    /// Destroys the sandbox and waits until nothing of it is left but the workspace.
-    pub async fn close(self) {
-        // A running execution holds the handle until it has noticed.
-        if let Some(handle) = Arc::into_inner(self.handle) {
-            handle.destroy().await;
-        }
+    /// Destroys the sandbox, whatever runs in it, and waits until nothing of it is left but the workspace.
+    pub async fn close(&self) {
+        self.handle.destroy().await;
     }
 }
 
@@ -356,12 +362,16 @@ impl Run {
                 return Some(number);
             }
             FromKernel::Result(bundle) => self.display(bundle, Event::Result),
-            FromKernel::Error(error) => {
+            FromKernel::Error(error) if self.error.is_none() => {
                 self.error = Some(error.clone());
                 self.tell(Event::Error(error));
             }
             // Out of place; only user code that plays with the channel sends them.
-            FromKernel::Ready | FromKernel::Touched | FromKernel::Done | FromKernel::Failed(_) => {}
+            FromKernel::Ready
+            | FromKernel::Touched
+            | FromKernel::Error(_)
+            | FromKernel::Done
+            | FromKernel::Failed(_) => {}
         }
         None
     }

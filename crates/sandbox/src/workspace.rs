@@ -14,8 +14,8 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Sta
 
 use crate::Error;
 
-/// How deep the host looks into a workspace.
-const MAX_DEPTH: usize = 32;
+/// How deep directories may be nested. The host looks no deeper, so what is deeper counts as too many files.
+const MAX_DEPTH: usize = 64;
 /// The longest path it reports, bytes.
 const MAX_PATH: usize = 1024;
 /// The most files one execution reports.
@@ -142,6 +142,9 @@ impl Workspace {
             }
         }
         if depth == MAX_DEPTH {
+            if !directories.is_empty() {
+                snapshot.entries = u64::MAX;
+            }
             return;
         }
         for (name, path) in directories {

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use aludel_sandbox::{Death, LimitHit, Limits, Outcome, SandboxSpec, State};
+use aludel_sandbox::{Death, Event, LimitHit, Limits, Outcome, SandboxSpec, State};
 use common::{backend, limits, listen, run, sandbox};
 
 #[tokio::test]
@@ -170,4 +170,59 @@ async fn a_program_that_spoils_its_channel_spoils_only_its_own_kernel() {
         tokio::time::timeout(Duration::from_secs(20), run(&sandbox, code)).await.expect(code);
     }
     assert_eq!(run(&neighbour, "print(x)").await.stdout, "1\n");
+}
+
+#[tokio::test]
+async fn closing_ends_a_running_program_at_once() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let execution = sandbox
+        .execute("while True:\n    try:\n        while True: pass\n    except BaseException: pass")
+        .await
+        .unwrap();
+    let started = Instant::now();
+    sandbox.close().await;
+    let told = listen(execution).await;
+    assert!(matches!(told.finished.outcome, Outcome::KernelDied(_)), "{told:?}");
+    assert!(started.elapsed() < Duration::from_secs(3));
+}
+
+#[tokio::test]
+async fn a_flood_of_frames_is_cut() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let frames = "import os, json, struct\n\
+        def send(frame):\n    data = json.dumps(frame).encode(); data = struct.pack('>I', len(data)) + data\n    \
+        view = memoryview(data)\n    while view: view = view[os.write(3, view):]\n";
+    let flood =
+        "for _ in range(2000): send({'type': 'error', 'name': 'E' * 9999, 'value': 'v' * 200000, 'traceback': 't'})";
+    let told = run(&sandbox, &format!("{frames}{flood}")).await;
+    let [Event::Error(error)] = told.events.as_slice() else { panic!("{} events", told.events.len()) };
+    assert!(error.name.len() <= 200 && error.value.len() <= 64 << 10);
+
+    let told = run(&sandbox, "from IPython.display import display\nfor i in range(2000): display('x' * 50000)").await;
+    assert!(told.events.len() <= 501, "{}", told.events.len());
+    let Some(Event::Display(last)) = told.events.last() else { panic!("no display") };
+    assert!(last.text().unwrap().contains("too much was displayed"));
+}
+
+#[tokio::test]
+async fn a_kernel_that_is_robbed_of_its_frames_is_given_up() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, Limits { timeout: Duration::from_secs(1), ..limits() }).await;
+    // A thread that lives on and reads what is meant for the kernel.
+    run(&sandbox, "import threading, os\nthreading.Thread(target=lambda: [os.read(3, 65536) for _ in range(99)], daemon=True).start()").await;
+    let told = run(&sandbox, "print('never')").await;
+    let hit = Outcome::Limit(LimitHit::WallClock { limit: Duration::from_secs(1) });
+    assert!(told.finished.outcome == hit || told.stdout == "never\n", "{told:?}");
+}
+
+#[tokio::test]
+async fn files_hidden_in_depth_or_number_are_counted() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, Limits { files: 1000, ..limits() }).await;
+    let told = run(&sandbox, "import os, time\nfor _ in range(80): os.mkdir('d'); os.chdir('d')\nopen('big', 'wb').write(bytes(1 << 20))\ntime.sleep(5)").await;
+    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::Files { limit: 1000 }), "{told:?}");
+    let told = run(&sandbox, "import shutil\nos.chdir('/mnt/data'); shutil.rmtree('d')\nfor i in range(1100): open(f'f{i}', 'w')\ntime.sleep(5)").await;
+    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::Files { limit: 1000 }), "{told:?}");
 }

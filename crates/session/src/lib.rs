@@ -52,7 +52,7 @@ enum Life {
     /// Files, and a sandbox that lives or died since it was last used.
     Open {
         workspace: Arc<Workspace>,
-        sandbox: Option<Sandbox>,
+        sandbox: Option<Arc<Sandbox>>,
     },
     Closed,
 }
@@ -62,7 +62,7 @@ impl Session {
     pub async fn create(backend: Local, limits: Limits) -> Result<Self, Error> {
         let sandbox = backend.create(SandboxSpec { limits: limits.clone(), workspace: None }).await?;
         let workspace = Arc::clone(sandbox.workspace());
-        let state = Mutex::new(Life::Open { workspace, sandbox: Some(sandbox) });
+        let state = Mutex::new(Life::Open { workspace, sandbox: Some(Arc::new(sandbox)) });
         Ok(Self(Arc::new(Inner { id: new_id(), limits, backend, state })))
     }
 
@@ -79,27 +79,32 @@ impl Session {
     /// Runs one cell. Executions of one session run one after another; this waits for its turn. A kernel that died is replaced first.
     /// Dropping the returned [`Execution`] interrupts the program.
     pub async fn execute(&self, code: &str) -> Result<Execution, Error> {
-        let mut state = self.0.state.lock().await;
-        let Life::Open { workspace, sandbox } = &mut *state else { return Err(self.closed()) };
-        let mut spent = false;
+        let mut tries = 0;
         loop {
-            if !sandbox.as_ref().is_some_and(Sandbox::is_alive) {
-                if let Some(dead) = sandbox.take() {
-                    dead.close().await;
-                }
-                let spec = SandboxSpec { limits: self.0.limits.clone(), workspace: Some(Arc::clone(workspace)) };
-                *sandbox = Some(self.0.backend.create(spec).await?);
-            }
-            let Some(live) = sandbox.as_ref() else { return Err(self.closed()) };
-            match live.execute(code).await {
-                // It died while it was idle and nobody had noticed; nothing of this code ran.
-                Err(aludel_sandbox::Error::KernelGone(_)) if !spent => {
-                    spent = true;
-                    *sandbox = None;
-                }
+            // Not held while waiting for the kernel's turn: the files are reached through the same lock.
+            let sandbox = self.live_sandbox().await?;
+            match sandbox.execute(code).await {
+                // It died while nobody was looking; nothing of this code ran.
+                Err(aludel_sandbox::Error::KernelGone(_)) if tries < 2 => tries += 1,
                 result => return Ok(result?),
             }
         }
+    }
+
+    /// The session's sandbox, a new one if the last one died.
+    async fn live_sandbox(&self) -> Result<Arc<Sandbox>, Error> {
+        let mut state = self.0.state.lock().await;
+        let Life::Open { workspace, sandbox } = &mut *state else { return Err(self.closed()) };
+        if let Some(live) = sandbox.as_ref().filter(|sandbox| sandbox.is_alive()) {
+            return Ok(Arc::clone(live));
+        }
+        if let Some(dead) = sandbox.take() {
+            dead.close().await;
+        }
+        let spec = SandboxSpec { limits: self.0.limits.clone(), workspace: Some(Arc::clone(workspace)) };
+        let live = Arc::new(self.0.backend.create(spec).await?);
+        *sandbox = Some(Arc::clone(&live));
+        Ok(live)
     }
 
     /// Copies a host file into the workspace under `name` (a plain file name or a relative path).
