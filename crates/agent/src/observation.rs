@@ -114,6 +114,8 @@ pub fn describe_outcome(finished: &Finished) -> String {
         Outcome::Completed => "The program ran to its end.".to_owned(),
         Outcome::Failed(error) => format!("The program failed: {}.", excerpt::line(&error.name, 100)),
         Outcome::Interrupted => "The program was interrupted by the user.".to_owned(),
+        // Without a control group nobody counts.
+        Outcome::Limit(LimitHit::Memory { used: 0, limit }) => format!("Out of memory: the limit is {}.", size(*limit)),
         Outcome::Limit(LimitHit::Memory { used, limit }) => {
             format!("Out of memory: used {} of {}.", size(*used), size(*limit))
         }

@@ -70,6 +70,8 @@ pub enum Descriptor {
 const CONTROL_FD: i64 = 3;
 /// Where the Landlock ruleset waits until it is applied.
 const LANDLOCK_FD: i64 = 4;
+/// Processes of all sandboxes together, where they share a user id.
+const SHARED_PROCESSES: u64 = 4096;
 /// Inside the sandbox, where the workspace is and programs start.
 const START_DIRECTORY: &[u8] = b"/mnt/data\0";
 
@@ -172,10 +174,13 @@ impl Lockdown<'_> {
             (libc::RLIMIT_MSGQUEUE.into(), 0),
             (libc::RLIMIT_RTPRIO.into(), 0),
         ];
-        // Counted for each user id, so it means something only where the sandbox has its own. A second lock behind the control group.
-        if let Identity::Own(_) = self.identity {
-            limits.push((libc::RLIMIT_NPROC.into(), self.limits.processes.into()));
-        }
+        // Counted for each user id: a second lock behind the control group where the sandbox has its own, and a bound on fork bombs at
+        // least where all sandboxes share one.
+        let processes = match self.identity {
+            Identity::Own(_) => self.limits.processes.into(),
+            Identity::Only => SHARED_PROCESSES,
+        };
+        limits.push((libc::RLIMIT_NPROC.into(), processes));
         limits
     }
 }

@@ -93,8 +93,8 @@ pub enum Reply {
         owner_base: Option<u32>,
         /// What is not enforced here, in words for the operator.
         warnings: Vec<String>,
-        /// The zygote's process id as the warden sees it.
-        zygote: i32,
+        /// Whether a control group bounds the memory of a sandbox. Where none does, the kernel bounds its own.
+        memory_is_bounded: bool,
     },
     /// The warden or its zygote could not start.
     Unusable {

@@ -62,8 +62,8 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: &Hiera
         }
     };
     drop(control);
-    let zygote = warden.zygote.pid.as_raw_nonzero().get();
-    warden.reply(&Reply::Ready { owner_base: warden.map.owner_base(), warnings, zygote });
+    let memory_is_bounded = !warden.hierarchy.missing().contains(&"memory");
+    warden.reply(&Reply::Ready { owner_base: warden.map.owner_base(), warnings, memory_is_bounded });
     warden.serve(&children);
     warden.end(&children);
     sweep::remove_instance(&setup.instance);
@@ -86,7 +86,11 @@ fn own_group(hierarchy: &Hierarchy, setup: &Setup) -> Result<(Hierarchy, Vec<Str
     };
     sweep::note_groups(&setup.instance, &own.directories()).step("note the control groups")?;
     for controller in own.missing() {
-        warnings.push(format!("the {controller} controller is missing: its limit is not enforced"));
+        warnings.push(match controller {
+            "memory" => "there is no memory controller: every process of a sandbox is limited on its own".to_owned(),
+            "pids" => "there is no pids controller: processes are limited for all sandboxes together".to_owned(),
+            other => format!("there is no {other} controller: its limit is not enforced"),
+        });
     }
     Ok((own, warnings))
 }

@@ -316,6 +316,11 @@ def start(frame):
     """Takes the figures that the zygote could not know."""
     global memory_limit
     memory_limit = frame["memory"]
+    if frame["hard"]:
+        # No control group counts: what a process may hold is bounded here, before any code of the user's runs.
+        most = baseline_data() + memory_limit
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        raise_memory_limit[1] = (resource.RLIMIT_DATA, (most, most))
     lower_memory_limit()
     threads = str(frame["threads"])
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
@@ -356,7 +361,7 @@ def lower_memory_limit():
     soft = shared + max(memory_limit - (memory_limit >> 3), memory_limit - (64 << 20))
     # Still above after an error: lowering now would fail the next allocation whatever it is for.
     if data_in_use() < soft - (16 << 20):
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, raise_memory_limit[1][1][1]))
 
 
 _baseline = None

@@ -26,7 +26,12 @@ const MAX_REPRESENTATIONS: usize = 32;
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ToKernel<'a> {
     /// Figures that the zygote could not know.
-    Start { memory: u64, threads: u32 },
+    Start {
+        memory: u64,
+        threads: u32,
+        /// Whether the kernel's own limit is all there is, and must not be raised again.
+        hard: bool,
+    },
     /// Rehearse the first cell.
     Touch,
     /// Run a cell.

@@ -83,6 +83,7 @@ pub(crate) struct Shared {
     next_id: AtomicU64,
     slots: Slots,
     owner_base: Option<u32>,
+    memory_is_bounded: bool,
     instance: PathBuf,
 }
 
@@ -134,7 +135,7 @@ impl Local {
             Ok::<_, Error>((instance, lock, warden, ready))
         });
         let (instance, lock, warden, ready) = started.await.map_err(|error| Error::Jail(error.to_string()))??;
-        let Reply::Ready { owner_base, warnings, .. } = ready else {
+        let Reply::Ready { owner_base, warnings, memory_is_bounded } = ready else {
             return Err(Error::Jail("the warden answered out of turn".into()));
         };
         if require == Require::Strict && !warnings.is_empty() {
@@ -146,6 +147,7 @@ impl Local {
             next_id: AtomicU64::new(1),
             slots: Slots::default(),
             owner_base,
+            memory_is_bounded,
             instance,
         });
         let listener = Arc::clone(&shared);
@@ -323,7 +325,7 @@ impl Shared {
         let threads = (limits.cpus.ceil() as u32).max(1);
         kernel
             .channel
-            .send(&ToKernel::Start { memory: limits.memory, threads })
+            .send(&ToKernel::Start { memory: limits.memory, threads, hard: !self.memory_is_bounded })
             .await
             .map_err(|error| Error::KernelGone(error.to_string()))?;
         Ok(Sandbox::new(handle, kernel, workspace, limits))
