@@ -48,7 +48,7 @@ pub(super) fn install(
     fs::write(&list, lock).map_err(at(&list))?;
     let total = lock.lines().filter(|line| line.contains("==")).count() as u64;
     progress(Progress::Phase { name: "downloading packages", total });
-    let mut tracker = Tracker { total, done: 0, installing: false };
+    let mut tracker = Tracker { total, done: 0, installing: false, kilobytes: 0.0 };
     let mut command = pip(&environment);
     command.args(["install", "--require-hashes", "--only-binary", ":all:", "--no-compile", "--no-deps", "--no-color"]);
     command.args(["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--requirement"]).arg(&list);
@@ -76,6 +76,8 @@ struct Tracker {
     total: u64,
     done: u64,
     installing: bool,
+    /// Of the packages so far.
+    kilobytes: f64,
 }
 
 impl Tracker {
@@ -88,17 +90,34 @@ impl Tracker {
         } else if line.starts_with("Ignoring ") {
             // For another version of Python.
             self.done += 1;
-        } else if let Some(rest) = line.strip_prefix("Downloading ") {
+        } else if let Some(rest) = line.strip_prefix("Downloading ").or_else(|| line.strip_prefix("Using cached ")) {
             // "Downloading pandas-3.0-cp311-….whl (11.2 MB)"
             let name = rest.split('-').next().unwrap_or(rest);
-            let size = rest.rsplit_once('(').map(|(_, size)| size.trim_end_matches(')')).unwrap_or("");
-            progress(Progress::Step { done: self.done, what: format!("{name} {size}") });
+            self.kilobytes +=
+                rest.rsplit_once('(').and_then(|(_, size)| kilobytes(size.trim_end_matches(')'))).unwrap_or(0.0);
+            progress(Progress::Step {
+                done: self.done,
+                what: format!("{name} ({:.0} MB so far)", self.kilobytes / 1000.0),
+            });
         } else if line.starts_with("Installing collected packages") && !self.installing {
             self.installing = true;
             progress(Progress::Phase { name: "unpacking packages", total: 0 });
         }
         debug_assert!(self.total > 0);
     }
+}
+
+/// pip's sizes: `443 kB`, `11.2 MB`.
+fn kilobytes(size: &str) -> Option<f64> {
+    let (number, unit) = size.split_once(' ')?;
+    let factor = match unit {
+        "bytes" => 0.001,
+        "kB" => 1.0,
+        "MB" => 1000.0,
+        "GB" => 1_000_000.0,
+        _ => return None,
+    };
+    Some(number.parse::<f64>().ok()? * factor)
 }
 
 /// Runs a command, hands over its output line by line, and shows the end of it when it fails.
@@ -230,7 +249,7 @@ mod tests {
     #[test]
     fn pips_lines_become_progress() {
         let mut told = Vec::new();
-        let mut tracker = Tracker { total: 3, done: 0, installing: false };
+        let mut tracker = Tracker { total: 3, done: 0, installing: false, kilobytes: 0.0 };
         for line in [
             "Ignoring numpy: markers 'python_full_version < \"3.11\"' don't match your environment",
             "Collecting pandas==3.0.1 (from -r requirements.lock (line 9))",
@@ -244,7 +263,8 @@ mod tests {
             told,
             [
                 Progress::Step { done: 2, what: "pandas 3.0.1".into() },
-                Progress::Step { done: 2, what: "pandas 11.2 MB".into() },
+                Progress::Step { done: 2, what: "pandas (11 MB so far)".into() },
+                Progress::Step { done: 2, what: "tabulate (11 MB so far)".into() },
                 Progress::Phase { name: "unpacking packages", total: 0 },
             ]
         );
