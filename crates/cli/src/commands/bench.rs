@@ -1,11 +1,9 @@
 //! `aludel bench`: how fast sandboxes start on this machine, beside what people would do without aludel.
 
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aludel_agent::size;
 use aludel_sandbox::{Event, Local, Sandbox, SandboxSpec};
-use anyhow::Context;
 use serde_json::json;
 
 use crate::config::Config;
@@ -37,10 +35,8 @@ impl Series {
 }
 
 pub(crate) async fn run(arguments: &BenchArguments, config: &Config) -> anyhow::Result<Exit> {
-    let imports =
-        series("python3 -c 'import pandas, matplotlib.pyplot'", import_times(config, arguments.n.min(10)).await?);
-    let mut all = vec![imports];
     let engine = Engine::start(config, 0).await?;
+    let mut all: Vec<Series> = peers(&engine.backend, config).await?.into();
     all.extend(on_demand(&engine.backend, config, arguments.n).await?);
     let memory = idle_memory(&engine.backend, config).await?;
     engine.backend.shutdown().await;
@@ -55,10 +51,10 @@ pub(crate) async fn run(arguments: &BenchArguments, config: &Config) -> anyhow::
         print_json(&json!({ "series": rows, "idle_session_bytes": memory }));
         return Ok(Exit::Success);
     }
-    println!("{:<48}{:>6}{:>10}{:>10}{:>10}", "milliseconds", "n", "median", "p90", "min");
+    println!("{:<54}{:>6}{:>10}{:>10}{:>10}", "milliseconds", "n", "median", "p90", "min");
     for series in &all {
         println!(
-            "{:<48}{:>6}{:>10.2}{:>10.2}{:>10.2}",
+            "{:<54}{:>6}{:>10.2}{:>10.2}{:>10.2}",
             series.name,
             series.times.len(),
             series.at(0.5),
@@ -126,45 +122,57 @@ async fn create(backend: &Local, config: &Config) -> anyhow::Result<Sandbox> {
 }
 
 async fn print_two(sandbox: &Sandbox) -> anyhow::Result<()> {
-    let mut execution = sandbox.execute("print(1+1)").await?;
-    let mut text = String::new();
-    while let Some(event) = execution.next().await {
-        if let Event::Stdout(part) = event {
-            text.push_str(&part);
-        }
-    }
+    let text = output_of(sandbox, "print(1+1)").await?;
     anyhow::ensure!(text == "2\n", "print(1+1) printed {text:?}");
     Ok(())
 }
 
-/// The template's own interpreter as a plain process on the host: the same imports, no sandbox.
-async fn import_times(config: &Config, count: u32) -> anyhow::Result<Vec<Duration>> {
-    let template = engine_template(config).await?;
-    let mut times = Vec::new();
-    for round in 0..=count {
-        let start = Instant::now();
-        let status = Command::new("chroot")
-            .arg(template.root())
-            .args([template.python(), "-c", "import pandas, matplotlib.pyplot"])
-            .env_clear()
-            .env("MPLCONFIGDIR", "/nonexistent")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .context("run chroot")?;
-        // Only root may do that; without it there is nothing to compare with.
-        if !status.success() {
-            return Ok(Vec::new());
-        }
-        // The first one warms the caches.
-        if round > 0 {
-            times.push(start.elapsed());
+async fn output_of(sandbox: &Sandbox, code: &str) -> anyhow::Result<String> {
+    let mut execution = sandbox.execute(code).await?;
+    let mut text = String::new();
+    while let Some(event) = execution.next().await {
+        match event {
+            Event::Stdout(part) => text.push_str(&part),
+            Event::Error(error) => anyhow::bail!(error.traceback),
+            _ => {}
         }
     }
-    Ok(times)
+    Ok(text)
 }
 
-async fn engine_template(config: &Config) -> anyhow::Result<aludel_sandbox::Template> {
-    crate::engine::prepare(config, false).await
+/// What there is to compare with, measured by a program inside: a new interpreter with the same imports, and a bare fork of a process that
+/// is as large as the zygote, up to its first byte. Prints microseconds.
+const PEERS: &str = "
+import os, subprocess, sys, time
+def new_interpreter():
+    subprocess.run([sys.executable, '-c', 'import pandas, matplotlib.pyplot'], check=True)
+def bare_fork():
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write, b'x')
+        os._exit(0)
+    os.read(read, 1)
+    os.waitpid(pid, 0)
+    os.close(read), os.close(write)
+for name, peer, count in (('imports', new_interpreter, 10), ('fork', bare_fork, 100)):
+    peer()  # warms the caches
+    for _ in range(count):
+        start = time.perf_counter_ns()
+        peer()
+        print(name, (time.perf_counter_ns() - start) // 1000)
+";
+
+async fn peers(backend: &Local, config: &Config) -> anyhow::Result<[Series; 2]> {
+    let sandbox = create(backend, config).await?;
+    let printed = output_of(&sandbox, PEERS).await?;
+    sandbox.close().await;
+    let of = |name: &str| {
+        let lines = printed.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        lines.map(Duration::from_micros).collect::<Vec<_>>()
+    };
+    Ok([
+        series("a new python3 -c 'import pandas, matplotlib.pyplot'", of("imports")),
+        series("a bare fork of a process as large", of("fork")),
+    ])
 }
