@@ -62,8 +62,8 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<Exit> {
         flags.push(("server.data", data.display().to_string()));
     }
     match &command {
-        Command::Run(run) => flags.extend(run.flags()),
-        Command::Ask(ask) => flags.extend(ask.flags()),
+        Command::Run(run) => flags.extend(run.limits.flags()),
+        Command::Ask(ask) => flags.extend(ask.limits.flags()),
         _ => {}
     }
     let raw = Raw::load(global.config.as_deref(), &flags)?;

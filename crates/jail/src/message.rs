@@ -4,7 +4,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -156,30 +158,6 @@ pub struct Usage {
     pub oom_kills: u64,
 }
 
-/// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), its Landlock ruleset if there is one, the kernel's
-/// control socket, stdout, stderr, then the open `cgroup.procs` files.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ForkRequest {
-    /// Whether a Landlock ruleset is among the descriptors.
-    pub(crate) landlock: bool,
-    /// The steps that the child runs before anything else.
-    pub(crate) lockdown: Vec<crate::lockdown::Step>,
-}
-
-/// What the zygote answers.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum ZygoteReply {
-    /// It has imported everything and waits.
-    #[serde(rename = "ready")]
-    Ready,
-    /// The child's process id as the zygote sees it.
-    #[serde(rename = "forked")]
-    Forked(i32),
-    /// The fork failed.
-    #[serde(rename = "failed")]
-    Failed(String),
-}
-
 /// Sends one message.
 pub fn send<T: Serialize>(socket: impl AsFd, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
@@ -217,4 +195,11 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: impl AsFd) -> io::Result<Opti
     }
     let message = serde_json::from_slice(bytes.get(..received.bytes).unwrap_or_default())?;
     Ok(Some((message, descriptors)))
+}
+
+/// Whether a message, or the end of the socket, comes in time.
+pub(crate) fn is_readable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    Ok(rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout)))? > 0)
 }

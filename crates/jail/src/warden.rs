@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::lockdown::{Identity, Lockdown};
-use crate::message::{self, ExitStatus, ForkRequest, Limits, MAX_SLOTS, Reply, Request, Setup};
+use crate::message::{self, ExitStatus, Limits, MAX_SLOTS, Reply, Request, Setup};
 use crate::shell::{self, ShellSources};
-use crate::zygote::Zygote;
+use crate::zygote::{ForkRequest, Zygote};
 use crate::{Step, StepError, landlock, mounts, sweep, sys};
 
 /// One sandbox.
@@ -93,13 +93,6 @@ fn own_group(hierarchy: &Hierarchy, setup: &Setup) -> Result<(Hierarchy, Vec<Str
         });
     }
     Ok((own, warnings))
-}
-
-/// Whether `fd` becomes readable in time.
-pub(crate) fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
-    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    Ok(rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout)))? > 0)
 }
 
 impl Warden {
@@ -293,7 +286,7 @@ impl Warden {
             if self.boxes.is_empty() {
                 break;
             }
-            let _timeout = readable(children.as_fd(), Duration::from_millis(50));
+            let _timeout = message::is_readable(children.as_fd(), Duration::from_millis(50));
             drain(children);
         }
         let _ended = pidfd_send_signal(&self.zygote.pidfd, Signal::KILL);

@@ -7,10 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::idmap::IdMap;
-use crate::message::{self, ForkRequest, Setup, ZygoteReply};
+use crate::message::{self, Setup};
 use crate::mounts::{self, BaseSources};
 use crate::{Step, StepError, lockdown, shell, sys};
 
@@ -47,6 +47,30 @@ const ENVIRONMENT: &[&str] = &[
 struct Hello {
     /// The seccomp filters that [`lockdown::Argument::Filter`] refers to.
     filters: Vec<Vec<u8>>,
+}
+
+/// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), its Landlock ruleset if there is one, the kernel's
+/// control socket, stdout, stderr, then the open `cgroup.procs` files.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ForkRequest {
+    /// Whether a Landlock ruleset is among the descriptors.
+    pub(crate) landlock: bool,
+    /// The steps that the child runs before anything else.
+    pub(crate) lockdown: Vec<lockdown::Step>,
+}
+
+/// What the zygote answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ZygoteReply {
+    /// It has imported everything and waits.
+    #[serde(rename = "ready")]
+    Ready,
+    /// The child's process id as the zygote sees it.
+    #[serde(rename = "forked")]
+    Forked(i32),
+    /// The fork failed.
+    #[serde(rename = "failed")]
+    Failed(String),
 }
 
 /// A running zygote.
@@ -107,7 +131,7 @@ impl Zygote {
     }
 
     fn reply(&self, timeout: Duration) -> Result<ZygoteReply, StepError> {
-        if !crate::warden::readable(self.socket.as_fd(), timeout).step("wait for the zygote")? {
+        if !message::is_readable(self.socket.as_fd(), timeout).step("wait for the zygote")? {
             return Err(failed("wait for the zygote", format!("no answer within {} s", timeout.as_secs())));
         }
         match message::receive(&self.socket).step("hear the zygote")? {

@@ -1,5 +1,6 @@
 //! Any endpoint that speaks OpenAI's Chat Completions.
 
+mod answer;
 mod render;
 mod sse;
 
@@ -11,19 +12,16 @@ use futures_util::stream::BoxStream;
 use reqwest::StatusCode;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 
-use super::{Capabilities, Delta, FinishReason, Request, Unreachable, Upstream, UpstreamError, Usage};
+use super::{Capabilities, Delta, Request, Unreachable, Upstream, UpstreamError};
 use crate::excerpt;
-use crate::flow::{Flow, Sink};
+use crate::flow::Flow;
 use crate::secret::Secret;
+use answer::Answer;
 
 /// Bytes of one answer.
 const MAX_ANSWER: u64 = 64 << 20;
 /// Bytes of an error's body that are read.
 const MAX_ERROR: usize = 64 << 10;
-/// Bytes of one call's arguments.
-const MAX_ARGUMENTS: usize = 1 << 20;
-/// Calls in one answer.
-const MAX_CALLS: usize = 64;
 /// How often a request is made before giving up.
 const ATTEMPTS: u32 = 3;
 /// The longest wait before another attempt. Whoever asks for more gets an error with the figure.
@@ -87,16 +85,14 @@ impl Upstream for Chat {
     fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
         let chat = self.clone();
         let flow = Flow::new(|sink| async move {
-            let mut answer = Answer { sink, said: false, calls: Vec::new(), finish: None };
+            let mut answer = Answer::new(sink);
             if let Err(error) = chat.answer(&request, &mut answer).await {
-                answer.sink.send(Err(error)).await;
+                answer.fail(error).await;
             }
         });
         flow.boxed()
     }
 }
-
-type DeltaSink = Sink<Result<Delta, UpstreamError>>;
 
 impl Chat {
     async fn answer(&self, request: &Request, answer: &mut Answer) -> Result<(), UpstreamError> {
@@ -108,10 +104,11 @@ impl Chat {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            let Some(wait) = wait_before_retry(&error, attempt).filter(|_| attempt < ATTEMPTS && !answer.said) else {
+            let Some(wait) = wait_before_retry(&error, attempt).filter(|_| attempt < ATTEMPTS && !answer.has_begun())
+            else {
                 return Err(error);
             };
-            answer.sink.send(Ok(Delta::Retrying { wait, reason: error.to_string() })).await;
+            answer.retrying(wait, error.to_string()).await;
             tokio::time::sleep(wait).await;
             attempt += 1;
         }
@@ -202,7 +199,7 @@ impl Chat {
                 self.chunk(&data, answer).await?;
             }
             if ended {
-                return if answer.finish.is_some() {
+                return if answer.is_finished() {
                     answer.end().await;
                     Ok(())
                 } else if read == 0 {
@@ -362,101 +359,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// An answer as it comes.
-struct Answer {
-    sink: DeltaSink,
-    /// Whether anything of it was passed on: then it cannot be asked for again.
-    said: bool,
-    /// The calls that have started: their number at the upstream, and the bytes of their arguments.
-    calls: Vec<(u32, usize)>,
-    finish: Option<FinishReason>,
-}
-
-impl Answer {
-    async fn tell(&mut self, delta: Delta) {
-        self.said = true;
-        self.sink.send(Ok(delta)).await;
-    }
-
-    async fn text(&mut self, text: Option<String>) {
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            self.tell(Delta::Text(text)).await;
-        }
-    }
-
-    async fn reasoning(&mut self, text: Option<String>) {
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            self.tell(Delta::Reasoning(text)).await;
-        }
-    }
-
-    async fn refusal(&mut self, text: Option<String>) {
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            self.tell(Delta::Refusal(text)).await;
-        }
-    }
-
-    /// A piece of a call. Some upstreams number none of them; then a new id or name starts a new call.
-    async fn call(&mut self, delta: CallDelta) -> Result<(), (&'static str, u64)> {
-        let names = delta.function.name.as_deref().is_some_and(|name| !name.is_empty());
-        let known = match delta.index {
-            Some(number) => self.calls.iter().position(|(known, _)| *known == number),
-            None if names => None,
-            None => self.calls.len().checked_sub(1),
-        };
-        let index = match known {
-            Some(index) => index,
-            None => {
-                if self.calls.len() == MAX_CALLS {
-                    return Err(("the list of its calls", MAX_CALLS as u64));
-                }
-                let number = delta.index.unwrap_or(self.calls.len() as u32);
-                self.calls.push((number, 0));
-                let started = Delta::CallStarted {
-                    index: self.calls.len() - 1,
-                    id: delta.id.unwrap_or_default(),
-                    name: delta.function.name.unwrap_or_default(),
-                };
-                self.tell(started).await;
-                self.calls.len() - 1
-            }
-        };
-        if !delta.function.arguments.is_empty() {
-            if let Some((_, size)) = self.calls.get_mut(index) {
-                *size += delta.function.arguments.len();
-                if *size > MAX_ARGUMENTS {
-                    return Err(("the arguments of a call", MAX_ARGUMENTS as u64));
-                }
-            }
-            self.tell(Delta::CallArguments { index, fragment: delta.function.arguments }).await;
-        }
-        Ok(())
-    }
-
-    async fn usage(&mut self, usage: Option<aludel_wire::chat::Usage>) {
-        let Some(usage) = usage.filter(|usage| usage.prompt_tokens > 0 || usage.completion_tokens > 0) else { return };
-        let usage = Usage {
-            input: usage.prompt_tokens,
-            output: usage.completion_tokens,
-            cached: usage.prompt_tokens_details.map(|details| details.cached_tokens).unwrap_or_default(),
-            reasoning: usage.completion_tokens_details.map(|details| details.reasoning_tokens).unwrap_or_default(),
-        };
-        // Some send a running figure with every chunk; the loop takes the last.
-        self.sink.send(Ok(Delta::Usage(usage))).await;
-    }
-
-    fn finish(&mut self, reason: &str) {
-        self.finish = Some(match reason {
-            "length" => FinishReason::Length,
-            "content_filter" => FinishReason::ContentFilter,
-            _ => FinishReason::Stop,
-        });
-    }
-
-    async fn end(&mut self) {
-        let finish = self.finish.unwrap_or(FinishReason::Stop);
-        self.sink.send(Ok(Delta::Finished(finish))).await;
-    }
 }

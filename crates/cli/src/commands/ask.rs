@@ -15,8 +15,8 @@ use anyhow::Context;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
-use super::run::{add_files, check_files};
-use crate::config::{Api, Config, Flags, Model, read_key};
+use super::run::{LimitFlags, add_files, check_files};
+use crate::config::{Api, Config, Model, read_key};
 use crate::engine::Engine;
 use crate::exit::{Exit, usage};
 use crate::output::{Errors, Figures, Printer, copy_files, deliver, event_json, print_json};
@@ -57,25 +57,14 @@ pub(crate) struct AskArguments {
     /// Copies files, images and the transcript here
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// How long one program may take
-    #[arg(long, value_name = "TIME")]
-    timeout: Option<String>,
-    /// How much memory programs may use
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<String>,
+    #[command(flatten)]
+    pub(super) limits: LimitFlags,
     /// Prints events as JSON, one a line
     #[arg(long)]
     json: bool,
 }
 
 impl AskArguments {
-    /// The settings that the flags override.
-    pub(crate) fn flags(&self) -> Flags {
-        let timeout = self.timeout.iter().map(|text| ("sandbox.timeout", text.clone()));
-        let memory = self.memory.iter().map(|text| ("sandbox.memory", text.clone()));
-        timeout.chain(memory).collect()
-    }
-
     fn model(&self, config: &Config) -> anyhow::Result<Model> {
         let Some(url) = &self.url else { return config.model(self.model.as_deref()) };
         let name = self.model.clone().ok_or_else(|| usage("--url needs --model, the upstream's name of the model"))?;

@@ -36,20 +36,27 @@ pub(crate) struct RunArguments {
     /// Copies created files and displayed images here
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// How long the program may take, for example 30s
-    #[arg(long, value_name = "TIME")]
-    timeout: Option<String>,
-    /// How much memory it may use, for example 512m
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<String>,
+    #[command(flatten)]
+    pub(super) limits: LimitFlags,
     /// Prints events as JSON, one a line
     #[arg(long)]
     json: bool,
 }
 
-impl RunArguments {
+/// What one program may use.
+#[derive(Debug, clap::Args)]
+pub(super) struct LimitFlags {
+    /// How long one program may take, for example 30s
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<String>,
+    /// How much memory it may use, for example 512m
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+}
+
+impl LimitFlags {
     /// The settings that the flags override.
-    pub(crate) fn flags(&self) -> Flags {
+    pub(super) fn flags(&self) -> Flags {
         let timeout = self.timeout.iter().map(|text| ("sandbox.timeout", text.clone()));
         let memory = self.memory.iter().map(|text| ("sandbox.memory", text.clone()));
         timeout.chain(memory).collect()
