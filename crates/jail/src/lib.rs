@@ -26,7 +26,7 @@ pub mod probe;
 mod shell;
 pub mod sweep;
 mod sys;
-mod syscalls;
+pub mod syscalls;
 mod warden;
 mod zygote;
 
