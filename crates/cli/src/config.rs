@@ -180,7 +180,16 @@ impl Raw {
             bytes if bytes < 64 << 20 => Err(format!("{text} is too little for an interpreter; at least 64m")),
             bytes => Ok(bytes),
         })?;
-        let disk = self.get("sandbox.disk", units::bytes)?;
+        // Files are kept in memory, so unless it is said otherwise they may take half of it.
+        let disk = self.get("sandbox.disk", |text| match text {
+            "" => Ok(memory / 2),
+            text => match units::bytes(text)? {
+                bytes if bytes > memory => {
+                    Err(format!("{text} is more than sandbox.memory, and files are kept in memory"))
+                }
+                bytes => Ok(bytes),
+            },
+        })?;
         Ok(Limits {
             memory,
             cpus: self.get("sandbox.cpus", |text| in_range(text, "number of processors", 0.01, 1024.0))?,

@@ -88,8 +88,8 @@ impl Warden {
         let warden = Self { control, child: Mutex::new(child), log };
         message::send(&warden.control, setup, &[]).step("greet the warden")?;
         match warden.receive() {
-            Ok(Some(reply @ Reply::Ready { .. })) => Ok((warden, reply)),
-            Ok(Some(Reply::Unusable { reason })) => Err(warden.unusable(reason)),
+            Ok(Some((reply @ Reply::Ready { .. }, _))) => Ok((warden, reply)),
+            Ok(Some((Reply::Unusable { reason }, _))) => Err(warden.unusable(reason)),
             Ok(_) => Err(warden.unusable("the warden ended while starting".into())),
             Err(error) => Err(warden.unusable(format!("the warden does not answer: {error}"))),
         }
@@ -107,8 +107,9 @@ impl Warden {
     }
 
     /// Waits for the next reply; `None` when the warden has ended. May be called from one thread while others send.
-    pub fn receive(&self) -> io::Result<Option<Reply>> {
-        Ok(message::receive(&self.control)?.map(|(reply, _)| reply))
+    /// Descriptors come alongside where [`Reply`] says so.
+    pub fn receive(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+        message::receive(&self.control)
     }
 
     /// Tells the warden to end everything and remove it. [`Warden::receive`] answers `None` from then on.

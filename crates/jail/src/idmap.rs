@@ -63,6 +63,15 @@ impl IdMap {
         fs::write(format!("/proc/{child}/gid_map"), gids)
     }
 
+    /// The id of a slot as the warden sees it.
+    pub(crate) fn owner(self, slot: u32) -> u32 {
+        match self {
+            Self::Range { base } => base + FIRST_SLOT + slot,
+            // The warden is in the namespace that has only this one.
+            Self::Single => FIRST_SLOT,
+        }
+    }
+
     /// The host uid of slot 0, where slots have their own.
     pub(crate) fn owner_base(self) -> Option<u32> {
         match self {

@@ -31,6 +31,7 @@ mod warden;
 mod zygote;
 
 pub use entry::{Warden, WardenError};
+pub use warden::WORKSPACES;
 
 /// A step of a set-up that failed, with what the system said. The step's name is what an operator reads first.
 #[derive(Debug, thiserror::Error)]

@@ -53,13 +53,27 @@ pub struct Limits {
 /// What aludel asks of the warden.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
+    /// Makes a workspace: a file system of its own, in memory, with hard limits. It is there until its directory is removed and no
+    /// sandbox uses it any more.
+    OpenWorkspace {
+        /// Chosen by the caller, unique among the requests under way.
+        id: u64,
+        /// An empty directory of the host, on which it is mounted for the warden alone.
+        path: PathBuf,
+        /// Whose it is; below [`MAX_SLOTS`].
+        slot: u32,
+        /// Bytes of all files together.
+        bytes: u64,
+        /// Files and directories.
+        inodes: u64,
+    },
     /// Makes a sandbox with one kernel. Descriptors: the kernel's control socket, its stdout, its stderr.
     Create {
         /// Chosen by the caller, unique while the sandbox lives.
         id: u64,
-        /// Tells sandboxes apart by uid where the host allows it; below [`crate::message::MAX_SLOTS`].
+        /// Tells sandboxes apart by uid where the host allows it; below [`MAX_SLOTS`].
         slot: u32,
-        /// The workspace's directory on the host; see [`Reply::Ready::owner_base`] for who must own it.
+        /// The directory that [`Request::OpenWorkspace`] was made with.
         workspace: PathBuf,
         /// The limits.
         limits: Limits,
@@ -102,6 +116,11 @@ pub enum Reply {
     Unusable {
         /// Why.
         reason: String,
+    },
+    /// The workspace is there. Descriptor: its root directory.
+    Workspace {
+        /// The request.
+        id: u64,
     },
     /// The kernel was forked into its sandbox; it answers on its own socket from here on.
     Created {

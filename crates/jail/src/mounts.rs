@@ -63,6 +63,22 @@ fn detached(path: &Path) -> Result<OwnedFd, StepError> {
         .step(format!("open the mount {}", path.display()))
 }
 
+/// Mounts a workspace and returns its root directory.
+pub(crate) fn make_workspace(path: &Path, owner: u32, bytes: u64, inodes: u64) -> Result<OwnedFd, StepError> {
+    let options = format!("size={bytes},nr_inodes={inodes},mode=0700,uid={owner},gid={owner}");
+    let options = std::ffi::CString::new(options).step("tmpfs options")?;
+    mount("tmpfs", path, "tmpfs", restricted(), Some(options.as_c_str())).step("mount the workspace")?;
+    Ok(fs::File::open(path).step("open the workspace")?.into())
+}
+
+/// Unmounts every workspace below the directory, so that the directory can be removed from here.
+pub(crate) fn let_go_of_workspaces(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        // One whose owner removed it is gone already.
+        let _gone = unmount(entry.path(), UnmountFlags::DETACH);
+    }
+}
+
 /// Opens a workspace for [`enter_shell`].
 pub(crate) fn open_workspace(path: &Path) -> Result<OwnedFd, StepError> {
     let tree = detached(path)?;

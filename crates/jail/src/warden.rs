@@ -16,6 +16,9 @@ use crate::shell::{self, ShellSources};
 use crate::zygote::{ForkRequest, Zygote};
 use crate::{Step, StepError, landlock, mounts, sweep, sys};
 
+/// Where an instance has its workspaces mounted, in its directory.
+pub const WORKSPACES: &str = "workspaces";
+
 /// One sandbox.
 struct Box {
     init: Pid,
@@ -66,6 +69,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: &Hiera
     warden.reply(&Reply::Ready { owner_base: warden.map.owner_base(), warnings, memory_is_bounded });
     warden.serve(&children);
     warden.end(&children);
+    mounts::let_go_of_workspaces(&setup.instance.join(WORKSPACES));
     sweep::remove_instance(&setup.instance);
 }
 
@@ -126,6 +130,14 @@ impl Warden {
 
     fn handle(&mut self, request: Request, descriptors: &[OwnedFd]) {
         match request {
+            Request::OpenWorkspace { id, path, slot, bytes, inodes } => {
+                match mounts::make_workspace(&path, self.map.owner(slot), bytes, inodes) {
+                    Ok(root) => {
+                        let _gone = message::send(&self.control, &Reply::Workspace { id }, &[root.as_fd()]);
+                    }
+                    Err(error) => self.reply(&Reply::Failed { id, reason: error.to_string() }),
+                }
+            }
             Request::Create { id, slot, workspace, limits } => {
                 if let Err(error) = self.create(id, slot, &workspace, &limits, descriptors) {
                     self.reply(&Reply::Failed { id, reason: error.to_string() });

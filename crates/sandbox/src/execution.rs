@@ -124,14 +124,14 @@ pub enum LimitHit {
         /// What was allowed.
         limit: Duration,
     },
-    /// The workspace grew beyond its size. Bytes.
+    /// The workspace is full, and a write failed for it. Bytes.
     Disk {
         /// What the workspace held, bytes.
         used: u64,
         /// What was allowed, bytes.
         limit: u64,
     },
-    /// The workspace holds too many files.
+    /// The workspace holds as many files as it may, and making another one failed.
     Files {
         /// What was allowed.
         limit: u64,

@@ -15,7 +15,7 @@ pub struct Limits {
     pub timeout: Duration,
     /// How long an interrupted program may take to end before it is killed.
     pub grace: Duration,
-    /// All files of the workspace together, bytes.
+    /// All files of the workspace together, bytes. They are kept in memory, and what programs write counts as theirs.
     pub disk: u64,
     /// Number of files and directories in the workspace.
     pub files: u64,
@@ -38,9 +38,9 @@ impl Default for Limits {
             cpus: 2.0,
             timeout: Duration::from_secs(60),
             grace: Duration::from_secs(2),
-            disk: 2048 * MIB,
+            disk: 512 * MIB,
             files: 50_000,
-            file_size: 1024 * MIB,
+            file_size: 512 * MIB,
             tmp: 256 * MIB,
             open_files: 1024,
             output: 8 * MIB,

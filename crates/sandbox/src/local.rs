@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aludel_jail::message::{ExitStatus, Reply, Request, Setup, Usage};
-use aludel_jail::{Warden, message, sweep};
+use aludel_jail::{WORKSPACES, Warden, message, sweep};
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -90,6 +90,7 @@ pub(crate) struct Shared {
 /// Who waits for which reply.
 #[derive(Debug, Default)]
 struct Waiting {
+    workspaces: HashMap<u64, oneshot::Sender<Result<OwnedFd, String>>>,
     created: HashMap<u64, oneshot::Sender<Result<(), String>>>,
     exits: HashMap<u64, watch::Sender<Option<Exit>>>,
     usages: HashMap<u64, Vec<oneshot::Sender<Usage>>>,
@@ -123,7 +124,7 @@ impl Local {
             sweep::sweep(&run);
             let (instance, lock) =
                 sweep::new_instance(&run).map_err(|source| Error::Io { path: run.clone(), source })?;
-            let workspaces = instance.join("workspaces");
+            let workspaces = instance.join(WORKSPACES);
             std::fs::create_dir(&workspaces).map_err(|source| Error::Io { path: workspaces, source })?;
             let setup = Setup {
                 root: template.root().to_path_buf(),
@@ -232,8 +233,8 @@ impl Shared {
     fn listen(&self) {
         let over = loop {
             match self.warden.receive() {
-                Ok(Some(Reply::Unusable { reason })) => break reason,
-                Ok(Some(reply)) => self.dispatch(reply),
+                Ok(Some((Reply::Unusable { reason }, _))) => break reason,
+                Ok(Some((reply, descriptors))) => self.dispatch(reply, descriptors),
                 Ok(None) => break "the backend was shut down".to_owned(),
                 Err(error) => break format!("the warden is not understood: {error}"),
             }
@@ -246,9 +247,16 @@ impl Shared {
         *waiting = Waiting { over: Some(over), ..Waiting::default() };
     }
 
-    fn dispatch(&self, reply: Reply) {
+    fn dispatch(&self, reply: Reply, descriptors: Vec<OwnedFd>) {
         let mut waiting = lock(&self.waiting);
         match reply {
+            Reply::Workspace { id } => {
+                if let Some(sender) = waiting.workspaces.remove(&id) {
+                    let root =
+                        descriptors.into_iter().next().ok_or_else(|| "the workspace came without its root".to_owned());
+                    let _nobody = sender.send(root);
+                }
+            }
             Reply::Created { id } => {
                 if let Some(sender) = waiting.created.remove(&id) {
                     let _nobody = sender.send(Ok(()));
@@ -256,7 +264,9 @@ impl Shared {
             }
             Reply::Failed { id, reason } => {
                 waiting.exits.remove(&id);
-                if let Some(sender) = waiting.created.remove(&id) {
+                if let Some(sender) = waiting.workspaces.remove(&id) {
+                    let _nobody = sender.send(Err(reason));
+                } else if let Some(sender) = waiting.created.remove(&id) {
                     let _nobody = sender.send(Err(reason));
                 }
             }
@@ -283,7 +293,7 @@ impl Shared {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let workspace = match workspace {
             Some(workspace) => workspace,
-            None => Arc::new(self.new_workspace(id)?),
+            None => Arc::new(self.new_workspace(&limits).await?),
         };
         let failed = |step: &'static str| move |error: io::Error| Error::Jail(format!("{step}: {error}"));
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed("make the kernel's socket"))?;
@@ -331,10 +341,24 @@ impl Shared {
         Ok(Sandbox::new(handle, kernel, workspace, limits))
     }
 
-    fn new_workspace(&self, id: u64) -> Result<Workspace, Error> {
+    async fn new_workspace(&self, limits: &Limits) -> Result<Workspace, Error> {
         let slot = self.slots.take().ok_or_else(|| Error::Jail("too many sandboxes".into()))?;
-        let owner = self.owner_base.map(|base| base + slot.number());
-        Workspace::create(self.instance.join("workspaces").join(id.to_string()), owner, slot)
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let path = self.instance.join(WORKSPACES).join(id.to_string());
+        std::fs::create_dir(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let (sender, opened) = oneshot::channel();
+        self.waiting()?.workspaces.insert(id, sender);
+        let (bytes, inodes) = (limits.disk, limits.files);
+        self.send(&Request::OpenWorkspace { id, path: path.clone(), slot: slot.number(), bytes, inodes }, &[])?;
+        match tokio::time::timeout(ANSWER_TIMEOUT, opened).await {
+            Ok(Ok(Ok(root))) => {
+                let owner = self.owner_base.map(|base| base + slot.number());
+                Ok(Workspace::new(path, root, owner, slot))
+            }
+            Ok(Ok(Err(reason))) => Err(Error::Jail(reason)),
+            Ok(Err(_)) => Err(self.over()),
+            Err(_) => Err(Error::Jail(format!("no workspace within {} s", ANSWER_TIMEOUT.as_secs()))),
+        }
     }
 
     fn waiting(&self) -> Result<std::sync::MutexGuard<'_, Waiting>, Error> {

@@ -20,8 +20,10 @@ use crate::{Error, Limits, Workspace};
 const MAX_DISPLAYED: usize = 64 << 20;
 /// The most bundles that one execution may display.
 const MAX_DISPLAYS: usize = 500;
-/// How often the size of the workspace is looked at while a program runs, at most.
-const DISK_INTERVAL: Duration = Duration::from_millis(250);
+/// How much of a workspace may be left for it to count as full: less than one large write.
+const FULL: u64 = 1 << 20;
+/// What the system says of a full file system, in every library's message.
+const NO_SPACE: &str = "No space left on device";
 /// How long a killed kernel may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a kernel may take to accept a program.
@@ -188,11 +190,10 @@ impl Interrupter {
 }
 
 /// Why we end a program before its own end.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Caller,
     WallClock,
-    Limit(LimitHit),
 }
 
 /// A program that we are ending.
@@ -260,12 +261,11 @@ impl Run {
         let mut stderr = vec![0; 16 << 10];
         let (mut stdout_open, mut stderr_open) = (true, true);
         let deadline = self.started + self.limits.timeout;
-        let mut next_disk_check = self.started + DISK_INTERVAL;
         let mut interrupted = self.interrupted.clone();
         loop {
             let timer = match &self.ending {
                 Some(ending) => ending.again_at.unwrap_or(ending.kill_at),
-                None => deadline.min(next_disk_check),
+                None => deadline,
             };
             tokio::select! {
                 frame = kernel.channel.receive() => match frame {
@@ -293,8 +293,7 @@ impl Run {
                 () = tokio::time::sleep_until(timer) => match self.ending.as_mut().map(|ending| ending.again_at.take()) {
                     Some(Some(_)) => self.handle.signal(SIGINT),
                     Some(None) => return End::Exited(self.kill(kernel).await),
-                    None if Instant::now() >= deadline => self.interrupt(Cause::WallClock),
-                    None => next_disk_check = self.check_disk().await,
+                    None => self.interrupt(Cause::WallClock),
                 }
             }
         }
@@ -311,19 +310,6 @@ impl Run {
         self.handle.signal(SIGKILL);
         let unknown = Exit { status: None, usage: Usage::default() };
         timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.unwrap_or(unknown)
-    }
-
-    /// Returns when to look again: the longer a look takes, the rarer it gets.
-    async fn check_disk(&mut self) -> Instant {
-        let began = Instant::now();
-        if let Ok(now) = scan(&self.workspace, &self.limits).await {
-            if now.bytes > self.limits.disk {
-                self.interrupt(Cause::Limit(LimitHit::Disk { used: now.bytes, limit: self.limits.disk }));
-            } else if now.entries > self.limits.files {
-                self.interrupt(Cause::Limit(LimitHit::Files { limit: self.limits.files }));
-            }
-        }
-        Instant::now() + DISK_INTERVAL.max(began.elapsed() * 10)
     }
 
     /// Takes what was read from a pipe. Returns whether the pipe is still open.
@@ -397,19 +383,28 @@ impl Run {
             self.handle.usage().await;
             return self.outcome_of_cause(ending.cause);
         }
-        // A program may fill the disk and be done before anyone looks.
-        if let Ok(now) = scan(&self.workspace, &self.limits).await
-            && now.bytes > self.limits.disk
-        {
-            return Outcome::Limit(LimitHit::Disk { used: now.bytes, limit: self.limits.disk });
-        }
         match self.error.take() {
             None => Outcome::Completed,
             Some(error) if error.name == "MemoryError" => {
                 let used = self.handle.usage().await.memory_peak;
                 Outcome::Limit(LimitHit::Memory { used, limit: self.limits.memory })
             }
+            Some(error) if error.value.contains(NO_SPACE) => match self.full() {
+                Some(hit) => Outcome::Limit(hit),
+                // Another place was full: /tmp, which the program's own message says.
+                None => Outcome::Failed(error),
+            },
             Some(error) => Outcome::Failed(error),
+        }
+    }
+
+    /// Which limit of the workspace is used up, if one is.
+    fn full(&self) -> Option<LimitHit> {
+        let (used, limit, takes_files) = self.workspace.room().ok()?;
+        if used + FULL > limit {
+            Some(LimitHit::Disk { used, limit })
+        } else {
+            (!takes_files).then_some(LimitHit::Files { limit: self.limits.files })
         }
     }
 
@@ -431,7 +426,6 @@ impl Run {
         match cause {
             Cause::Caller => Outcome::Interrupted,
             Cause::WallClock => Outcome::Limit(LimitHit::WallClock { limit: self.limits.timeout }),
-            Cause::Limit(hit) => Outcome::Limit(hit),
         }
     }
 

@@ -10,12 +10,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, Uid, fstat, openat2, statat};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, Uid, fstat, fstatvfs, openat2, statat,
+};
 
 use crate::Error;
 
-/// How deep directories may be nested. The host looks no deeper, so what is deeper counts as too many files.
-const MAX_DEPTH: usize = 64;
+/// How deep the host looks into a workspace.
+const MAX_DEPTH: usize = 32;
 /// The longest path it reports, bytes.
 const MAX_PATH: usize = 1024;
 /// The most files one execution reports.
@@ -32,9 +34,11 @@ pub struct FileEntry {
     pub mime: &'static str,
 }
 
-/// A directory on the host that holds one session's files. Dropping it removes them.
+/// A file system in memory that holds one session's files. It is mounted where only the warden and the sandbox see it; the host reaches it
+/// by descriptor alone. Dropping it removes the files, as does the end of the process.
 #[derive(Debug)]
 pub struct Workspace {
+    /// Where the warden has it mounted; for the host an empty directory.
     path: PathBuf,
     root: OwnedFd,
     owner: Option<u32>,
@@ -48,10 +52,8 @@ type Fingerprint = (u64, i64, i64, u64, i64, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     files: BTreeMap<String, (FileEntry, Fingerprint)>,
-    /// Bytes that the files occupy, holes not counted.
-    pub(crate) bytes: u64,
-    /// Files, directories and everything else.
-    pub(crate) entries: u64,
+    /// How many entries were looked at.
+    entries: u64,
 }
 
 impl Snapshot {
@@ -69,19 +71,12 @@ impl Snapshot {
 }
 
 impl Workspace {
-    /// Makes an empty workspace at `path`, owned by the host uid `owner` if given.
-    pub(crate) fn create(path: PathBuf, owner: Option<u32>, slot: crate::slots::Slot) -> Result<Self, Error> {
-        let at = |source: io::Error| Error::Io { path: path.clone(), source };
-        use std::os::unix::fs::DirBuilderExt;
-        fs::DirBuilder::new().mode(0o700).create(&path).map_err(at)?;
-        if let Some(owner) = owner {
-            std::os::unix::fs::lchown(&path, Some(owner), Some(owner)).map_err(at)?;
-        }
-        let root = File::open(&path).map_err(at)?.into();
-        Ok(Self { path, root, owner, slot })
+    /// Takes over an empty workspace that the warden mounted at `path`, of which `root` is the root directory.
+    pub(crate) fn new(path: PathBuf, root: OwnedFd, owner: Option<u32>, slot: crate::slots::Slot) -> Self {
+        Self { path, root, owner, slot }
     }
 
-    /// Where it is on the host.
+    /// Where the warden has it mounted.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -89,6 +84,13 @@ impl Workspace {
     /// The slot whose user id owns the files.
     pub(crate) fn slot(&self) -> u32 {
         self.slot.number()
+    }
+
+    /// Bytes in use and in all, and whether there is room for another file.
+    pub(crate) fn room(&self) -> Result<(u64, u64, bool), Error> {
+        let stat = fstatvfs(&self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
+        let used = stat.f_blocks.saturating_sub(stat.f_bfree);
+        Ok((used * stat.f_frsize, stat.f_blocks * stat.f_frsize, stat.f_ffree > 0))
     }
 
     /// All regular files, by path. Blocks.
@@ -126,7 +128,6 @@ impl Workspace {
                 return;
             }
             let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            snapshot.bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
             let Some(path) = report_path(prefix, name) else { continue };
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => {
@@ -142,9 +143,6 @@ impl Workspace {
             }
         }
         if depth == MAX_DEPTH {
-            if !directories.is_empty() {
-                snapshot.entries = u64::MAX;
-            }
             return;
         }
         for (name, path) in directories {
@@ -189,8 +187,7 @@ impl Workspace {
         if bytes.len() as u64 > limit { Err(too_large()) } else { Ok(bytes) }
     }
 
-    /// Copies a host file into the workspace under a relative path, replacing what is there. Blocks. The copy shares the original's
-    /// blocks where the file system can.
+    /// Copies a host file into the workspace under a relative path, replacing what is there. Blocks.
     pub fn add(&self, name: &str, source: &Path, limit: u64) -> Result<FileEntry, Error> {
         let mut from = File::open(source).map_err(|error| Error::Io { path: source.into(), source: error })?;
         let metadata = from.metadata().map_err(|error| Error::Io { path: source.into(), source: error })?;
@@ -198,7 +195,8 @@ impl Workspace {
             return Err(Error::File { path: source.display().to_string(), reason: "not a regular file".into() });
         }
         if metadata.len() > limit {
-            let reason = format!("{} bytes are more than the workspace takes ({limit})", metadata.len());
+            let reason =
+                format!("{} bytes are more than the workspace takes ({limit}); raise sandbox.disk", metadata.len());
             return Err(Error::File { path: source.display().to_string(), reason });
         }
         let path = relative(name)?;
@@ -211,7 +209,12 @@ impl Workspace {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat2(&directory, &last, flags, Mode::from_raw_mode(0o644), beneath()).map_err(failed)?;
         self.give(&fd).map_err(failed)?;
-        let size = io::copy(&mut from, &mut File::from(fd)).map_err(|error| file_error(&path, &error.to_string()))?;
+        let copied = io::copy(&mut from, &mut File::from(fd));
+        if copied.is_err() {
+            // Half a file is worse than none.
+            let _gone = rustix::fs::unlinkat(&directory, &last, AtFlags::empty());
+        }
+        let size = copied.map_err(|error| file_error(&path, &error.to_string()))?;
         let path = path.to_string_lossy().into_owned();
         Ok(FileEntry { mime: mime_of(&path), size, path })
     }
@@ -247,8 +250,8 @@ impl Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        // What cannot be removed now goes with the instance's directory.
-        let _left_for_the_sweep = fs::remove_dir_all(&self.path);
+        // Removing the directory takes the mount away, too. What cannot be removed now goes with the instance's directory.
+        let _left_for_the_sweep = fs::remove_dir(&self.path);
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting("sandbox", "cpus", "2"),
     setting("sandbox", "processes", "128"),
     setting("sandbox", "timeout", "60s"),
-    setting("sandbox", "disk", "2g"),
+    setting("sandbox", "disk", ""),
     setting("sandbox", "output", "8m"),
     setting("sandbox", "idle", "20m"),
     setting("sandbox", "pool", "4"),
