@@ -1,45 +1,61 @@
 //! Getting from a configuration to a backend that runs.
 
 use aludel_sandbox::{Local, LocalConfig, Template, template};
-use anyhow::Context;
+use anyhow::Context as _;
 
-use crate::config::Config;
-use crate::paint;
+use crate::commands::Context;
 use crate::progress::TemplateProgress;
+use crate::{console, paint};
 
-/// A running backend and what it runs.
+/// A running backend and what its sandboxes start from.
 pub(crate) struct Engine {
+    /// Where sandboxes come from.
     pub(crate) backend: Local,
+    /// What they start from.
     pub(crate) template: Template,
 }
 
 impl Engine {
     /// Prepares the template if need be and starts the backend, telling the person about both on stderr.
-    pub(crate) async fn start(config: &Config, pool: usize) -> anyhow::Result<Self> {
-        let template = prepare(config, false).await?;
+    pub(crate) async fn start(context: &Context, pool: usize) -> anyhow::Result<Self> {
+        let template = prepare(context, false).await?;
         let settings = LocalConfig {
-            data: config.data.clone(),
+            data: (*context.config.server.data).clone(),
             template: template.clone(),
-            limits: config.limits.clone(),
+            limits: context.config.sandbox.limits(),
             pool,
-            require: config.require,
+            require: (*context.config.sandbox.require).into(),
         };
-        let backend = Local::start(settings)
-            .await
-            .context("sandboxes cannot be started here; `aludel doctor` says what is missing")?;
-        for warning in backend.warnings() {
-            eprintln!("{} {warning}", paint::warning("warning:"));
-        }
+        let started = Local::start(settings).await;
+        let backend = started.context("sandboxes cannot be started here; `aludel doctor` says what is missing")?;
+        tell(backend.warnings(), context.verbose);
         Ok(Self { backend, template })
     }
 }
 
+/// Says what the host cannot enforce: in full on request, for it is the same every time.
+fn tell(warnings: &[String], verbose: bool) {
+    if verbose {
+        for warning in warnings {
+            console::tell(&format!("{} {warning}", paint::warning("warning:")));
+        }
+    } else if !warnings.is_empty() {
+        let count = warnings.len();
+        let what = if count == 1 { "one protection".to_owned() } else { format!("{count} protections") };
+        console::tell(&paint::faint(&format!("note: this host lacks {what}; `aludel doctor` says more")));
+    }
+}
+
 /// Makes sure that the template is there.
-pub(crate) async fn prepare(config: &Config, force: bool) -> anyhow::Result<Template> {
-    let data = config.data.clone();
+pub(crate) async fn prepare(context: &Context, force: bool) -> anyhow::Result<Template> {
+    let data = (*context.config.server.data).clone();
+    let origin = &context.config.server.data.origin;
+    std::fs::create_dir_all(&data).with_context(|| {
+        format!("cannot make the data directory {} ({origin}); give another with --data DIR", data.display())
+    })?;
     let built = tokio::task::spawn_blocking(move || {
         let mut progress = TemplateProgress::new();
         template::ensure(&data, force, &mut |step| progress.show(&step))
     });
-    Ok(built.await??)
+    built.await.context("the template's builder ended")?.context("the Python template cannot be prepared")
 }

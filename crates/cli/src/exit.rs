@@ -1,6 +1,11 @@
 //! How the program ends.
 
+use std::io;
 use std::process::ExitCode;
+
+use aludel_session::{Death, Outcome};
+
+use crate::config::ConfigError;
 
 /// Exit statuses, which are part of the command line's contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,40 +18,91 @@ pub(crate) enum Exit {
     Usage,
     /// A limit was hit.
     Limit,
-    /// aludel or the host failed.
+    /// aludel, the model or the host failed.
     Ours,
+    /// The user stopped it.
+    Interrupted,
+    /// Nobody reads our output any more, for example after `| head`.
+    OutputClosed,
+}
+
+/// What `--help` says about it.
+pub(crate) const HELP: &str = "\
+Exit status:
+  0    success
+  1    the program failed; for `ask`: there is no answer
+  2    the command line or the configuration is wrong
+  3    a limit was hit
+  4    aludel, the model or the host failed
+  130  interrupted";
+
+impl Exit {
+    /// The number that the shell sees.
+    pub(crate) fn status(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::ProgramFailed => 1,
+            Self::Usage => 2,
+            Self::Limit => 3,
+            Self::Ours => 4,
+            Self::Interrupted => 130,
+            Self::OutputClosed => 141,
+        }
+    }
+
+    /// The status of a program that ended like this.
+    pub(crate) fn of_outcome(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Completed | Outcome::KernelDied(Death::Exited(0)) => Self::Success,
+            Outcome::Failed(_) | Outcome::KernelDied(_) => Self::ProgramFailed,
+            Outcome::Limit(_) => Self::Limit,
+            Outcome::Interrupted => Self::Interrupted,
+        }
+    }
+
+    /// The status for an error that ended a command.
+    pub(crate) fn of_error(error: &anyhow::Error) -> Self {
+        let closed = |cause: &(dyn std::error::Error + 'static)| {
+            cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        };
+        if error.is::<UsageError>() || error.is::<ConfigError>() {
+            Self::Usage
+        } else if error.chain().any(closed) {
+            Self::OutputClosed
+        } else {
+            Self::Ours
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Success => 0,
-            Exit::ProgramFailed => 1,
-            Exit::Usage => 2,
-            Exit::Limit => 3,
-            Exit::Ours => 4,
-        })
+        Self::from(exit.status())
     }
 }
 
-/// Something the user can mend by writing another command line or configuration.
-#[derive(Debug)]
-pub(crate) struct UsageError(pub(crate) String);
-
-impl std::fmt::Display for UsageError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
+/// Something the user can mend by writing another command line.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct UsageError(String);
 
 /// A usage error as the edge's error type.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     UsageError(text.into()).into()
 }
 
-/// The status for an error that ended a command.
-pub(crate) fn of_error(error: &anyhow::Error) -> Exit {
-    if error.is::<UsageError>() { Exit::Usage } else { Exit::Ours }
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn errors_have_their_status() {
+        assert_eq!(Exit::of_error(&usage("no")), Exit::Usage);
+        assert_eq!(Exit::of_error(&anyhow::Error::from(ConfigError::NoHome)), Exit::Usage);
+        let closed = Err::<(), _>(io::Error::from(io::ErrorKind::BrokenPipe)).context("write").unwrap_err();
+        assert_eq!(Exit::of_error(&closed), Exit::OutputClosed);
+        assert_eq!(Exit::of_error(&anyhow::anyhow!("host")), Exit::Ours);
+    }
 }

@@ -1,38 +1,66 @@
-//! `aludel`: a self-hosted code interpreter.
+//! The command line of aludel.
 #![forbid(unsafe_code)]
 
+mod approval;
+mod args;
 mod commands;
 mod config;
+mod console;
 mod engine;
 mod exit;
-mod output;
+mod inputs;
+mod json;
+mod out;
 mod paint;
 mod progress;
+mod show;
+mod signals;
 mod terminal;
+mod turn;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Parser;
-use clap::error::ErrorKind;
 
-use commands::Arguments;
+use args::Arguments;
+use commands::Context;
+use config::Surroundings;
 use exit::Exit;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            // Help goes to stdout and is no failure.
-            let _nowhere_to_say_it = error.print();
-            let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return if asked_for { Exit::Success } else { Exit::Usage }.into();
-        }
-    };
-    match commands::run(arguments) {
-        Ok(exit) => exit.into(),
-        Err(error) => {
-            eprintln!("{} {error:#}", paint::error("error:"));
-            exit::of_error(&error).into()
-        }
+    let arguments = Arguments::parse();
+    let speaks_json = arguments.command.speaks_json();
+    let exit = run(arguments).unwrap_or_else(|error| report(&error, speaks_json));
+    exit.into()
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<Exit> {
+    let surroundings = Surroundings::of_this_process();
+    let config = config::load(&surroundings, arguments.config.as_deref(), &arguments.flags())?;
+    for warning in &config.warnings {
+        console::tell(&format!("{} {warning}", paint::warning("warning:")));
     }
+    let context = Context { config, surroundings, verbose: arguments.verbose };
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+    let exit = runtime.block_on(arguments.command.run(&context));
+    // Whatever still reads from a terminal must not keep the program from ending.
+    runtime.shutdown_background();
+    exit
+}
+
+/// Prints an error with its causes: the only place that does.
+fn report(error: &anyhow::Error, speaks_json: bool) -> Exit {
+    let exit = Exit::of_error(error);
+    if exit == Exit::OutputClosed {
+        return exit;
+    }
+    let message = format!("{error:#}");
+    console::tell(&format!("{} {message}", paint::error("error:")));
+    if speaks_json {
+        // If this fails too, there is nobody left to tell.
+        let _unheard = json::end(json::Ended::error(exit, message));
+    }
+    exit
 }

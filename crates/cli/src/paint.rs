@@ -1,4 +1,4 @@
-//! Colour, on terminals only, and not where NO_COLOR is set.
+//! Colour, on terminals only, and not where NO_COLOR is set (<https://no-color.org>).
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -6,7 +6,9 @@ use std::sync::OnceLock;
 fn painted(code: &str, text: &str) -> String {
     static ON: OnceLock<bool> = OnceLock::new();
     let on = *ON.get_or_init(|| {
-        std::io::stdout().is_terminal() && std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+        std::io::stdout().is_terminal() && std::io::stderr().is_terminal() && !set("NO_COLOR") && !dumb
     });
     if on { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
 }

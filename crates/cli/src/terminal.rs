@@ -1,9 +1,7 @@
-//! Making text that came from a sandbox or a model harmless for a terminal.
-
-use std::io::IsTerminal;
+//! Making text that came from a sandbox or a model harmless for a terminal, and for the eye of the person who reads it.
 
 /// Takes control characters and escape sequences out of a stream, also when a sequence is split over pieces. Newlines, tabs and carriage
-/// returns stay.
+/// returns stay: progress bars are made of them.
 #[derive(Debug, Default)]
 pub(crate) struct Sanitizer {
     state: State,
@@ -15,9 +13,11 @@ enum State {
     Text,
     /// After an escape character.
     Escape,
-    /// In a control sequence, until its final byte.
+    /// In an escape sequence that is neither of the two below, before its final character.
+    Intermediate,
+    /// In a control sequence, until its final character.
     Control,
-    /// In a title or the like, until its terminator.
+    /// In a title or the like, until its terminator, or the end of the line: an unterminated one must not swallow all that follows.
     Title,
 }
 
@@ -28,42 +28,37 @@ impl Sanitizer {
     }
 
     fn keeps(&mut self, character: char) -> bool {
-        match self.state {
-            State::Text => match character {
-                '\u{1b}' => {
-                    self.state = State::Escape;
-                    false
-                }
-                '\n' | '\t' | '\r' => true,
-                // Right-to-left overrides make code look like other code.
-                '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => false,
-                other => !other.is_control(),
-            },
-            State::Escape => {
-                self.state = match character {
-                    '[' => State::Control,
-                    ']' | 'P' | '_' | '^' | 'X' => State::Title,
-                    _ => State::Text,
-                };
-                false
-            }
-            State::Control => {
-                if ('\u{40}'..='\u{7e}').contains(&character) {
-                    self.state = State::Text;
-                }
-                false
-            }
-            State::Title => {
-                match character {
-                    '\u{7}' => self.state = State::Text,
-                    '\u{1b}' => self.state = State::Escape,
-                    '\n' => self.state = State::Text,
-                    _ => {}
-                }
-                false
-            }
-        }
+        let (state, keeps) = match (self.state, character) {
+            (_, '\u{1b}') => (State::Escape, false),
+            // Whatever is going on, a new line is a new start.
+            (_, '\n') => (State::Text, true),
+            // The one-character forms of the sequences below.
+            (State::Text, '\u{9b}') => (State::Control, false),
+            (State::Text, '\u{90}' | '\u{98}' | '\u{9d}'..='\u{9f}') => (State::Title, false),
+            (State::Text, '\t' | '\r') => (State::Text, true),
+            (State::Text, other) => (State::Text, !is_deceptive(other)),
+            (State::Escape, '[') => (State::Control, false),
+            (State::Escape, ']' | 'P' | '_' | '^' | 'X') => (State::Title, false),
+            (State::Escape | State::Intermediate, '\u{20}'..='\u{2f}') => (State::Intermediate, false),
+            (State::Escape | State::Intermediate, _) => (State::Text, false),
+            (State::Control, '\u{40}'..='\u{7e}') => (State::Text, false),
+            (State::Control, _) => (State::Control, false),
+            (State::Title, '\u{7}' | '\u{9c}') => (State::Text, false),
+            (State::Title, _) => (State::Title, false),
+        };
+        self.state = state;
+        keeps
     }
+}
+
+/// Control characters, and those that make text look like other text by turning its direction.
+fn is_deceptive(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Whether a character may stand in the name of a file that we make.
+pub(crate) fn is_harmless(character: char) -> bool {
+    !is_deceptive(character) && !is_invisible(character)
 }
 
 /// Cleans a whole text at once.
@@ -71,14 +66,27 @@ pub(crate) fn clean(text: &str) -> String {
     Sanitizer::default().clean(text)
 }
 
-/// A name on one line.
+/// A name, on one line.
 pub(crate) fn name(text: &str) -> String {
     clean(text).replace(['\n', '\r', '\t'], " ")
 }
 
-/// Whether a person looks at our standard output.
-pub(crate) fn is_interactive() -> bool {
-    std::io::stdout().is_terminal()
+/// Code as a person has to judge it: nothing is taken out, and what would not be seen is written as an escape.
+pub(crate) fn reveal(code: &str) -> String {
+    let mut text = String::with_capacity(code.len());
+    for character in code.chars() {
+        match character {
+            '\n' | '\t' => text.push(character),
+            hidden if is_deceptive(hidden) || is_invisible(hidden) => text.extend(hidden.escape_unicode()),
+            other => text.push(other),
+        }
+    }
+    text
+}
+
+/// Characters without a width, which make different names look the same.
+fn is_invisible(character: char) -> bool {
+    matches!(character, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -87,11 +95,31 @@ mod tests {
 
     #[test]
     fn sequences_go_at_every_split() {
-        let text = "a\u{1b}[31mred\u{1b}[0m\u{1b}]0;title\u{7}b\u{1b}]8;;http://x\u{1b}\\c\u{7}\u{8}\td\u{202e}e\n";
+        let text = "a\u{1b}[31mred\u{1b}[0m\u{1b}]0;title\u{7}b\u{1b}]8;;http://x\u{1b}\\c\u{7}\u{8}\td\u{202e}e\u{9b}2Jf\u{9d}t\u{9c}g\u{1b}(0h\n";
         for split in text.char_indices().map(|(at, _)| at) {
             let (left, right) = text.split_at(split);
             let mut sanitizer = Sanitizer::default();
-            assert_eq!(sanitizer.clean(left) + &sanitizer.clean(right), "aredbc\tde\n", "split at {split}");
+            assert_eq!(sanitizer.clean(left) + &sanitizer.clean(right), "aredbc\tdefgh\n", "split at {split}");
         }
+    }
+
+    #[test]
+    fn an_unterminated_sequence_ends_with_the_line() {
+        for start in ["\u{1b}]0;", "\u{1b}P", "\u{1b}[12", "\u{9d}", "\u{1b}"] {
+            assert_eq!(clean(&format!("a{start}\nthe rest")), "a\nthe rest", "{start:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_one_line() {
+        assert_eq!(name("a\nb\u{1b}[2K\rc"), "a b c");
+    }
+
+    #[test]
+    fn code_hides_nothing() {
+        assert_eq!(
+            reveal("x = 1\t# \u{202e}evil\r\n\u{1b}[2Ky\u{200b}"),
+            "x = 1\t# \\u{202e}evil\\u{d}\n\\u{1b}[2Ky\\u{200b}"
+        );
     }
 }

@@ -175,6 +175,10 @@ def build_shell():
         def showindentationerror(self, *_arguments, **_options):
             pass
 
+        # IPython keeps a rendering of every exception; it takes seconds for a deep recursion, and nobody reads it.
+        def _format_exception_for_storage(self, *_arguments, **_options):
+            return {}
+
         # The piped variant needs a pseudo terminal, which a sandbox does not have.
         system = InteractiveShell.system_raw
 
@@ -455,7 +459,7 @@ def describe_one(error):
     frames = [
         entry
         for entry in traceback.extract_tb(error.__traceback__)
-        if not entry.filename.startswith("/run/aludel/")
+        if not entry.filename.startswith("/run/aludel/") and "/IPython/core/" not in entry.filename
     ]
     first_own = next((place for place, entry in enumerate(frames) if is_own(entry)), None)
     lines = []

@@ -4,6 +4,7 @@
 //! the kernel channel, executions and the workspace as the host sees it.
 #![forbid(unsafe_code)]
 
+pub mod attack;
 mod error;
 mod execution;
 mod frame;

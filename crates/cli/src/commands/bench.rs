@@ -1,152 +1,28 @@
-//! `aludel bench`: how fast sandboxes start on this machine, beside what people would do without aludel.
+//! `aludel bench`: figures of this machine.
 
 use std::time::{Duration, Instant};
 
 use aludel_agent::size;
-use aludel_sandbox::{Event, Local, Sandbox, SandboxSpec};
+use aludel_sandbox::{Event, Limits, Local, Outcome, Sandbox, SandboxSpec};
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use crate::config::Config;
+use super::Context;
+use crate::console::{Console, Stream};
 use crate::engine::Engine;
 use crate::exit::Exit;
-use crate::output::print_json;
+use crate::{json, paint};
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct BenchArguments {
-    /// How many sandboxes are measured
-    #[arg(short, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    n: u32,
-    /// Prints one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-/// Medians and more of one series, milliseconds.
-struct Series {
-    name: &'static str,
-    times: Vec<Duration>,
-}
-
-impl Series {
-    fn at(&self, share: f64) -> f64 {
-        let place = ((self.times.len().saturating_sub(1)) as f64 * share) as usize;
-        self.times.get(place).map_or(0.0, |time| time.as_secs_f64() * 1000.0)
-    }
-}
-
-pub(crate) async fn run(arguments: &BenchArguments, config: &Config) -> anyhow::Result<Exit> {
-    let engine = Engine::start(config, 0).await?;
-    let mut all: Vec<Series> = peers(&engine.backend, config).await?.into();
-    all.extend(on_demand(&engine.backend, config, arguments.n).await?);
-    let memory = idle_memory(&engine.backend, config).await?;
-    engine.backend.shutdown().await;
-    let engine = Engine::start(config, config.pool.max(1)).await?;
-    all.push(series("from the pool: claim to first result", pooled(&engine.backend, config, arguments.n).await?));
-    engine.backend.shutdown().await;
-    if arguments.json {
-        let rows: Vec<_> = all
-            .iter()
-            .map(|series| json!({ "name": series.name, "n": series.times.len(), "median_ms": series.at(0.5), "p90_ms": series.at(0.9), "min_ms": series.at(0.0) }))
-            .collect();
-        print_json(&json!({ "series": rows, "idle_session_bytes": memory }));
-        return Ok(Exit::Success);
-    }
-    println!("{:<54}{:>6}{:>10}{:>10}{:>10}", "milliseconds", "n", "median", "p90", "min");
-    for series in &all {
-        println!(
-            "{:<54}{:>6}{:>10.2}{:>10.2}{:>10.2}",
-            series.name,
-            series.times.len(),
-            series.at(0.5),
-            series.at(0.9),
-            series.at(0.0)
-        );
-    }
-    println!("\nmemory of one idle session, beyond what it shares: {}", size(memory));
-    Ok(Exit::Success)
-}
-
-fn series(name: &'static str, mut times: Vec<Duration>) -> Series {
-    times.sort();
-    Series { name, times }
-}
-
-async fn on_demand(backend: &Local, config: &Config, count: u32) -> anyhow::Result<Vec<Series>> {
-    let (mut created, mut first, mut second, mut closed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..count {
-        let start = Instant::now();
-        let sandbox = create(backend, config).await?;
-        created.push(start.elapsed());
-        print_two(&sandbox).await?;
-        first.push(start.elapsed());
-        let start = Instant::now();
-        print_two(&sandbox).await?;
-        second.push(start.elapsed());
-        let start = Instant::now();
-        sandbox.close().await;
-        closed.push(start.elapsed());
-    }
-    Ok(vec![
-        series("on demand: create", created),
-        series("on demand: create to first result", first),
-        series("one more print(1+1)", second),
-        series("close", closed),
-    ])
-}
-
-async fn pooled(backend: &Local, config: &Config, count: u32) -> anyhow::Result<Vec<Duration>> {
-    let mut times = Vec::new();
-    for _ in 0..count {
-        while backend.pooled() < config.pool.max(1) {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        let start = Instant::now();
-        let sandbox = create(backend, config).await?;
-        print_two(&sandbox).await?;
-        times.push(start.elapsed());
-        sandbox.close().await;
-    }
-    Ok(times)
-}
-
-async fn idle_memory(backend: &Local, config: &Config) -> anyhow::Result<u64> {
-    let sandbox = create(backend, config).await?;
-    print_two(&sandbox).await?;
-    let (memory, _) = sandbox.memory().await;
-    sandbox.close().await;
-    Ok(memory)
-}
-
-async fn create(backend: &Local, config: &Config) -> anyhow::Result<Sandbox> {
-    Ok(backend.create(SandboxSpec { limits: config.limits.clone(), workspace: None }).await?)
-}
-
-async fn print_two(sandbox: &Sandbox) -> anyhow::Result<()> {
-    let text = output_of(sandbox, "print(1+1)").await?;
-    anyhow::ensure!(text == "2\n", "print(1+1) printed {text:?}");
-    Ok(())
-}
-
-async fn output_of(sandbox: &Sandbox, code: &str) -> anyhow::Result<String> {
-    let mut execution = sandbox.execute(code).await?;
-    let mut text = String::new();
-    while let Some(event) = execution.next().await {
-        match event {
-            Event::Stdout(part) => text.push_str(&part),
-            Event::Error(error) => anyhow::bail!(error.traceback),
-            _ => {}
-        }
-    }
-    Ok(text)
-}
-
-/// What there is to compare with, measured by a program inside: a new interpreter with the same imports, and a bare fork of a process that
-/// is as large as the zygote, up to its first byte. Prints microseconds.
+/// What is run for its time alone.
+const PROGRAM: &str = "print(1+1)";
+/// What there is to compare with, measured by a program inside, so that only the way to the interpreter differs: a new one with the same
+/// imports as a sandbox has when it is ready, and a bare fork of a process that is as large, up to its first byte. Prints milliseconds.
 const PEERS: &str = "
 import os, subprocess, sys, time
-def new_interpreter():
+def imports():
     subprocess.run([sys.executable, '-c', 'import pandas, matplotlib.pyplot'], check=True)
-def bare_fork():
+def fork():
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -155,24 +31,219 @@ def bare_fork():
     os.read(read, 1)
     os.waitpid(pid, 0)
     os.close(read), os.close(write)
-for name, peer, count in (('imports', new_interpreter, 10), ('fork', bare_fork, 100)):
+for peer, count in ((imports, 5), (fork, 100)):
     peer()  # warms the caches
     for _ in range(count):
-        start = time.perf_counter_ns()
+        start = time.perf_counter()
         peer()
-        print(name, (time.perf_counter_ns() - start) // 1000)
+        print(peer.__name__, (time.perf_counter() - start) * 1000)
 ";
+/// How many sandboxes the pool holds.
+const POOL: usize = 4;
+/// How long the pool may take to be full.
+const POOL_PATIENCE: Duration = Duration::from_secs(30);
 
-async fn peers(backend: &Local, config: &Config) -> anyhow::Result<[Series; 2]> {
-    let sandbox = create(backend, config).await?;
-    let printed = output_of(&sandbox, PEERS).await?;
+/// Measure how long a fresh sandbox takes, from the request to the first result of print(1+1)
+///
+/// Beside it: sandboxes from a pool that is kept ready, a new Python process with the same imports, and a bare fork.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum, default_value_t = What::Start, hide_possible_values = true)]
+    what: What,
+    /// How many sandboxes to start
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    count: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum What {
+    /// The start of sandboxes.
+    Start,
+}
+
+pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Exit> {
+    let BenchArgs { what: What::Start, count, json } = args;
+    let limits = context.config.sandbox.limits();
+    let on_demand = Engine::start(context, 0).await?;
+    let measured = async {
+        let times = starts(&on_demand.backend, 0, &limits, count).await?;
+        Ok::<_, anyhow::Error>((
+            times,
+            idle_memory(&on_demand.backend, &limits).await?,
+            peers(&on_demand.backend, &limits).await?,
+        ))
+    };
+    let measured = measured.await;
+    on_demand.backend.shutdown().await;
+    let (on_demand, memory, [cold, fork]) = measured?;
+    let pool = Engine::start(context, POOL).await?;
+    let pooled = starts(&pool.backend, POOL, &limits, count).await;
+    pool.backend.shutdown().await;
+    let report = Report { on_demand, pooled: pooled?, cold, fork, memory };
+    if json {
+        report.print_json()?
+    } else {
+        report.show()?
+    }
+    Ok(Exit::Success)
+}
+
+/// What was measured.
+struct Report {
+    on_demand: Times,
+    pooled: Times,
+    cold: Times,
+    fork: Times,
+    memory: u64,
+}
+
+impl Report {
+    fn rows(&self) -> [(&'static str, &Times); 4] {
+        [
+            ("sandbox, made on demand", &self.on_demand),
+            ("sandbox, taken from the pool", &self.pooled),
+            ("new python3, pandas + matplotlib", &self.cold),
+            ("bare fork of a process as large", &self.fork),
+        ]
+    }
+
+    fn show(&self) -> anyhow::Result<()> {
+        let mut console = Console::new();
+        let head = format!("{:<34}{:>10}{:>10}{:>10}{:>10}", "to the first result, ms", "median", "p90", "min", "max");
+        console.line(Stream::Stdout, &paint::strong(&head))?;
+        for (name, times) in self.rows() {
+            let columns: String =
+                [times.at(0.5), times.at(0.9), times.at(0.0), times.at(1.0)].map(|ms| format!("{ms:>10.2}")).concat();
+            console.line(Stream::Stdout, &format!("{name:<34}{columns}"))?;
+        }
+        let faster = self.cold.at(0.5) / self.on_demand.at(0.5);
+        console.line(
+            Stream::Stdout,
+            &format!("\nOn demand, a sandbox is {faster:.0} times as fast as a new interpreter."),
+        )?;
+        let memory = match self.memory {
+            0 => "not counted on this host".to_owned(),
+            bytes => size(bytes),
+        };
+        Ok(console.line(Stream::Stdout, &format!("Memory of an idle session: {memory}."))?)
+    }
+
+    fn print_json(&self) -> anyhow::Result<()> {
+        let times = |times: &Times| {
+            json!({
+                "count": times.0.len(), "median_ms": times.at(0.5), "p90_ms": times.at(0.9),
+                "min_ms": times.at(0.0), "max_ms": times.at(1.0),
+            })
+        };
+        json::print(&json!({
+            "on_demand": times(&self.on_demand),
+            "pooled": times(&self.pooled),
+            "new_interpreter": times(&self.cold),
+            "bare_fork": times(&self.fork),
+            "idle_session_bytes": self.memory,
+        }))
+    }
+}
+
+/// Measured times in milliseconds, sorted; at least one.
+struct Times(Vec<f64>);
+
+impl Times {
+    fn new(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        Self(times)
+    }
+
+    /// The time that this share of all does not exceed, by nearest rank.
+    fn at(&self, share: f64) -> f64 {
+        let rank = ((self.0.len() as f64 * share).ceil() as usize).max(1);
+        self.0.get(rank - 1).copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// From the request to the end of the first program, for sandboxes one after another. A pool gets the time to have one ready.
+async fn starts(backend: &Local, pool: usize, limits: &Limits, count: u32) -> anyhow::Result<Times> {
+    let mut times = Vec::new();
+    for _ in 0..count {
+        wait_for_pool(backend, pool).await?;
+        let start = Instant::now();
+        let sandbox = create(backend, limits).await?;
+        let printed = execute(&sandbox, PROGRAM).await?;
+        times.push(start.elapsed().as_secs_f64() * 1000.0);
+        if printed.trim() != "2" {
+            bail!("{PROGRAM} printed {printed:?}");
+        }
+        sandbox.close().await;
+    }
+    Ok(Times::new(times))
+}
+
+/// Returns when the pool is full; a refill that goes on would be measured too.
+async fn wait_for_pool(backend: &Local, pool: usize) -> anyhow::Result<()> {
+    let full = async {
+        while backend.pooled() < pool {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(POOL_PATIENCE, full).await.context("the pool does not fill")
+}
+
+/// Memory that a session costs which has run something and now waits.
+async fn idle_memory(backend: &Local, limits: &Limits) -> anyhow::Result<u64> {
+    let sandbox = create(backend, limits).await?;
+    execute(&sandbox, PROGRAM).await?;
+    let (memory, _peak) = sandbox.memory().await;
+    sandbox.close().await;
+    Ok(memory)
+}
+
+/// New interpreters, and bare forks.
+async fn peers(backend: &Local, limits: &Limits) -> anyhow::Result<[Times; 2]> {
+    let sandbox = create(backend, limits).await?;
+    let printed = execute(&sandbox, PEERS).await?;
     sandbox.close().await;
     let of = |name: &str| {
-        let lines = printed.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-        lines.map(Duration::from_micros).collect::<Vec<_>>()
+        let times = printed.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        Times::new(times.collect())
     };
-    Ok([
-        series("a new python3 -c 'import pandas, matplotlib.pyplot'", of("imports")),
-        series("a bare fork of a process as large", of("fork")),
-    ])
+    Ok([of("imports"), of("fork")])
+}
+
+async fn create(backend: &Local, limits: &Limits) -> anyhow::Result<Sandbox> {
+    let spec = SandboxSpec { limits: limits.clone(), workspace: None };
+    backend.create(spec).await.context("cannot make a sandbox")
+}
+
+/// Runs a program that has to succeed and returns what it printed.
+async fn execute(sandbox: &Sandbox, code: &str) -> anyhow::Result<String> {
+    let mut execution = sandbox.execute(code).await.context("cannot start the program")?;
+    let mut printed = String::new();
+    while let Some(event) = execution.next().await {
+        match event {
+            Event::Stdout(text) => printed.push_str(&text),
+            Event::Finished(finished) if finished.outcome == Outcome::Completed => return Ok(printed),
+            Event::Finished(finished) => {
+                bail!("the program did not complete: {}", aludel_agent::describe_outcome(&finished))
+            }
+            Event::Stderr(_) | Event::Display(_) | Event::Result(_) | Event::Error(_) => {}
+        }
+    }
+    bail!("the program's end is not known")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks() {
+        let times = Times::new((1..=10).rev().map(f64::from).collect());
+        assert_eq!([0.0, 0.5, 0.9, 1.0].map(|share| times.at(share)), [1.0, 5.0, 9.0, 10.0]);
+        assert_eq!(Times::new(vec![7.0]).at(0.9), 7.0);
+    }
 }

@@ -1,37 +1,50 @@
-//! `aludel config`: every value, and where it comes from.
+//! `aludel config`: what holds, and why.
 
-use serde_json::json;
+use clap::Args;
+use serde_json::{Map, json};
 
-use crate::config::Raw;
+use super::Context;
+use crate::config::{Entry, Origin};
+use crate::console::{Console, Stream};
 use crate::exit::Exit;
-use crate::output::print_json;
-use crate::paint;
+use crate::{json, paint, terminal};
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct ConfigArguments {
-    /// Prints one JSON object
+/// Show the configuration and where each value comes from
+///
+/// Values come, in rising order, from defaults, from a file (--config FILE, $ALUDEL_CONFIG, ./aludel.toml,
+/// ~/.config/aludel/aludel.toml or /etc/aludel/aludel.toml, the first that is there), from the environment (ALUDEL_SANDBOX_MEMORY and so on) and from flags. Keys of models are never shown.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn run(arguments: &ConfigArguments, raw: &Raw) -> anyhow::Result<Exit> {
-    let rows = raw.describe();
-    if arguments.json {
-        let values: Vec<_> = rows
-            .iter()
-            .map(|(path, value, origin)| json!({ "path": path, "value": value, "origin": origin }))
+pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Exit> {
+    let entries = context.config.entries();
+    if args.json {
+        let values: Map<_, _> = entries
+            .into_iter()
+            .map(|Entry { key, value, origin }| (key, json!({ "value": value, "origin": origin.to_string() })))
             .collect();
-        print_json(&values.into());
-    } else {
-        let width = |column: fn(&(String, String, String)) -> &String| {
-            rows.iter().map(|row| column(row).len()).max().unwrap_or(0)
-        };
-        let (paths, values) = (width(|row| &row.0), width(|row| &row.1));
-        for (path, value, origin) in &rows {
-            println!("{path:paths$}  {value:values$}  {}", paint::faint(origin));
-        }
+        json::print(&json!({ "file": context.config.file, "values": values }))?;
+        return Ok(Exit::Success);
     }
-    // What cannot be used is said after what there is.
-    raw.resolve()?;
+    let mut console = Console::new();
+    let file = match &context.config.file {
+        Some(file) => file.display().to_string(),
+        None => "none found".to_owned(),
+    };
+    console.line(Stream::Stdout, &format!("{}  {file}\n", paint::strong("configuration file")))?;
+    let width = |of: fn(&Entry) -> &str| entries.iter().map(|entry| of(entry).chars().count()).max().unwrap_or(0);
+    let (key_width, value_width) = (width(|entry| &entry.key), width(|entry| &entry.value));
+    for Entry { key, value, origin } in &entries {
+        let origin = match origin {
+            Origin::Default => paint::faint("default"),
+            given => terminal::name(&given.to_string()),
+        };
+        let (key, value) = (terminal::name(key), terminal::name(value));
+        console.line(Stream::Stdout, &format!("{key:key_width$}  {value:value_width$}  {origin}"))?;
+    }
     Ok(Exit::Success)
 }

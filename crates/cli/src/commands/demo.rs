@@ -1,61 +1,99 @@
-//! `aludel demo`: the main job on real input, without any model at hand.
+//! `aludel demo`: the whole loop on real data, without any model.
 
 mod sample;
 
-use std::path::PathBuf;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use aludel_agent::CodeInterpreter;
-use aludel_session::Session;
-use anyhow::Context;
+use aludel_agent::transcript::Transcript;
+use aludel_agent::upstream::demo::Demo;
+use aludel_agent::{Ending, size};
+use anyhow::Context as _;
+use clap::Args;
 
-use super::ask::{Conversation, DEMO_PACE, INSTRUCTIONS, builder_for, package_names};
-use super::run::add_files;
-use crate::config::Config;
+use super::Context;
+use crate::console::Stream;
 use crate::engine::Engine;
 use crate::exit::Exit;
-use crate::paint;
+use crate::out::Out;
+use crate::show::TurnView;
+use crate::turn::{self, Approvals, Done, Question, View};
+use crate::{inputs, paint};
 
-const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Calculate monthly dynamics, top 10 products, conversion funnel. Create PDF \
-report with visualizations.";
+const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Calculate monthly dynamics, top 10 products, conversion funnel. \
+                        Create PDF report with visualizations.";
+/// The name of the sample file.
+const SAMPLE: &str = "sales_q1_2026.csv";
+/// How fast the scripted model writes for a person who watches.
+const PACE: Duration = Duration::from_millis(4);
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct DemoArguments {
-    /// Where the data, the report and the transcript go
+/// See the whole thing work: sample data, a scripted model, a real sandbox, a PDF report
+///
+/// The model is a script, so no key and no network are needed; everything else is real. Its first program fails on the data, it reads the
+/// traceback and mends it, as models do.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Where to put the sample data and what is made of it
     #[arg(long, value_name = "DIR", default_value = "aludel-demo")]
     out: PathBuf,
 }
 
-pub(crate) async fn run(arguments: &DemoArguments, config: &Config) -> anyhow::Result<Exit> {
-    let out = &arguments.out;
-    std::fs::create_dir_all(out).with_context(|| format!("make {}", out.display()))?;
-    let csv = out.join("sales_q1_2026.csv");
-    sample::write(&csv).with_context(|| format!("write {}", csv.display()))?;
-    let engine = Engine::start(config, 0).await?;
-    let session = Session::create(engine.backend.clone(), config.limits.clone()).await?;
-    add_files(&session, std::slice::from_ref(&csv)).await?;
-
-    eprintln!("{} {}", paint::strong("Data:    "), csv.display());
-    eprintln!("{} {QUESTION}", paint::strong("Question:"));
-    eprintln!(
-        "{} demo, which is scripted: it writes the same programs every time. The sandbox, the loop and the data are real.\n",
-        paint::strong("Model:   ")
-    );
-
-    let model = config.model(Some("demo"))?;
-    let interpreter = CodeInterpreter::new(session.clone()).packages(package_names(&engine));
-    let agent = builder_for(&model, DEMO_PACE)?.instructions(INSTRUCTIONS).code_interpreter(interpreter).build();
-    let conversation = Conversation { question: QUESTION, model: "demo (scripted)", out: Some(out), json: false };
-    let result = conversation.hold(&agent, &session).await;
-    session.close().await?;
+pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exit> {
+    let mut out = Out::existing(args.out.clone())?;
+    let sample = out.place(SAMPLE)?;
+    sample::write(&sample).with_context(|| format!("cannot write {}", sample.display()))?;
+    let inputs = inputs::check(std::slice::from_ref(&sample))?;
+    let mut view = TurnView::new();
+    let console = view.console();
+    console.note(&format!("{} {} ({} rows)", paint::faint("sample data:"), sample.display(), sample::ROWS))?;
+    console.note(&format!("{} {QUESTION}", paint::faint("question:")))?;
+    console.note(&format!(
+        "{} scripted: it is compiled in and follows a script; the sandbox and the data are real",
+        paint::faint("model:")
+    ))?;
+    let engine = Engine::start(context, 0).await?;
+    let pace = if std::io::stderr().is_terminal() { PACE } else { Duration::ZERO };
+    let mut transcript = Transcript::new(QUESTION, "demo (a script, not a language model)");
+    let question = Question { text: QUESTION, inputs: &inputs, approval: Approvals::Never };
+    let mut view = View::Person(Box::new(view));
+    let see = |event: &_| transcript.see(event);
+    let done = turn::run(&engine, context, Demo::new(pace), question, &mut out, &mut view, see).await;
     engine.backend.shutdown().await;
-    let exit = result?;
-    if exit == Exit::Success {
-        eprintln!("\nOpen {}. Then try:", out.join("report.pdf").display());
-        eprintln!("  aludel run -c 'import pandas as pd; print(pd.__version__)'");
-        eprintln!(
-            "  aludel ask \"What is in this file?\" --file data.csv --url http://localhost:11434/v1 --model MODEL"
-        );
-        eprintln!("  aludel doctor");
+    let Some(done) = done? else { return Ok(Exit::Interrupted) };
+    let mut made: Vec<PathBuf> = done.saved.iter().filter_map(|saved| saved.path.clone()).collect();
+    made.extend(turn::save_transcript(&transcript, &mut out)?);
+    if let View::Person(view) = &mut view {
+        conclude(view, &done, &made, &args.out)?;
     }
-    Ok(exit)
+    Ok(turn::exit_of(&done.turn.ending))
+}
+
+/// What there is now, and what to try next.
+fn conclude(view: &mut TurnView, done: &Done, made: &[PathBuf], directory: &Path) -> anyhow::Result<()> {
+    let console = view.console();
+    console.end_line(Stream::Stdout)?;
+    console.note(&format!("\n{}", paint::strong(&format!("Made in {}/", directory.display()))))?;
+    for path in made {
+        let bytes = std::fs::metadata(path).map(|metadata| metadata.len()).unwrap_or_default();
+        let name = path.strip_prefix(directory).unwrap_or(path);
+        console.note(&format!("  {:<32} {}", name.display(), size(bytes)))?;
+    }
+    if done.turn.ending != Ending::Answered {
+        return Ok(());
+    }
+    console.note(&format!("\n{}", paint::strong("Try next")))?;
+    let sample = directory.join(SAMPLE);
+    let sample = sample.display();
+    for (command, what) in [
+        (
+            format!("aludel run -c 'import pandas as pd; pd.read_csv(\"{SAMPLE}\").head()' --file {sample}"),
+            "your own code",
+        ),
+        (format!("aludel ask \"Which weekday sells best?\" --file {sample} --model NAME --url URL"), "a real model"),
+        ("aludel doctor".to_owned(), "what this host can enforce"),
+    ] {
+        console.note(&format!("  {}  {}", paint::code(&command), paint::faint(&format!("# {what}"))))?;
+    }
+    Ok(())
 }

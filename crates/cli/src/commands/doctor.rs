@@ -1,90 +1,91 @@
-//! `aludel doctor`: what this host can enforce, what is missing, and the command that mends it.
+//! `aludel doctor`: what this host can do, and what to do about the rest.
 
 use aludel_agent::size;
-use aludel_sandbox::probe::{Check, Status, probe};
+use aludel_sandbox::probe::{self, Check, Status};
 use aludel_sandbox::template::{self, State};
+use anyhow::Context as _;
+use clap::Args;
 use serde_json::json;
 
-use crate::config::Config;
+use super::Context;
+use crate::console::{Console, Stream};
 use crate::exit::Exit;
-use crate::output::print_json;
-use crate::paint;
+use crate::{json, paint};
 
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Exit status: 0 sandboxes work here (perhaps with less protection, which is shown), 4 they cannot start."
-)]
-pub(crate) struct DoctorArguments {
-    /// Prints one JSON object
+/// Check what this host can enforce, and say how to mend the rest
+///
+/// The exit status is 0 when sandboxes can start, also with less protection than possible, and 4 when they cannot.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn run(arguments: &DoctorArguments, config: &Config) -> anyhow::Result<Exit> {
-    let mut checks = probe();
-    checks.push(template_check(config));
-    let broken = checks.iter().any(|check| check.status == Status::Missing);
-    if arguments.json {
-        let rows: Vec<_> = checks
-            .iter()
-            .map(|check| json!({ "name": check.name, "status": status_name(check.status), "detail": check.detail, "mend": check.mend }))
-            .collect();
-        print_json(&json!({ "works": !broken, "checks": rows }));
+pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<Exit> {
+    let data = (*context.config.server.data).clone();
+    let looked = tokio::task::spawn_blocking(move || {
+        let mut checks = probe::probe();
+        checks.push(template_check(&data));
+        checks
+    });
+    let checks = looked.await.context("the examination ended early")?;
+    let usable = checks.iter().all(|check| check.status != Status::Missing);
+    if args.json {
+        let checks: Vec<_> = checks.iter().map(as_json).collect();
+        json::print(&json!({ "usable": usable, "checks": checks }))?;
     } else {
-        print_table(&checks, broken);
+        show(&checks, usable)?;
     }
-    Ok(if broken { Exit::Ours } else { Exit::Success })
+    Ok(if usable { Exit::Success } else { Exit::Ours })
 }
 
-fn template_check(config: &Config) -> Check {
-    let (status, detail, mend) = match template::state(&config.data) {
+/// The template belongs to the list: without one, nothing starts.
+fn template_check(data: &std::path::Path) -> Check {
+    let (status, detail, mend) = match template::state(data) {
         State::Ready(template) => {
-            let detail = format!(
-                "Python {}, {} packages, {}",
-                template.python_version(),
-                template.packages().len(),
-                size(template.bytes())
-            );
-            (Status::Ok, detail, None)
+            let (python, packages) = (template.python_version(), template.packages().len());
+            (Status::Ok, format!("Python {python}, {packages} packages, {}", size(template.bytes())), None)
         }
-        State::Missing => {
-            let detail = "not built yet; the first program takes a minute longer".into();
-            (Status::Degraded, detail, Some("aludel template build".into()))
-        }
-        State::Unbuildable(reason) => (Status::Missing, reason, Some("apt-get install python3 python3-venv".into())),
+        State::Missing => (
+            Status::Ok,
+            "not built yet; the first command that needs it does that, in a minute or two".to_owned(),
+            Some("aludel template build".to_owned()),
+        ),
+        State::Unbuildable(reason) => (Status::Missing, "cannot be built".to_owned(), Some(reason)),
     };
     Check { name: "template", status, detail, mend }
 }
 
-fn print_table(checks: &[Check], broken: bool) {
-    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
-    for check in checks {
-        let mark = match check.status {
+fn show(checks: &[Check], usable: bool) -> anyhow::Result<()> {
+    let mut console = Console::new();
+    let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
+    for Check { name, status, detail, mend } in checks {
+        let word = match status {
             Status::Ok => paint::good("ok      "),
             Status::Degraded => paint::warning("degraded"),
             Status::Missing => paint::error("missing "),
         };
-        println!("{mark}  {:width$}  {}", check.name, check.detail);
-        if let Some(mend) = &check.mend {
-            println!("{:10}{:width$}  {}", "", "", paint::faint(&format!("to mend: {mend}")));
+        console.line(Stream::Stdout, &format!("{word}  {name:width$}  {detail}"))?;
+        if let Some(mend) = mend {
+            console.line(Stream::Stdout, &format!("{:10}{:width$}  {} {mend}", "", "", paint::strong("→")))?;
         }
     }
-    println!();
-    let degraded = checks.iter().any(|check| check.status == Status::Degraded);
-    println!(
-        "{}",
-        match (broken, degraded) {
-            (true, _) => paint::error("Sandboxes cannot start here."),
-            (false, true) => paint::warning("Sandboxes work here, with the reservations above."),
-            (false, false) => paint::good("Sandboxes work here, with everything enforced."),
-        }
-    );
+    let degraded = checks.iter().filter(|check| check.status == Status::Degraded).count();
+    let verdict = match (usable, degraded) {
+        (false, _) => paint::error("Sandboxes cannot start here until what is missing is mended."),
+        (true, 0) => paint::good("Everything is in place."),
+        (true, _) => paint::warning("Sandboxes work here, with less protection where it says so."),
+    };
+    Ok(console.line(Stream::Stdout, &format!("\n{verdict}"))?)
 }
 
-fn status_name(status: Status) -> &'static str {
-    match status {
+fn as_json(check: &Check) -> serde_json::Value {
+    let Check { name, status, detail, mend } = check;
+    let status = match status {
         Status::Ok => "ok",
         Status::Degraded => "degraded",
         Status::Missing => "missing",
-    }
+    };
+    json!({ "name": name, "status": status, "detail": detail, "mend": mend })
 }

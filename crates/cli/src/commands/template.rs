@@ -1,54 +1,71 @@
 //! `aludel template`: what sandboxes start from.
 
 use aludel_agent::size;
+use aludel_sandbox::Template;
 use aludel_sandbox::template::{self, State};
+use anyhow::Context as _;
+use clap::Subcommand;
 
-use crate::config::Config;
-use crate::engine;
+use super::Context;
+use crate::console::{Console, Stream};
 use crate::exit::Exit;
+use crate::{engine, paint};
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct TemplateArguments {
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum Action {
-    /// Build the default template, if it is missing
+/// Build or inspect what sandboxes start from
+#[derive(Debug, Subcommand)]
+pub(crate) enum TemplateCommand {
+    /// Build the default template, unless it is there and current
     Build {
-        /// Build it anew even if it is there
+        /// Build it anew even then
         #[arg(long)]
         force: bool,
     },
-    /// Tell what the default template holds
-    Show,
-    /// Remove templates that are no longer used
+    /// Show the template and its packages
+    #[command(visible_aliases = ["list", "show"])]
+    Info,
+    /// Remove templates that are out of date
     Prune,
 }
 
-pub(crate) async fn run(arguments: &TemplateArguments, config: &Config) -> anyhow::Result<Exit> {
-    match arguments.action {
-        Action::Build { force } => {
-            let template = engine::prepare(config, force).await?;
-            println!("{}", template.root().display());
+pub(crate) async fn run(command: TemplateCommand, context: &Context) -> anyhow::Result<Exit> {
+    let mut console = Console::new();
+    let data = (*context.config.server.data).clone();
+    match command {
+        TemplateCommand::Build { force } => {
+            let template = engine::prepare(context, force).await?;
+            console.line(Stream::Stdout, &summary(&template))?;
         }
-        Action::Show => match template::state(&config.data) {
-            State::Ready(template) => {
-                println!(
-                    "{}\nPython {}, {} on disk",
-                    template.root().display(),
-                    template.python_version(),
-                    size(template.bytes())
-                );
-                for package in template.packages() {
-                    println!("{} {}", package.name, package.version);
-                }
+        TemplateCommand::Info => match state(data).await? {
+            State::Ready(template) => info(&template, &mut console)?,
+            State::Missing => {
+                console.line(Stream::Stdout, "There is no template yet; `aludel template build` makes it.")?
             }
-            State::Missing => println!("not built yet; `aludel template build` builds it"),
-            State::Unbuildable(reason) => anyhow::bail!(reason),
+            State::Unbuildable(reason) => anyhow::bail!("there is no template, and it cannot be built here: {reason}"),
         },
-        Action::Prune => println!("{} removed", template::prune(&config.data)?),
+        TemplateCommand::Prune => {
+            let removed = tokio::task::spawn_blocking(move || template::prune(&data)).await;
+            let removed = removed.context("the removal ended early")?.context("cannot remove old templates")?;
+            console.line(Stream::Stdout, &format!("Removed {removed}."))?;
+        }
     }
     Ok(Exit::Success)
+}
+
+async fn state(data: std::path::PathBuf) -> anyhow::Result<State> {
+    tokio::task::spawn_blocking(move || template::state(&data)).await.context("the look at the template ended early")
+}
+
+fn summary(template: &Template) -> String {
+    let (python, packages) = (template.python_version(), template.packages().len());
+    let (bytes, root) = (size(template.bytes()), template.root().display());
+    format!("Python {python}, {packages} packages, {bytes}, in {root}")
+}
+
+fn info(template: &Template, console: &mut Console) -> anyhow::Result<()> {
+    console.line(Stream::Stdout, &paint::strong(&summary(template)))?;
+    let width = template.packages().iter().map(|package| package.name.len()).max().unwrap_or(0);
+    for package in template.packages() {
+        console.line(Stream::Stdout, &format!("  {:width$}  {}", package.name, package.version))?;
+    }
+    Ok(())
 }

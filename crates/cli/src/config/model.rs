@@ -1,103 +1,311 @@
 //! `[[model]]`: the language models that can be asked.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::fmt;
+use std::str::FromStr;
 
-use aludel_agent::Secret;
+use super::given::{ConfigError, Given, Origin, Setting};
+use super::key::KeySource;
+use super::{Entry, Span};
 
-use super::{Value, units};
+/// The name of the scripted model, which is always there.
+pub(crate) const DEMO: &str = "demo";
 
-/// How long a model may be silent, unless it is said otherwise.
-pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(180);
-
-/// A model that can be asked.
-#[derive(Debug, Clone)]
-pub(crate) struct Model {
-    /// What it is called here.
-    pub(crate) name: String,
-    pub(crate) api: Api,
-    /// Whether it takes images.
-    pub(crate) vision: bool,
-    /// Whether it can call functions.
-    pub(crate) function_calling: bool,
-    /// How long it may be silent.
-    pub(crate) idle_timeout: Duration,
+/// Makes models of what was given. The scripted model is added when it was not configured under its own name.
+pub(crate) fn resolve_all(raw: Vec<RawModel>) -> Result<Vec<Model>, ConfigError> {
+    let names: Vec<String> = raw.iter().filter(|model| model.url.is_some()).filter_map(RawModel::name).collect();
+    let mut models: Vec<Model> = Vec::new();
+    for model in raw {
+        // A key or a timeout for whichever model there is, and there is none.
+        if model.is_loose() && model.url.is_none() {
+            continue;
+        }
+        let model = model.resolve(&names)?;
+        if models.iter().any(|other| *other.name == *model.name) {
+            let Model { name, .. } = model;
+            let why = "is there twice; give one of them another name".to_owned();
+            return Err(ConfigError::Model { origin: name.origin.clone(), name: (*name).clone(), why });
+        }
+        models.push(model);
+    }
+    if !models.iter().any(|model| *model.name == DEMO) {
+        models.push(Model::demo());
+    }
+    Ok(models)
 }
 
-/// How a model is reached.
-#[derive(Debug, Clone)]
-pub(crate) enum Api {
-    /// The scripted one.
+/// What was given.
+#[derive(Debug, Default)]
+pub(crate) struct RawModel {
+    start: Origin,
+    name: Option<Setting<String>>,
+    url: Option<Setting<String>>,
+    api: Option<Setting<Api>>,
+    key: Option<Setting<KeySource>>,
+    upstream_name: Option<Setting<String>>,
+    vision: Option<Setting<bool>>,
+    function_calling: Option<Setting<bool>>,
+    idle_timeout: Option<Setting<Span>>,
+}
+
+/// What holds.
+#[derive(Debug)]
+pub(crate) struct Model {
+    /// What people and clients call it.
+    pub(crate) name: Setting<String>,
+    /// Where it is.
+    pub(crate) endpoint: Endpoint,
+}
+
+/// Where a model is.
+#[derive(Debug)]
+pub(crate) enum Endpoint {
+    /// In this program: a script.
     Demo,
-    /// OpenAI's Chat Completions.
-    Chat {
-        url: String,
-        key: Option<Secret>,
-        /// The model's name at the upstream.
-        upstream_name: String,
-    },
+    /// Behind an API.
+    Http(Box<Http>),
+}
+
+/// A model behind an API.
+#[derive(Debug)]
+pub(crate) struct Http {
+    /// The protocol.
+    pub(crate) api: Setting<Api>,
+    /// The API's base.
+    pub(crate) url: Setting<String>,
+    /// The key that it wants.
+    pub(crate) key: Setting<KeySource>,
+    /// What the API calls the model.
+    pub(crate) upstream_name: Setting<String>,
+    /// Whether the model takes images.
+    pub(crate) vision: Setting<bool>,
+    /// Whether it can call functions.
+    pub(crate) function_calling: Setting<bool>,
+    /// How long it may be silent.
+    pub(crate) idle_timeout: Setting<Span>,
+}
+
+/// The protocol of an API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Api {
+    /// Chat Completions.
+    Chat,
+    /// None: the script.
+    Demo,
+}
+
+impl RawModel {
+    pub(crate) const KEYS: &[&str] =
+        &["name", "url", "api", "key", "upstream_name", "vision", "function_calling", "idle_timeout"];
+
+    pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
+        match key {
+            "name" => self.name = Some(given.parse::<Word>("model.name")?.map(|word| word.0)),
+            "url" => self.url = Some(given.parse::<Url>("model.url")?.map(|url| url.0)),
+            "api" => self.api = Some(given.parse("model.api")?),
+            "key" => self.key = Some(KeySource::parse(given)?),
+            "upstream_name" => {
+                self.upstream_name = Some(given.parse::<Word>("model.upstream_name")?.map(|word| word.0));
+            }
+            "vision" => self.vision = Some(given.parse::<Switch>("model.vision")?.map(|switch| switch.0)),
+            "function_calling" => {
+                self.function_calling = Some(given.parse::<Switch>("model.function_calling")?.map(|switch| switch.0));
+            }
+            "idle_timeout" => self.idle_timeout = Some(given.parse("model.idle_timeout")?),
+            _ => return Err(super::unknown_key("model", key, Self::KEYS, given.origin)),
+        }
+        Ok(())
+    }
+
+    /// The model of a table that begins here.
+    pub(crate) fn starting_at(start: Origin) -> Self {
+        Self { start, ..Self::default() }
+    }
+
+    /// Whether no table holds it: it comes from the environment, without saying which model it is about.
+    fn is_loose(&self) -> bool {
+        self.name.is_none() && self.start == Origin::Default
+    }
+
+    fn name(&self) -> Option<String> {
+        self.name.as_ref().map(|name| (**name).clone())
+    }
+
+    /// Whether nothing was given at all.
+    fn is_empty(&self) -> bool {
+        let Self { start: _, name, url, api, key, upstream_name, vision, function_calling, idle_timeout } = self;
+        name.is_none()
+            && url.is_none()
+            && api.is_none()
+            && key.is_none()
+            && upstream_name.is_none()
+            && vision.is_none()
+            && function_calling.is_none()
+            && idle_timeout.is_none()
+    }
+
+    /// Puts what a higher layer says about one model over what is known, and that model first, which makes it the default.
+    ///
+    /// It is the model of the same name or, when no name is given, the first. A key is sent only to the url that it was given for: whoever
+    /// gives another url gives its key too.
+    pub(crate) fn overlay(self, models: &mut Vec<Self>) {
+        if self.is_empty() {
+            return;
+        }
+        let place = match &self.name {
+            Some(name) => {
+                let same = |model: &Self| model.name.as_deref() == Some(&**name);
+                models.iter().position(|model| same(model) || model.is_loose())
+            }
+            None => (!models.is_empty()).then_some(0),
+        };
+        let below = place.map(|place| models.remove(place)).unwrap_or_default();
+        let key_below = if self.url.is_some() { None } else { below.key };
+        let merged = Self {
+            start: below.start,
+            name: self.name.or(below.name),
+            url: self.url.or(below.url),
+            api: self.api.or(below.api),
+            key: self.key.or(key_below),
+            upstream_name: self.upstream_name.or(below.upstream_name),
+            vision: self.vision.or(below.vision),
+            function_calling: self.function_calling.or(below.function_calling),
+            idle_timeout: self.idle_timeout.or(below.idle_timeout),
+        };
+        models.insert(0, merged);
+    }
+
+    /// `names` are those of the models that are there.
+    fn resolve(self, names: &[String]) -> Result<Model, ConfigError> {
+        let Some(name) = self.name else {
+            let origin = self.url.map_or(self.start, |url| url.origin);
+            return Err(ConfigError::NamelessModel { origin });
+        };
+        let api = self.api.unwrap_or(Setting::default(if *name == DEMO && self.url.is_none() {
+            Api::Demo
+        } else {
+            Api::Chat
+        }));
+        if *api == Api::Demo {
+            return Ok(Model { name, endpoint: Endpoint::Demo });
+        }
+        let Some(url) = self.url else {
+            let why = match &name.origin {
+                Origin::File { .. } => "needs a url; add: url = \"https://…/v1\"".to_owned(),
+                // Somebody asked for a model by a name that nothing else is known of.
+                _ => format!(
+                    "is not configured; there are: {}. Add a [[model]] to aludel.toml, or give its url too",
+                    names.iter().map(String::as_str).chain([DEMO]).collect::<Vec<_>>().join(", ")
+                ),
+            };
+            return Err(ConfigError::Model { origin: name.origin.clone(), name: (*name).clone(), why });
+        };
+        let upstream_name = self.upstream_name.unwrap_or(Setting::default((*name).clone()));
+        let http = Http {
+            api,
+            url,
+            key: self.key.unwrap_or(Setting::default(KeySource::None)),
+            upstream_name,
+            vision: self.vision.unwrap_or(Setting::default(false)),
+            function_calling: self.function_calling.unwrap_or(Setting::default(true)),
+            idle_timeout: self.idle_timeout.unwrap_or(Setting::default(Span::from_secs(120))),
+        };
+        Ok(Model { name, endpoint: Endpoint::Http(Box::new(http)) })
+    }
 }
 
 impl Model {
-    /// A model of which only the API is known.
-    pub(crate) fn new(name: impl Into<String>, api: Api) -> Self {
-        Self { name: name.into(), api, vision: false, function_calling: true, idle_timeout: IDLE_TIMEOUT }
+    /// The scripted model, as nobody configured it.
+    fn demo() -> Self {
+        Self { name: Setting::default(DEMO.to_owned()), endpoint: Endpoint::Demo }
     }
 
-    /// The scripted model, which is always there.
-    pub(crate) fn demo() -> Self {
-        Self::new("demo", Api::Demo)
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        let key = |key: &str| format!("model.{}.{key}", *self.name);
+        match &self.endpoint {
+            Endpoint::Demo => vec![Entry::shown(key("api"), Api::Demo, &self.name)],
+            Endpoint::Http(http) => vec![
+                Entry::new(key("api"), &http.api),
+                Entry::new(key("url"), &http.url),
+                Entry::new(key("key"), &http.key),
+                Entry::new(key("upstream_name"), &http.upstream_name),
+                Entry::new(key("vision"), &http.vision),
+                Entry::new(key("function_calling"), &http.function_calling),
+                Entry::new(key("idle_timeout"), &http.idle_timeout),
+            ],
+        }
     }
 
-    /// Makes a model of what was given; an error names the place.
-    pub(super) fn resolve(entries: &BTreeMap<String, Value>) -> Result<Self, String> {
-        let text = |key: &str| entries.get(key).map(|value| value.text.clone());
-        let place = entries.values().next().map(|value| value.origin.to_string()).unwrap_or_default();
-        let flag = |key: &str, default: bool| match text(key).as_deref() {
-            None => Ok(default),
-            Some("true") => Ok(true),
-            Some("false") => Ok(false),
-            Some(other) => Err(format!("{place}: model.{key}: {other:?} is neither true nor false")),
-        };
-        let name = text("name").ok_or_else(|| format!("{place}: a model needs a name"))?;
-        let api = match text("api").as_deref().unwrap_or("chat") {
-            "demo" => Api::Demo,
-            "chat" => Api::Chat {
-                url: text("url")
-                    .ok_or_else(|| format!("{place}: the model {name} needs a url, which usually ends in /v1"))?,
-                key: text("key")
-                    .map(|key| read_key(&key))
-                    .transpose()
-                    .map_err(|error| format!("{place}: the key of {name}: {error}"))?,
-                upstream_name: text("upstream_name").unwrap_or_else(|| name.clone()),
-            },
-            other => {
-                return Err(format!("{place}: model.api: {other:?} is not available yet; use \"chat\" or \"demo\""));
-            }
-        };
-        let idle_timeout = match text("idle_timeout") {
-            Some(text) => units::duration(&text).map_err(|error| format!("{place}: model.idle_timeout: {error}"))?,
-            None => IDLE_TIMEOUT,
-        };
-        Ok(Self {
-            api,
-            vision: flag("vision", false)?,
-            function_calling: flag("function_calling", true)?,
-            idle_timeout,
-            name,
+    /// What should be said about it, although it works.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let Endpoint::Http(http) = &self.endpoint else { return None };
+        match (&*http.key, &http.key.origin) {
+            (KeySource::Literal(_), origin @ Origin::File { .. }) => Some(format!(
+                "{origin}: the key of the model `{}` stands in the file itself; better put it elsewhere and write \
+                 env:NAME or file:PATH",
+                *self.name
+            )),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Api {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "chat" => Ok(Self::Chat),
+            "demo" => Ok(Self::Demo),
+            _ => Err("is not an API that this version speaks; there are chat and demo"),
+        }
+    }
+}
+
+impl fmt::Display for Api {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Chat => "chat",
+            Self::Demo => "demo",
         })
     }
 }
 
-/// Reads a key: `env:NAME`, `file:PATH`, or the key itself.
-pub(crate) fn read_key(text: &str) -> Result<Secret, String> {
-    if let Some(name) = text.strip_prefix("env:") {
-        let value = std::env::var(name).map_err(|_| format!("the environment variable {name} is not set"))?;
-        return Ok(Secret::new(value).from_origin(text));
+/// A name: not empty, and nothing in it that a terminal would obey.
+struct Word(String);
+
+impl FromStr for Word {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.trim().is_empty() || text.chars().any(char::is_control) {
+            return Err("is not a name");
+        }
+        Ok(Self(text.to_owned()))
     }
-    if let Some(path) = text.strip_prefix("file:") {
-        let value = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-        return Ok(Secret::new(value).from_origin(text));
+}
+
+/// The base of an API. The agent looks at it more closely when it is used.
+struct Url(String);
+
+impl FromStr for Url {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.starts_with("http://") || text.starts_with("https://") {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err("does not begin with http:// or https://")
+        }
     }
-    Ok(Secret::new(text))
+}
+
+/// Yes or no.
+struct Switch(bool);
+
+impl FromStr for Switch {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self).map_err(|_| "is neither true nor false")
+    }
 }

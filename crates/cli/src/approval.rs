@@ -1,0 +1,116 @@
+//! `--approve`: asking the person before a program runs.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+
+use aludel_agent::Approval;
+use rustix::termios::{QueueSelector, tcflush};
+
+use crate::{paint, terminal};
+
+/// What is asked. The program itself was shown just before, exactly as it will be run.
+const QUESTION: &str = "Run this program? y = yes, a = yes to all, n [reason] = no: ";
+
+/// Whether there is a terminal to ask at.
+pub(crate) fn can_be_asked() -> bool {
+    Terminal::open().is_some()
+}
+
+/// Asks at the terminal. Without one, the answer is no. `unseen` is the program, if it was not shown yet.
+///
+/// A thread of its own reads the answer, because reading from a terminal cannot be cancelled; if the turn ends meanwhile, the thread is
+/// left alone and ends with the process.
+pub(crate) async fn ask(unseen: Option<String>) -> Approval {
+    // The turn's events up to here are shown before it goes on, the program among them.
+    tokio::task::yield_now().await;
+    let (sender, answer) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        // Nobody waits any more if the turn was cancelled.
+        let _unheard = sender.send(ask_at(Terminal::open(), unseen.as_deref()));
+    });
+    answer.await.unwrap_or_else(|_| deny("the question could not be asked"))
+}
+
+/// The two directions of a terminal.
+struct Terminal {
+    input: Box<dyn BufRead>,
+    output: Box<dyn Write>,
+}
+
+impl Terminal {
+    /// The controlling terminal, also when stdin is something else, or stdin if that is one.
+    fn open() -> Option<Self> {
+        let opened = OpenOptions::new().read(true).write(true).open("/dev/tty");
+        if let Ok((input, output)) = opened.and_then(|tty: File| Ok((tty.try_clone()?, tty))) {
+            // What was typed before the program was shown is no answer to it.
+            let _kept = tcflush(&output, QueueSelector::IFlush);
+            return Some(Self { input: Box::new(BufReader::new(input)), output: Box::new(output) });
+        }
+        let stdin = io::stdin();
+        stdin.is_terminal().then(|| Self { input: Box::new(stdin.lock()), output: Box::new(io::stderr()) })
+    }
+}
+
+fn ask_at(terminal: Option<Terminal>, unseen: Option<&str>) -> Approval {
+    let Some(Terminal { mut input, mut output }) = terminal else {
+        return deny("nobody could be asked: --approve needs a terminal");
+    };
+    let shown = unseen.map(|code| format!("{}\n", paint::code(&terminal::reveal(code)))).unwrap_or_default();
+    let mut question = format!("{shown}{}", paint::strong(QUESTION));
+    loop {
+        let mut line = String::new();
+        let asked = output.write_all(question.as_bytes()).and_then(|()| output.flush());
+        question = paint::strong(QUESTION);
+        match asked.and_then(|()| input.read_line(&mut line)) {
+            Ok(1..) => {}
+            Ok(0) => return deny("the terminal was closed without an answer"),
+            Err(error) => return deny(&format!("the terminal could not be read: {error}")),
+        }
+        if let Some(approval) = understand(&line) {
+            return approval;
+        }
+    }
+}
+
+/// The answer in a line, if it is one.
+fn understand(line: &str) -> Option<Approval> {
+    let line = line.trim();
+    let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    match (word.to_ascii_lowercase().as_str(), rest.trim()) {
+        ("y" | "yes", "") => Some(Approval::Allow),
+        ("a" | "all" | "always", "") => Some(Approval::AllowAll),
+        ("n" | "no", "") => Some(deny("the user declined")),
+        ("n" | "no", reason) => Some(deny(reason)),
+        _ => None,
+    }
+}
+
+fn deny(reason: &str) -> Approval {
+    Approval::Deny { reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clear_answer_counts() {
+        assert_eq!(understand("y\n"), Some(Approval::Allow));
+        assert_eq!(understand(" Yes "), Some(Approval::Allow));
+        assert_eq!(understand("a\n"), Some(Approval::AllowAll));
+        assert_eq!(understand("n use polars instead\n"), Some(deny("use polars instead")));
+        assert_eq!(understand("no"), Some(deny("the user declined")));
+        for line in ["\n", "maybe", "yes please", "yn", "sure"] {
+            assert_eq!(understand(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn it_asks_until_it_is_answered() {
+        let terminal =
+            |input: &'static str| Some(Terminal { input: Box::new(input.as_bytes()), output: Box::new(io::sink()) });
+        assert_eq!(ask_at(terminal("what?\n\ny\n"), None), Approval::Allow);
+        assert_eq!(ask_at(terminal("what?\n"), Some("1")), deny("the terminal was closed without an answer"));
+        assert_eq!(ask_at(None, None), deny("nobody could be asked: --approve needs a terminal"));
+    }
+}

@@ -1,0 +1,43 @@
+//! The layer of the environment: `ALUDEL_SECTION_KEY`.
+
+use super::given::{ConfigError, Given, Origin};
+use super::model::RawModel;
+use super::{RawConfig, Section, Surroundings, nearest};
+
+/// Reads the variables into `raw`.
+///
+/// Only what is meant for aludel is looked at. Kubernetes gives every pod variables like `ALUDEL_PORT` and `ALUDEL_SERVICE_HOST` when there is
+/// a service of that name, so a stranger is an error only if it looks like a slip.
+pub(crate) fn read(surroundings: &Surroundings, raw: &mut RawConfig) -> Result<(), ConfigError> {
+    let known: Vec<(String, Section, &str)> = Section::ALL
+        .into_iter()
+        .flat_map(|section| section.keys().iter().map(move |key| (variable(section, key), section, *key)))
+        .collect();
+    let mut model = RawModel::default();
+    for (name, value) in surroundings.variables().filter(|(name, _)| name.starts_with("ALUDEL_")) {
+        let origin = Origin::Environment(name.to_owned());
+        if let Some((_, section, key)) = known.iter().find(|(variable, ..)| variable == name) {
+            raw.set(&mut model, *section, key, Given { text: value.to_owned(), origin })?;
+            continue;
+        }
+        let names = known.iter().map(|(variable, ..)| variable.as_str());
+        let of_a_section = Section::ALL.into_iter().any(|section| name.starts_with(&variable(section, "")));
+        let near =
+            nearest(name, names.clone()).filter(|known| of_a_section || strsim::damerau_levenshtein(name, known) <= 2);
+        if of_a_section || near.is_some() {
+            let known = names.collect::<Vec<_>>().join(", ");
+            return Err(ConfigError::UnknownKey {
+                origin,
+                key: name.to_owned(),
+                nearest: near.map(str::to_owned),
+                known,
+            });
+        }
+    }
+    model.overlay(&mut raw.models);
+    Ok(())
+}
+
+fn variable(section: Section, key: &str) -> String {
+    format!("ALUDEL_{}_{key}", section.name()).to_uppercase()
+}

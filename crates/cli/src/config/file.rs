@@ -1,0 +1,104 @@
+//! The layer of the configuration file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::given::{ConfigError, Given, Origin};
+use super::model::RawModel;
+use super::{RawConfig, Section, nearest};
+
+/// Reads a file into `raw`.
+pub(crate) fn read(path: &Path, raw: &mut RawConfig) -> Result<(), ConfigError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })?;
+    let file = File { path: Arc::from(tidy(path)), text: &text };
+    let table = DeTable::parse(&text).map_err(|error| ConfigError::Syntax {
+        origin: file.origin(error.span().map_or(0, |span| span.start)),
+        message: error.message().to_owned(),
+    })?;
+    for (key, value) in table.get_ref() {
+        file.section(key, value, raw)?;
+    }
+    Ok(())
+}
+
+struct File<'t> {
+    path: Arc<Path>,
+    text: &'t str,
+}
+
+impl File<'_> {
+    fn section(
+        &self,
+        key: &Spanned<impl AsRef<str>>,
+        value: &Spanned<DeValue<'_>>,
+        raw: &mut RawConfig,
+    ) -> Result<(), ConfigError> {
+        let name = key.get_ref().as_ref();
+        let origin = self.origin(key.span().start);
+        let Some(section) = Section::ALL.into_iter().find(|section| section.name() == name) else {
+            return Err(unknown_section(name, origin));
+        };
+        let tables: Vec<&Spanned<DeValue<'_>>> = match (section, value.get_ref()) {
+            (Section::Model, DeValue::Array(tables)) => tables.iter().collect(),
+            (Section::Model, _) => return Err(shape(origin, "model", value, "a list of tables: write [[model]]")),
+            (_, _) => vec![value],
+        };
+        for table in tables {
+            let origin = self.origin(table.span().start);
+            let DeValue::Table(entries) = table.get_ref() else {
+                return Err(shape(origin, name, table, "a table"));
+            };
+            let mut model = RawModel::starting_at(origin);
+            for (key, value) in entries {
+                let origin = self.origin(key.span().start);
+                let Some(text) = plain(value.get_ref()) else {
+                    return Err(shape(origin, key.get_ref(), value, "one value"));
+                };
+                raw.set(&mut model, section, key.get_ref(), Given { text, origin })?;
+            }
+            if section == Section::Model {
+                raw.models.push(model);
+            }
+        }
+        Ok(())
+    }
+
+    fn origin(&self, offset: usize) -> Origin {
+        let before = self.text.as_bytes().get(..offset).unwrap_or_default();
+        Origin::File { path: Arc::clone(&self.path), line: 1 + before.iter().filter(|byte| **byte == b'\n').count() }
+    }
+}
+
+/// The text of a single value. Every key says by itself what it takes, whichever layer it comes from.
+fn plain(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) => Some(number.to_string()),
+        DeValue::Float(number) => Some(number.to_string()),
+        DeValue::Boolean(on) => Some(on.to_string()),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+    }
+}
+
+fn shape(origin: Origin, key: &str, found: &Spanned<DeValue<'_>>, wanted: &'static str) -> ConfigError {
+    ConfigError::Shape { origin, key: key.to_owned(), found: found.get_ref().type_str(), wanted }
+}
+
+/// The word may be a section, misspelt, or a key without its section.
+fn unknown_section(name: &str, origin: Origin) -> ConfigError {
+    let names = Section::ALL.map(Section::name);
+    let nearest = nearest(name, names).map(str::to_owned).or_else(|| {
+        let section = Section::ALL.into_iter().find(|section| section.keys().contains(&name))?;
+        Some(format!("{}.{name}", section.name()))
+    });
+    ConfigError::UnknownKey { origin, key: name.to_owned(), nearest, known: names.join(", ") }
+}
+
+/// Without the `./` that the search put before it.
+fn tidy(path: &Path) -> PathBuf {
+    path.strip_prefix(".").unwrap_or(path).to_path_buf()
+}

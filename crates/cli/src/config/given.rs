@@ -1,0 +1,226 @@
+//! A value as someone wrote it, where they wrote it, and what can be wrong with it.
+
+use std::fmt;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Origin {
+    /// Nobody gave it.
+    #[default]
+    Default,
+    /// A configuration file.
+    File {
+        /// Which one.
+        path: Arc<Path>,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// An environment variable, by name.
+    Environment(String),
+    /// A flag of the command line.
+    Flag(&'static str),
+}
+
+impl Origin {
+    /// A relative path counts from the file it is written in; elsewhere from the directory one is in.
+    pub(crate) fn resolve(&self, path: &Path) -> PathBuf {
+        match self {
+            Self::File { path: file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
+            Self::Default | Self::Environment(_) | Self::Flag(_) => path.to_path_buf(),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => formatter.write_str("default"),
+            Self::File { path, line } => write!(formatter, "{}:{line}", path.display()),
+            Self::Environment(name) => write!(formatter, "${name}"),
+            Self::Flag(flag) => formatter.write_str(flag),
+        }
+    }
+}
+
+/// A value that is understood, with its origin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setting<T> {
+    value: T,
+    /// Where it came from.
+    pub(crate) origin: Origin,
+}
+
+impl<T> Setting<T> {
+    /// A value that somebody gave.
+    pub(crate) fn new(value: T, origin: Origin) -> Self {
+        Self { value, origin }
+    }
+
+    /// A value that nobody gave.
+    pub(crate) fn default(value: T) -> Self {
+        Self { value, origin: Origin::Default }
+    }
+
+    /// The same setting as another type.
+    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> Setting<U> {
+        Setting { value: convert(self.value), origin: self.origin }
+    }
+}
+
+impl<T> Deref for Setting<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// A value as it is written, before anyone has looked at it. It may be a secret, so it does not print.
+pub(crate) struct Given {
+    /// The text; numbers and booleans of a file included.
+    pub(crate) text: String,
+    /// Where it is written.
+    pub(crate) origin: Origin,
+}
+
+impl Given {
+    /// Reads the value as what the key `name` needs.
+    pub(crate) fn parse<T>(self, name: &str) -> Result<Setting<T>, ConfigError>
+    where
+        T: FromStr,
+        T::Err: fmt::Display,
+    {
+        let Self { text, origin } = self;
+        match text.parse() {
+            Ok(value) => Ok(Setting { value, origin }),
+            Err(error) => Err(ConfigError::Value { origin, key: name.to_owned(), text, why: error.to_string() }),
+        }
+    }
+
+    /// Reads the value as a path, relative to the file that it is written in. Like [`FromStr`], which knows no origin.
+    pub(crate) fn parse_path(self, name: &str) -> Result<Setting<PathBuf>, ConfigError> {
+        let Self { text, origin } = self;
+        let why = match text.as_str() {
+            "" => "is empty; give a path",
+            // Nobody expands it here, and a directory that is called ~ is a trap.
+            tilde if tilde.starts_with('~') => "begins with ~, which only shells understand; write the whole path",
+            path => return Ok(Setting { value: origin.resolve(Path::new(path)), origin }),
+        };
+        Err(ConfigError::Value { origin, key: name.to_owned(), text, why: why.to_owned() })
+    }
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// A key that does not exist.
+    #[error("{origin}: there is no `{key}`{}", suggestion(nearest.as_deref(), known))]
+    UnknownKey {
+        /// Where it is written.
+        origin: Origin,
+        /// As it is written.
+        key: String,
+        /// The key that was probably meant.
+        nearest: Option<String>,
+        /// What could stand there.
+        known: String,
+    },
+    /// A value that does not fit its key.
+    #[error("{origin}: {key} = {text:?} {why}")]
+    Value {
+        /// Where it is written.
+        origin: Origin,
+        /// The key.
+        key: String,
+        /// The value as it is written.
+        text: String,
+        /// What is wrong with it and what would be right, so that it reads on from the value.
+        why: String,
+    },
+    /// A table where a value should be, or the other way round.
+    #[error("{origin}: `{key}` is of type {found}, but should be {wanted}")]
+    Shape {
+        /// Where it is written.
+        origin: Origin,
+        /// The key.
+        key: String,
+        /// What stands there.
+        found: &'static str,
+        /// What should.
+        wanted: &'static str,
+    },
+    /// A file that is not TOML.
+    #[error("{origin}: this is not TOML: {message}")]
+    Syntax {
+        /// Where it breaks.
+        origin: Origin,
+        /// What the parser said.
+        message: String,
+    },
+    /// A file that cannot be read.
+    #[error("cannot read the configuration {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A model that is missing something, or that is there twice.
+    #[error("{origin}: the model `{name}` {why}")]
+    Model {
+        /// Where it is written.
+        origin: Origin,
+        /// Its name.
+        name: String,
+        /// What is wrong, so that it reads on from the name.
+        why: String,
+    },
+    /// A model without a name.
+    #[error("{origin}: {}", advice_for_name(origin))]
+    NamelessModel {
+        /// Where it is written.
+        origin: Origin,
+    },
+    /// A value that is no place of a key. Not quoted: it may be the key.
+    #[error("{origin}: model.key {why}")]
+    KeySource {
+        /// Where it is written.
+        origin: Origin,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A key that cannot be had.
+    #[error("the key of the model `{model}` ({origin}): {why}")]
+    Key {
+        /// Whose key.
+        model: String,
+        /// Where it says where the key is.
+        origin: Origin,
+        /// What is wrong.
+        why: String,
+    },
+    /// No place for the data.
+    #[error(
+        "there is no place for aludel's data: neither HOME nor XDG_DATA_HOME is set. Give --data DIR or set ALUDEL_SERVER_DATA"
+    )]
+    NoHome,
+}
+
+fn suggestion(nearest: Option<&str>, known: &str) -> String {
+    match nearest {
+        Some(nearest) => format!("; did you mean `{nearest}`?"),
+        None => format!("; known are: {known}"),
+    }
+}
+
+fn advice_for_name(origin: &Origin) -> &'static str {
+    match origin {
+        Origin::Flag(_) => "a url needs the model's name too; add --model NAME",
+        Origin::Environment(_) => "a model needs a name; set ALUDEL_MODEL_NAME",
+        Origin::Default | Origin::File { .. } => "a [[model]] needs a name; add: name = \"…\"",
+    }
+}

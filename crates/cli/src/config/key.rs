@@ -1,0 +1,82 @@
+//! Where the key of a model is, and how it is fetched when it is needed.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use aludel_agent::Secret;
+
+use super::Surroundings;
+use super::given::{ConfigError, Given, Origin, Setting};
+
+/// Where a key is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum KeySource {
+    /// The model needs none.
+    None,
+    /// In an environment variable.
+    Environment(String),
+    /// Alone in a file.
+    File(PathBuf),
+    /// Right in the configuration.
+    Literal(Secret),
+}
+
+impl KeySource {
+    /// Reads `env:NAME`, `file:PATH` or the key itself. Errors never quote what was written: it may be the key.
+    pub(crate) fn parse(given: Given) -> Result<Setting<Self>, ConfigError> {
+        let Given { text, origin } = given;
+        let source = match (text.split_once(':'), &origin) {
+            (Some(("env", "")), _) => Err("names no variable; write env:NAME"),
+            (Some(("env", name)), _) => Ok(Self::Environment(name.to_owned())),
+            (Some(("file", "")), _) => Err("names no file; write file:PATH"),
+            (Some(("file", path)), _) => Ok(Self::File(origin.resolve(path.as_ref()))),
+            _ if text.trim().is_empty() => Err("is empty; write env:NAME or file:PATH"),
+            (_, Origin::Flag(_)) => {
+                Err("must be env:NAME or file:PATH: all users of this machine can read a command line")
+            }
+            _ => Ok(Self::Literal(Secret::new(&text))),
+        };
+        match source {
+            Ok(source) => Ok(Setting::new(source, origin)),
+            Err(why) => Err(ConfigError::KeySource { origin, why }),
+        }
+    }
+}
+
+impl Setting<KeySource> {
+    /// Fetches the key of `model`.
+    pub(crate) fn fetch(&self, model: &str, surroundings: &Surroundings) -> Result<Option<Secret>, ConfigError> {
+        let failed = |why: String| ConfigError::Key { model: model.to_owned(), origin: self.origin.clone(), why };
+        let secret = match &**self {
+            KeySource::None => return Ok(None),
+            KeySource::Literal(secret) => secret.clone(),
+            KeySource::Environment(name) => match surroundings.variable(name) {
+                Some(value) => Secret::new(value),
+                None => return Err(failed(format!("the environment variable {name} is not set"))),
+            },
+            KeySource::File(path) => match std::fs::read_to_string(path) {
+                Ok(text) => Secret::new(text),
+                Err(error) => return Err(failed(format!("cannot read {}: {error}", path.display()))),
+            },
+        };
+        let secret = secret.from_origin(self.to_string());
+        match secret.expose() {
+            "" => Err(failed(format!("{} is empty", **self))),
+            value if value.chars().any(|character| character.is_control() || character.is_whitespace()) => {
+                Err(failed(format!("{} holds more than one word, so it is no key", **self)))
+            }
+            _ => Ok(Some(secret)),
+        }
+    }
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => formatter.write_str("none"),
+            Self::Environment(name) => write!(formatter, "env:{name}"),
+            Self::File(path) => write!(formatter, "file:{}", path.display()),
+            Self::Literal(_) => formatter.write_str("(hidden)"),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! `[sandbox]`: where sandboxes come from and what each may use.
+
+use std::fmt;
+use std::str::FromStr;
+
+use aludel_sandbox::Limits;
+
+use super::given::{ConfigError, Given, Setting};
+use super::{Entry, Size, Span};
+
+/// What was given.
+#[derive(Debug, Default)]
+pub(crate) struct RawSandbox {
+    backend: Option<Setting<Backend>>,
+    require: Option<Setting<Require>>,
+    memory: Option<Setting<Memory>>,
+    timeout: Option<Setting<Span>>,
+    idle: Option<Setting<Span>>,
+    pool: Option<Setting<Pool>>,
+    disk: Option<Setting<Size>>,
+    cpus: Option<Setting<Cores>>,
+    processes: Option<Setting<Processes>>,
+    output: Option<Setting<Size>>,
+}
+
+/// What holds.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    /// Where sandboxes come from.
+    pub(crate) backend: Setting<Backend>,
+    /// How much of the isolation the host must be able to enforce.
+    pub(crate) require: Setting<Require>,
+    /// Memory of one sandbox.
+    pub(crate) memory: Setting<Memory>,
+    /// Wall clock of one execution.
+    pub(crate) timeout: Setting<Span>,
+    /// How long a session may be left alone before it ends.
+    pub(crate) idle: Setting<Span>,
+    /// How many sandboxes a server keeps ready.
+    pub(crate) pool: Setting<Pool>,
+    /// All files of one workspace together.
+    pub(crate) disk: Setting<Size>,
+    /// Processor time of one sandbox, in cores.
+    pub(crate) cpus: Setting<Cores>,
+    /// Processes and threads of one sandbox.
+    pub(crate) processes: Setting<Processes>,
+    /// Output of one execution; of more than that, the middle is left out.
+    pub(crate) output: Setting<Size>,
+}
+
+impl RawSandbox {
+    pub(crate) const KEYS: &[&str] =
+        &["backend", "require", "memory", "timeout", "idle", "pool", "disk", "cpus", "processes", "output"];
+
+    pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
+        match key {
+            "backend" => self.backend = Some(given.parse("sandbox.backend")?),
+            "require" => self.require = Some(given.parse("sandbox.require")?),
+            "memory" => self.memory = Some(given.parse("sandbox.memory")?),
+            "timeout" => self.timeout = Some(given.parse("sandbox.timeout")?),
+            "idle" => self.idle = Some(given.parse("sandbox.idle")?),
+            "pool" => self.pool = Some(given.parse("sandbox.pool")?),
+            "disk" => self.disk = Some(given.parse("sandbox.disk")?),
+            "cpus" => self.cpus = Some(given.parse("sandbox.cpus")?),
+            "processes" => self.processes = Some(given.parse("sandbox.processes")?),
+            "output" => self.output = Some(given.parse("sandbox.output")?),
+            _ => return Err(super::unknown_key("sandbox", key, Self::KEYS, given.origin)),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn resolve(self) -> Result<Sandbox, ConfigError> {
+        let limits = Limits::default();
+        let memory = self.memory.unwrap_or(Setting::default(Memory(Size::from_bytes(limits.memory))));
+        // Files are kept in memory, so unless it is said otherwise they may take half of it.
+        let disk = self.disk.unwrap_or(Setting::default(Size::from_bytes(memory.0.bytes() / 2)));
+        if *disk > memory.0 {
+            let why = format!("is more than sandbox.memory ({}), and files are kept in memory", *memory);
+            let text = disk.to_string();
+            return Err(ConfigError::Value { origin: disk.origin, key: "sandbox.disk".to_owned(), text, why });
+        }
+        Ok(Sandbox {
+            backend: self.backend.unwrap_or(Setting::default(Backend::Auto)),
+            require: self.require.unwrap_or(Setting::default(Require::Default)),
+            memory,
+            timeout: self.timeout.unwrap_or(Setting::default(Span::from_secs(limits.timeout.as_secs()))),
+            idle: self.idle.unwrap_or(Setting::default(Span::from_secs(20 * 60))),
+            pool: self.pool.unwrap_or(Setting::default(Pool(4))),
+            disk,
+            cpus: self.cpus.unwrap_or(Setting::default(Cores(limits.cpus))),
+            processes: self.processes.unwrap_or(Setting::default(Processes(limits.processes))),
+            output: self.output.unwrap_or(Setting::default(Size::from_bytes(limits.output))),
+        })
+    }
+}
+
+impl Sandbox {
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        vec![
+            Entry::new("sandbox.backend", &self.backend),
+            Entry::new("sandbox.require", &self.require),
+            Entry::new("sandbox.memory", &self.memory),
+            Entry::new("sandbox.timeout", &self.timeout),
+            Entry::new("sandbox.idle", &self.idle),
+            Entry::new("sandbox.pool", &self.pool),
+            Entry::new("sandbox.disk", &self.disk),
+            Entry::new("sandbox.cpus", &self.cpus),
+            Entry::new("sandbox.processes", &self.processes),
+            Entry::new("sandbox.output", &self.output),
+        ]
+    }
+
+    /// The limits of one sandbox; what has no key is the engine's default.
+    pub(crate) fn limits(&self) -> Limits {
+        let (memory, disk) = (self.memory.0.bytes(), self.disk.bytes());
+        let defaults = Limits::default();
+        Limits {
+            memory,
+            timeout: self.timeout.duration(),
+            disk,
+            file_size: disk,
+            // It counts as memory.
+            tmp: defaults.tmp.min(memory / 2),
+            cpus: self.cpus.0,
+            processes: self.processes.0,
+            output: self.output.bytes(),
+            ..defaults
+        }
+    }
+}
+
+/// Where sandboxes come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// The best that this host offers; today that is `Local`.
+    Auto,
+    /// Linux namespaces on this host.
+    Local,
+}
+
+impl FromStr for Backend {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "local" => Ok(Self::Local),
+            _ => Err("is not a backend of this version; there are auto and local"),
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Auto => "auto",
+            Self::Local => "local",
+        })
+    }
+}
+
+/// How much of the isolation the host must be able to enforce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Require {
+    /// What is missing is said.
+    Default,
+    /// What is missing is an error.
+    Strict,
+}
+
+impl FromStr for Require {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "default" => Ok(Self::Default),
+            "strict" => Ok(Self::Strict),
+            _ => Err("is neither default nor strict"),
+        }
+    }
+}
+
+impl fmt::Display for Require {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Default => "default",
+            Self::Strict => "strict",
+        })
+    }
+}
+
+impl From<Require> for aludel_sandbox::Require {
+    fn from(require: Require) -> Self {
+        match require {
+            Require::Default => Self::Default,
+            Require::Strict => Self::Strict,
+        }
+    }
+}
+
+/// The memory of a sandbox: enough that an interpreter with its libraries can live in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory(Size);
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const LEAST: Size = Size::from_bytes(64 << 20);
+        let size: Size = text.parse()?;
+        if size < LEAST { Err(format!("is too little for an interpreter; at least {LEAST}")) } else { Ok(Self(size)) }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// How many sandboxes are kept ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pool(pub(crate) usize);
+
+impl FromStr for Pool {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(count @ 0..=256) => Ok(Self(count)),
+            _ => Err("is not a number from 0 to 256"),
+        }
+    }
+}
+
+impl fmt::Display for Pool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// Processor time per second of wall clock.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Cores(f64);
+
+impl FromStr for Cores {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(cores) if (0.1..=1024.0).contains(&cores) => Ok(Self(cores)),
+            _ => Err("is not a number of cores from 0.1 to 1024"),
+        }
+    }
+}
+
+impl fmt::Display for Cores {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// Processes and threads together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Processes(u32);
+
+impl FromStr for Processes {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(count @ 8..=32_768) => Ok(Self(count)),
+            _ => Err("is not a number from 8 to 32768"),
+        }
+    }
+}
+
+impl fmt::Display for Processes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}

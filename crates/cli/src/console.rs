@@ -1,0 +1,105 @@
+//! The two streams that a person sees as one: results go to stdout, everything about them to stderr.
+
+use std::io::{self, IsTerminal, Write};
+
+use crate::terminal::Sanitizer;
+
+/// Which of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// What was asked for.
+    Stdout,
+    /// What is told about it.
+    Stderr,
+}
+
+/// Writes to both, and knows where the cursor is.
+#[derive(Debug)]
+pub(crate) struct Console {
+    stdout: Side,
+    stderr: Side,
+}
+
+#[derive(Debug, Default)]
+struct Side {
+    /// Only a terminal obeys what it is sent; elsewhere text passes as it is.
+    sanitizer: Option<Sanitizer>,
+    /// Whether the last line was not ended.
+    open_line: bool,
+}
+
+impl Console {
+    pub(crate) fn new() -> Self {
+        let side = |is_terminal: bool| Side { sanitizer: is_terminal.then(Sanitizer::default), open_line: false };
+        Self { stdout: side(io::stdout().is_terminal()), stderr: side(io::stderr().is_terminal()) }
+    }
+
+    /// Passes on text that a program or a model wrote.
+    pub(crate) fn foreign(&mut self, stream: Stream, text: &str) -> io::Result<()> {
+        match &mut self.side(stream).sanitizer {
+            Some(sanitizer) => {
+                let text = sanitizer.clean(text);
+                self.write(stream, &text)
+            }
+            None => self.write(stream, text),
+        }
+    }
+
+    /// Writes text of our own as it is.
+    pub(crate) fn write(&mut self, stream: Stream, text: &str) -> io::Result<()> {
+        let Some(last) = text.chars().next_back() else { return Ok(()) };
+        // Colours end after the line does.
+        let ends_line = last == '\n' || text.ends_with("\n\u{1b}[0m");
+        self.side(stream).open_line = !ends_line;
+        match stream {
+            Stream::Stdout => put(&mut io::stdout().lock(), text),
+            Stream::Stderr => put(&mut io::stderr().lock(), text),
+        }
+    }
+
+    /// A line of our own, on a line of its own.
+    pub(crate) fn line(&mut self, stream: Stream, text: &str) -> io::Result<()> {
+        self.end_line(stream)?;
+        self.write(stream, &format!("{text}\n"))
+    }
+
+    /// Something about the result.
+    pub(crate) fn note(&mut self, text: &str) -> io::Result<()> {
+        self.line(Stream::Stderr, text)
+    }
+
+    /// Ends the line that is being written, if there is one.
+    pub(crate) fn end_line(&mut self, stream: Stream) -> io::Result<()> {
+        let shared = self.stdout.sanitizer.is_some() && self.stderr.sanitizer.is_some();
+        let open = if shared { self.stdout.open_line || self.stderr.open_line } else { self.side(stream).open_line };
+        if open {
+            self.write(stream, "\n")?;
+        }
+        if shared {
+            (self.stdout.open_line, self.stderr.open_line) = (false, false);
+        }
+        Ok(())
+    }
+
+    /// Leaves the cursor on a line of its own. What is not a terminal gets exactly what was written, and nothing after it.
+    pub(crate) fn finish(&mut self, stream: Stream) -> io::Result<()> {
+        if self.side(stream).sanitizer.is_some() { self.end_line(stream) } else { Ok(()) }
+    }
+
+    fn side(&mut self, stream: Stream) -> &mut Side {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
+}
+
+/// Says something on stderr, outside of any result. If nobody hears it, nothing is lost.
+pub(crate) fn tell(text: &str) {
+    let _unheard = put(&mut io::stderr().lock(), &format!("{text}\n"));
+}
+
+fn put(stream: &mut impl Write, text: &str) -> io::Result<()> {
+    stream.write_all(text.as_bytes())?;
+    stream.flush()
+}

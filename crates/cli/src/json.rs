@@ -1,0 +1,258 @@
+//! The same for programs: one JSON object a line on stdout. The last one is always `ended`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use aludel_agent::upstream::Usage;
+use aludel_agent::{Ending, Event as TurnEvent, transcript};
+use aludel_session::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::exit::Exit;
+use crate::out::{Out, Saved};
+
+/// What `--help` of `run` says about it.
+pub(crate) const PROGRAM_HELP: &str = "\
+With --json, stdout has one JSON object a line, told apart by `type`:
+  stdout, stderr    text
+  display, result   data (by MIME type; binary as base64), image (where it was saved, or null)
+  error             name, value, traceback
+  finished          outcome (completed, failed, limit, interrupted, died), limit, signal, status,
+                    elapsed_ms, output_dropped, state (kept, lost), files (path, size, mime)
+  ended             exit (as below), files (with `saved`, the path it was copied to), message";
+
+/// What `--help` of `ask` says about it.
+pub(crate) const TURN_HELP: &str = "\
+With --json, stdout has the events of `aludel run --json`, each with the `call` it belongs to, and:
+  round             number
+  retrying          wait_ms, reason
+  text, reasoning   text, as it is written
+  code_delta        call, text
+  code              call, code (exactly what is run)
+  approval          call, denied (null, or the reason)
+  rejected          call, reason
+  observation       call, text (what the model got to see)
+  usage             input, cached, output, reasoning
+  ended             exit, ending (answered, refused, cut_off, budget, upstream, sandbox, cancelled), answer,
+                    files, message";
+
+/// One line. `call` says which program of a turn it belongs to.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<&'a str>,
+    #[serde(flatten)]
+    content: Content<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Content<'a> {
+    Stdout { text: &'a str },
+    Stderr { text: &'a str },
+    Display { data: Map<String, Value>, image: Option<PathBuf> },
+    Result { data: Map<String, Value>, image: Option<PathBuf> },
+    Error { name: &'a str, value: &'a str, traceback: &'a str },
+    Finished(FinishedLine<'a>),
+    Round { number: u32 },
+    Retrying { wait_ms: u128, reason: &'a str },
+    Text { text: &'a str },
+    Reasoning { text: &'a str },
+    CodeDelta { text: &'a str },
+    Code { code: &'a str },
+    Approval { denied: Option<&'a str> },
+    Rejected { reason: &'a str },
+    Observation { text: &'a str },
+    Usage { input: u64, cached: u64, output: u64, reasoning: u64 },
+    Ended(Ended<'a>),
+}
+
+#[derive(Serialize)]
+struct FinishedLine<'a> {
+    outcome: &'static str,
+    limit: Option<&'static str>,
+    signal: Option<i32>,
+    status: Option<i32>,
+    elapsed_ms: u128,
+    output_dropped: u64,
+    state: &'static str,
+    files: Vec<File<'a>>,
+}
+
+#[derive(Serialize)]
+struct File<'a> {
+    path: &'a str,
+    size: u64,
+    mime: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saved: Option<PathBuf>,
+}
+
+/// The last line of a command.
+#[derive(Serialize, Default)]
+pub(crate) struct Ended<'a> {
+    exit: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ending: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<&'a str>,
+    files: Vec<File<'a>>,
+    message: Option<String>,
+}
+
+impl<'a> Ended<'a> {
+    /// After a program.
+    pub(crate) fn program(exit: Exit, saved: &'a [Saved], message: Option<String>) -> Self {
+        Self { exit: exit.status(), files: files(saved), message, ..Self::default() }
+    }
+
+    /// After a turn.
+    pub(crate) fn turn(exit: Exit, ending: &Ending, answer: &'a str, saved: &'a [Saved]) -> Self {
+        Self {
+            exit: exit.status(),
+            ending: Some(name_of(ending)),
+            answer: Some(answer),
+            files: files(saved),
+            message: transcript::describe_ending(ending),
+        }
+    }
+
+    /// After an error of ours.
+    pub(crate) fn error(exit: Exit, message: String) -> Self {
+        Self { exit: exit.status(), message: Some(message), ..Self::default() }
+    }
+}
+
+/// Writes an event of an execution.
+pub(crate) fn program(call: Option<&str>, event: &Event, out: &mut Out) -> anyhow::Result<()> {
+    let content = match event {
+        Event::Stdout(text) => Content::Stdout { text },
+        Event::Stderr(text) => Content::Stderr { text },
+        Event::Display(bundle) => Content::Display { data: data(bundle), image: image(bundle, out)? },
+        Event::Result(bundle) => Content::Result { data: data(bundle), image: image(bundle, out)? },
+        Event::Error(error) => Content::Error { name: &error.name, value: &error.value, traceback: &error.traceback },
+        Event::Finished(finished) => Content::Finished(finished_line(finished)),
+    };
+    print(&Line { call, content })
+}
+
+/// Writes an event of a turn. Its end is written by [`end`], when the files are where they belong.
+pub(crate) fn turn(event: &TurnEvent, out: &mut Out) -> anyhow::Result<()> {
+    let (call, content) = match event {
+        TurnEvent::Execution { call_id, event } => return program(Some(call_id), event, out),
+        TurnEvent::RoundStarted { number } => (None, Content::Round { number: *number }),
+        TurnEvent::Retrying { wait, reason } => (None, Content::Retrying { wait_ms: wait.as_millis(), reason }),
+        TurnEvent::Text(text) => (None, Content::Text { text }),
+        TurnEvent::Reasoning(text) => (None, Content::Reasoning { text }),
+        TurnEvent::CodeDelta { call_id, text } => (Some(call_id), Content::CodeDelta { text }),
+        TurnEvent::CodeFinished { call_id, code } => (Some(call_id), Content::Code { code }),
+        TurnEvent::ApprovalDecided { call_id, denied } => {
+            (Some(call_id), Content::Approval { denied: denied.as_deref() })
+        }
+        TurnEvent::CallRejected { call_id, reason } => (Some(call_id), Content::Rejected { reason }),
+        TurnEvent::Observation { call_id, text } => (Some(call_id), Content::Observation { text }),
+        TurnEvent::Usage(Usage { input, cached, output, reasoning }) => {
+            (None, Content::Usage { input: *input, cached: *cached, output: *output, reasoning: *reasoning })
+        }
+        TurnEvent::CodeStarted { .. } | TurnEvent::ApprovalRequested { .. } | TurnEvent::Finished(_) => return Ok(()),
+    };
+    print(&Line { call: call.map(String::as_str), content })
+}
+
+/// Writes the last line.
+pub(crate) fn end(ended: Ended<'_>) -> anyhow::Result<()> {
+    print(&Line { call: None, content: Content::Ended(ended) })
+}
+
+/// Writes any value on a line of its own.
+pub(crate) fn print(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(&line)?;
+    Ok(stdout.flush()?)
+}
+
+fn data(bundle: &MimeBundle) -> Map<String, Value> {
+    let value = |data: &MimeData| match data {
+        MimeData::Text(text) => text.clone(),
+        MimeData::Binary(bytes) => BASE64_STANDARD.encode(bytes),
+    };
+    bundle.0.iter().map(|(mime, data)| (mime.clone(), Value::String(value(data)))).collect()
+}
+
+/// The image is in the line itself; it is saved only where somebody wants files.
+fn image(bundle: &MimeBundle, out: &mut Out) -> anyhow::Result<Option<PathBuf>> {
+    if out.keeps_files() { out.figure(bundle) } else { Ok(None) }
+}
+
+fn finished_line(finished: &Finished) -> FinishedLine<'_> {
+    let (mut limit, mut signal, mut status) = (None, None, None);
+    let outcome = match &finished.outcome {
+        Outcome::Completed => "completed",
+        Outcome::Failed(_) => "failed",
+        Outcome::Interrupted => "interrupted",
+        Outcome::Limit(hit) => {
+            limit = Some(match hit {
+                LimitHit::Memory { .. } => "memory",
+                LimitHit::WallClock { .. } => "time",
+                LimitHit::Disk { .. } => "disk",
+                LimitHit::Files { .. } => "files",
+            });
+            "limit"
+        }
+        Outcome::KernelDied(death) => {
+            match death {
+                Death::Exited(code) => status = Some(*code),
+                Death::Signalled(number) => signal = Some(*number),
+                Death::Unknown => {}
+            }
+            "died"
+        }
+    };
+    FinishedLine {
+        outcome,
+        limit,
+        signal,
+        status,
+        elapsed_ms: finished.elapsed.as_millis(),
+        output_dropped: finished.output_dropped,
+        state: match finished.state {
+            State::Kept => "kept",
+            State::Lost => "lost",
+        },
+        files: finished
+            .files
+            .iter()
+            .map(|file| File { path: &file.path, size: file.size, mime: file.mime, saved: None })
+            .collect(),
+    }
+}
+
+fn files(saved: &[Saved]) -> Vec<File<'_>> {
+    saved
+        .iter()
+        .map(|Saved { entry, path }| File {
+            path: &entry.path,
+            size: entry.size,
+            mime: entry.mime,
+            saved: path.clone(),
+        })
+        .collect()
+}
+
+fn name_of(ending: &Ending) -> &'static str {
+    match ending {
+        Ending::Answered => "answered",
+        Ending::Refused => "refused",
+        Ending::CutOff { .. } => "cut_off",
+        Ending::Budget(_) => "budget",
+        Ending::ClientTools(_) => "client_tools",
+        Ending::Upstream(_) => "upstream",
+        Ending::Sandbox(_) => "sandbox",
+        Ending::Cancelled => "cancelled",
+    }
+}

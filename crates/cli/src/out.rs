@@ -1,0 +1,225 @@
+//! What a program made, on its way out: `--out DIR`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use aludel_session::{FileEntry, MimeBundle, Session};
+use anyhow::Context;
+
+use crate::exit::usage;
+
+/// The subdirectory of images that were shown rather than saved as files.
+pub(crate) const FIGURES: &str = "figures";
+
+/// A directory that takes what a program made.
+///
+/// Names come from untrusted code. What they can do is bounded: nothing is written outside of the directory, nothing through a symbolic
+/// link, nothing hidden, nothing executable. A file of an earlier run is replaced at once or not at all.
+#[derive(Debug)]
+pub(crate) struct Out {
+    root: Root,
+    figures: usize,
+    /// What was written in this run, which is never overwritten.
+    taken: BTreeSet<PathBuf>,
+}
+
+#[derive(Debug)]
+enum Root {
+    Given(PathBuf),
+    /// Made for the first image, because nobody said where to put it.
+    Temporary(Option<PathBuf>),
+}
+
+/// A file that was copied out.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    /// What it is in the workspace.
+    pub(crate) entry: FileEntry,
+    /// Where it is now; `None` when nobody said where to put files.
+    pub(crate) path: Option<PathBuf>,
+}
+
+impl Out {
+    /// A directory that somebody named. It is made when something is written.
+    pub(crate) fn directory(path: PathBuf) -> Self {
+        Self { root: Root::Given(path), figures: 0, taken: BTreeSet::new() }
+    }
+
+    /// A directory that somebody named and wants to be there, which is tried at once.
+    pub(crate) fn existing(path: PathBuf) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(&path).map_err(|error| usage(format!("--out {}: {error}", path.display())))?;
+        Ok(Self::directory(path))
+    }
+
+    /// No directory: files stay in the sandbox, images go to a temporary place.
+    pub(crate) fn nowhere() -> Self {
+        Self { root: Root::Temporary(None), figures: 0, taken: BTreeSet::new() }
+    }
+
+    /// Whether there is a place for files.
+    pub(crate) fn keeps_files(&self) -> bool {
+        matches!(self.root, Root::Given(_))
+    }
+
+    /// Saves the image of something that was displayed, if it has one.
+    pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<PathBuf>> {
+        let Some((mime, data)) = bundle.image() else { return Ok(None) };
+        self.figures += 1;
+        let ending = if mime == "image/jpeg" { "jpg" } else { "png" };
+        let path = self.place(&format!("{FIGURES}/figure-{}.{ending}", self.figures))?;
+        write_whole(&path, data).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Some(path))
+    }
+
+    /// Copies files out of the workspace. Those that are gone by now are left out.
+    pub(crate) async fn copy(&mut self, session: &Session, files: &[FileEntry]) -> anyhow::Result<Vec<Saved>> {
+        let wanted: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
+        let there = session.files().await.context("cannot list the workspace")?;
+        let mut saved = Vec::new();
+        for entry in there.into_iter().filter(|entry| wanted.contains(entry.path.as_str())) {
+            let path = match &self.root {
+                Root::Temporary(_) => None,
+                Root::Given(_) => {
+                    let path = self.place(&entry.path)?;
+                    let copied = session.copy_out(&entry.path, &path).await;
+                    copied.with_context(|| format!("cannot copy {} to {}", entry.path, path.display()))?;
+                    Some(path)
+                }
+            };
+            saved.push(Saved { entry, path });
+        }
+        Ok(saved)
+    }
+
+    /// Writes a file of our own.
+    pub(crate) fn write(&mut self, name: &str, data: &[u8]) -> anyhow::Result<PathBuf> {
+        let path = self.place(name)?;
+        write_whole(&path, data).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    fn root(&mut self) -> anyhow::Result<PathBuf> {
+        match &mut self.root {
+            Root::Given(path) | Root::Temporary(Some(path)) => Ok(path.clone()),
+            Root::Temporary(none) => {
+                let made = tempfile::Builder::new().prefix("aludel-").tempdir().context("cannot make a directory")?;
+                Ok(none.insert(made.keep()).clone())
+            }
+        }
+    }
+
+    /// Where a file of this name goes; its directory is there afterwards.
+    pub(crate) fn place(&mut self, name: &str) -> anyhow::Result<PathBuf> {
+        let root = self.root()?;
+        let mut parts = harmless(name);
+        let last = parts.pop().unwrap_or_else(|| "_".to_owned());
+        std::fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
+        let mut directory = root;
+        for part in parts {
+            directory.push(part);
+            make_directory(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        }
+        let path = free(&directory.join(last), |path| self.taken.contains(path) || path.is_dir());
+        self.taken.insert(path.clone());
+        Ok(path)
+    }
+}
+
+/// The parts of a path, each of which is a plain visible name.
+fn harmless(path: &str) -> Vec<String> {
+    let parts = Path::new(path).components().filter_map(|component| match component {
+        Component::Normal(part) => Some(part.to_string_lossy()),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => None,
+    });
+    parts
+        .map(|part| {
+            let part: String =
+                part.chars().map(|letter| if crate::terminal::is_harmless(letter) { letter } else { '_' }).collect();
+            // A dot hides a file and makes `.bashrc` of it; a dash makes an option of it.
+            if part.starts_with(['.', '-']) { format!("_{part}") } else { part }
+        })
+        .collect()
+}
+
+/// Makes a directory unless it is there. A symbolic link is not one: it might lead outside.
+fn make_directory(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(io::Error::other("something else of that name is there")),
+        Err(_) => std::fs::create_dir(path),
+    }
+}
+
+/// The path, or the next like it that is not taken: `a.png`, `a-2.png`.
+fn free(path: &Path, taken: impl Fn(&Path) -> bool) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
+    let mut candidate = path.to_path_buf();
+    for number in 2.. {
+        if !taken(&candidate) {
+            break;
+        }
+        candidate = path.with_file_name(format!("{stem}-{number}{ending}"));
+    }
+    candidate
+}
+
+fn write_whole(path: &Path, data: &[u8]) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().permissions(readable()).tempfile_in(directory)?;
+    io::Write::write_all(&mut file, data)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// What files usually get; the umask takes its part.
+fn readable() -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o666)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_inside_and_visible() {
+        for (name, parts) in [
+            ("a/b.csv", vec!["a", "b.csv"]),
+            ("../../etc/passwd", vec!["etc", "passwd"]),
+            ("/etc/passwd", vec!["etc", "passwd"]),
+            (".bashrc", vec!["_.bashrc"]),
+            (".git/hooks/x", vec!["_.git", "hooks", "x"]),
+            ("-rf", vec!["_-rf"]),
+            ("a\u{1b}[2J\nb", vec!["a_[2J_b"]),
+            ("..", vec![]),
+        ] {
+            assert_eq!(harmless(name), parts, "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_this_run_is_overwritten_and_the_past_is() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("a.txt"), "before").unwrap();
+        let mut out = Out::directory(home.path().to_path_buf());
+        let paths = ["a.txt", "./a.txt", "b/a.txt"].map(|name| out.write(name, name.as_bytes()).unwrap());
+        let names = paths.each_ref().map(|path| path.strip_prefix(home.path()).unwrap().to_str().unwrap());
+        assert_eq!(names, ["a.txt", "a-2.txt", "b/a.txt"]);
+        assert_eq!(std::fs::read_to_string(&paths[0]).unwrap(), "a.txt");
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let (home, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::os::unix::fs::symlink(elsewhere.path(), home.path().join("sub")).unwrap();
+        let target = elsewhere.path().join("target");
+        std::os::unix::fs::symlink(&target, home.path().join("link")).unwrap();
+        let mut out = Out::directory(home.path().to_path_buf());
+        assert!(out.write("sub/a.txt", b"x").is_err());
+        out.write("link", b"x").unwrap();
+        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+        assert!(home.path().join("link").symlink_metadata().unwrap().is_file());
+    }
+}

@@ -1,0 +1,210 @@
+//! A running program and a turn, shown to a person.
+
+use aludel_agent::{Ending, Event as TurnEvent, describe_outcome, size, transcript};
+use aludel_session::{Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
+
+use crate::console::{Console, Stream};
+use crate::out::{Out, Saved};
+use crate::{paint, terminal};
+
+/// Shows the events of an execution. The program's stdout goes to ours, everything else to stderr.
+pub(crate) struct ProgramView {
+    console: Console,
+    /// Where the program's stdout and results go.
+    results: Stream,
+}
+
+impl ProgramView {
+    /// For a program that was asked for: what it prints is the result.
+    pub(crate) fn of_program() -> Self {
+        Self { console: Console::new(), results: Stream::Stdout }
+    }
+
+    /// For the programs of a model: its answer is the result.
+    fn of_turn() -> Self {
+        Self { console: Console::new(), results: Stream::Stderr }
+    }
+
+    pub(crate) fn see(&mut self, event: &Event, out: &mut Out) -> anyhow::Result<()> {
+        match event {
+            Event::Stdout(text) => self.console.foreign(self.results, text)?,
+            Event::Stderr(text) => self.console.foreign(Stream::Stderr, text)?,
+            Event::Display(bundle) | Event::Result(bundle) => self.value(bundle, out)?,
+            Event::Error(error) => {
+                self.console.end_line(Stream::Stderr)?;
+                self.console.foreign(Stream::Stderr, &format!("{}\n", error.traceback.trim_end()))?;
+            }
+            Event::Finished(_) => self.console.finish(self.results)?,
+        }
+        Ok(())
+    }
+
+    /// An image is saved; anything else is shown by its text.
+    fn value(&mut self, bundle: &MimeBundle, out: &mut Out) -> anyhow::Result<()> {
+        if let Some(path) = out.figure(bundle)? {
+            self.console.note(&format!("{} {}", paint::faint("image:"), path.display()))?;
+            return Ok(());
+        }
+        let any_text = || {
+            bundle.0.iter().find_map(|(_, data)| match data {
+                MimeData::Text(text) => Some(text.as_str()),
+                MimeData::Binary(_) => None,
+            })
+        };
+        if let Some(text) = bundle.text().or_else(any_text) {
+            self.console.end_line(self.results)?;
+            self.console.foreign(self.results, &format!("{}\n", text.trim_end_matches('\n')))?;
+        }
+        Ok(())
+    }
+
+    /// How the only program of a sandbox ended, when that was not the ordinary way; a traceback was shown already.
+    pub(crate) fn outcome(&mut self, finished: &Finished) -> anyhow::Result<()> {
+        if finished.output_dropped > 0 {
+            let dropped = finished.output_dropped;
+            let text = format!("{dropped} bytes of output were left out; the limit is sandbox.output");
+            self.console.note(&format!("{} {text}", paint::warning("note:")))?;
+        }
+        let advice = match &finished.outcome {
+            Outcome::Completed | Outcome::Failed(_) => return Ok(()),
+            Outcome::Limit(LimitHit::Memory { .. }) => " Give it more with --memory SIZE.",
+            Outcome::Limit(LimitHit::WallClock { .. }) => " Give it more with --timeout TIME.",
+            Outcome::Limit(LimitHit::Disk { .. } | LimitHit::Files { .. })
+            | Outcome::Interrupted
+            | Outcome::KernelDied(_) => "",
+        };
+        let text = describe_only(finished);
+        Ok(self.console.note(&format!("{} {text}{advice}", paint::error("aludel:")))?)
+    }
+
+    /// Where files are now, or how to get them.
+    pub(crate) fn files(&mut self, saved: &[Saved]) -> anyhow::Result<()> {
+        for Saved { entry, path } in saved {
+            let shown = match path {
+                Some(path) => path.display().to_string(),
+                None => terminal::name(&entry.path),
+            };
+            self.console.note(&format!("{} {shown} ({})", paint::faint("file:"), size(entry.size)))?;
+        }
+        if saved.iter().any(|saved| saved.path.is_none()) {
+            self.console.note("Files are gone with the sandbox; keep them with --out DIR.")?;
+        }
+        Ok(())
+    }
+}
+
+/// How the only program of a sandbox ended. That variables are lost, and what comes next, does not matter: nothing comes.
+pub(crate) fn describe_only(finished: &Finished) -> String {
+    describe_outcome(&Finished { state: State::Kept, output_dropped: 0, files: Vec::new(), ..finished.clone() })
+}
+
+/// Shows the events of a turn. What the model says goes to stdout, everything else to stderr.
+pub(crate) struct TurnView {
+    program: ProgramView,
+    /// The program that is being written, as far as it was shown.
+    code: String,
+    thinking: bool,
+    running: bool,
+}
+
+impl TurnView {
+    pub(crate) fn new() -> Self {
+        Self { program: ProgramView::of_turn(), code: String::new(), thinking: false, running: false }
+    }
+
+    pub(crate) fn see(&mut self, event: &TurnEvent, out: &mut Out) -> anyhow::Result<()> {
+        let console = &mut self.program.console;
+        if self.thinking && !matches!(event, TurnEvent::Reasoning(_)) {
+            self.thinking = false;
+            console.end_line(Stream::Stderr)?;
+        }
+        match event {
+            TurnEvent::Text(text) => console.foreign(Stream::Stdout, text)?,
+            TurnEvent::Reasoning(text) => {
+                self.thinking = true;
+                console.write(Stream::Stderr, &paint::faint(&terminal::clean(text)))?;
+            }
+            TurnEvent::Retrying { wait, reason } => {
+                let text = format!("{} Trying again in {:.0} s.", terminal::name(reason), wait.as_secs_f64().ceil());
+                console.note(&format!("{} {text}", paint::warning("waiting:")))?;
+            }
+            TurnEvent::CodeStarted { .. } => {
+                self.code.clear();
+                console.end_line(Stream::Stdout)?;
+                console.note(&paint::faint("── program ──"))?;
+            }
+            TurnEvent::CodeDelta { text, .. } => {
+                self.code.push_str(text);
+                console.write(Stream::Stderr, &paint::code(&terminal::reveal(text)))?;
+            }
+            TurnEvent::CodeFinished { code, .. } => self.code_finished(code)?,
+            TurnEvent::ApprovalDecided { denied: Some(reason), .. } => {
+                console.note(&format!("{} {}", paint::warning("not run:"), terminal::name(reason)))?;
+            }
+            TurnEvent::Execution { event, .. } => self.execution(event, out)?,
+            TurnEvent::CallRejected { reason, .. } => {
+                console.note(&format!("{} {}", paint::warning("rejected:"), terminal::name(reason)))?;
+            }
+            TurnEvent::Finished(ending) => self.ending(ending)?,
+            TurnEvent::RoundStarted { .. }
+            | TurnEvent::ApprovalRequested { .. }
+            | TurnEvent::ApprovalDecided { denied: None, .. }
+            | TurnEvent::Observation { .. }
+            | TurnEvent::Usage(_) => {}
+        }
+        Ok(())
+    }
+
+    /// What is shown must be what is run, also when it did not stream or was mended at the end.
+    fn code_finished(&mut self, code: &str) -> anyhow::Result<()> {
+        let console = &mut self.program.console;
+        if self.code != code {
+            if !self.code.is_empty() {
+                console.note(&paint::faint("── program, as it will be run ──"))?;
+            }
+            console.write(Stream::Stderr, &paint::code(&terminal::reveal(code)))?;
+        }
+        self.code.clear();
+        Ok(console.end_line(Stream::Stderr)?)
+    }
+
+    fn execution(&mut self, event: &Event, out: &mut Out) -> anyhow::Result<()> {
+        if !self.running {
+            self.running = true;
+            self.program.console.note(&paint::faint("── output ──"))?;
+        }
+        self.program.see(event, out)?;
+        if let Event::Finished(finished) = event {
+            self.running = false;
+            let files: Vec<_> = finished
+                .files
+                .iter()
+                .map(|file| format!("{} ({})", terminal::name(&file.path), size(file.size)))
+                .collect();
+            let files = if files.is_empty() { String::new() } else { format!(" Files: {}", files.join(", ")) };
+            let time = finished.elapsed.as_secs_f64();
+            let text = format!("── {} {time:.1} s.{files} ──", describe_outcome(finished));
+            self.program.console.note(&paint::faint(&text))?;
+        }
+        Ok(())
+    }
+
+    fn ending(&mut self, ending: &Ending) -> anyhow::Result<()> {
+        let console = &mut self.program.console;
+        console.end_line(Stream::Stdout)?;
+        if let Some(text) = transcript::describe_ending(ending) {
+            console.note(&format!("{} {}", paint::error("aludel:"), terminal::clean(&text)))?;
+        }
+        Ok(())
+    }
+
+    /// Where to write what is not an event.
+    pub(crate) fn console(&mut self) -> &mut Console {
+        &mut self.program.console
+    }
+
+    /// Where the files are that the turn made.
+    pub(crate) fn files(&mut self, saved: &[Saved]) -> anyhow::Result<()> {
+        self.program.files(saved)
+    }
+}

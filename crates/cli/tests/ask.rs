@@ -1,0 +1,173 @@
+//! `aludel ask`, against a model that follows a script over real HTTP.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use aludel_testkit::{Scripted, ScriptedUpstream};
+use common::{Said, aludel, said, signal, wait_until};
+use serde_json::json;
+
+fn ask(upstream: &ScriptedUpstream, directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = aludel(directory);
+    command.args(["ask", "Go", "--model", "m", "--url", &upstream.url()]).args(arguments);
+    command
+}
+
+/// Runs it without holding up the scripted model.
+async fn said_meanwhile(mut command: Command) -> Said {
+    tokio::task::spawn_blocking(move || said(&mut command)).await.unwrap()
+}
+
+const MEAN: &str = "import pandas as pd\ndf = pd.read_csv('data.csv')\ndf.describe().to_csv('stats.csv')\n\
+                    import matplotlib.pyplot as plt\nplt.plot(df.a); plt.show()\nprint(df.a.mean())";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_goes_to_stdout_the_work_to_stderr_and_files_are_kept() {
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python(MEAN), Scripted::Text("The mean is 1.5.")]).await;
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("data.csv"), "a\n1\n2\n").unwrap();
+    let said = said_meanwhile(ask(&upstream, directory.path(), &["--file", "data.csv", "--out", "out"])).await;
+    assert_eq!((said.status, said.stdout.as_str()), (Some(0), "The mean is 1.5.\n"), "{said:#?}");
+    let work =
+        ["asking m at http", MEAN, "1.5\n", "The program ran to its end.", "Files: stats.csv", "file: out/stats.csv"];
+    for part in work {
+        assert!(said.stderr.contains(part), "no {part:?} in {said:#?}");
+    }
+    let out = directory.path().join("out");
+    assert!(std::fs::read_to_string(out.join("stats.csv")).unwrap().contains("mean,1.5"));
+    assert!(std::fs::read(out.join("figures/figure-1.png")).unwrap().starts_with(b"\x89PNG"));
+    let transcript = std::fs::read_to_string(out.join("transcript.md")).unwrap();
+    assert!(transcript.contains("The mean is 1.5.") && transcript.contains("(figures/figure-1.png)"));
+    serde_json::from_slice::<serde_json::Value>(&std::fs::read(out.join("transcript.ipynb")).unwrap()).unwrap();
+    assert!(!out.join("data.csv").exists(), "what went in was not made");
+    let tool = upstream.requests()[0]["tools"].to_string();
+    assert!(tool.contains("/mnt/data/data.csv") && tool.contains("pandas"), "{tool}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_made_where_nothing_came_of_it() {
+    let upstream = ScriptedUpstream::start(vec![Scripted::Whole("Hello.")]).await;
+    let directory = tempfile::tempdir().unwrap();
+    let said = said_meanwhile(ask(&upstream, directory.path(), &[])).await;
+    assert_eq!((said.status, said.stdout.as_str()), (Some(0), "Hello.\n"), "{said:#?}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_upstream_gets_plain_words_and_what_was_made_is_kept() {
+    let json = "content-type: application/json\r\n";
+    for (fault, words) in [
+        (Scripted::Status(401, json, r#"{"error": {"message": "bad key"}}"#), "refused the key (401): bad key"),
+        (
+            Scripted::Status(404, json, r#"{"error": {"message": "no m"}}"#),
+            "answered 404: no m. Check the model's name",
+        ),
+        (Scripted::Status(400, "", "no tools here"), "rejected the request (400): no tools here"),
+        (Scripted::Status(429, "retry-after: 3600\r\n", "slow down"), "over its rate limit or quota (429)"),
+        (Scripted::Drop("Half of it"), "ended the connection in the middle of its answer"),
+        (Scripted::Garbage("<html>hello</html>"), "does not answer like a Chat Completions API"),
+        (Scripted::BadEvent, "does not answer like a Chat Completions API"),
+        (Scripted::ErrorEvent("overloaded"), "reported an error while answering: overloaded"),
+        (Scripted::Hang, "sent nothing for 2 s"),
+    ] {
+        let upstream =
+            ScriptedUpstream::start(vec![Scripted::Python("open('kept.txt', 'w').write('x')"), fault.clone()]).await;
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = ask(&upstream, directory.path(), &[]);
+        command.env("ALUDEL_MODEL_IDLE_TIMEOUT", "2s");
+        let said = said_meanwhile(command).await;
+        assert_eq!(said.status, Some(4), "{fault:?}: {said:#?}");
+        assert!(said.stderr.contains(words), "{fault:?}: {said:#?}");
+        assert!(directory.path().join("aludel-out/kept.txt").exists(), "{fault:?}: {said:#?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_said_before_anything_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    let configured = "[[model]]\nname = 'a'\nurl = 'http://127.0.0.1:1/v1'\nkey = 'env:NO_SUCH_KEY'\n";
+    std::fs::write(directory.path().join("aludel.toml"), configured).unwrap();
+    for (arguments, status, words) in [
+        (vec!["ask", " "], 2, "the question is empty"),
+        (
+            vec!["ask", "Go"],
+            2,
+            "the key of the model `a` (aludel.toml:4): the environment variable NO_SUCH_KEY is not set",
+        ),
+        (vec!["ask", "Go", "--model", "b"], 2, "the model `b` is not configured; there are: a, demo"),
+        (vec!["ask", "Go", "--url", "localhost"], 2, "--url: model.url = \"localhost\" does not begin with http"),
+        (vec!["ask", "Go", "--model", "b", "--url", "http://"], 2, "--url: the url"),
+        (vec!["ask", "Go", "--key", "sk-secret"], 2, "--key: model.key must be env:NAME or file:PATH"),
+        (vec!["ask", "Go", "--url", "http://127.0.0.1:1/v1"], 4, "cannot reach http://127.0.0.1:1/v1"),
+        // A key that one model needs is no matter of the others.
+        (vec!["run", "-c", "1"], 0, ""),
+    ] {
+        let said = said(aludel(directory.path()).args(&arguments));
+        assert_eq!(said.status, Some(status), "{arguments:?}: {said:#?}");
+        assert!(said.stderr.contains(words) && !said.stderr.contains("sk-secret"), "{arguments:?}: {said:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_tells_the_whole_turn() {
+    let upstream =
+        ScriptedUpstream::start(vec![Scripted::Python("open('f', 'w').write('x')\nprint(1)"), Scripted::Text("One.")])
+            .await;
+    let directory = tempfile::tempdir().unwrap();
+    let said = said_meanwhile(ask(&upstream, directory.path(), &["--json"])).await;
+    let types = [
+        "round",
+        "code_delta",
+        "usage",
+        "code",
+        "stdout",
+        "finished",
+        "observation",
+        "round",
+        "text",
+        "usage",
+        "ended",
+    ];
+    let mut expected: Vec<_> = types.to_vec();
+    let mut got = said.types();
+    // In which order usage and the complete code are told is the agent's business.
+    expected.sort_unstable();
+    got.sort_unstable();
+    assert_eq!(got, expected, "{said:#?}");
+    let lines = said.lines();
+    let code = lines.iter().find(|line| line["type"] == "code").unwrap();
+    let stdout = lines.iter().find(|line| line["type"] == "stdout").unwrap();
+    assert!(code["code"].as_str().unwrap().ends_with("print(1)") && code["call"] == stdout["call"]);
+    let ended = lines.last().unwrap();
+    assert_eq!((&ended["exit"], &ended["ending"], &ended["answer"]), (&json!(0), &json!("answered"), &json!("One.")));
+    assert_eq!(ended["files"][0]["saved"], "aludel-out/f");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_the_turn_and_what_was_made_is_kept() {
+    let slow = "open('kept', 'w').write('x')\nprint('on', flush=True)\nimport time\ntime.sleep(60)";
+    for script in [vec![Scripted::Python(slow)], vec![Scripted::Python("open('kept', 'w').write('x')"), Scripted::Hang]]
+    {
+        let rounds = script.len();
+        let upstream = ScriptedUpstream::start(script).await;
+        let directory = tempfile::tempdir().unwrap();
+        let child = ask(&upstream, directory.path(), &[]).spawn().unwrap();
+        let said = tokio::task::spawn_blocking(move || {
+            wait_until(|| upstream.requests().len() == rounds, "the model was not asked");
+            std::thread::sleep(Duration::from_millis(1500));
+            let start = Instant::now();
+            signal(&child, "INT");
+            let said = Said::from(&child.wait_with_output().unwrap());
+            assert!(start.elapsed() < Duration::from_secs(10));
+            said
+        });
+        let said = said.await.unwrap();
+        assert_eq!(said.status, Some(130), "{said:#?}");
+        assert!(said.stderr.contains("Cancelled."), "{said:#?}");
+        assert!(directory.path().join("aludel-out/kept").exists(), "{said:#?}");
+    }
+}

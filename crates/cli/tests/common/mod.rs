@@ -1,0 +1,96 @@
+//! The built program, from the outside: one way to start it, one to read what it said.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "a test may panic, and each uses a part of this")]
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The program in a directory of the test's own, with nothing of this process's environment that could change it.
+pub fn aludel(directory: &Path) -> Command {
+    within(directory, Command::new(env!("CARGO_BIN_EXE_aludel")))
+}
+
+/// The same in a session of its own: with stdin as its terminal if that is one, without any terminal if not.
+pub fn aludel_in_session(directory: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new("setsid");
+    command.args(options).arg("--wait").arg(env!("CARGO_BIN_EXE_aludel"));
+    within(directory, command)
+}
+
+fn within(directory: &Path, mut command: Command) -> Command {
+    static PREPARED: Once = Once::new();
+    PREPARED.call_once(|| {
+        let mut build = Command::new(env!("CARGO_BIN_EXE_aludel"));
+        build.args(["template", "build"]);
+        let built = hermetic(&mut build, Path::new("/")).output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    });
+    hermetic(&mut command, directory);
+    command
+}
+
+fn hermetic<'c>(command: &'c mut Command, directory: &Path) -> &'c mut Command {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    command.env_clear().env("PATH", path).env("HOME", directory).env("COLUMNS", "100");
+    command.env("ALUDEL_SERVER_DATA", aludel_testkit::data());
+    command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())
+}
+
+/// What a run said.
+#[derive(Debug)]
+pub struct Said {
+    pub status: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Said {
+    pub fn from(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { status: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
+    /// The JSON lines.
+    pub fn lines(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{self:#?}"))).collect()
+    }
+
+    /// The types of the JSON lines, each once in a row.
+    pub fn types(&self) -> Vec<String> {
+        let mut types: Vec<_> = self.lines().iter().map(|line| line["type"].as_str().unwrap().to_owned()).collect();
+        types.dedup();
+        types
+    }
+}
+
+/// Runs it to its end.
+#[track_caller]
+pub fn said(command: &mut Command) -> Said {
+    Said::from(&command.output().unwrap())
+}
+
+/// Runs it in a directory that is gone afterwards.
+#[track_caller]
+pub fn run(arguments: &[&str]) -> Said {
+    let directory = tempfile::tempdir().unwrap();
+    said(aludel(directory.path()).args(arguments))
+}
+
+/// Sends a signal by name.
+pub fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+    assert!(sent.is_ok_and(|status: ExitStatus| status.success()));
+}
+
+/// Waits for something that must happen soon.
+#[track_caller]
+pub fn wait_until(mut done: impl FnMut() -> bool, words: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !done() {
+        assert!(Instant::now() < deadline, "{words}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,83 @@
+//! The commands that tell how things stand: `--help`, `doctor`, `config`, `template`, `bench`.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use common::{aludel, run, said};
+use serde_json::{Value, json};
+
+/// To write it anew: `aludel --help > crates/cli/tests/help.txt`, at a width of 100.
+#[test]
+fn the_help_is_the_one_that_was_agreed_on() {
+    let said = run(&["--help"]);
+    assert_eq!(said.status, Some(0));
+    assert_eq!(said.stdout, include_str!("help.txt"), "\n{}", said.stdout);
+    for command in ["run", "ask", "demo", "doctor", "config", "template", "bench"] {
+        assert_eq!(run(&[command, "--help"]).status, Some(0), "{command}");
+    }
+    assert_eq!(run(&["no-such-command"]).status, Some(2));
+}
+
+#[test]
+fn doctor_tells_what_this_host_can_do() {
+    let said = run(&["doctor", "--json"]);
+    assert_eq!(said.status, Some(0), "{said:#?}");
+    let report: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!(report["usable"], true);
+    let checks = report["checks"].as_array().unwrap();
+    let names: Vec<_> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["kernel", "namespaces", "user ids", "control groups", "seccomp", "Landlock", "template"]);
+    assert!(checks.iter().all(|check| check["status"] == "ok" || check["status"] == "degraded"), "{checks:#?}");
+    for name in names {
+        assert!(run(&["doctor"]).stdout.contains(name));
+    }
+}
+
+#[test]
+fn config_tells_every_value_with_its_origin() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("aludel.toml");
+    std::fs::write(
+        &file,
+        "[sandbox]\nmemory = \"2g\"\n[[model]]\nname = \"m\"\nurl = \"http://m/v1\"\nkey = \"sk-secret\"\n",
+    )
+    .unwrap();
+    let mut command = aludel(directory.path());
+    let text = said(command.env("ALUDEL_SANDBOX_POOL", "9").arg("config"));
+    let line = |name: &str| text.stdout.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(line("configuration file").ends_with("aludel.toml"));
+    assert!(line("sandbox.memory").contains("2g") && line("sandbox.memory").ends_with("aludel.toml:2"), "{text:#?}");
+    assert!(line("sandbox.pool").ends_with("$ALUDEL_SANDBOX_POOL"), "{text:#?}");
+    assert!(line("sandbox.idle").ends_with("default"), "{text:#?}");
+    assert!(line("model.m.key").contains("(hidden)") && text.stderr.contains("stands in the file itself"), "{text:#?}");
+    let json = said(command.arg("--json"));
+    let values: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(values["values"]["sandbox.pool"], json!({ "value": "9", "origin": "$ALUDEL_SANDBOX_POOL" }));
+    assert!(![text, json].iter().any(|said| format!("{said:?}").contains("sk-secret")));
+
+    std::fs::write(&file, "[sandbox]\nmemroy = \"2g\"\n").unwrap();
+    let wrong = said(aludel(directory.path()).arg("config"));
+    assert_eq!(wrong.status, Some(2));
+    assert!(wrong.stderr.contains("aludel.toml:2: there is no `sandbox.memroy`; did you mean `memory`?"), "{wrong:#?}");
+}
+
+#[test]
+fn template_tells_what_is_in_it() {
+    let said = run(&["template", "info"]);
+    assert_eq!(said.status, Some(0), "{said:#?}");
+    assert!(said.stdout.starts_with("Python 3.") && said.stdout.contains("\n  pandas "), "{said:#?}");
+    let empty = tempfile::tempdir().unwrap();
+    let said = run(&["template", "info", "--data", empty.path().to_str().unwrap()]);
+    assert_eq!((said.status, said.stdout.contains("`aludel template build` makes it")), (Some(0), true), "{said:#?}");
+}
+
+#[test]
+fn bench_measures() {
+    let said = run(&["bench", "start", "-n", "3", "--json"]);
+    assert_eq!(said.status, Some(0), "{said:#?}");
+    let report: Value = serde_json::from_str(&said.stdout).unwrap();
+    let median = |name: &str| report[name]["median_ms"].as_f64().unwrap();
+    assert_eq!(report["on_demand"]["count"], 3);
+    assert!(median("pooled") > 0.0 && median("on_demand") < median("new_interpreter"), "{report:#}");
+    assert!(run(&["bench", "-n", "1"]).stdout.contains("to the first result, ms"));
+}

@@ -1,0 +1,139 @@
+//! What a person sees at a terminal, and answers there.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use aludel_testkit::{Scripted, ScriptedUpstream};
+use common::{aludel_in_session, run};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+/// A program at a terminal of its own.
+struct Session {
+    child: std::process::Child,
+    terminal: File,
+    seen: String,
+}
+
+impl Session {
+    fn start(mut command: Command) -> Self {
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+        let side: OwnedFd = File::options().read(true).write(true).open(name).unwrap().into();
+        let other = || Stdio::from(side.try_clone().unwrap());
+        let child = command.stdin(other()).stdout(other()).stderr(other()).spawn().unwrap();
+        Self { child, terminal: terminal.into(), seen: String::new() }
+    }
+
+    /// Reads until these words are seen.
+    #[track_caller]
+    fn expect(&mut self, words: &str) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut buffer = [0; 4096];
+        while !self.seen.contains(words) {
+            assert!(Instant::now() < deadline, "no {words:?} in {}", self.seen);
+            // EIO is how Linux says that nobody has the other side any more.
+            let count = self.terminal.read(&mut buffer).unwrap_or(0);
+            assert!(count > 0, "no {words:?} in {}", self.seen);
+            self.seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+    }
+
+    fn type_in(&mut self, text: &str) {
+        self.seen.clear();
+        self.terminal.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Reads to the end.
+    fn finish(mut self) -> (Option<i32>, String) {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = self.terminal.read(&mut buffer) {
+            self.seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        (self.child.wait().unwrap().code(), self.seen)
+    }
+}
+
+const PROGRAM: &str = "print('a\\x1b]0;owned\\x07b\\x1b[2Jc\\u202ed', end='')";
+
+#[test]
+fn a_terminal_is_not_controlled_by_a_program_and_a_pipe_gets_all() {
+    assert_eq!(run(&["run", "-c", PROGRAM]).stdout, "a\u{1b}]0;owned\u{7}b\u{1b}[2Jc\u{202e}d");
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = aludel_in_session(directory.path(), &["--ctty"]);
+    command.args(["run", "-c", PROGRAM]);
+    let (status, seen) = Session::start(command).finish();
+    assert_eq!((status, seen.as_str()), (Some(0), "abcd\r\n"));
+}
+
+#[test]
+fn colours_are_for_terminals_and_for_those_who_want_them() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, value, coloured) in [("TERM", "xterm", true), ("NO_COLOR", "1", false), ("TERM", "dumb", false)] {
+        let mut command = aludel_in_session(directory.path(), &["--ctty"]);
+        command.arg("doctor").env(name, value);
+        let (_, seen) = Session::start(command).finish();
+        assert_eq!(seen.contains("\u{1b}["), coloured, "{name}={value}: {seen}");
+    }
+    assert!(!run(&["doctor"]).stdout.contains('\u{1b}'));
+}
+
+fn ask(upstream: &ScriptedUpstream, directory: &std::path::Path, options: &[&str]) -> Command {
+    let mut command = aludel_in_session(directory, options);
+    command.args(["ask", "Go", "--approve", "--model", "m", "--url", &upstream.url()]).env("NO_COLOR", "1");
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_decides_over_each_program() {
+    let upstream = ScriptedUpstream::start(vec![
+        Scripted::Python("print('first', 1+1)  # \u{202e}txt"),
+        Scripted::Python("print('second', 2+2)"),
+        Scripted::Python("print('third', 3+3)"),
+        Scripted::Python("print('fourth', 4+4)"),
+        Scripted::Text("Done."),
+    ])
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut session = Session::start(ask(&upstream, directory.path(), &["--ctty"]));
+    let (status, seen) = tokio::task::spawn_blocking(move || {
+        session.expect("Run this program?");
+        assert!(session.seen.contains("print('first', 1+1)  # \\u{202e}txt"), "{}", session.seen);
+        session.type_in("n use polars\n");
+        session.expect("print('second', 2+2)");
+        session.expect("Run this program?");
+        session.type_in("perhaps\n");
+        session.expect("Run this program?");
+        session.type_in("y\n");
+        session.expect("second 4");
+        session.expect("Run this program?");
+        session.type_in("a\n");
+        session.finish()
+    })
+    .await
+    .unwrap();
+    assert_eq!(status, Some(0), "{seen}");
+    assert!(seen.contains("third 6") && seen.contains("fourth 8") && seen.contains("Done."), "{seen}");
+    assert!(!seen.contains("Run this program?"), "all were allowed: {seen}");
+    let requests = upstream.requests();
+    let told = requests[1]["messages"].as_array().unwrap().last().unwrap()["content"].to_string();
+    assert!(told.contains("use polars") && !told.contains("first 2"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_terminal_nothing_is_asked_and_nothing_runs() {
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("open('made', 'w')")]).await;
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = ask(&upstream, directory.path(), &[]);
+    let said = tokio::task::spawn_blocking(move || common::said(&mut command)).await.unwrap();
+    assert_eq!(said.status, Some(2), "{said:#?}");
+    assert!(said.stderr.contains("--approve needs a terminal"), "{said:#?}");
+    assert!(upstream.requests().is_empty());
+}

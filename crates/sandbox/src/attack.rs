@@ -1,0 +1,118 @@
+//! Hostile programs with their controls, run against the sandbox of this host: `tests/escapes` in the repository.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::{Death, Error, Event, LimitHit, Limits, Local, Outcome, SandboxSpec};
+
+/// The suite, by file.
+const SUITE: [(&str, &str); 4] = [
+    ("host", include_str!("../../../tests/escapes/host.toml")),
+    ("syscalls", include_str!("../../../tests/escapes/syscalls.toml")),
+    ("network", include_str!("../../../tests/escapes/network.toml")),
+    ("exhaustion", include_str!("../../../tests/escapes/exhaustion.toml")),
+];
+
+/// A hostile program.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attack {
+    /// What it tries, in a few words.
+    pub name: String,
+    /// Which threat of SECURITY.md it stands for.
+    pub threat: String,
+    /// The architecture that it is written for, if it is for one only.
+    arch: Option<String>,
+    program: String,
+    control: String,
+    expect: String,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The attack ended as it has to, and its control works.
+    Held,
+    /// The attack ended in another way: what it did.
+    Broken(String),
+    /// The control failed, so the attack proves nothing: why.
+    Unproven(String),
+}
+
+#[derive(Deserialize)]
+struct File {
+    attack: Vec<Attack>,
+}
+
+/// All attacks for this architecture, each with the name of its file.
+pub fn suite() -> Result<Vec<(&'static str, Attack)>, Error> {
+    let mut all = Vec::new();
+    for (name, text) in SUITE {
+        let file: File =
+            toml::from_str(text).map_err(|error| Error::Template(format!("tests/escapes/{name}.toml: {error}")))?;
+        let here = |attack: &Attack| attack.arch.as_deref().is_none_or(|arch| arch == std::env::consts::ARCH);
+        all.extend(file.attack.into_iter().filter(here).map(|attack| (name, attack)));
+    }
+    Ok(all)
+}
+
+/// The limits under which the suite runs: small, so that each is hit in a moment.
+pub fn limits() -> Limits {
+    const MIB: u64 = 1 << 20;
+    Limits {
+        memory: 300 * MIB,
+        processes: 32,
+        timeout: Duration::from_secs(4),
+        grace: Duration::from_millis(300),
+        disk: 64 * MIB,
+        files: 2000,
+        file_size: 64 * MIB,
+        tmp: 32 * MIB,
+        output: MIB,
+        open_files: 256,
+        ..Limits::default()
+    }
+}
+
+impl Attack {
+    /// Runs the control and then the attack, each in a fresh sandbox.
+    pub async fn run(&self, backend: &Local) -> Result<Verdict, Error> {
+        let control = outcome(backend, &self.control).await?;
+        if control != Outcome::Completed {
+            return Ok(Verdict::Unproven(name_of(&control)));
+        }
+        let outcome = name_of(&outcome(backend, &self.program).await?);
+        let held = self.expect.split('|').any(|expected| expected == outcome.split(':').next().unwrap_or_default());
+        Ok(if held { Verdict::Held } else { Verdict::Broken(format!("{outcome}, instead of {}", self.expect)) })
+    }
+}
+
+async fn outcome(backend: &Local, code: &str) -> Result<Outcome, Error> {
+    let sandbox = backend.create(SandboxSpec { limits: limits(), workspace: None }).await?;
+    let mut execution = sandbox.execute(code).await?;
+    let mut outcome = Outcome::KernelDied(Death::Unknown);
+    while let Some(event) = execution.next().await {
+        if let Event::Finished(finished) = event {
+            outcome = finished.outcome;
+        }
+    }
+    sandbox.close().await;
+    Ok(outcome)
+}
+
+/// An outcome in the words of the suite, with details behind a colon.
+fn name_of(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Completed => "harmless".into(),
+        Outcome::Failed(error) => format!("{}: {}", error.name, error.value),
+        Outcome::Limit(LimitHit::Memory { .. }) => "memory".into(),
+        Outcome::Limit(LimitHit::WallClock { .. }) => "time".into(),
+        Outcome::Limit(LimitHit::Disk { .. }) => "disk".into(),
+        Outcome::Limit(LimitHit::Files { .. }) => "files".into(),
+        Outcome::Interrupted => "interrupted".into(),
+        Outcome::KernelDied(Death::Signalled(signal)) => format!("signal {signal}"),
+        Outcome::KernelDied(Death::Exited(code)) => format!("exit {code}"),
+        Outcome::KernelDied(Death::Unknown) => "gone".into(),
+    }
+}
