@@ -23,6 +23,12 @@ pub(crate) struct Flow<T, R> {
 pub(crate) struct Sink<T>(mpsc::Sender<T>);
 
 impl<T> Sink<T> {
+    /// Waits until everything that was sent has been read.
+    pub(crate) async fn drained(&self) {
+        // The permits are given back at once: all of them are free when nothing waits.
+        drop(self.0.reserve_many(AHEAD).await);
+    }
+
     /// Sends an item; waits while the reader is behind.
     pub(crate) async fn send(&self, item: T) {
         // This fails only when the stream is gone, and then this very future is being dropped.

@@ -37,7 +37,7 @@ impl CodeInterpreter {
         self
     }
 
-    /// Asks before each program. The callback may take its time: the wall clock budget of the turn goes on meanwhile.
+    /// Asks before each program. All events up to the question have been read from the stream by then. The callback may take its time: the wall clock budget of the turn goes on meanwhile.
     #[must_use]
     pub fn approve<F, R>(mut self, ask: F) -> Self
     where

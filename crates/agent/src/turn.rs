@@ -360,6 +360,8 @@ impl State {
             _ => return Ok(None),
         };
         self.sink.send(Event::ApprovalRequested { call_id: call_id.to_owned() }).await;
+        // Whoever is asked has seen the whole program.
+        self.sink.drained().await;
         let answer = tokio::select! {
             biased;
             () = self.cancel.cancelled() => return Err(Ending::Cancelled),

@@ -33,16 +33,15 @@ impl Engine {
     }
 }
 
-/// Says what the host cannot enforce: in full on request, for it is the same every time.
+/// Says what the host cannot enforce: on one line, for it is the same every time, and one by one on request.
 fn tell(warnings: &[String], verbose: bool) {
     if verbose {
         for warning in warnings {
             console::tell(&format!("{} {warning}", paint::warning("warning:")));
         }
     } else if !warnings.is_empty() {
-        let count = warnings.len();
-        let what = if count == 1 { "one protection".to_owned() } else { format!("{count} protections") };
-        console::tell(&paint::faint(&format!("note: this host lacks {what}; `aludel doctor` says more")));
+        let words = warnings.join("; ");
+        console::tell(&format!("{} {words} (see `aludel doctor`)", paint::warning("warning:")));
     }
 }
 

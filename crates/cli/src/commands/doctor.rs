@@ -1,5 +1,7 @@
 //! `aludel doctor`: what this host can do, and what to do about the rest.
 
+mod attack;
+
 use aludel_agent::size;
 use aludel_sandbox::probe::{self, Check, Status};
 use aludel_sandbox::template::{self, State};
@@ -20,9 +22,15 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Run hostile programs against the sandbox of this host; takes about half a minute
+    #[arg(long)]
+    attack: bool,
 }
 
 pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<Exit> {
+    if args.attack {
+        return attack::run(context, args.json).await;
+    }
     let data = (*context.config.server.data).clone();
     let looked = tokio::task::spawn_blocking(move || {
         let mut checks = probe::probe();

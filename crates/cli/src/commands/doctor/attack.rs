@@ -1,0 +1,90 @@
+//! `aludel doctor --attack`: hostile programs against the sandbox of this very host.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use aludel_sandbox::Local;
+use aludel_sandbox::attack::{Attack, Verdict, suite};
+use anyhow::Context as _;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::commands::Context;
+use crate::console::{Console, Stream};
+use crate::engine::Engine;
+use crate::exit::Exit;
+use crate::{json, paint, terminal};
+
+/// How many run at a time: enough that those which wait for their limit do not add up, few enough that they do not disturb one another.
+const AT_ONCE: usize = 3;
+
+pub(super) async fn run(context: &Context, as_json: bool) -> anyhow::Result<Exit> {
+    let started = Instant::now();
+    let engine = Engine::start(context, 0).await?;
+    let results = all(&engine.backend).await;
+    engine.backend.shutdown().await;
+    let results = results?;
+    let held = results.iter().all(|(_, verdict)| *verdict == Verdict::Held);
+    if as_json {
+        let rows: Vec<_> = results
+            .iter()
+            .map(|(attack, verdict)| {
+                let (word, detail) = words(verdict);
+                json!({ "name": attack.name, "threat": attack.threat, "verdict": word, "detail": detail })
+            })
+            .collect();
+        json::print(&json!({ "held": held, "attacks": rows }))?;
+    } else {
+        show(&results, started.elapsed().as_secs_f64())?;
+    }
+    Ok(if held { Exit::Success } else { Exit::Ours })
+}
+
+async fn all(backend: &Local) -> anyhow::Result<Vec<(Attack, Verdict)>> {
+    let mut waiting = suite()?.into_iter();
+    let mut running = JoinSet::new();
+    let mut results = Vec::new();
+    loop {
+        while running.len() < AT_ONCE
+            && let Some((_, attack)) = waiting.next()
+        {
+            let backend = backend.clone();
+            running.spawn(async move {
+                let verdict = attack.run(&backend).await;
+                (attack, verdict)
+            });
+        }
+        let Some(done) = running.join_next().await else { return Ok(results) };
+        let (attack, verdict) = done.context("an attack ended early")?;
+        results.push((attack, verdict?));
+    }
+}
+
+fn show(results: &[(Attack, Verdict)], seconds: f64) -> anyhow::Result<()> {
+    let mut threats: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for (attack, verdict) in results {
+        let (held, all) = threats.entry(&attack.threat).or_default();
+        *held += usize::from(*verdict == Verdict::Held);
+        *all += 1;
+    }
+    let mut console = Console::new();
+    for (threat, (held, all)) in &threats {
+        let mark = if held == all { paint::good("held  ") } else { paint::error("BROKEN") };
+        console.line(Stream::Stdout, &format!("{mark}  {threat:28}  {held:>3} of {all}"))?;
+    }
+    for (attack, verdict) in results.iter().filter(|(_, verdict)| *verdict != Verdict::Held) {
+        let (word, detail) = words(verdict);
+        let detail = terminal::name(&detail.unwrap_or_default());
+        console.line(Stream::Stdout, &format!("\n{} {}: {detail}", paint::error(word), attack.name))?;
+    }
+    let held = results.iter().filter(|(_, verdict)| *verdict == Verdict::Held).count();
+    Ok(console.line(Stream::Stdout, &format!("\n{held} of {} attacks held in {seconds:.0} s.", results.len()))?)
+}
+
+fn words(verdict: &Verdict) -> (&'static str, Option<String>) {
+    match verdict {
+        Verdict::Held => ("held", None),
+        Verdict::Broken(what) => ("broken", Some(what.clone())),
+        Verdict::Unproven(why) => ("unproven", Some(format!("its control failed: {why}"))),
+    }
+}
