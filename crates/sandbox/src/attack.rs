@@ -63,7 +63,7 @@ pub fn limits() -> Limits {
     Limits {
         memory: 300 * MIB,
         processes: 32,
-        timeout: Duration::from_secs(4),
+        timeout: Duration::from_secs(8),
         grace: Duration::from_millis(300),
         disk: 64 * MIB,
         files: 2000,
