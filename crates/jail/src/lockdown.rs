@@ -149,6 +149,8 @@ impl Lockdown<'_> {
         header.extend([0; 4]);
         step("drop the capabilities", libc::SYS_capset, vec![Bytes(header), Bytes(vec![0; 24])]);
 
+        // The warden's group and session reach across process namespaces: signals and priorities for a whole group would, too.
+        step("lead a session of its own", libc::SYS_setsid, vec![]);
         let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
         // Changing ids made the process undumpable, and then /proc/self belongs to root and cannot be read by itself.
         step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));

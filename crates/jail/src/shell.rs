@@ -155,6 +155,7 @@ fn become_init(sources: &ShellSources<'_>) -> Result<Option<OwnedFd>, StepError>
     sys::ignore_children();
     // Changing ids made init undumpable; the zygote, which is to join its namespaces, could not look at it then.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).step("let the zygote join")?;
+    rustix::process::setsid().step("lead a session of its own")?;
     mounts::enter_shell(&sources.workspace, sources.limits)?;
     rustix::system::sethostname(b"sandbox").step("set the host name")?;
     landlock::ruleset().step("make the Landlock ruleset")

@@ -63,6 +63,14 @@ const FORBIDDEN_CLONE_FLAGS: u64 = (libc::CLONE_NEWNS
 /// Terminal size, blocking mode, bytes waiting, close-on-exec, sharing of file blocks. Not TIOCSTI: it types into a terminal.
 const IOCTLS: &[u64] = &[0x5401, 0x5413, 0x540f, 0x541b, 0x5421, 0x5450, 0x5451, 0x4004_9409, 0x4020_940d];
 
+/// Duplicating, close-on-exec, blocking mode, pipe sizes, seals, and the record locks that SQLite needs. No open-file-description locks,
+/// leases, notifications or signals: they take kernel memory that no control group counts.
+const FCNTLS: &[u64] = &[0, 1, 2, 3, 4, 5, 6, 7, 1030, 1031, 1032, 1033, 1034];
+
+/// Reuse, type, error, buffer sizes, keep-alive, linger, credentials, timeouts, listening, protocol, domain. No filters: those are programs
+/// for the kernel. No descriptors of the peer.
+const SOCKET_OPTIONS: &[u64] = &[2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 20, 21, 30, 38, 39];
+
 /// Names of threads and memory, the parent-death signal, no_new_privs, reading of harmless state.
 const PRCTLS: &[u64] = &[1, 2, 3, 15, 16, 23, 38, 39, 40, 41, 42, 0x5356_4d41];
 
@@ -87,7 +95,7 @@ const COMMON: &[Allow] = allow! {
     SYS_faccessat2, "os.access, shells";
     SYS_dup, "subprocess, shells";
     SYS_dup3, "subprocess, shells";
-    SYS_fcntl, "every open in Python";
+    SYS_fcntl: When::OneOf(1, FCNTLS), "every open in Python";
     SYS_flock, "joblib, filelock";
     SYS_fsync, "SQLite";
     SYS_fdatasync, "SQLite";
@@ -197,8 +205,8 @@ const COMMON: &[Allow] = allow! {
     SYS_sendmsg, "multiprocessing";
     SYS_recvmsg, "multiprocessing";
     SYS_shutdown, "multiprocessing managers";
-    SYS_setsockopt, "multiprocessing managers";
-    SYS_getsockopt, "socket objects";
+    SYS_setsockopt: When::OneOf(2, SOCKET_OPTIONS), "multiprocessing managers";
+    SYS_getsockopt: When::OneOf(2, SOCKET_OPTIONS), "socket objects";
     SYS_getrandom, "random, hashes, uuid";
 };
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal};
 
-use crate::cgroup::{Cgroup, Hierarchy};
+use crate::cgroup::{self, Cgroup, Hierarchy};
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::lockdown::{Identity, Lockdown};
 use crate::message::{self, ExitStatus, Limits, MAX_SLOTS, Reply, Request, Setup};
@@ -70,6 +70,12 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: &Hiera
     warden.serve(&children);
     warden.end(&children);
     mounts::let_go_of_workspaces(&setup.instance.join(WORKSPACES));
+    // From memory: the note in the instance's directory may have gone with it, and is for the next start only.
+    for group in warden.hierarchy.directories() {
+        if let Err(error) = cgroup::remove(&group) {
+            eprintln!("aludel: the control group {} could not be removed: {error}", group.display());
+        }
+    }
     sweep::remove_instance(&setup.instance);
 }
 

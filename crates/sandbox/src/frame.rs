@@ -1,11 +1,13 @@
 //! The kernel channel: length-prefixed JSON frames. What comes in was written by untrusted code.
 
+use std::fmt;
 use std::io;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use futures_util::{SinkExt, StreamExt};
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::net::UnixStream;
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
@@ -53,56 +55,106 @@ pub(crate) enum FromKernel {
     Failed(String),
 }
 
+/// A frame as it comes. Flat, and with a bundle that keeps nothing but short lists of strings: whatever else a program writes here is
+/// skipped while it is read, and takes no memory.
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum RawFrame {
-    Ready,
-    Touched,
-    Display { data: serde_json::Map<String, serde_json::Value>, number: u64 },
-    Result { data: serde_json::Map<String, serde_json::Value> },
-    Error { name: String, value: String, traceback: String },
-    Done,
-    Failed { reason: String },
+struct RawFrame {
+    #[serde(rename = "type")]
+    kind: String,
+    data: Option<RawBundle>,
+    number: Option<u64>,
+    name: Option<String>,
+    value: Option<String>,
+    traceback: Option<String>,
+    reason: Option<String>,
+}
+
+/// The strings of an object, by key.
+struct RawBundle(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for RawBundle {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = RawBundle;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawBundle, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(key) = map.next_key::<String>()? {
+                    if entries.len() == MAX_REPRESENTATIONS {
+                        return Err(serde::de::Error::custom("too many representations"));
+                    }
+                    // Anything but a string is an error: the kernel program sends none.
+                    entries.push((key, map.next_value::<String>()?));
+                }
+                Ok(RawBundle(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
 }
 
 /// The host's end of the channel. Receiving is cancel-safe.
-pub(crate) struct Channel(Framed<UnixStream, LengthDelimitedCodec>);
+pub(crate) struct Channel {
+    frames: Framed<UnixStream, LengthDelimitedCodec>,
+    received: usize,
+}
 
 impl Channel {
     pub(crate) fn new(stream: std::os::unix::net::UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
-        Ok(Self(Framed::new(UnixStream::from_std(stream)?, codec)))
+        Ok(Self { frames: Framed::new(UnixStream::from_std(stream)?, codec), received: 0 })
     }
 
     pub(crate) async fn send(&mut self, frame: &ToKernel<'_>) -> io::Result<()> {
-        self.0.send(Bytes::from(serde_json::to_vec(frame)?)).await
+        self.frames.send(Bytes::from(serde_json::to_vec(frame)?)).await
     }
 
     /// The next frame; `None` when the other end is closed.
     pub(crate) async fn receive(&mut self) -> io::Result<Option<FromKernel>> {
-        match self.0.next().await {
+        match self.frames.next().await {
             None => Ok(None),
-            Some(bytes) => parse(&bytes?).map(Some),
+            Some(bytes) => {
+                let bytes = bytes?;
+                self.received += bytes.len();
+                parse(&bytes).map(Some)
+            }
         }
+    }
+
+    /// Bytes of all frames that came since this was last asked.
+    pub(crate) fn take_received(&mut self) -> usize {
+        std::mem::take(&mut self.received)
     }
 }
 
 /// Reads a frame. Anything that is not one is an error, never a panic.
 pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
     let frame: RawFrame = serde_json::from_slice(bytes)?;
-    Ok(match frame {
-        RawFrame::Ready => FromKernel::Ready,
-        RawFrame::Touched => FromKernel::Touched,
-        RawFrame::Display { data, number } => FromKernel::Display(bundle(data), number),
-        RawFrame::Result { data } => FromKernel::Result(bundle(data)),
-        RawFrame::Error { name, value, traceback } => FromKernel::Error(ProgramError {
-            name: shortened(name, MAX_NAME),
-            value: shortened(value, MAX_ERROR),
-            traceback: shortened(traceback, MAX_ERROR),
+    let missing = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("an incomplete frame of type {:?}", shortened(frame.kind.clone(), MAX_NAME)),
+        )
+    };
+    Ok(match frame.kind.as_str() {
+        "ready" => FromKernel::Ready,
+        "touched" => FromKernel::Touched,
+        "done" => FromKernel::Done,
+        "display" => FromKernel::Display(bundle(frame.data.ok_or_else(missing)?), frame.number.ok_or_else(missing)?),
+        "result" => FromKernel::Result(bundle(frame.data.ok_or_else(missing)?)),
+        "error" => FromKernel::Error(ProgramError {
+            name: shortened(frame.name.ok_or_else(missing)?, MAX_NAME),
+            value: shortened(frame.value.ok_or_else(missing)?, MAX_ERROR),
+            traceback: shortened(frame.traceback.ok_or_else(missing)?, MAX_ERROR),
         }),
-        RawFrame::Done => FromKernel::Done,
-        RawFrame::Failed { reason } => FromKernel::Failed(reason),
+        "failed" => FromKernel::Failed(shortened(frame.reason.ok_or_else(missing)?, MAX_ERROR)),
+        _ => return Err(missing()),
     })
 }
 
@@ -111,9 +163,8 @@ fn shortened(mut text: String, limit: usize) -> String {
     text
 }
 
-fn bundle(data: serde_json::Map<String, serde_json::Value>) -> MimeBundle {
-    let representation = |(mime, value): (String, serde_json::Value)| {
-        let serde_json::Value::String(text) = value else { return None };
+fn bundle(data: RawBundle) -> MimeBundle {
+    let representation = |(mime, text): (String, String)| {
         if !is_mime(&mime) {
             return None;
         }
@@ -126,7 +177,7 @@ fn bundle(data: serde_json::Map<String, serde_json::Value>) -> MimeBundle {
         };
         Some((mime, data))
     };
-    MimeBundle(data.into_iter().take(MAX_REPRESENTATIONS).filter_map(representation).collect())
+    MimeBundle(data.0.into_iter().filter_map(representation).collect())
 }
 
 /// A MIME type as it may appear in file names, headers and pages: `type/subtype` of harmless characters.
@@ -147,8 +198,7 @@ mod tests {
 
     #[test]
     fn a_display_frame_is_read() {
-        let frame =
-            br#"{"type":"display","number":7,"data":{"text/plain":"x","image/png":"aGk=\n","bad mime!":"y","n/a":3}}"#;
+        let frame = br#"{"type":"display","number":7,"data":{"text/plain":"x","image/png":"aGk=\n","bad mime!":"y"}}"#;
         let FromKernel::Display(bundle, 7) = parse(frame).unwrap() else { panic!("not a display") };
         assert_eq!(bundle.text(), Some("x"));
         assert_eq!(bundle.image(), Some(("image/png", b"hi".as_slice())));
@@ -159,6 +209,9 @@ mod tests {
     fn nonsense_is_an_error() {
         for bytes in [b"".as_slice(), b"{}", b"null", br#"{"type":"reboot"}"#, b"\xff\xfe", br#"{"type":"error"}"#] {
             assert!(parse(bytes).is_err(), "{bytes:?}");
+        }
+        for data in ["[0,0]", "{\"a/b\": [0,0]}", "{\"a/b\": 3}", "null"] {
+            assert!(parse(format!(r#"{{"type":"display","number":1,"data":{data}}}"#).as_bytes()).is_err(), "{data}");
         }
         let deep = "[".repeat(100_000);
         assert!(parse(format!(r#"{{"type":"display","data":{deep}"#).as_bytes()).is_err());

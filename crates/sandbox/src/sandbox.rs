@@ -18,6 +18,8 @@ use crate::{Error, Limits, Workspace};
 
 /// The most that one execution may display, bytes of all bundles together.
 const MAX_DISPLAYED: usize = 64 << 20;
+/// The most that a kernel may send during one execution, bytes. The kernel program never comes near.
+const MAX_RECEIVED: usize = 1 << 30;
 /// The most bundles that one execution may display.
 const MAX_DISPLAYS: usize = 500;
 /// How much of a workspace may be left for it to count as full: less than one large write.
@@ -26,6 +28,8 @@ const FULL: u64 = 1 << 20;
 const NO_SPACE: &str = "No space left on device";
 /// How long a killed kernel may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a kernel may take to accept the answer to a display, for which it waits; deadlines wait for it.
+const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a kernel may take to accept a program.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 const SIGINT: i32 = 2;
@@ -262,6 +266,7 @@ impl Run {
         let (mut stdout_open, mut stderr_open) = (true, true);
         let deadline = self.started + self.limits.timeout;
         let mut interrupted = self.interrupted.clone();
+        let mut received = 0;
         loop {
             let timer = match &self.ending {
                 Some(ending) => ending.again_at.unwrap_or(ending.kill_at),
@@ -271,10 +276,14 @@ impl Run {
                 frame = kernel.channel.receive() => match frame {
                     Ok(Some(FromKernel::Done)) => return End::Done,
                     Ok(Some(frame)) => {
+                        received += kernel.channel.take_received();
+                        if received > MAX_RECEIVED {
+                            return End::Exited(self.kill(kernel).await);
+                        }
                         self.drain(kernel);
                         if let Some(number) = self.frame(frame)
                             // Small, and the kernel waits for it; whoever does not read it has replaced the kernel program.
-                            && !matches!(timeout(KILL_TIMEOUT, kernel.channel.send(&ToKernel::Shown { number })).await, Ok(Ok(())))
+                            && !matches!(timeout(SHOWN_TIMEOUT, kernel.channel.send(&ToKernel::Shown { number })).await, Ok(Ok(())))
                         {
                             return End::Exited(self.kill(kernel).await);
                         }

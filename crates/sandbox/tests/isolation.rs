@@ -105,12 +105,17 @@ NEW = [0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000
 print(all(refused(56, flag | 17, 0, 0, 0, 0) for flag in NEW + [0x8000, 0x2000]))
 print(all(refused(41, family, 1, 0) for family in range(2, 46)), all(refused(53, family, 1, 0, 0) for family in range(2, 46)))
 print(refused(41, 2 | 1 << 32, 1, 0), refused(16, 0, 0x5412, 0), refused(16, 0, 0x5412 | 1 << 32, 0))
+import os, socket, fcntl
+print(os.getpgrp() == os.getpid() == os.getsid(0), refused(72, 0, 37, 0), refused(72, 0, 1024, 0), refused(54, 3, 1, 26, 0, 0), refused(55, 3, 1, 77, 0, 0))
 print(refused(157, 4, 1), refused(157, 22, 2), refused(157, 35, 0), refused(259, -100, 0, 0o020666, 259))
 # The controls: the same calls with harmless arguments.
 print(libc.syscall(41, 1, 1, 0) > 0, libc.syscall(157, 39, 0, 0, 0, 0) == 1)
 "#;
     let told = run(&sandbox, code).await;
-    assert_eq!(told.stdout, "True\nTrue True\nTrue True True\nTrue True True True\nTrue True\n", "{told:?}");
+    assert_eq!(
+        told.stdout, "True\nTrue True\nTrue True True\nTrue True True True True\nTrue True True True\nTrue True\n",
+        "{told:?}"
+    );
 }
 
 #[tokio::test]
