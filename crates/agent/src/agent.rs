@@ -112,6 +112,7 @@ impl AgentBuilder {
     }
 
     /// A function that the caller carries out: a call of it ends the turn with [`Ending::ClientTools`].
+    /// A model that cannot call functions is not told of it.
     #[must_use]
     pub fn client_tool(mut self, tool: FunctionTool) -> Self {
         self.0.client_tools.push(tool);

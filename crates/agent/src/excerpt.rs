@@ -55,6 +55,13 @@ pub(crate) fn head_and_tail(text: &str, limit: usize) -> String {
     format!("{head}\n[... {dropped} bytes left out ...]\n{tail}")
 }
 
+/// A Markdown block whose fence is longer than any in the text, so that nothing breaks out of it.
+pub(crate) fn fenced(language: &str, text: &str) -> String {
+    let longest = text.split(|character| character != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    format!("{fence}{language}\n{}\n{fence}", text.trim_end())
+}
+
 /// Skips what follows an escape character: a control sequence up to its final byte, a title up to its terminator, or one character.
 fn skip_escape(characters: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     match characters.next() {

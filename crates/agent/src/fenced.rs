@@ -1,53 +1,240 @@
 //! For models that cannot call functions: a fenced block of Python in the answer is the call.
+//!
+//! The conversation itself stays what it is, with calls and outputs; only what such a model reads and writes is text.
+
+use crate::excerpt;
+use crate::interpreter;
+use crate::item::{Call, Item};
 
 /// What such a model is told besides its instructions.
-pub(crate) const INSTRUCTIONS: &str = "To run Python, end your message with exactly one fenced block that starts with ```python and ends with ```. \
-You then get its output. When you need nothing run, answer without such a block.";
+pub(crate) const INSTRUCTIONS: &str = "To run Python, end your message with exactly one fenced block that starts with ```python and ends with ```, \
+and write nothing after it. You then get its output. When you need nothing run, answer without such a block.";
 
-/// The program in an answer: the last block marked as Python, when it is closed.
-pub(crate) fn program(text: &str) -> Option<String> {
-    let mut found = None;
-    let mut block: Option<(usize, bool, String)> = None;
-    for line in text.lines() {
-        let ticks = line.trim_start().bytes().take_while(|byte| *byte == b'`').count();
-        match &mut block {
-            None if ticks >= 3 => {
-                let language = line.trim_start().trim_start_matches('`').trim().to_ascii_lowercase();
-                let is_python = matches!(language.as_str(), "python" | "py" | "python3");
-                block = Some((ticks, is_python, String::new()));
-            }
-            None => {}
-            Some((open, is_python, code)) if ticks >= *open && line.trim().bytes().all(|byte| byte == b'`') => {
-                if *is_python {
-                    found = Some(std::mem::take(code));
+/// The longest line that opens a block.
+const MAX_OPENING: usize = 60;
+
+/// The conversation as such a model gets to see it: calls are blocks in its own messages, outputs come from the user's side.
+pub(crate) fn as_text(items: &[Item]) -> Vec<Item> {
+    let mut seen: Vec<Item> = Vec::with_capacity(items.len());
+    for item in items {
+        match item {
+            Item::Call(call) => {
+                let block = block_of(call);
+                match seen.last_mut() {
+                    Some(Item::Assistant(text)) => *text = format!("{}\n{block}", text.trim_end()),
+                    _ => seen.push(Item::Assistant(block)),
                 }
-                block = None;
             }
-            Some((_, _, code)) => {
-                code.push_str(line);
-                code.push('\n');
-            }
+            Item::Output(output) => seen.push(Item::User(output.parts.clone())),
+            Item::User(_) | Item::Assistant(_) | Item::Reasoning(_) => seen.push(item.clone()),
         }
     }
-    found.filter(|code| !code.trim().is_empty())
+    seen
+}
+
+fn block_of(call: &Call) -> String {
+    match interpreter::code_of(&call.arguments) {
+        Ok(code) => excerpt::fenced("python", &code),
+        Err(_) => excerpt::fenced("json", &call.arguments),
+    }
+}
+
+/// A piece of such a model's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// Text around programs.
+    Text(String),
+    /// A program begins.
+    CodeStarted,
+    /// The next characters of the program.
+    Code(String),
+}
+
+/// Finds the first program in text that comes in fragments, and nothing after it.
+#[derive(Debug, Default)]
+pub(crate) struct Scanner {
+    state: State,
+    /// The beginning of a line that may yet turn out to be a fence, if we are in one.
+    held: Held,
+    code: String,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Outside,
+    /// In a block of something else, opened by this many backticks.
+    Other(usize),
+    /// In the program, opened by this many backticks.
+    Python(usize),
+    /// After the program.
+    Closed,
+}
+
+#[derive(Debug)]
+enum Held {
+    Line(String),
+    /// This line is none.
+    Nothing,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self::Line(String::new())
+    }
+}
+
+impl Scanner {
+    /// Takes the next fragment.
+    pub(crate) fn push(&mut self, text: &str) -> Vec<Piece> {
+        for character in text.chars() {
+            if self.state == State::Closed {
+                break;
+            }
+            match &mut self.held {
+                Held::Line(line) => {
+                    line.push(character);
+                    if character == '\n' {
+                        self.end_line();
+                    } else if !may_be_fence(line, self.state) {
+                        let line = std::mem::take(line);
+                        self.held = Held::Nothing;
+                        self.emit(&line);
+                    }
+                }
+                Held::Nothing => {
+                    self.emit(character.encode_utf8(&mut [0; 4]));
+                    if character == '\n' {
+                        self.held = Held::default();
+                    }
+                }
+            }
+        }
+        std::mem::take(&mut self.pieces)
+    }
+
+    /// The end of the text: what was held back is told.
+    pub(crate) fn finish(&mut self) -> Vec<Piece> {
+        self.end_line();
+        std::mem::take(&mut self.pieces)
+    }
+
+    /// Whether the program has come to its closing fence.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// The program so far, if there is one.
+    pub(crate) fn program(&self) -> Option<String> {
+        matches!(self.state, State::Python(_) | State::Closed).then(|| self.code.clone())
+    }
+
+    fn end_line(&mut self) {
+        let Held::Line(line) = std::mem::take(&mut self.held) else { return };
+        let (ticks, rest) = ticks_of(&line);
+        match self.state {
+            State::Outside if ticks >= 3 => {
+                let language = rest.trim().to_ascii_lowercase();
+                if matches!(language.as_str(), "python" | "py" | "python3") {
+                    self.state = State::Python(ticks);
+                    self.pieces.push(Piece::CodeStarted);
+                    return;
+                }
+                self.state = State::Other(ticks);
+            }
+            State::Other(open) if ticks >= open && rest.trim().is_empty() => self.state = State::Outside,
+            State::Python(open) if ticks >= open && rest.trim().is_empty() => {
+                self.state = State::Closed;
+                return;
+            }
+            State::Outside | State::Other(_) | State::Python(_) | State::Closed => {}
+        }
+        self.emit(&line);
+    }
+
+    fn emit(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        let is_code = matches!(self.state, State::Python(_));
+        if is_code {
+            self.code.push_str(text);
+        }
+        match (self.pieces.last_mut(), is_code) {
+            (Some(Piece::Text(last)), false) | (Some(Piece::Code(last)), true) => last.push_str(text),
+            (_, false) => self.pieces.push(Piece::Text(text.to_owned())),
+            (_, true) => self.pieces.push(Piece::Code(text.to_owned())),
+        }
+    }
+}
+
+/// Whether a line that begins like this may become a fence.
+fn may_be_fence(line: &str, state: State) -> bool {
+    let (ticks, rest) = ticks_of(line);
+    let may_open = ticks >= 3 && !rest.contains('`') && line.len() <= MAX_OPENING;
+    rest.is_empty() || (ticks >= 3 && rest.trim().is_empty()) || (state == State::Outside && may_open)
+}
+
+/// The number of backticks that a line begins with, and what follows them.
+fn ticks_of(line: &str) -> (usize, &str) {
+    let line = line.trim_start();
+    let rest = line.trim_start_matches('`');
+    (line.len() - rest.len(), rest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_last_closed_python_block_is_the_call() {
-        for (text, expected) in [
-            ("Let me see:\n```python\nprint(1)\n```", Some("print(1)\n")),
-            ("```\nprint(1)\n```", None),
-            ("```python\nprint(1)", None),
-            ("```bash\nls\n```\n```py\na\n\nb\n```\n", Some("a\n\nb\n")),
-            ("````python\nx = '''\n```\n'''\n````", Some("x = '''\n```\n'''\n")),
-            ("```python\n\n```", None),
-            ("no code", None),
-        ] {
-            assert_eq!(program(text).as_deref(), expected, "{text}");
+    fn scan(fragments: &[&str]) -> (String, Option<String>, bool) {
+        let mut scanner = Scanner::default();
+        let mut pieces: Vec<Piece> = fragments.iter().flat_map(|fragment| scanner.push(fragment)).collect();
+        pieces.extend(scanner.finish());
+        let mut said = String::new();
+        let mut code = None;
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => said.push_str(&text),
+                Piece::CodeStarted => assert_eq!(code.replace(String::new()), None, "only one program starts"),
+                Piece::Code(text) => code.as_mut().unwrap().push_str(&text),
+            }
         }
+        assert_eq!(code, scanner.program());
+        (said, code, scanner.is_closed())
+    }
+
+    #[test]
+    fn the_first_python_block_is_the_call_at_every_split() {
+        for (text, said, code, closed) in [
+            ("See:\n```python\nprint(1)\n```\ninvented", "See:\n", Some("print(1)\n"), true),
+            ("See:\n```python\nprint(1)\n```", "See:\n", Some("print(1)\n"), true),
+            ("```\nprint(1)\n```\n", "```\nprint(1)\n```\n", None, false),
+            ("```python\nprint(1)", "", Some("print(1)"), false),
+            ("```bash\nls\n```\n```py\na\n\nb\n```\n", "```bash\nls\n```\n", Some("a\n\nb\n"), true),
+            ("````python\nx = '''\n```\n'''\n````", "", Some("x = '''\n```\n'''\n"), true),
+            ("  ```Python \r\n  f(`x`)\n  ```\n", "", Some("  f(`x`)\n"), true),
+            ("```python\n# ```\n```", "", Some("# ```\n"), true),
+            ("Use `x`, ``y`` and ```z```.\n", "Use `x`, ``y`` and ```z```.\n", None, false),
+            ("```x``` inline\n", "```x``` inline\n", None, false),
+            ("é漢🎉 no code", "é漢🎉 no code", None, false),
+            ("", "", None, false),
+        ] {
+            let expected = (said.to_owned(), code.map(str::to_owned), closed);
+            for split in text.char_indices().map(|(at, _)| at).chain([text.len()]) {
+                let (left, right) = text.split_at(split);
+                assert_eq!(scan(&[left, right]), expected, "{text:?} at {split}");
+            }
+            let characters: Vec<String> = text.chars().map(String::from).collect();
+            let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
+            assert_eq!(scan(&characters), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_holds_a_fence_gets_a_longer_one() {
+        let call = Call { id: "c".into(), name: "python".into(), arguments: r#"{"code":"x = '```'"}"#.into() };
+        let seen = as_text(&[Item::Assistant("So:".into()), Item::Call(call)]);
+        assert_eq!(seen, [Item::Assistant("So:\n````python\nx = '```'\n````".into())]);
     }
 }

@@ -37,7 +37,8 @@ impl CodeInterpreter {
         self
     }
 
-    /// Asks before each program. All events up to the question have been read from the stream by then. The callback may take its time: the wall clock budget of the turn goes on meanwhile.
+    /// Asks before each program. All events up to the question have been read from the stream by then. The callback may take its time:
+    /// the wall clock budget of the turn goes on meanwhile.
     #[must_use]
     pub fn approve<F, R>(mut self, ask: F) -> Self
     where
@@ -57,11 +58,11 @@ impl CodeInterpreter {
         &self.approver
     }
 
-    /// The tool as it is offered to the model now.
-    pub(crate) async fn tool(&self) -> FunctionTool {
+    /// The tool as it is offered to the model now, under a name that no tool of the caller's has.
+    pub(crate) async fn tool(&self, others: &[FunctionTool]) -> FunctionTool {
         let files = self.session.files().await.unwrap_or_default();
         FunctionTool {
-            name: NAME.to_owned(),
+            name: free_name(others),
             description: self.description(&files),
             parameters: serde_json::json!({
                 "type": "object",
@@ -104,11 +105,18 @@ impl CodeInterpreter {
     }
 }
 
+fn free_name(others: &[FunctionTool]) -> String {
+    let mut name = NAME.to_owned();
+    while others.iter().any(|tool| tool.name == name) {
+        name.push_str("_sandbox");
+    }
+    name
+}
+
 /// The program in a call's arguments, or what is wrong with them in words that help the model to do better.
 pub(crate) fn code_of(arguments: &str) -> Result<String, String> {
-    let value: serde_json::Value = serde_json::from_str(arguments).map_err(|error| {
-        format!("The arguments are not valid JSON ({error}). Call {NAME} with {{\"code\": \"…\"}}.")
-    })?;
+    let value: serde_json::Value = serde_json::from_str(arguments)
+        .map_err(|error| format!("The arguments are not valid JSON ({error}). Send {{\"code\": \"…\"}}."))?;
     let code = match &value {
         serde_json::Value::Object(fields) => fields.get("code").and_then(serde_json::Value::as_str),
         // Some models send the program as it is.
@@ -121,7 +129,7 @@ pub(crate) fn code_of(arguments: &str) -> Result<String, String> {
         }
         Some(code) if !code.trim().is_empty() => Ok(code.to_owned()),
         Some(_) => Err("The program is empty.".to_owned()),
-        None => Err(format!("The arguments have no string `code`. Call {NAME} with {{\"code\": \"…\"}}.")),
+        None => Err("The arguments have no string `code`. Send {\"code\": \"…\"}.".to_owned()),
     }
 }
 

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use aludel_session::{Event as ExecutionEvent, Finished, MimeBundle, MimeData};
+use aludel_session::{Event as ExecutionEvent, Finished, MimeBundle, MimeData, Outcome};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
@@ -147,8 +147,8 @@ impl Transcript {
                 Entry::Text(said) => {
                     let _ = writeln!(text, "{}\n", said.trim());
                 }
-                Entry::Note(note) => {
-                    let _ = writeln!(text, "> **Note:** {}\n", excerpt::line(note, 2000));
+                Entry::Note(said) => {
+                    let _ = writeln!(text, "{}\n", note(said));
                 }
                 Entry::Cell(cell) => self.cell_markdown(cell, figures, &mut text),
             }
@@ -186,8 +186,8 @@ impl Transcript {
                 .map(|file| format!("`{}`", excerpt::line(&file.path, 200).replace('`', "'")))
                 .collect();
             let files = if files.is_empty() { String::new() } else { format!(" Files: {}.", files.join(", ")) };
-            let _ =
-                writeln!(text, "*{} ({:.1} s){files}*\n", describe_outcome(finished), finished.elapsed.as_secs_f64());
+            let outcome = literal(&describe_outcome(finished));
+            let _ = writeln!(text, "*{outcome} ({:.1} s){files}*\n", finished.elapsed.as_secs_f64());
         }
     }
 
@@ -197,18 +197,19 @@ impl Transcript {
         let mut count = 0;
         for entry in &self.entries {
             let id = cells.len();
-            cells.push(match entry {
-                Entry::Text(text) => markdown_cell(id, text.trim()),
-                Entry::Note(note) => markdown_cell(id, &format!("> **Note:** {note}")),
+            match entry {
+                Entry::Text(text) => cells.push(markdown_cell(id, text.trim())),
+                Entry::Note(text) => cells.push(markdown_cell(id, &note(text))),
                 Entry::Cell(cell) => {
                     count += 1;
                     let outputs: Vec<Value> = cell.outputs.iter().map(|output| output.notebook(count)).collect();
-                    json!({
+                    cells.push(json!({
                         "cell_type": "code", "id": format!("cell-{id}"), "metadata": {}, "execution_count": count,
                         "source": cell.code, "outputs": outputs,
-                    })
+                    }));
+                    cells.extend(cell.remark().map(|text| markdown_cell(id + 1, &note(&text))));
                 }
-            });
+            }
         }
         let notebook = json!({
             "nbformat": 4,
@@ -220,6 +221,15 @@ impl Transcript {
             "cells": cells,
         });
         format!("{notebook:#}\n")
+    }
+}
+
+impl Cell {
+    /// What the outputs themselves do not tell of the program's end.
+    fn remark(&self) -> Option<String> {
+        let finished = self.finished.as_ref()?;
+        let is_plain = matches!(finished.outcome, Outcome::Completed | Outcome::Failed(_));
+        (!is_plain || finished.output_dropped > 0).then(|| describe_outcome(finished))
     }
 }
 
@@ -271,11 +281,25 @@ fn markdown_cell(id: usize, text: &str) -> Value {
     json!({ "cell_type": "markdown", "id": format!("cell-{id}"), "metadata": {}, "source": text })
 }
 
-/// A fence that is longer than any in the text, so that nothing breaks out of it.
+/// A block of its own.
 fn fenced(language: &str, text: &str) -> String {
-    let longest = text.split(|character| character != '`').map(str::len).max().unwrap_or(0);
-    let fence = "`".repeat(longest.max(2) + 1);
-    format!("{fence}{language}\n{}\n{fence}\n\n", text.trim_end())
+    format!("{}\n\n", excerpt::fenced(language, text))
+}
+
+fn note(text: &str) -> String {
+    format!("> **Note:** {}", literal(&excerpt::line(text, 2000)))
+}
+
+/// Text that means nothing in Markdown: it may quote an exception's name or an upstream's words.
+fn literal(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '&' | '~') {
+            out.push('\\');
+        }
+        out.push(character);
+    }
+    out
 }
 
 fn quote(text: &str) -> String {
@@ -286,7 +310,7 @@ fn quote(text: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use aludel_session::{Outcome, ProgramError, State};
+    use aludel_session::{LimitHit, ProgramError, State};
 
     use super::*;
 
@@ -339,5 +363,32 @@ mod tests {
             .collect();
         assert_eq!(outputs, ["stream", "display_data", "error"]);
         assert_eq!(cells[2]["outputs"][1]["data"]["image/png"], "AQI=");
+    }
+
+    #[test]
+    fn a_program_that_was_stopped_is_said_to_be_in_both() {
+        let mut transcript = Transcript::new("q", "m");
+        let finished = Finished {
+            outcome: Outcome::Limit(LimitHit::WallClock { limit: Duration::from_secs(60) }),
+            files: Vec::new(),
+            elapsed: Duration::from_secs(60),
+            output_dropped: 0,
+            state: State::Kept,
+        };
+        transcript.see(&Event::CodeFinished { call_id: "c".into(), code: "while True: pass".into() });
+        transcript.see(&Event::Execution { call_id: "c".into(), event: ExecutionEvent::Finished(finished) });
+        for text in [transcript.markdown("figures"), transcript.notebook()] {
+            assert!(text.contains("stopped after 60 s"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_programs_and_servers_say_of_themselves_is_no_markup() {
+        let mut transcript = Transcript::new("q", "m");
+        let reason = "no tool `<img src=http://evil/>` [x](http://evil)";
+        transcript.see(&Event::CallRejected { call_id: "c".into(), reason: reason.into() });
+        for text in [transcript.markdown("figures"), transcript.notebook()] {
+            assert!(text.contains("\\<img") && !text.contains("[x]("), "{text}");
+        }
     }
 }

@@ -29,8 +29,23 @@ pub enum Scripted {
     BadEvent,
     /// Streams an error event.
     ErrorEvent(&'static str),
+    /// Streams these events as they are, and then ends in this way.
+    Events(Vec<String>, End),
     /// Takes the request and says nothing.
     Hang,
+}
+
+/// How a stream ends.
+#[derive(Debug, Clone, Copy)]
+pub enum End {
+    /// In order, after `[DONE]`.
+    Done,
+    /// In order, without `[DONE]`.
+    Close,
+    /// The connection breaks.
+    Break,
+    /// Not at all: the connection stays open and silent.
+    Hold,
 }
 
 /// A running server. Requests beyond the script get a 500.
@@ -118,11 +133,28 @@ async fn answer(mut stream: TcpStream, step: Scripted, seen: &Mutex<Vec<Value>>)
             .await?;
             send_end(&mut stream).await
         }
-        Scripted::Hang => {
-            tokio::time::sleep(Duration::from_secs(600)).await;
-            Ok(())
+        Scripted::Events(events, end) => {
+            begin(&mut stream).await?;
+            for event in events {
+                send(&mut stream, &format!("data: {event}\n\n")).await?;
+            }
+            match end {
+                End::Done => {
+                    send(&mut stream, "data: [DONE]\n\n").await?;
+                    send_end(&mut stream).await
+                }
+                End::Close => send_end(&mut stream).await,
+                End::Break => stream.shutdown().await,
+                End::Hold => hang().await,
+            }
         }
+        Scripted::Hang => hang().await,
     }
+}
+
+async fn hang() -> std::io::Result<()> {
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    Ok(())
 }
 
 async fn read_request(stream: &mut TcpStream) -> std::io::Result<Value> {

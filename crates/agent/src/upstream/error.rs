@@ -56,6 +56,8 @@ pub enum UpstreamError {
         endpoint: String,
         /// The HTTP status.
         status: u16,
+        /// How long it asks to wait.
+        retry_after: Option<Duration>,
         /// What the upstream said.
         detail: String,
     },

@@ -10,8 +10,27 @@ use base64::prelude::BASE64_STANDARD;
 use crate::item::{Item, Part, text_of};
 use crate::upstream;
 
+/// What an upstream calls the limit of tokens for one answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MaxTokens {
+    /// `max_tokens`.
+    Plain,
+    /// `max_completion_tokens`.
+    OfCompletion,
+}
+
+/// What servers differ in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Style {
+    pub(super) max_tokens: MaxTokens,
+    /// Whether it can be asked to tell the usage.
+    pub(super) stream_options: bool,
+    /// Whether it gets its thoughts back.
+    pub(super) thoughts: bool,
+}
+
 /// The body of a request.
-pub(super) fn request(model: &str, request: &upstream::Request, vision: bool) -> Request {
+pub(super) fn request(model: &str, request: &upstream::Request, vision: bool, style: Style) -> Request {
     let tools: Vec<Tool> = request
         .tools
         .iter()
@@ -31,38 +50,40 @@ pub(super) fn request(model: &str, request: &upstream::Request, vision: bool) ->
         upstream::ToolChoice::Required => Some(ToolChoice::Mode(ToolChoiceMode::Required)),
         upstream::ToolChoice::Named(name) => Some(ToolChoice::named(name.clone())),
     };
+    let limit = request.sampling.max_output_tokens;
     Request {
         model: model.to_owned(),
-        messages: messages(&request.instructions, &request.items, vision),
+        messages: messages(&request.instructions, &request.items, vision, style.thoughts),
         tool_choice: tool_choice.filter(|_| !tools.is_empty()),
         tools: (!tools.is_empty()).then_some(tools),
         parallel_tool_calls: None,
         stream: Some(true),
-        stream_options: Some(StreamOptions { include_usage: true }),
+        stream_options: style.stream_options.then_some(StreamOptions { include_usage: true }),
         temperature: request.sampling.temperature,
         top_p: request.sampling.top_p,
-        max_tokens: request.sampling.max_output_tokens,
-        max_completion_tokens: None,
+        max_tokens: limit.filter(|_| style.max_tokens == MaxTokens::Plain),
+        max_completion_tokens: limit.filter(|_| style.max_tokens == MaxTokens::OfCompletion),
         reasoning_effort: request.sampling.reasoning_effort.clone(),
     }
 }
 
-fn messages(instructions: &str, items: &[Item], vision: bool) -> Vec<Message> {
+fn messages(instructions: &str, items: &[Item], vision: bool, with_thoughts: bool) -> Vec<Message> {
     let mut messages = Vec::with_capacity(items.len() + 1);
     if !instructions.is_empty() {
         messages.push(Message::System { content: Content::Text(instructions.to_owned()) });
     }
     // A tool's message takes text only, and all answers must follow their calls without anything between: images come after the last.
     let mut images: Vec<ContentPart> = Vec::new();
+    let mut thoughts = None;
     for item in items {
         if !matches!(item, Item::Output(_)) {
             flush_images(&mut messages, &mut images);
         }
         match item {
             Item::User(parts) => messages.push(Message::User { content: content(parts, vision) }),
-            Item::Assistant(text) => messages.push(assistant(Some(Content::Text(text.clone())))),
-            Item::Reasoning(_) => {}
-            Item::Call(call) => add_call(&mut messages, call),
+            Item::Assistant(text) => messages.push(assistant(Some(Content::Text(text.clone())), thoughts.take())),
+            Item::Reasoning(text) => thoughts = with_thoughts.then(|| text.clone()),
+            Item::Call(call) => add_call(&mut messages, call, &mut thoughts),
             Item::Output(output) => {
                 let content = Content::Text(text_of(&output.parts));
                 messages.push(Message::Tool { content, tool_call_id: output.call_id.clone() });
@@ -76,14 +97,14 @@ fn messages(instructions: &str, items: &[Item], vision: bool) -> Vec<Message> {
     messages
 }
 
-fn assistant(content: Option<Content>) -> Message {
-    Message::Assistant { content, tool_calls: None, refusal: None, reasoning_content: None }
+fn assistant(content: Option<Content>, reasoning_content: Option<String>) -> Message {
+    Message::Assistant { content, tool_calls: None, refusal: None, reasoning_content }
 }
 
 /// Calls belong to the assistant's message before them.
-fn add_call(messages: &mut Vec<Message>, call: &crate::item::Call) {
+fn add_call(messages: &mut Vec<Message>, call: &crate::item::Call, thoughts: &mut Option<String>) {
     if !matches!(messages.last(), Some(Message::Assistant { .. })) {
-        messages.push(assistant(None));
+        messages.push(assistant(None, thoughts.take()));
     }
     if let Some(Message::Assistant { tool_calls, .. }) = messages.last_mut() {
         tool_calls.get_or_insert_default().push(Call {
@@ -103,8 +124,16 @@ fn flush_images(messages: &mut Vec<Message>, images: &mut Vec<ContentPart>) {
 }
 
 fn content(parts: &[Part], vision: bool) -> Content {
-    if !vision || parts.iter().all(|part| matches!(part, Part::Text(_))) {
+    if parts.iter().all(|part| matches!(part, Part::Text(_))) {
         return Content::Text(text_of(parts));
+    }
+    if !vision {
+        // Better an honest gap than a question about something that is not there.
+        let seen = parts.iter().map(|part| match part {
+            Part::Text(text) => text.as_str(),
+            Part::Image { .. } | Part::ImageUrl(_) => "[an image, which this model cannot see]",
+        });
+        return Content::Text(seen.collect::<Vec<_>>().join("\n"));
     }
     let part = |part: &Part| match part {
         Part::Text(text) => Some(ContentPart::text(text.clone())),
@@ -138,7 +167,7 @@ mod tests {
         let items =
             [Item::user("q"), Item::Assistant("let me see".into()), call("a"), call("b"), output("a"), output("b")];
         let json = |vision| {
-            let roles: Vec<String> = messages("be brief", &items, vision)
+            let roles: Vec<String> = messages("be brief", &items, vision, false)
                 .iter()
                 .map(|message| serde_json::to_value(message).unwrap()["role"].as_str().unwrap().to_owned())
                 .collect();
@@ -146,5 +175,32 @@ mod tests {
         };
         assert_eq!(json(true), "system user assistant tool tool user");
         assert_eq!(json(false), "system user assistant tool tool");
+    }
+
+    #[test]
+    fn thoughts_go_back_with_the_message_they_led_to() {
+        let call = crate::item::Call { id: "a".into(), name: "python".into(), arguments: "{}".into() };
+        let items = [
+            Item::user("q"),
+            Item::Reasoning("first".into()),
+            Item::Call(call),
+            Item::output("a", "1"),
+            Item::Reasoning("second".into()),
+            Item::Assistant("one".into()),
+        ];
+        let thoughts = |with| {
+            let messages = serde_json::to_value(messages("", &items, false, with)).unwrap();
+            [1, 3].map(|at| messages[at].get("reasoning_content").map(|text| text.as_str().unwrap().to_owned()))
+        };
+        assert_eq!(thoughts(true), [Some("first".to_owned()), Some("second".to_owned())]);
+        assert_eq!(thoughts(false), [None, None]);
+    }
+
+    #[test]
+    fn a_model_that_does_not_see_is_told_what_it_misses() {
+        let parts = [Part::Text("What is this?".into()), Part::ImageUrl("https://host/x.png".into())];
+        let text = content(&parts, false).text();
+        assert_eq!(text, "What is this?\n[an image, which this model cannot see]");
+        assert!(matches!(content(&parts, true), Content::Parts(parts) if parts.len() == 2));
     }
 }

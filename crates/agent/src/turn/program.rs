@@ -1,0 +1,106 @@
+//! One program of a turn: asked for, run, watched, and told to the model.
+
+use std::sync::Arc;
+
+use aludel_session::{Event as ExecutionEvent, Execution};
+
+use super::State;
+use crate::approval::{Approval, ApprovalRequest, Approver};
+use crate::event::{Budget, Ending, Event};
+use crate::interpreter::CodeInterpreter;
+use crate::item::Part;
+use crate::observation::Observer;
+
+impl State {
+    /// Asks for approval, runs the program and makes the observation.
+    pub(super) async fn run(
+        &mut self,
+        interpreter: &CodeInterpreter,
+        call_id: &str,
+        code: String,
+    ) -> Result<Vec<Part>, Ending> {
+        self.sink.send(Event::CodeFinished { call_id: call_id.to_owned(), code: code.clone() }).await;
+        if self.tool_calls >= self.parts.budgets.tool_calls {
+            return Err(Ending::Budget(Budget::ToolCalls(self.parts.budgets.tool_calls)));
+        }
+        if let Some(reason) = self.denied(interpreter, call_id, &code).await? {
+            return Ok(vec![Part::Text(format!("The user did not allow this program to run: {reason}"))]);
+        }
+        self.tool_calls += 1;
+        let execution = tokio::select! {
+            biased;
+            // The session may be busy with a program of somebody else's.
+            ending = self.stopped() => return Err(ending),
+            execution = interpreter.session().execute(&code) => execution,
+        };
+        let execution = execution.map_err(|error| Ending::Sandbox(error.to_string()))?;
+        let (observer, stopped) = self.watch(call_id, execution).await;
+        let failed = observer.failed();
+        let repeated = failed && self.last_failure.as_ref() == Some(&code);
+        self.last_failure = failed.then_some(code);
+        let parts = observer.into_parts(repeated, self.parts.upstream.capabilities().vision);
+        match stopped {
+            None => Ok(parts),
+            Some(ending) => {
+                self.observe(call_id, parts).await;
+                Err(ending)
+            }
+        }
+    }
+
+    /// Passes on what the program tells, and interrupts it when the turn is to end.
+    async fn watch(&self, call_id: &str, mut execution: Execution) -> (Observer, Option<Ending>) {
+        let mut observer = Observer::default();
+        let mut stopped = None;
+        loop {
+            let event = tokio::select! {
+                biased;
+                // First, because a program that never pauses always has something to tell.
+                ending = self.stopped(), if stopped.is_none() => {
+                    execution.interrupter().interrupt();
+                    stopped = Some(ending);
+                    continue;
+                }
+                event = execution.next() => event,
+            };
+            let Some(event) = event else { return (observer, stopped) };
+            observer.see(&event);
+            let last = matches!(event, ExecutionEvent::Finished(_));
+            self.sink.send(Event::Execution { call_id: call_id.to_owned(), event }).await;
+            if last {
+                return (observer, stopped);
+            }
+        }
+    }
+
+    /// Why the program may not run, if so.
+    async fn denied(
+        &mut self,
+        interpreter: &CodeInterpreter,
+        call_id: &str,
+        code: &str,
+    ) -> Result<Option<String>, Ending> {
+        let ask = match interpreter.approver() {
+            Approver::Callback(ask) if self.ask => Arc::clone(ask),
+            _ => return Ok(None),
+        };
+        self.sink.send(Event::ApprovalRequested { call_id: call_id.to_owned() }).await;
+        // Whoever is asked has seen the whole program.
+        self.sink.drained().await;
+        let answer = tokio::select! {
+            biased;
+            ending = self.stopped() => return Err(ending),
+            answer = ask(ApprovalRequest { call_id: call_id.to_owned(), code: code.to_owned() }) => answer,
+        };
+        let denied = match answer {
+            Approval::Allow => None,
+            Approval::AllowAll => {
+                self.ask = false;
+                None
+            }
+            Approval::Deny { reason } => Some(reason),
+        };
+        self.sink.send(Event::ApprovalDecided { call_id: call_id.to_owned(), denied: denied.clone() }).await;
+        Ok(denied)
+    }
+}

@@ -1,0 +1,234 @@
+//! What the model says in one round, piece by piece: deltas in, events out.
+
+use std::collections::HashSet;
+
+use crate::event::Event;
+use crate::fenced::{Piece, Scanner};
+use crate::item::Call;
+use crate::partial_json::StringField;
+use crate::random;
+use crate::upstream::{Delta, FinishReason, Usage};
+
+/// A rough count of tokens, for upstreams that tell none.
+const BYTES_PER_TOKEN: usize = 4;
+/// More bytes than a token has on average in any language.
+const MOST_BYTES_PER_TOKEN: usize = 8;
+
+/// An answer of the model as it comes.
+pub(super) struct Reply {
+    pub(super) text: String,
+    pub(super) reasoning: String,
+    pub(super) calls: Vec<PendingCall>,
+    pub(super) refused: bool,
+    pub(super) usage: Option<Usage>,
+    pub(super) finish: Option<FinishReason>,
+    /// The name of the tool whose programs are shown while they are written.
+    ours: Option<String>,
+    /// Ids of calls that cannot be used again: answers are found by them.
+    taken: HashSet<String>,
+    /// For models that cannot call: finds the program in the text.
+    scanner: Option<Scanner>,
+}
+
+/// A call whose arguments are coming.
+pub(super) struct PendingCall {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) arguments: String,
+    /// The live view of the program, for our own tool.
+    code: Option<StringField>,
+}
+
+impl Reply {
+    /// Listens to a model that calls functions, ours by this name.
+    pub(super) fn of_calls(ours: Option<String>, taken: HashSet<String>) -> Self {
+        Self {
+            text: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            refused: false,
+            usage: None,
+            finish: None,
+            ours,
+            taken,
+            scanner: None,
+        }
+    }
+
+    /// Listens to a model that cannot: a fenced program in its text is a call of the tool of this name.
+    pub(super) fn of_text(ours: Option<String>, taken: HashSet<String>) -> Self {
+        let scanner = ours.is_some().then(Scanner::default);
+        Self { scanner, ..Self::of_calls(ours, taken) }
+    }
+
+    /// Whether nothing was said.
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
+    }
+
+    /// Whether the program in the text is complete. What the model goes on to write would be its invention of the output.
+    pub(super) fn is_complete(&self) -> bool {
+        self.scanner.as_ref().is_some_and(Scanner::is_closed)
+    }
+
+    /// About as many tokens as were written.
+    pub(super) fn tokens(&self) -> u64 {
+        tokens(self.bytes())
+    }
+
+    /// At least as many tokens as were written.
+    pub(super) fn least_tokens(&self) -> u64 {
+        (self.bytes() / MOST_BYTES_PER_TOKEN) as u64
+    }
+
+    fn bytes(&self) -> usize {
+        let calls: usize = self.calls.iter().map(|call| call.arguments.len()).sum();
+        self.text.len() + self.reasoning.len() + calls
+    }
+
+    /// Takes the next piece and tells what it means.
+    pub(super) fn hear(&mut self, delta: Delta) -> Vec<Event> {
+        match delta {
+            Delta::Retrying { wait, reason } => vec![Event::Retrying { wait, reason }],
+            Delta::Text(text) => match &mut self.scanner {
+                Some(scanner) => {
+                    let pieces = scanner.push(&text);
+                    self.pieces(pieces)
+                }
+                None => self.say(text),
+            },
+            Delta::Refusal(text) => {
+                self.refused = true;
+                self.say(text)
+            }
+            Delta::Reasoning(text) => {
+                self.reasoning.push_str(&text);
+                vec![Event::Reasoning(text)]
+            }
+            Delta::CallStarted { id, name, .. } => self.start(id, name),
+            Delta::CallArguments { index, fragment } => self.argue(index, &fragment),
+            Delta::Usage(usage) => {
+                self.usage = Some(usage);
+                Vec::new()
+            }
+            Delta::Finished(finish) => {
+                self.finish = Some(finish);
+                Vec::new()
+            }
+        }
+    }
+
+    /// The end of what the model said: what was held back is told.
+    pub(super) fn end(&mut self) -> Vec<Event> {
+        let whole = self.finish != Some(FinishReason::Length);
+        let Some(scanner) = &mut self.scanner else { return Vec::new() };
+        let pieces = scanner.finish();
+        let program = scanner.program().filter(|_| whole || scanner.is_closed());
+        let events = self.pieces(pieces);
+        if let (Some(call), Some(program)) = (self.calls.last_mut(), program) {
+            call.arguments = serde_json::json!({ "code": program }).to_string();
+        }
+        events
+    }
+
+    fn say(&mut self, text: String) -> Vec<Event> {
+        self.text.push_str(&text);
+        vec![Event::Text(text)]
+    }
+
+    fn start(&mut self, id: String, name: String) -> Vec<Event> {
+        // Some upstreams give none, and some the same one in every round.
+        let usable = !id.is_empty() && self.taken.insert(id.clone());
+        let id = if usable { id } else { format!("call_{}", random::word()) };
+        let is_ours = self.ours.as_ref() == Some(&name);
+        let events = if is_ours { vec![Event::CodeStarted { call_id: id.clone() }] } else { Vec::new() };
+        let code = is_ours.then(|| StringField::new("code"));
+        self.calls.push(PendingCall { id, name, arguments: String::new(), code });
+        events
+    }
+
+    fn argue(&mut self, index: usize, fragment: &str) -> Vec<Event> {
+        let Some(call) = self.calls.get_mut(index) else { return Vec::new() };
+        call.arguments.push_str(fragment);
+        let text = call.code.as_mut().map(|code| code.push(fragment)).unwrap_or_default();
+        if text.is_empty() { Vec::new() } else { vec![Event::CodeDelta { call_id: call.id.clone(), text }] }
+    }
+
+    fn pieces(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
+        let mut events = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => events.extend(self.say(text)),
+                Piece::CodeStarted => {
+                    let name = self.ours.clone().unwrap_or_default();
+                    events.extend(self.start(String::new(), name));
+                }
+                Piece::Code(text) => {
+                    let Some(call) = self.calls.last_mut() else { continue };
+                    // Counted here; the arguments are made of the whole program at the end.
+                    call.arguments.push_str(&text);
+                    events.push(Event::CodeDelta { call_id: call.id.clone(), text });
+                }
+            }
+        }
+        events
+    }
+}
+
+impl PendingCall {
+    /// The call as a part of the conversation. What is not JSON is wrapped, so that the upstream can read its own history.
+    pub(super) fn item(&self) -> Call {
+        let arguments = match serde_json::from_str::<serde::de::IgnoredAny>(&self.arguments) {
+            Ok(_) => self.arguments.clone(),
+            Err(_) => serde_json::json!({ "malformed": self.arguments }).to_string(),
+        };
+        Call { id: self.id.clone(), name: self.name.clone(), arguments }
+    }
+}
+
+/// About as many tokens as text of this length has.
+pub(super) fn tokens(bytes: usize) -> u64 {
+    bytes.div_ceil(BYTES_PER_TOKEN) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(id: &str) -> Delta {
+        Delta::CallStarted { index: 0, id: id.into(), name: "python".into() }
+    }
+
+    #[test]
+    fn ids_are_unique_whatever_the_upstream_gives() {
+        let mut reply = Reply::of_calls(None, HashSet::from(["used".to_owned()]));
+        for id in ["", "", "used", "new", "new"] {
+            reply.hear(started(id));
+        }
+        let ids: HashSet<_> = reply.calls.iter().map(|call| call.id.as_str()).collect();
+        assert_eq!(ids.len(), 5);
+        assert!(ids.contains("new") && !ids.contains("used") && !ids.contains(""), "{ids:?}");
+    }
+
+    #[test]
+    fn arguments_of_no_call_are_dropped() {
+        let mut reply = Reply::of_calls(None, HashSet::new());
+        assert_eq!(reply.hear(Delta::CallArguments { index: 3, fragment: "{}".into() }), []);
+    }
+
+    #[test]
+    fn a_fenced_program_is_a_call_unless_it_was_cut_off() {
+        for (text, finish, expected) in [
+            ("Look:\n```python\nprint(1)\n```\nOutput: 2", FinishReason::Stop, Some(r#"{"code":"print(1)\n"}"#)),
+            ("```python\nprint(1)", FinishReason::Stop, Some(r#"{"code":"print(1)"}"#)),
+            ("```python\nprint(1", FinishReason::Length, Some("print(1")),
+            ("no code", FinishReason::Stop, None),
+        ] {
+            let mut reply = Reply::of_text(Some("python".into()), HashSet::new());
+            reply.hear(Delta::Text(text.into()));
+            reply.hear(Delta::Finished(finish));
+            reply.end();
+            assert_eq!(reply.calls.first().map(|call| call.arguments.as_str()), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Where the requests go.
+
+use reqwest::Url;
+
+/// The path of the one method that we call.
+const METHOD: &str = "/chat/completions";
+
+/// The address of Chat Completions below a base.
+#[derive(Debug, Clone)]
+pub(super) struct Endpoint {
+    url: Url,
+    shown: String,
+}
+
+impl Endpoint {
+    /// Takes the base as people write it: with or without a slash at its end, or with the method already there.
+    pub(super) fn parse(base: &str) -> Result<Self, String> {
+        let base = base.trim();
+        let mut url = Url::parse(base).map_err(|error| {
+            // What cannot be read may hold a password.
+            let shown = if base.contains('@') { "" } else { base };
+            format!("the url {shown:?}: {error}; it looks like https://host/v1")
+        })?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("the url holds a user name or a password, which would end up in messages: give the key \
+                        as `key`"
+                .to_owned());
+        }
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!("the url {base:?} must begin with http:// or https://"));
+        }
+        let path = url.path().trim_end_matches('/');
+        let path = format!("{}{METHOD}", path.strip_suffix(METHOD).unwrap_or(path));
+        url.set_path(&path);
+        url.set_fragment(None);
+        let mut shown = url.clone();
+        shown.set_query(None);
+        Ok(Self { url, shown: shown.into() })
+    }
+
+    pub(super) fn url(&self) -> Url {
+        self.url.clone()
+    }
+
+    /// The address for a message; its query may hold what is nobody's business.
+    pub(super) fn shown(&self) -> String {
+        self.shown.clone()
+    }
+
+    pub(super) fn is_loopback(&self) -> bool {
+        let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
+    /// Whether OpenAI's own models answer there.
+    pub(super) fn is_openai(&self) -> bool {
+        let host = self.url.host_str().unwrap_or_default();
+        host == "api.openai.com" || host.ends_with(".openai.azure.com")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_is_taken_as_people_write_it() {
+        for (base, url) in [
+            ("https://host/v1", "https://host/v1/chat/completions"),
+            (" https://host/v1/ ", "https://host/v1/chat/completions"),
+            ("https://host", "https://host/chat/completions"),
+            ("https://host/v1/chat/completions", "https://host/v1/chat/completions"),
+            ("https://host/v1/chat/completions/", "https://host/v1/chat/completions"),
+            ("https://host/x?api-version=1#y", "https://host/x/chat/completions?api-version=1"),
+        ] {
+            assert_eq!(Endpoint::parse(base).unwrap().url().as_str(), url, "{base}");
+        }
+        assert_eq!(Endpoint::parse("https://host/x?key=1").unwrap().shown(), "https://host/x/chat/completions");
+    }
+
+    #[test]
+    fn loopback_is_known_in_every_spelling() {
+        for (base, expected) in [
+            ("http://localhost:11434/v1", true),
+            ("http://127.0.0.1/v1", true),
+            ("http://[::1]:80/v1", true),
+            ("http://192.168.0.1/v1", false),
+            ("https://localhost.example/v1", false),
+        ] {
+            assert_eq!(Endpoint::parse(base).unwrap().is_loopback(), expected, "{base}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What went wrong, from what the other side or the system said.
+
+use std::time::Duration;
+
+use aludel_wire::chat::{ErrorBody, ErrorEnvelope};
+use reqwest::StatusCode;
+use reqwest::header::RETRY_AFTER;
+
+use super::{Chat, sse};
+use crate::excerpt;
+use crate::upstream::{Unreachable, UpstreamError};
+
+/// Bytes of an error's body that are read.
+const MAX_ERROR: usize = 64 << 10;
+/// Characters of what the other side said that a message repeats.
+const MAX_DETAIL: usize = 300;
+
+impl Chat {
+    /// The error that an answer without success is.
+    pub(super) async fn status_error(&self, response: reqwest::Response) -> UpstreamError {
+        let status = response.status();
+        let retry_after = response
+            .headers()
+            .get(RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.trim().parse::<f64>().ok())
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let body = self.read(response, MAX_ERROR).await.unwrap_or_default();
+        let body = String::from_utf8_lossy(&body);
+        let said = match serde_json::from_str::<ErrorEnvelope>(&body) {
+            Ok(envelope) if !envelope.error.message.is_empty() => envelope.error.message,
+            _ => body.into_owned(),
+        };
+        let (endpoint, detail) = (self.endpoint.shown(), self.detail(&said));
+        match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                let key = match &self.options.key {
+                    None => "the model's `key` setting: no key was sent".to_owned(),
+                    Some(key) => format!("the key in {}", key.origin().unwrap_or("the model's `key` setting")),
+                };
+                UpstreamError::Unauthorized { endpoint, status: status.as_u16(), key, detail }
+            }
+            StatusCode::NOT_FOUND => UpstreamError::NotFound { endpoint, model: self.options.model.clone(), detail },
+            StatusCode::TOO_MANY_REQUESTS => UpstreamError::RateLimited { endpoint, retry_after, detail },
+            status if status.is_server_error() => {
+                UpstreamError::Server { endpoint, status: status.as_u16(), retry_after, detail }
+            }
+            status => UpstreamError::Rejected { endpoint, status: status.as_u16(), detail },
+        }
+    }
+
+    /// The error of a request that got no answer.
+    pub(super) fn unreachable(&self, error: &reqwest::Error) -> UpstreamError {
+        let detail = chain(error);
+        let lower = detail.to_lowercase();
+        let cause = if lower.contains("dns") || lower.contains("lookup") {
+            Unreachable::Dns
+        } else if lower.contains("refused") {
+            Unreachable::Refused
+        } else if ["certificate", "tls", "handshake", "corrupt message"].iter().any(|word| lower.contains(word)) {
+            Unreachable::Tls
+        } else if error.is_timeout() {
+            Unreachable::Timeout
+        } else if error.is_connect() {
+            Unreachable::Route
+        } else {
+            // The connection was there, and ended before the answer began.
+            return self.dropped(&detail);
+        };
+        UpstreamError::Unreachable { endpoint: self.endpoint.shown(), cause, detail: self.detail(&detail) }
+    }
+
+    pub(super) fn malformed(&self, why: sse::Malformed, beginning: &[u8]) -> UpstreamError {
+        match why {
+            sse::Malformed::NotEvents => {
+                self.not_understood("it is no stream of events".into(), &String::from_utf8_lossy(beginning))
+            }
+            sse::Malformed::TooLong => self.too_large(("one event", sse::Malformed::LIMIT)),
+        }
+    }
+
+    pub(super) fn dropped(&self, detail: &str) -> UpstreamError {
+        UpstreamError::Dropped { endpoint: self.endpoint.shown(), detail: self.detail(detail) }
+    }
+
+    /// An error in the place of an answer; one without a message is shown as it was sent.
+    pub(super) fn reported(&self, error: &ErrorBody, sent: &str) -> UpstreamError {
+        let said = if error.message.is_empty() { sent } else { &error.message };
+        UpstreamError::Reported { endpoint: self.endpoint.shown(), detail: self.detail(said) }
+    }
+
+    /// The upstream's word that it failed, without any reason.
+    pub(super) fn gave_up(&self) -> UpstreamError {
+        let detail = "it stopped with the finish_reason `error`".to_owned();
+        UpstreamError::Reported { endpoint: self.endpoint.shown(), detail }
+    }
+
+    pub(super) fn not_understood(&self, detail: String, sent: &str) -> UpstreamError {
+        UpstreamError::NotUnderstood { endpoint: self.endpoint.shown(), detail, excerpt: self.detail(sent) }
+    }
+
+    pub(super) fn too_large(&self, (what, limit): (&'static str, u64)) -> UpstreamError {
+        UpstreamError::TooLarge { endpoint: self.endpoint.shown(), what, limit }
+    }
+
+    pub(super) fn idle(&self) -> UpstreamError {
+        UpstreamError::Idle { endpoint: self.endpoint.shown(), after: self.options.idle_timeout }
+    }
+
+    /// A short form of what came from outside, without our key.
+    fn detail(&self, text: &str) -> String {
+        let text = match &self.options.key {
+            Some(key) => key.redact(text),
+            None => text.to_owned(),
+        };
+        excerpt::line(&text, MAX_DETAIL)
+    }
+}
+
+/// The causes of an error on one line. The client's own words are left out: they repeat the URL, whose words are not the cause.
+pub(super) fn chain(error: &reqwest::Error) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !texts.last().is_some_and(|last| last.contains(&text)) {
+            texts.push(text);
+        }
+        source = cause.source();
+    }
+    if texts.is_empty() { "no reason was given".to_owned() } else { texts.join(": ") }
+}

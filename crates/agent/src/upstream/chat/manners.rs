@@ -1,0 +1,81 @@
+//! What servers of the one protocol differ in, learnt from what they send and refuse.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::endpoint::Endpoint;
+use super::render::{MaxTokens, Style};
+use crate::upstream::UpstreamError;
+
+/// How one server wants to be asked. Clones share what they learn.
+#[derive(Debug, Clone)]
+pub(super) struct Manners(Arc<Mutex<Known>>);
+
+#[derive(Debug)]
+struct Known {
+    max_tokens: MaxTokens,
+    stream_options: bool,
+    /// Whether it wants its `reasoning_content` back; `None` while it has shown none.
+    thoughts: Option<bool>,
+}
+
+impl Manners {
+    /// What can be known of a server that was never asked.
+    pub(super) fn of(endpoint: &Endpoint) -> Self {
+        // OpenAI's own models refuse the name that all others know.
+        let max_tokens = if endpoint.is_openai() { MaxTokens::OfCompletion } else { MaxTokens::Plain };
+        Self(Arc::new(Mutex::new(Known { max_tokens, stream_options: true, thoughts: None })))
+    }
+
+    /// How to ask now.
+    pub(super) fn style(&self) -> Style {
+        let known = self.lock();
+        Style {
+            max_tokens: known.max_tokens,
+            stream_options: known.stream_options,
+            thoughts: known.thoughts.unwrap_or(false),
+        }
+    }
+
+    /// It thinks under this name. Some then insist on getting the thoughts back, and all others may have them.
+    pub(super) fn saw_thoughts(&self) {
+        self.lock().thoughts.get_or_insert(true);
+    }
+
+    /// Learns from a refusal of a request in this style. Whether there is something to do differently.
+    pub(super) fn learn(&self, style: Style, error: &UpstreamError) -> bool {
+        let UpstreamError::Rejected { status: 400 | 422, detail, .. } = error else { return false };
+        let mut known = self.lock();
+        if style.stream_options && detail.contains("stream_options") {
+            // It knows the protocol as it was before; the usage is then estimated.
+            known.stream_options = false;
+            true
+        } else if detail.contains("reasoning_content") {
+            // Either it misses its thoughts, or it does not know the field.
+            known.thoughts = Some(!style.thoughts);
+            true
+        } else {
+            false
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        // Nothing can panic while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_openai_wants_the_limit_under_its_own_name() {
+        for (url, expected) in [
+            ("https://api.openai.com/v1", MaxTokens::OfCompletion),
+            ("https://mine.openai.azure.com/openai/v1", MaxTokens::OfCompletion),
+            ("http://localhost:8000/v1", MaxTokens::Plain),
+        ] {
+            assert_eq!(Manners::of(&Endpoint::parse(url).unwrap()).style().max_tokens, expected, "{url}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Turns that end early, and turns of several tools: nothing is lost, nothing goes on, and the conversation can be continued.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+use std::time::{Duration, Instant};
+
+use aludel_agent::upstream::chat::{Chat, ChatOptions};
+use aludel_agent::upstream::{Capabilities, FunctionTool};
+use aludel_agent::{
+    Agent, AgentBuilder, Approval, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Turn, text_of,
+};
+use aludel_session::Event as ExecutionEvent;
+use aludel_testkit::{Bench, End, Scripted, ScriptedUpstream};
+use futures_util::StreamExt;
+use serde_json::json;
+
+fn builder(upstream: &ScriptedUpstream, function_calling: bool) -> AgentBuilder {
+    let options = ChatOptions {
+        url: upstream.url(),
+        model: "scripted".into(),
+        key: None,
+        capabilities: Capabilities { function_calling, vision: false },
+        idle_timeout: Duration::from_secs(20),
+    };
+    Agent::builder(Chat::new(options).unwrap())
+}
+
+fn agent(upstream: &ScriptedUpstream, bench: &Bench) -> AgentBuilder {
+    builder(upstream, true).code_interpreter(CodeInterpreter::new(bench.session.clone()))
+}
+
+fn tool(name: &str) -> FunctionTool {
+    FunctionTool { name: name.into(), description: "A tool.".into(), parameters: json!({ "type": "object" }) }
+}
+
+fn observations(turn: &Turn) -> Vec<String> {
+    turn.items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Output(output) => Some(text_of(&output.parts)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The calls that nobody answered.
+fn open_calls(turn: &Turn) -> Vec<&str> {
+    let answered =
+        |id: &str| turn.items.iter().any(|item| matches!(item, Item::Output(output) if output.call_id == id));
+    turn.items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Call(call) if !answered(&call.id) => Some(call.name.as_str()),
+            _ => None,
+        })
+        .collect()
+}
+
+async fn follow(agent: &Agent, question: &str) -> (Vec<Event>, Turn) {
+    let mut stream = agent.run_streamed(question);
+    let mut events = Vec::new();
+    while let Some(event) = stream.next().await {
+        events.push(event);
+    }
+    (events, stream.turn().unwrap())
+}
+
+/// Runs a program in the session, and returns what it prints first.
+async fn prints(bench: &Bench, code: &str) -> Option<ExecutionEvent> {
+    bench.session.execute(code).await.unwrap().next().await
+}
+
+#[tokio::test]
+async fn a_budget_of_calls_leaves_no_call_open_not_even_the_callers() {
+    let bench = Bench::start().await;
+    let calls = vec![
+        ("python", r#"{"code": "print(1)"}"#.to_owned()),
+        ("weather", "{}".to_owned()),
+        ("python", r#"{"code": "print(2)"}"#.to_owned()),
+    ];
+    let upstream = ScriptedUpstream::start(vec![Scripted::Calls(calls)]).await;
+    let budgets = Budgets { tool_calls: 1, ..Budgets::default() };
+    let turn = agent(&upstream, &bench).client_tool(tool("weather")).budgets(budgets).build().run("Go").await;
+    assert_eq!(turn.ending, Ending::Budget(Budget::ToolCalls(1)));
+    assert_eq!(open_calls(&turn), [""; 0]);
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_tool_of_the_caller_may_have_our_name() {
+    let bench = Bench::start().await;
+    let upstream = ScriptedUpstream::start(vec![Scripted::Calls(vec![("python", "{}".into())])]).await;
+    let (events, turn) = follow(&agent(&upstream, &bench).client_tool(tool("python")).build(), "Go").await;
+    assert!(matches!(&turn.ending, Ending::ClientTools(calls) if calls.len() == 1), "{:?}", turn.ending);
+    assert!(!events.iter().any(|event| matches!(event, Event::CodeStarted { .. })), "it is not our tool");
+    let names: Vec<_> = upstream.requests()[0]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["function"]["name"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(names.len() == 2 && names[0] != names[1], "{names:?}");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_model_that_calls_what_does_not_exist_is_told_of_every_tool() {
+    let bench = Bench::start().await;
+    let upstream =
+        ScriptedUpstream::start(vec![Scripted::Calls(vec![("browser", "{}".into())]), Scripted::Text("ok")]).await;
+    let turn = agent(&upstream, &bench).client_tool(tool("weather")).build().run("Go").await;
+    assert!(observations(&turn)[0].contains("python, weather"), "{:?}", observations(&turn));
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn cancelling_does_not_wait_for_another_program_of_the_session() {
+    let bench = Bench::start().await;
+    let other = bench.session.execute("import time; time.sleep(20)").await.unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("print(1)")]).await;
+    let mut stream = agent(&upstream, &bench).build().run_streamed("Go");
+    let canceller = stream.canceller();
+    let mut cancelled_at = None;
+    while let Some(event) = stream.next().await {
+        if matches!(event, Event::CodeFinished { .. }) {
+            let canceller = canceller.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                canceller.cancel();
+            });
+            cancelled_at = Some(Instant::now());
+        }
+    }
+    assert_eq!(stream.turn().unwrap().ending, Ending::Cancelled);
+    assert!(cancelled_at.unwrap().elapsed() < Duration::from_secs(3));
+    drop(other);
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_that_never_pauses_can_be_cancelled() {
+    let bench = Bench::start().await;
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("while True: print('x' * 100)")]).await;
+    let mut stream = agent(&upstream, &bench).build().run_streamed("Go");
+    let canceller = stream.canceller();
+    let mut cancelled_at = None;
+    while let Some(event) = stream.next().await {
+        if cancelled_at.is_none() && matches!(event, Event::Execution { .. }) {
+            canceller.cancel();
+            cancelled_at = Some(Instant::now());
+        }
+    }
+    let turn = stream.turn().unwrap();
+    assert_eq!((&turn.ending, open_calls(&turn).len()), (&Ending::Cancelled, 0));
+    assert!(cancelled_at.unwrap().elapsed() < Duration::from_secs(10));
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn dropping_the_stream_ends_the_program_and_frees_the_session() {
+    let bench = Bench::start().await;
+    let upstream =
+        ScriptedUpstream::start(vec![Scripted::Python("print('on', flush=True)\nimport time\ntime.sleep(60)")]).await;
+    let mut stream = agent(&upstream, &bench).build().run_streamed("Go");
+    while let Some(event) = stream.next().await {
+        if matches!(event, Event::Execution { event: ExecutionEvent::Stdout(_), .. }) {
+            break;
+        }
+    }
+    drop(stream);
+    let started = Instant::now();
+    assert_eq!(prints(&bench, "print('next')").await, Some(ExecutionEvent::Stdout("next\n".into())));
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn time_is_up_also_while_the_model_is_silent_and_while_a_person_thinks() {
+    let bench = Bench::start().await;
+    let budgets = Budgets { time: Duration::from_millis(500), ..Budgets::default() };
+    let expected = Ending::Budget(Budget::Time(budgets.time));
+    let silent = ScriptedUpstream::start(vec![Scripted::Hang]).await;
+    assert_eq!(agent(&silent, &bench).budgets(budgets.clone()).build().run("Go").await.ending, expected);
+    let asks = ScriptedUpstream::start(vec![Scripted::Python("print(1)")]).await;
+    let interpreter = CodeInterpreter::new(bench.session.clone()).approve(|_| std::future::pending::<Approval>());
+    let turn = builder(&asks, true).code_interpreter(interpreter).budgets(budgets).build().run("Go").await;
+    assert_eq!((&turn.ending, open_calls(&turn).len()), (&expected, 0));
+    // A time that no clock can hold is none.
+    let upstream = ScriptedUpstream::start(vec![Scripted::Text("Hi.")]).await;
+    let budgets = Budgets { time: Duration::MAX, ..Budgets::default() };
+    assert_eq!(builder(&upstream, true).budgets(budgets).build().run("Go").await.answer, "Hi.");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn tokens_are_counted_while_a_model_does_not_stop() {
+    let word = json!({ "choices": [{ "index": 0, "delta": { "content": "word ".repeat(100) } }] }).to_string();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Events(vec![word; 100], End::Hold)]).await;
+    let budgets = Budgets { tokens: 1000, ..Budgets::default() };
+    let started = Instant::now();
+    let turn = builder(&upstream, true).budgets(budgets).build().run("Go").await;
+    assert_eq!(turn.ending, Ending::Budget(Budget::Tokens(1000)));
+    assert!(turn.answer.starts_with("word ") && started.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn a_question_that_was_never_read_costs_nothing() {
+    let upstream = ScriptedUpstream::start(vec![Scripted::Status(401, "", "no")]).await;
+    let (events, turn) = follow(&builder(&upstream, true).build(), "Hello, is anybody there?").await;
+    assert_eq!(turn.usage.total(), 0);
+    assert!(!events.iter().any(|event| matches!(event, Event::Usage(_))));
+}
+
+#[tokio::test]
+async fn what_a_model_invents_after_its_program_is_not_shown() {
+    let bench = Bench::start().await;
+    let upstream = ScriptedUpstream::start(vec![
+        Scripted::Text("Let me see.\n```python\nprint(6 * 7)\n```\nOutput: 41\nSo the answer is 41.\n"),
+        Scripted::Text("It is 42."),
+    ])
+    .await;
+    let agent = builder(&upstream, false).code_interpreter(CodeInterpreter::new(bench.session.clone())).build();
+    let (events, turn) = follow(&agent, "6 times 7?").await;
+    assert_eq!(turn.answer, "It is 42.");
+    let said: String = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(said, "Let me see.\nIt is 42.");
+    let written: String = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::CodeDelta { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(written, "print(6 * 7)\n");
+    assert!(!upstream.requests()[1].to_string().contains("41"), "the model does not read its own invention");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_model_without_functions_sees_text_only() {
+    let bench = Bench::start().await;
+    let upstream = ScriptedUpstream::start(vec![Scripted::Text("Still 1.")]).await;
+    let agent = builder(&upstream, false)
+        .code_interpreter(CodeInterpreter::new(bench.session.clone()))
+        .client_tool(tool("weather"))
+        .build();
+    // The conversation began with a model that can call.
+    let call = Call { id: "c1".into(), name: "python".into(), arguments: r#"{"code": "print(1)"}"#.into() };
+    let items = vec![
+        Item::user("One?"),
+        Item::Assistant("I compute.".into()),
+        Item::Call(call),
+        Item::output("c1", "[stdout]\n1"),
+        Item::Assistant("1.".into()),
+        Item::user("Sure?"),
+    ];
+    let turn = agent.resume(items.clone()).wait().await;
+    assert_eq!(turn.items[..items.len()], items, "the conversation itself stays as it was");
+    let request = &upstream.requests()[0];
+    assert!(request.get("tools").is_none(), "{request}");
+    let messages: Vec<_> = request["messages"].as_array().unwrap()[1..]
+        .iter()
+        .map(|message| (message["role"].as_str().unwrap(), message["content"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        messages,
+        [
+            ("user", "One?"),
+            ("assistant", "I compute.\n```python\nprint(1)\n```"),
+            ("user", "[stdout]\n1"),
+            ("assistant", "1."),
+            ("user", "Sure?"),
+        ]
+    );
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_that_the_token_limit_cut_off_is_called_so() {
+    let bench = Bench::start().await;
+    let call = json!({ "index": 0, "id": "c", "function": { "name": "python", "arguments": "{\"code\": \"print(" } });
+    let events = [json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [call] }, "finish_reason": "length" }] })];
+    let events = events.map(|event| event.to_string()).to_vec();
+    let upstream =
+        ScriptedUpstream::start(vec![Scripted::Events(events, End::Done), Scripted::Text("Shorter then.")]).await;
+    let turn = agent(&upstream, &bench).build().run("Go").await;
+    assert!(observations(&turn)[0].contains("limit of tokens"), "{:?}", observations(&turn));
+    bench.stop().await;
+}

@@ -1,0 +1,289 @@
+//! What a Chat Completions upstream makes of what real servers send. No sandbox is needed.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+use std::time::{Duration, Instant};
+
+use aludel_agent::upstream::chat::{Chat, ChatOptions};
+use aludel_agent::upstream::{
+    Capabilities, Delta, FinishReason, Request, Sampling, ToolChoice, Unreachable, Upstream, UpstreamError,
+};
+use aludel_agent::{Call, Item, Secret};
+use aludel_testkit::{End, Scripted, ScriptedUpstream};
+use futures_util::StreamExt;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+
+fn options(url: String) -> ChatOptions {
+    ChatOptions {
+        url,
+        model: "scripted".into(),
+        key: None,
+        capabilities: Capabilities { function_calling: true, vision: true },
+        idle_timeout: Duration::from_secs(20),
+    }
+}
+
+async fn ask(url: String) -> (Vec<Delta>, Option<UpstreamError>) {
+    ask_of(&Chat::new(options(url)).unwrap(), vec![Item::user("Hello?")]).await
+}
+
+/// Asks once and returns what came, up to the first error.
+async fn ask_of(chat: &Chat, items: Vec<Item>) -> (Vec<Delta>, Option<UpstreamError>) {
+    let request = Request {
+        instructions: String::new(),
+        items,
+        tools: Vec::new(),
+        tool_choice: ToolChoice::Auto,
+        sampling: Sampling::default(),
+    };
+    let mut stream = chat.call(request);
+    let mut deltas = Vec::new();
+    while let Some(delta) = stream.next().await {
+        match delta {
+            Ok(delta) => deltas.push(delta),
+            Err(error) => return (deltas, Some(error)),
+        }
+    }
+    (deltas, None)
+}
+
+async fn ask_scripted(script: Vec<Scripted>) -> (Vec<Delta>, Option<UpstreamError>) {
+    ask(ScriptedUpstream::start(script).await.url()).await
+}
+
+fn delta(delta: &serde_json::Value) -> String {
+    json!({ "choices": [{ "index": 0, "delta": delta, "finish_reason": null }] }).to_string()
+}
+
+fn finish(reason: &str) -> String {
+    json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": reason }] }).to_string()
+}
+
+/// The calls in the deltas: id, name and arguments of each.
+fn calls(deltas: &[Delta]) -> Vec<(String, String, String)> {
+    let mut calls = Vec::new();
+    for delta in deltas {
+        match delta {
+            Delta::CallStarted { index, id, name } => {
+                assert_eq!(*index, calls.len());
+                calls.push((id.clone(), name.clone(), String::new()));
+            }
+            Delta::CallArguments { index, fragment } => calls[*index].2.push_str(fragment),
+            _ => {}
+        }
+    }
+    calls
+}
+
+#[tokio::test]
+async fn calls_are_told_apart_however_they_are_numbered() {
+    let call = |call: serde_json::Value| delta(&json!({ "tool_calls": [call] }));
+    let whole = |index: Option<u32>, id: Option<&str>, name: &str, arguments: &str| {
+        call(json!({ "index": index, "id": id, "function": { "name": name, "arguments": arguments } }))
+    };
+    for (how, events) in [
+        ("every call has number 0", vec![whole(Some(0), Some("a"), "f", "{}"), whole(Some(0), Some("b"), "g", "[]")]),
+        ("no numbers, but ids", vec![whole(None, Some("a"), "f", "{}"), whole(None, Some("b"), "g", "[]")]),
+        (
+            "no numbers, ids and names repeated with every piece",
+            vec![
+                whole(None, Some("a"), "f", "{"),
+                whole(None, Some("a"), "f", "}"),
+                whole(None, Some("b"), "g", "["),
+                whole(None, Some("b"), "g", "]"),
+            ],
+        ),
+        (
+            "the id is repeated with every piece",
+            vec![
+                whole(Some(0), Some("a"), "f", "{"),
+                whole(Some(0), Some("a"), "", "}"),
+                whole(Some(1), Some("b"), "g", "[]"),
+            ],
+        ),
+        (
+            "the pieces of two calls are interleaved",
+            vec![
+                whole(Some(0), Some("a"), "f", "{"),
+                whole(Some(1), Some("b"), "g", "["),
+                whole(Some(0), None, "", "}"),
+                whole(Some(1), None, "", "]"),
+            ],
+        ),
+    ] {
+        let events = events.into_iter().chain([finish("tool_calls")]).collect();
+        let (deltas, error) = ask_scripted(vec![Scripted::Events(events, End::Done)]).await;
+        assert_eq!(error, None, "{how}");
+        let expected = [("a", "f", "{}"), ("b", "g", "[]")].map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned()));
+        assert_eq!(calls(&deltas), expected, "{how}");
+    }
+}
+
+#[tokio::test]
+async fn a_whole_answer_counts_however_the_connection_ends() {
+    for end in [End::Done, End::Close, End::Break, End::Hold] {
+        let events = vec![delta(&json!({ "content": "All of it." })), finish("stop")];
+        let started = Instant::now();
+        let (deltas, error) = ask_scripted(vec![Scripted::Events(events, end)]).await;
+        assert_eq!(error, None, "{end:?}");
+        assert_eq!(deltas, [Delta::Text("All of it.".into()), Delta::Finished(FinishReason::Stop)], "{end:?}");
+        assert!(started.elapsed() < Duration::from_secs(10), "{end:?}: nobody waits for the idle timeout");
+    }
+}
+
+#[tokio::test]
+async fn a_partial_answer_does_not_count() {
+    let events = vec![delta(&json!({ "content": "Half of" }))];
+    let (deltas, error) = ask_scripted(vec![Scripted::Events(events, End::Close)]).await;
+    assert_eq!(deltas, [Delta::Text("Half of".into())]);
+    assert!(matches!(error, Some(UpstreamError::Dropped { .. })), "{error:?}");
+}
+
+#[tokio::test]
+async fn reasons_to_stop_have_many_names() {
+    for (reason, expected) in [
+        ("stop", FinishReason::Stop),
+        ("tool_calls", FinishReason::Stop),
+        ("length", FinishReason::Length),
+        ("MAX_TOKENS", FinishReason::Length),
+        ("content_filter", FinishReason::ContentFilter),
+        ("SAFETY", FinishReason::ContentFilter),
+    ] {
+        let (deltas, _) = ask_scripted(vec![Scripted::Events(vec![finish(reason)], End::Done)]).await;
+        assert_eq!(deltas, [Delta::Finished(expected)], "{reason}");
+    }
+    let (_, error) = ask_scripted(vec![Scripted::Events(vec![finish("error")], End::Done)]).await;
+    assert!(matches!(error, Some(UpstreamError::Reported { .. })), "{error:?}");
+}
+
+#[tokio::test]
+async fn an_error_without_a_message_is_shown_as_it_came() {
+    let event = json!({ "error": { "code": "E42" } }).to_string();
+    let (_, error) = ask_scripted(vec![Scripted::Events(vec![event], End::Done)]).await;
+    assert!(error.unwrap().to_string().contains("E42"));
+}
+
+#[tokio::test]
+async fn a_broken_upstream_is_asked_again_when_it_says() {
+    let down = Scripted::Status(503, "retry-after: 0.25\r\n", "restarting");
+    let (deltas, error) = ask_scripted(vec![down, Scripted::Text("Here.")]).await;
+    assert_eq!(error, None);
+    let Delta::Retrying { wait, .. } = &deltas[0] else { panic!("{deltas:?}") };
+    assert_eq!(*wait, Duration::from_millis(250));
+    // Longer than anyone waits: an error at once.
+    let started = Instant::now();
+    let (deltas, error) = ask_scripted(vec![Scripted::Status(503, "retry-after: 3600\r\n", "maintenance")]).await;
+    assert_eq!(deltas, []);
+    assert!(matches!(error, Some(UpstreamError::Server { status: 503, .. })), "{error:?}");
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn an_upstream_that_refuses_stream_options_is_asked_without_them() {
+    let refusal = r#"{"error": {"message": "Extra inputs are not permitted: stream_options"}}"#;
+    let script = vec![Scripted::Status(422, "content-type: application/json\r\n", refusal), Scripted::Text("Fine.")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let (deltas, error) = ask(upstream.url()).await;
+    assert_eq!((error, deltas.last()), (None, Some(&Delta::Finished(FinishReason::Stop))));
+    let requests = upstream.requests();
+    assert!(requests[0].get("stream_options").is_some() && requests[1].get("stream_options").is_none());
+}
+
+/// A conversation in which a program was run after some thought.
+fn thoughtful() -> Vec<Item> {
+    let call = Call { id: "c1".into(), name: "python".into(), arguments: "{}".into() };
+    vec![Item::user("Why?"), Item::Reasoning("Hm.".into()), Item::Call(call), Item::output("c1", "42")]
+}
+
+#[tokio::test]
+async fn thoughts_go_back_to_those_who_want_them() {
+    let think = || Scripted::Events(vec![delta(&json!({ "reasoning_content": "Hm." })), finish("stop")], End::Done);
+    let other = || Scripted::Events(vec![delta(&json!({ "reasoning": "Hm." })), finish("stop")], End::Done);
+    let refusal = |words| Scripted::Status(400, "", words);
+    for (how, script, expected) in [
+        ("shown under this name", vec![think(), think()], vec![false, true]),
+        ("shown under another name", vec![other(), other()], vec![false, false]),
+        ("missed", vec![refusal("The reasoning_content must be passed back"), think()], vec![false, true]),
+        (
+            "not known",
+            vec![think(), refusal("property 'reasoning_content' is unsupported"), think(), think()],
+            vec![false, true, false, false],
+        ),
+    ] {
+        let upstream = ScriptedUpstream::start(script).await;
+        let chat = Chat::new(options(upstream.url())).unwrap();
+        while upstream.requests().len() < expected.len() {
+            let (_, error) = ask_of(&chat, thoughtful()).await;
+            assert_eq!(error, None, "{how}");
+        }
+        let sent: Vec<bool> = upstream
+            .requests()
+            .iter()
+            .map(|request| request["messages"][1].get("reasoning_content").is_some())
+            .collect();
+        assert_eq!(sent, expected, "{how}");
+    }
+}
+
+#[tokio::test]
+async fn everything_is_bounded() {
+    let arguments = |size| {
+        delta(&json!({ "tool_calls": [{ "index": 0, "function": { "name": "f", "arguments": "x".repeat(size) } }] }))
+    };
+    let calls =
+        (0..100).map(|index| delta(&json!({ "tool_calls": [{ "index": index, "function": { "name": "f" } }] })));
+    for (events, words) in [
+        (vec![arguments(1 << 19), arguments(1 << 20)], "the arguments of a call"),
+        (calls.collect(), "calls"),
+        (vec!["x".repeat(9 << 20)], "one event"),
+    ] {
+        let (_, error) = ask_scripted(vec![Scripted::Events(events, End::Done)]).await;
+        let Some(UpstreamError::TooLarge { what, .. }) = error else { panic!("{words}: {error:?}") };
+        assert!(what.contains(words), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn what_keeps_a_connection_from_being_made_is_named() {
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let plain_http = format!("https://{}/v1", plain.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = plain.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        // Closed unread, the greeting would reset the connection.
+        std::future::pending::<()>().await;
+    });
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    for (url, expected) in [
+        // The words in the path are not what went wrong.
+        (format!("http://{closed}/tls/dns/v1"), Unreachable::Refused),
+        ("http://no-such-host.invalid/v1".to_owned(), Unreachable::Dns),
+        (plain_http, Unreachable::Tls),
+    ] {
+        let (_, error) = ask(url.clone()).await;
+        let Some(UpstreamError::Unreachable { cause, .. }) = error else { panic!("{url}: {error:?}") };
+        assert_eq!(cause, expected, "{url}");
+    }
+}
+
+#[test]
+fn options_that_cannot_work_are_refused_at_once() {
+    let with_key = |key: &str| ChatOptions {
+        key: Some(Secret::new(key).from_origin("env:TEST_KEY")),
+        ..options("http://localhost/v1".into())
+    };
+    for (options, words) in [
+        (options("localhost:8000/v1".into()), "http"),
+        (options("ftp://localhost/v1".into()), "http"),
+        (options("http://user:hunter2@localhost/v1".into()), "key"),
+        (with_key("two\nlines"), "env:TEST_KEY"),
+        (with_key(" "), "env:TEST_KEY"),
+    ] {
+        let error = Chat::new(options.clone()).unwrap_err();
+        assert!(error.contains(words), "{options:?}: {error}");
+        assert!(!error.contains("hunter2") && !error.contains("two\nlines"), "{error}");
+    }
+}
