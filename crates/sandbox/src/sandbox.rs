@@ -109,14 +109,13 @@ impl Sandbox {
             return Err(Error::KernelGone("it ended before".into()));
         }
         let before = scan(&self.workspace, &self.limits).await?;
+        // Whoever gives up in the middle leaves half a frame behind, which must not run later, unseen.
+        let unsent = KillUnless { sent: false, handle: &self.handle };
         // A kernel whose loop was stopped by an earlier cell does not read.
         match timeout(SEND_TIMEOUT, kernel.channel.send(&ToKernel::Execute { code })).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => unsent.disarm(),
             Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
-            Err(_) => {
-                self.handle.signal(SIGKILL);
-                return Err(Error::KernelGone("it no longer listens".into()));
-            }
+            Err(_) => return Err(Error::KernelGone("it no longer listens".into())),
         }
         let (events, receiver) = mpsc::unbounded_channel();
         let (interrupter, interrupted) = watch::channel(false);
@@ -154,6 +153,26 @@ impl Sandbox {
     /// Destroys the sandbox, whatever runs in it, and waits until nothing of it is left but the workspace.
     pub async fn close(&self) {
         self.handle.destroy().await;
+    }
+}
+
+/// Kills the kernel when it is dropped before a program was sent as a whole.
+struct KillUnless<'a> {
+    sent: bool,
+    handle: &'a Handle,
+}
+
+impl KillUnless<'_> {
+    fn disarm(mut self) {
+        self.sent = true;
+    }
+}
+
+impl Drop for KillUnless<'_> {
+    fn drop(&mut self) {
+        if !self.sent {
+            self.handle.signal(SIGKILL);
+        }
     }
 }
 

@@ -225,3 +225,18 @@ async fn a_kernel_that_is_robbed_of_its_frames_is_given_up() {
     let hit = Outcome::Limit(LimitHit::WallClock { limit: Duration::from_secs(1) });
     assert!(told.finished.outcome == hit || told.stdout == "never\n", "{told:?}");
 }
+
+#[tokio::test]
+async fn a_program_that_was_sent_by_half_never_runs() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    // A thread that lives on and does not let the kernel get to its socket.
+    run(&sandbox, "import os, signal, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.3), os.kill(os.getpid(), signal.SIGSTOP))).start()").await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let program = format!("open('ran', 'w')\n#{}", "x".repeat(8 << 20));
+    let sending = tokio::time::timeout(Duration::from_millis(300), sandbox.execute(&program)).await;
+    assert!(sending.is_err(), "a stopped kernel took 8 MB");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!sandbox.is_alive());
+    assert!(sandbox.workspace().read("ran", 10).is_err());
+}
