@@ -3,14 +3,22 @@
 //! A template is a root filesystem with an interpreter and its packages, made once from the host's own Python and a hash-locked list, and
 //! mounted read-only ever after. It holds everything a sandbox needs, so that nothing else of the host has to be visible.
 
+mod build;
+mod command;
 mod host_python;
+mod libraries;
 mod packages;
-mod root;
+mod pip_output;
+mod skeleton;
+mod slim;
+mod tools;
+mod tree;
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -21,23 +29,34 @@ use host_python::HostPython;
 /// The packages of the default template, with versions and hashes.
 const LOCK: &str = include_str!("../../../templates/default/requirements.lock");
 /// Part of a template's identity: to be raised when the way of building changes.
-const BUILDER: &str = "1";
+const BUILDER: &str = "2";
+/// How the names of default templates begin.
+const PREFIX: &str = "default-";
+/// How the names of what may be removed begin.
+const UNFINISHED: &str = ".building-";
 /// Where a template describes itself, inside.
 const MANIFEST: &str = "usr/lib/aludel/template.json";
 /// The interpreter, inside.
 const PYTHON: &str = "/usr/local/bin/python3";
 
-/// A template that is ready on this host.
+/// A template that is ready on this host, and that is not removed as long as this value or a clone of it lives.
 #[derive(Debug, Clone)]
 pub struct Template {
     root: PathBuf,
     manifest: Manifest,
+    /// A shared lock on the root; whoever removes a template takes it exclusively.
+    _in_use: Arc<File>,
 }
 
+/// What a template says about itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Manifest {
+    /// The interpreter's version.
     python: String,
     packages: Vec<Package>,
+    /// The SHA-256 of the list that the packages came from.
+    lock: String,
+    /// Its size on disk.
     bytes: u64,
 }
 
@@ -113,58 +132,61 @@ impl Template {
         self.manifest.bytes
     }
 
-    fn open(root: PathBuf) -> Option<Self> {
+    /// The template at `root`; `None` when there is none, or one that is just being removed.
+    fn open(root: &Path) -> Option<Self> {
+        let root = root.canonicalize().ok()?;
+        let in_use = File::open(&root).ok()?;
+        in_use.try_lock_shared().ok()?;
         let manifest = serde_json::from_slice(&fs::read(root.join(MANIFEST)).ok()?).ok()?;
-        Some(Self { root, manifest })
+        Some(Self { root, manifest, _in_use: Arc::new(in_use) })
     }
 }
 
 /// Whether the default template is there, without building it. Runs the host's Python.
 pub fn state(data: &Path) -> State {
-    match HostPython::find() {
-        Ok(python) => match Template::open(directory(data).join(name(&python))) {
-            Some(template) => State::Ready(template),
-            None => {
-                python.require_venv().map_or_else(|error| State::Unbuildable(error.to_string()), |()| State::Missing)
-            }
-        },
-        Err(error) => State::Unbuildable(error.to_string()),
-    }
+    let looked = HostPython::find().and_then(|python| match Template::open(&directory(data).join(name(&python))) {
+        Some(template) => Ok(State::Ready(template)),
+        None => python.require_venv().map(|()| State::Missing),
+    });
+    looked.unwrap_or_else(|error| State::Unbuildable(error.to_string()))
 }
 
 /// Returns the default template, building it when it is missing or was made for another interpreter or list; `force` builds it anew.
 /// Blocks. Builders wait for one another; one that is interrupted leaves nothing that is used.
 pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {
     let python = HostPython::find()?;
-    let directory = directory(data);
-    let root = directory.join(name(&python));
-    if !force && let Some(template) = Template::open(root.clone()) {
+    let name = name(&python);
+    let there = |directory: &Path| if force { None } else { Template::open(&directory.join(&name)) };
+    if let Some(template) = there(&directory(data)) {
         return Ok(template);
     }
     python.require_venv()?;
-    fs::create_dir_all(&directory).map_err(at(&directory))?;
-    let lock_path = directory.join(".lock");
-    let lock = File::create(&lock_path).map_err(at(&lock_path))?;
-    lock.lock().map_err(at(&lock_path))?;
+    let directory = make_directory(data)?;
+    let lock = lock(&directory, progress)?;
     // Another builder may have made it while this one waited.
-    if !force && let Some(template) = Template::open(root.clone()) {
-        return Ok(template);
+    match there(&directory) {
+        Some(template) => Ok(template),
+        None => build::build(&python, &directory, &name, &lock, progress),
     }
-    build(&python, &directory, &root, progress)
 }
 
-/// Removes templates that are not the current one, and returns how many. Sandboxes that run on one keep what they have open.
+/// Removes templates that are neither the current one nor in use, and returns how many.
 pub fn prune(data: &Path) -> Result<usize, Error> {
     let current = name(&HostPython::find()?);
-    let directory = directory(data);
+    if !directory(data).is_dir() {
+        return Ok(0);
+    }
+    let directory = make_directory(data)?;
+    let _lock = lock(&directory, &mut |_| ())?;
     let mut removed = 0;
-    for entry in fs::read_dir(&directory).map_err(at(&directory))?.flatten() {
+    for entry in tree::entries(&directory)? {
         let name = entry.file_name();
-        if name.to_string_lossy().starts_with("default-") && name.to_string_lossy() != current {
-            fs::remove_dir_all(entry.path()).map_err(at(&entry.path()))?;
+        let outdated = name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) && name != current.as_str();
+        if outdated && remove_unused(&entry.path())? {
             removed += 1;
         }
     }
+    remove_unfinished(&directory)?;
     Ok(removed)
 }
 
@@ -172,69 +194,73 @@ fn directory(data: &Path) -> PathBuf {
     data.join("templates")
 }
 
+/// Absolute and without links, because Python and pip write the path that they see into what they make.
+fn make_directory(data: &Path) -> Result<PathBuf, Error> {
+    let directory = directory(data);
+    fs::create_dir_all(&directory).and_then(|()| directory.canonicalize()).map_err(at(&directory))
+}
+
+/// Waits until nobody else builds or removes.
+fn lock(directory: &Path, progress: &mut dyn FnMut(Progress)) -> Result<File, Error> {
+    let path = directory.join(".lock");
+    let lock = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(at(&path))?;
+    match lock.try_lock() {
+        Ok(()) => return Ok(lock),
+        Err(TryLockError::WouldBlock) => progress(Progress::Phase { name: "waiting for another build", total: 0 }),
+        Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
+    }
+    lock.lock().map_err(at(&path))?;
+    Ok(lock)
+}
+
 /// Tells templates apart by all that goes into them.
 fn name(python: &HostPython) -> String {
     let mut hash = Sha256::new();
     for part in [LOCK, BUILDER, &python.identity(), std::env::consts::ARCH] {
+        // So that parts cannot run into one another.
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }
-    let digest: String = hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-    format!("default-{digest}")
+    format!("{PREFIX}{}", &hex(hash)[..12])
 }
 
-/// Builds beside the target and renames at the end. The caller holds the lock.
-fn build(
-    python: &HostPython,
-    directory: &Path,
-    root: &Path,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Template, Error> {
-    let started = Instant::now();
-    remove_unfinished(directory)?;
-    let staging = directory.join(format!(".building-{}", std::process::id()));
-    let result = fill(python, &staging, progress).and_then(|manifest| {
-        if root.exists() {
-            let old = directory.join(format!(".building-old-{}", std::process::id()));
-            fs::rename(root, &old).map_err(at(root))?;
-        }
-        fs::rename(&staging, root).map_err(at(&staging))?;
-        Ok(Template { root: root.to_path_buf(), manifest })
-    });
-    // What is left is either a failed build or the one that was replaced.
-    remove_unfinished(directory)?;
-    let template = result?;
-    progress(Progress::Finished { bytes: template.bytes(), elapsed: started.elapsed() });
-    Ok(template)
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn fill(python: &HostPython, staging: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Manifest, Error> {
-    root::make_skeleton(staging)?;
-    packages::install(python, staging, LOCK, progress)?;
-    progress(Progress::Phase { name: "copying the interpreter and tools", total: 0 });
-    root::copy_interpreter(python, staging)?;
-    root::copy_tools(staging)?;
-    progress(Progress::Phase { name: "collecting shared libraries", total: 0 });
-    root::copy_libraries(python, staging)?;
-    progress(Progress::Phase { name: "compiling", total: 0 });
-    packages::compile(python, staging)?;
-    let packages = packages::list(python, staging)?;
-    packages::settle(python, staging)?;
-    let bytes = root::normalize(staging)?;
-    let manifest = Manifest { python: python.version.clone(), packages, bytes };
-    let path = staging.join(MANIFEST);
-    let text = serde_json::to_vec_pretty(&manifest).map_err(|error| at(&path)(error.into()))?;
-    fs::write(&path, text).map_err(at(&path))?;
-    Ok(manifest)
-}
-
+/// Removes what builders left that did not come to their end. The caller holds the lock, so none of it is being built.
 fn remove_unfinished(directory: &Path) -> Result<(), Error> {
-    for entry in fs::read_dir(directory).map_err(at(directory))?.flatten() {
-        if entry.file_name().as_encoded_bytes().starts_with(b".building-") {
-            fs::remove_dir_all(entry.path()).map_err(at(&entry.path()))?;
+    for entry in tree::entries(directory)? {
+        if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+            remove_unused(&entry.path())?;
         }
     }
     Ok(())
+}
+
+/// Removes a template, or a part of one, unless somebody uses it. It first gets a name under which nobody looks for one.
+fn remove_unused(root: &Path) -> Result<bool, Error> {
+    let file = File::open(root).map_err(at(root))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(false),
+        Err(TryLockError::Error(error)) => return Err(at(root)(error)),
+    }
+    let aside = set_aside(root)?;
+    fs::remove_dir_all(&aside).map_err(at(&aside))?;
+    Ok(true)
+}
+
+/// Renames a template to what [`remove_unfinished`] removes when nobody uses it any more.
+fn set_aside(root: &Path) -> Result<PathBuf, Error> {
+    let name = root.file_name().unwrap_or_default().to_string_lossy();
+    if name.starts_with(UNFINISHED) {
+        return Ok(root.to_path_buf());
+    }
+    let nanoseconds = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    let aside = root.with_file_name(format!("{UNFINISHED}{}-{nanoseconds}-{name}", std::process::id()));
+    fs::rename(root, &aside).map_err(at(root))?;
+    Ok(aside)
 }
 
 /// Names the path in an I/O error.
@@ -244,31 +270,4 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_package_of_the_list_is_locked_by_hash_and_names_no_index() {
-        let mut packages = 0;
-        let mut lines = LOCK.lines().peekable();
-        while let Some(line) = lines.next() {
-            if line.starts_with(' ') || line.starts_with('#') || line.is_empty() {
-                continue;
-            }
-            packages += 1;
-            assert!(line.contains("=="), "{line}");
-            assert!(lines.peek().is_some_and(|next| next.trim_start().starts_with("--hash=sha256:")), "{line}");
-        }
-        assert!(packages > 50);
-        assert!(!LOCK.contains("://"));
-    }
-
-    #[test]
-    fn an_unfinished_build_is_removed() {
-        let data = tempfile::tempdir().unwrap();
-        fs::create_dir_all(data.path().join(".building-1/usr")).unwrap();
-        fs::create_dir_all(data.path().join("default-0")).unwrap();
-        remove_unfinished(data.path()).unwrap();
-        assert!(!data.path().join(".building-1").exists() && data.path().join("default-0").exists());
-    }
-}
+mod tests;

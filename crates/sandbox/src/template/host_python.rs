@@ -1,5 +1,7 @@
 //! The host's Python, from which templates are made.
 
+use std::ffi::OsStr;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,6 +14,20 @@ use crate::Error;
 const OLDEST: (u32, u32) = (3, 10);
 /// Names another interpreter than the first `python3` on the path.
 const VARIABLE: &str = "ALUDEL_PYTHON";
+/// Variables that say what pip installs, and to where. The others stay: they say from where, which is the user's to decide.
+const PIP_VARIABLES: &[&str] = &[
+    "PIP_CONSTRAINT",
+    "PIP_DRY_RUN",
+    "PIP_PREFIX",
+    "PIP_PYTHON",
+    "PIP_REQUIREMENT",
+    "PIP_ROOT",
+    "PIP_TARGET",
+    "PIP_USER",
+];
+
+/// How much of the last words of a program that is no Python an error shows.
+const SHOWN_CHARACTERS: usize = 200;
 
 /// Asks an interpreter about itself. A virtual environment answers for the one it was made from.
 const QUESTION: &str = "
@@ -20,6 +36,7 @@ print(json.dumps({
     'program': os.path.realpath(getattr(sys, '_base_executable', None) or sys.executable),
     'version': '.'.join(map(str, sys.version_info[:3])),
     'major': sys.version_info[0], 'minor': sys.version_info[1],
+    'platlibdir': sys.platlibdir,
     'stdlib': sysconfig.get_path('stdlib', vars={'installed_base': sys.base_prefix}),
     'has_venv': all(importlib.util.find_spec(name) for name in ('venv', 'ensurepip')),
     'machine': os.uname().machine,
@@ -36,37 +53,56 @@ pub(super) struct HostPython {
     minor: u32,
     /// The directory of the standard library.
     pub(super) stdlib: PathBuf,
+    /// The name of the directory below the prefix that it expects its library in: `lib`, or `lib64` on some distributions.
+    pub(super) platlibdir: String,
     has_venv: bool,
     machine: String,
+}
+
+/// Why an interpreter is of no use.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error("there is no such program")]
+    Missing,
+    #[error("it cannot be run: {0}")]
+    NotRun(io::Error),
+    #[error("it does not work as a Python: {0}")]
+    Broken(String),
+    #[error("it is Python {0}; {major}.{minor} or newer is needed", major = OLDEST.0, minor = OLDEST.1)]
+    TooOld(String),
 }
 
 impl HostPython {
     /// Finds the interpreter that templates are made from.
     pub(super) fn find() -> Result<Self, Error> {
-        let chosen = std::env::var_os(VARIABLE);
-        let program = chosen.as_deref().unwrap_or("python3".as_ref());
-        Self::ask(Path::new(program)).map_err(|error| {
-            let hint = match chosen {
-                Some(_) => format!("{VARIABLE} names it"),
-                None => "install it: apt-get install python3 python3-venv".to_owned(),
+        Self::find_as(std::env::var_os(VARIABLE).filter(|chosen| !chosen.is_empty()).as_deref())
+    }
+
+    fn find_as(chosen: Option<&OsStr>) -> Result<Self, Error> {
+        let program = chosen.unwrap_or("python3".as_ref());
+        Self::ask(Path::new(program)).map_err(|reason| {
+            let what_to_do = match (&reason, chosen) {
+                (_, Some(_)) => format!("{VARIABLE} names it"),
+                (Unusable::Missing, None) => "install it: apt-get install python3 python3-venv".to_owned(),
+                (_, None) => format!("put another one first on PATH, or name it in {VARIABLE}"),
             };
-            Error::Template(format!("{}: {error} ({hint})", program.display()))
+            Error::Template(format!("{}: {reason} ({what_to_do})", program.display()))
         })
     }
 
-    fn ask(program: &Path) -> Result<Self, String> {
-        let output = clean(&mut Command::new(program))
-            .args(["-I", "-c", QUESTION])
-            .output()
-            .map_err(|error| error.to_string())?;
+    fn ask(program: &Path) -> Result<Self, Unusable> {
+        let output = clean(&mut Command::new(program)).args(["-I", "-c", QUESTION]).output().map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound { Unusable::Missing } else { Unusable::NotRun(error) }
+        })?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("does not run: {}", words.trim().lines().last().unwrap_or("no message")));
+            let last = words.trim().lines().last().map(|line| line.chars().take(SHOWN_CHARACTERS).collect());
+            return Err(Unusable::Broken(last.unwrap_or_else(|| output.status.to_string())));
         }
         let python: Self =
-            serde_json::from_slice(&output.stdout).map_err(|error| format!("is no usable Python: {error}"))?;
+            serde_json::from_slice(&output.stdout).map_err(|error| Unusable::Broken(error.to_string()))?;
         if (python.major, python.minor) < OLDEST {
-            return Err(format!("is version {}; {}.{} or newer is needed", python.version, OLDEST.0, OLDEST.1));
+            return Err(Unusable::TooOld(python.version));
         }
         Ok(python)
     }
@@ -76,9 +112,9 @@ impl HostPython {
         if self.has_venv {
             return Ok(());
         }
-        let version = format!("{}.{}", self.major, self.minor);
         Err(Error::Template(format!(
-            "Python {version} ({}) cannot make virtual environments; install what is missing: apt-get install python3-venv",
+            "Python {} ({}) cannot make virtual environments; install what is missing: apt-get install python3-venv",
+            self.version,
             self.program.display()
         )))
     }
@@ -103,18 +139,16 @@ impl HostPython {
     }
 }
 
-/// Removes what would change how Python starts; pip's own variables stay: they say where the user's index is.
+/// Removes what would change how Python starts and what pip installs.
 pub(super) fn clean(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
-        if name.as_encoded_bytes().starts_with(b"PYTHON")
-            || name == "VIRTUAL_ENV"
-            || name == "PIP_USER"
-            || name == "PIP_TARGET"
-        {
+        let for_python = name.as_encoded_bytes().starts_with(b"PYTHON") || name == "VIRTUAL_ENV";
+        if for_python || PIP_VARIABLES.iter().any(|variable| name == *variable) {
             command.env_remove(&name);
         }
     }
-    command.stdin(Stdio::null())
+    // Overrides the same setting in a configuration file.
+    command.env("PIP_USER", "0").stdin(Stdio::null())
 }
 
 #[cfg(test)]
@@ -123,34 +157,51 @@ mod tests {
 
     use super::*;
 
-    /// A stand-in that answers the question as an interpreter of the given facts would.
-    fn fake(version: (u32, u32), has_venv: bool) -> (tempfile::TempDir, PathBuf) {
+    /// A stand-in that does what `script` says.
+    fn fake(script: &str) -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("python3");
-        let (major, minor) = version;
-        let answer = format!(
-            r#"{{"program":"/x","version":"{major}.{minor}.0","major":{major},"minor":{minor},"stdlib":"/l","has_venv":{has_venv},"machine":"m"}}"#
-        );
-        std::fs::write(&path, format!("#!/bin/sh\necho '{answer}'\n")).unwrap();
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         (directory, path)
     }
 
-    #[test]
-    fn an_old_interpreter_is_refused_by_version() {
-        let (_directory, path) = fake((3, 9), true);
-        assert_eq!(HostPython::ask(&path).unwrap_err(), "is version 3.9.0; 3.10 or newer is needed");
+    /// Answers the question as an interpreter of the given facts would.
+    fn answer(major: u32, minor: u32, has_venv: bool) -> String {
+        format!(
+            r#"echo '{{"program":"/x","version":"{major}.{minor}.0","major":{major},"minor":{minor},"platlibdir":"lib","stdlib":"/l","has_venv":{has_venv},"machine":"m"}}'"#
+        )
+    }
+
+    /// The error about an interpreter that `ALUDEL_PYTHON` names, without its path.
+    fn words(script: &str) -> String {
+        let (_directory, path) = fake(script);
+        let error = HostPython::find_as(Some(path.as_os_str())).and_then(|python| python.require_venv()).unwrap_err();
+        error.to_string().replace(&path.display().to_string(), "PATH")
     }
 
     #[test]
-    fn the_missing_package_is_named() {
-        let (_directory, path) = fake((3, 11), false);
-        let error = HostPython::ask(&path).unwrap().require_venv().unwrap_err().to_string();
-        assert!(error.contains("apt-get install python3-venv"), "{error}");
+    fn what_is_wrong_with_an_interpreter_is_said_in_words() {
+        let old = "PATH: it is Python 3.9.0; 3.10 or newer is needed (ALUDEL_PYTHON names it)";
+        assert_eq!(words(&answer(3, 9, true)), old);
+        assert_eq!(
+            words(&answer(3, 11, false)),
+            "Python 3.11.0 (/x) cannot make virtual environments; install what is missing: apt-get install python3-venv"
+        );
+        let broken = "PATH: it does not work as a Python: no encodings (ALUDEL_PYTHON names it)";
+        assert_eq!(words("echo 'init failed\nno encodings' >&2; exit 1"), broken);
+        assert!(words("kill -SEGV $$").contains("it does not work as a Python: signal: 11"));
+        assert!(words("printf '%999s' x >&2; exit 1").len() < 300);
+        assert!(words("echo hello").contains("it does not work as a Python: expected value"));
     }
 
     #[test]
-    fn no_interpreter_is_an_error_with_words() {
-        assert!(HostPython::ask(Path::new("/no/such/python")).unwrap_err().contains("No such file"));
+    fn no_interpreter_says_what_to_install() {
+        let error = HostPython::find_as(Some("/no/such/python".as_ref())).unwrap_err().to_string();
+        assert_eq!(error, "/no/such/python: there is no such program (ALUDEL_PYTHON names it)");
+        let (_directory, path) = fake("true");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let error = HostPython::find_as(Some(path.as_os_str())).unwrap_err().to_string();
+        assert!(error.contains("it cannot be run: Permission denied"), "{error}");
     }
 }

@@ -1,0 +1,104 @@
+//! Commands of a build: their output line by line while they run, and the end of it when they fail.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use crate::Error;
+
+/// How much of the output an error shows, lines.
+const SHOWN_LINES: usize = 15;
+
+/// What a command's last words mean, and what to do.
+const HINTS: &[(&[&str], &str)] = &[
+    (&["No space left"], "The disk is full; a template needs about 1.6 GB while it is built."),
+    (
+        &["HASHES", "do not match the hashes"],
+        "The index gave another file than the one that was locked. It is not used; is there a mirror in between?",
+    ),
+    (
+        &[
+            "onnection",
+            "No matching distribution",
+            "Network",
+            "Temporary failure",
+            "timed out",
+            "SSLError",
+            "ProxyError",
+        ],
+        "Is the package index reachable? pip's own configuration is used (pip config list).",
+    ),
+];
+
+/// Runs a command to its end. `lock` becomes its standard input: there is nothing to read, and the builders' lock is held until the last
+/// process that writes into the template is gone, even when this one is killed.
+pub(super) fn run(command: &mut Command, what: &str, lock: &File, line: &mut dyn FnMut(&str)) -> Result<(), Error> {
+    let failed = |words: String| Error::Template(format!("could not {what}: {words}"));
+    let broken = |error: std::io::Error| failed(error.to_string());
+    // One pipe for both streams keeps their order.
+    let (reader, writer) = std::io::pipe().map_err(broken)?;
+    command.stdin(lock.try_clone().map_err(broken)?);
+    command.stdout(writer.try_clone().map_err(broken)?).stderr(writer);
+    let mut child = command.spawn().map_err(broken)?;
+    // The command keeps its ends of the pipe until it is given others.
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut last = VecDeque::new();
+    for text in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+        let text = String::from_utf8_lossy(&text).into_owned();
+        line(&text);
+        if last.len() == SHOWN_LINES {
+            last.pop_front();
+        }
+        last.push_back(text);
+    }
+    let status = child.wait().map_err(broken)?;
+    if status.success() {
+        return Ok(());
+    }
+    let words = Vec::from(last).join("\n");
+    let known = HINTS.iter().find(|(signs, _)| signs.iter().any(|sign| words.contains(sign)));
+    let hint = known.map(|(_, hint)| format!("\n{hint}")).unwrap_or_default();
+    Err(failed(format!("{status}\n{words}{hint}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words_of(script: &str) -> String {
+        let lock = tempfile::tempfile().unwrap();
+        run(Command::new("sh").args(["-c", script]), "do it", &lock, &mut |_| ()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_failing_command_shows_its_last_words_and_what_to_do() {
+        let words = words_of("echo one; echo 'No space left on device' >&2; exit 3");
+        assert_eq!(
+            words,
+            "could not do it: exit status: 3\none\nNo space left on device\n\
+             The disk is full; a template needs about 1.6 GB while it is built."
+        );
+        let words = words_of("seq 99; echo 'ERROR: No matching distribution found for numpy==2.2.6'; exit 1");
+        assert!(words.contains("\n86\n") && !words.contains("\n85\n"), "{words}");
+        assert!(words.ends_with("pip's own configuration is used (pip config list)."), "{words}");
+    }
+
+    #[test]
+    fn the_lock_is_held_until_the_last_process_of_a_command_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(".lock");
+        let lock = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        lock.lock().unwrap();
+        // As pip does when its builder is killed, a process outlives the one that started it. A shell gives its background
+        // processes no standard input unless told so.
+        let script = "exec 3<&0; sleep 60 <&3 3<&- >/dev/null 2>&1 & echo $!";
+        let mut survivor = String::new();
+        run(Command::new("sh").args(["-c", script]), "do it", &lock, &mut |line| survivor = line.to_owned()).unwrap();
+        drop(lock);
+        let other = File::open(&path).unwrap();
+        assert!(other.try_lock().is_err());
+        assert!(Command::new("kill").arg(survivor).status().unwrap().success());
+        other.lock().unwrap();
+    }
+}

@@ -1,0 +1,134 @@
+//! The root filesystem around the packages: the interpreter, and what every Linux program expects to find.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::build::Site;
+use super::{at, tree};
+use crate::Error;
+
+/// Directories that are there from the start; the last ones are mount points.
+const DIRECTORIES: &[&str] = &[
+    "etc/ssl/certs",
+    "home",
+    "root",
+    "sys",
+    "usr/bin",
+    "usr/lib/aludel",
+    "usr/lib/ssl",
+    "usr/lib64",
+    "usr/local",
+    "usr/sbin",
+    "usr/share",
+    "var",
+    "dev/shm",
+    "mnt/data",
+    "proc",
+    "run",
+    "tmp",
+];
+
+/// Links, as name and target. `/home/user` is where some clients look for the workspace.
+const LINKS: &[(&str, &str)] = &[
+    ("bin", "usr/bin"),
+    ("sbin", "usr/sbin"),
+    ("lib", "usr/lib"),
+    ("lib64", "usr/lib64"),
+    ("dev/fd", "/proc/self/fd"),
+    ("dev/stdin", "/proc/self/fd/0"),
+    ("dev/stdout", "/proc/self/fd/1"),
+    ("dev/stderr", "/proc/self/fd/2"),
+    ("etc/localtime", "/usr/share/zoneinfo/Etc/UTC"),
+    // Where OpenSSL looks, which depends on who built it.
+    ("etc/ssl/cert.pem", "certs/ca-certificates.crt"),
+    ("usr/lib/ssl/cert.pem", "/etc/ssl/certs/ca-certificates.crt"),
+    ("home/user", "/mnt/data"),
+    ("var/tmp", "/tmp"),
+];
+
+/// Files with their contents; the devices are mount points.
+const FILES: &[(&str, &str)] = &[
+    (
+        "etc/passwd",
+        "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000:sandbox:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    ),
+    ("etc/group", "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n"),
+    ("etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
+    ("etc/hostname", "sandbox\n"),
+    ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
+    ("etc/resolv.conf", ""),
+    ("etc/machine-id", ""),
+    ("etc/timezone", "Etc/UTC\n"),
+    ("dev/null", ""),
+    ("dev/zero", ""),
+    ("dev/full", ""),
+    ("dev/random", ""),
+    ("dev/urandom", ""),
+];
+
+/// Trees and files of the host that programs read, copied when they are there.
+const SHARED: &[(&str, &str)] = &[
+    ("/usr/share/zoneinfo", "usr/share/zoneinfo"),
+    ("/usr/lib/locale/C.utf8", "usr/lib/locale/C.utf8"),
+    ("/etc/ssl/certs/ca-certificates.crt", "etc/ssl/certs/ca-certificates.crt"),
+    ("/etc/mime.types", "etc/mime.types"),
+    // What the tool `file` knows.
+    ("/usr/share/misc/magic.mgc", "usr/share/misc/magic.mgc"),
+];
+
+/// Time zones a second and a third time, without and with leap seconds.
+const REPEATED_ZONES: &[&str] = &["posix", "right"];
+
+/// Parts of the standard library that nobody needs in a sandbox, which has no screen.
+const LEFT_OUT: &[&str] = &[
+    "__pycache__",
+    "dist-packages",
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "site-packages",
+    "test",
+    "tests",
+    "tkinter",
+    "turtle.py",
+    "turtledemo",
+];
+
+/// Makes everything that needs nothing but files of the host.
+pub(super) fn make(root: &Path) -> Result<(), Error> {
+    for directory in DIRECTORIES {
+        let path = root.join(directory);
+        fs::create_dir_all(&path).map_err(at(&path))?;
+    }
+    for (link, target) in LINKS {
+        let path = root.join(link);
+        symlink(target, &path).map_err(at(&path))?;
+    }
+    for (file, text) in FILES {
+        let path = root.join(file);
+        fs::write(&path, text).map_err(at(&path))?;
+    }
+    for (source, target) in SHARED {
+        let (source, target) = (Path::new(source), root.join(target));
+        if source.is_dir() {
+            tree::copy_tree(source, &target, &|name| REPEATED_ZONES.contains(&name))?;
+        } else if source.is_file() {
+            let directory = target.parent().unwrap_or(root);
+            fs::create_dir_all(directory).map_err(at(directory))?;
+            tree::copy_file(source, &target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies the interpreter and its standard library to where it finds itself by its own search.
+pub(super) fn copy_interpreter(site: &Site<'_>) -> Result<(), Error> {
+    let python = site.python;
+    tree::copy_file(&python.program, &site.root.join("usr/bin").join(python.name()))?;
+    let left_out = |name: &str| {
+        // `config-…` is for embedding the interpreter; the other is tkinter's part in C, with a dozen libraries behind it.
+        LEFT_OUT.contains(&name) || name.starts_with("config-") || name.starts_with("_tkinter.")
+    };
+    tree::copy_tree(&python.stdlib, &site.stdlib(), &left_out)
+}
