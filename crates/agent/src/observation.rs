@@ -142,6 +142,9 @@ pub fn describe_outcome(finished: &Finished) -> String {
         Outcome::Limit(LimitHit::WallClock { limit }) => {
             format!("The program was stopped after {} s, the time limit of one execution.", limit.as_secs_f64())
         }
+        Outcome::Limit(LimitHit::CpuTime { limit }) => {
+            format!("The program was stopped after {} s of processor time, the limit.", limit.as_secs_f64())
+        }
         Outcome::Limit(LimitHit::Disk { used, limit }) => {
             format!("The workspace is full: {} of {}. Delete files.", size(*used), size(*limit))
         }
@@ -157,8 +160,17 @@ pub fn describe_outcome(finished: &Finished) -> String {
     if finished.output_dropped > 0 {
         text.push_str(&format!(" {} bytes of its output were left out.", finished.output_dropped));
     }
-    if finished.state == State::Lost {
-        text.push_str(" All variables are lost; the files are kept. A new interpreter starts with the next program.");
+    if !finished.blocked.is_empty() {
+        text.push_str(&format!(" System calls that the sandbox does not allow: {}.", finished.blocked.join(", ")));
+    }
+    match finished.state {
+        State::Kept => {}
+        State::RolledBack => text.push_str(
+            " All variables are as they were before this program; files that it wrote are kept, threads and processes are gone.",
+        ),
+        State::Lost => {
+            text.push_str(" All variables are lost; the files are kept. A new interpreter starts with the next program.");
+        }
     }
     text
 }
@@ -230,7 +242,14 @@ mod tests {
     use crate::item::text_of;
 
     fn finished(outcome: Outcome) -> Finished {
-        Finished { outcome, files: Vec::new(), elapsed: Duration::ZERO, output_dropped: 0, state: State::Kept }
+        Finished {
+            outcome,
+            files: Vec::new(),
+            elapsed: Duration::ZERO,
+            output_dropped: 0,
+            state: State::Kept,
+            blocked: Vec::new(),
+        }
     }
 
     #[test]

@@ -332,6 +332,7 @@ mod tests {
                 elapsed: Duration::from_millis(100),
                 output_dropped: 0,
                 state: State::Kept,
+                blocked: Vec::new(),
             })),
             Event::Text("Two.".into()),
             Event::Finished(Ending::Answered),
@@ -374,6 +375,7 @@ mod tests {
             elapsed: Duration::from_secs(60),
             output_dropped: 0,
             state: State::Kept,
+            blocked: Vec::new(),
         };
         transcript.see(&Event::CodeFinished { call_id: "c".into(), code: "while True: pass".into() });
         transcript.see(&Event::Execution { call_id: "c".into(), event: ExecutionEvent::Finished(finished) });

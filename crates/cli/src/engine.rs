@@ -1,6 +1,6 @@
 //! Getting from a configuration to a backend that runs.
 
-use aludel_sandbox::{Local, LocalConfig, Template, template};
+use aludel_sandbox::{Local, LocalConfig, Start, Template, template};
 use anyhow::Context as _;
 
 use crate::commands::Context;
@@ -25,6 +25,7 @@ impl Engine {
             limits: context.config.sandbox.limits(),
             pool,
             require: (*context.config.sandbox.require).into(),
+            start: if *context.config.sandbox.fresh { Start::Fresh } else { Start::Fork },
         };
         let started = Local::start(settings).await;
         let backend = started.context("sandboxes cannot be started here; `aludel doctor` says what is missing")?;

@@ -78,6 +78,7 @@ struct FinishedLine<'a> {
     status: Option<i32>,
     elapsed_ms: u128,
     output_dropped: u64,
+    blocked: &'a [String],
     state: &'static str,
     files: Vec<File<'a>>,
 }
@@ -199,6 +200,7 @@ fn finished_line(finished: &Finished) -> FinishedLine<'_> {
             limit = Some(match hit {
                 LimitHit::Memory { .. } => "memory",
                 LimitHit::WallClock { .. } => "time",
+                LimitHit::CpuTime { .. } => "cpu_time",
                 LimitHit::Disk { .. } => "disk",
                 LimitHit::Files { .. } => "files",
             });
@@ -222,8 +224,10 @@ fn finished_line(finished: &Finished) -> FinishedLine<'_> {
         output_dropped: finished.output_dropped,
         state: match finished.state {
             State::Kept => "kept",
+            State::RolledBack => "rolled_back",
             State::Lost => "lost",
         },
+        blocked: &finished.blocked,
         files: finished
             .files
             .iter()

@@ -65,10 +65,15 @@ impl ProgramView {
             let text = format!("{dropped} bytes of output were left out; the limit is sandbox.output");
             self.console.note(&format!("{} {text}", paint::warning("note:")))?;
         }
+        if !finished.blocked.is_empty() {
+            let text = format!("not allowed in the sandbox: {}", finished.blocked.join(", "));
+            self.console.note(&format!("{} {text}", paint::warning("note:")))?;
+        }
         let advice = match &finished.outcome {
             Outcome::Completed | Outcome::Failed(_) => return Ok(()),
             Outcome::Limit(LimitHit::Memory { .. }) => " Give it more with --memory SIZE.",
             Outcome::Limit(LimitHit::WallClock { .. }) => " Give it more with --timeout TIME.",
+            Outcome::Limit(LimitHit::CpuTime { .. }) => " The limit is sandbox.cpu_time.",
             Outcome::Limit(LimitHit::Disk { .. } | LimitHit::Files { .. })
             | Outcome::Interrupted
             | Outcome::KernelDied(_) => "",
@@ -95,7 +100,13 @@ impl ProgramView {
 
 /// How the only program of a sandbox ended. That variables are lost, and what comes next, does not matter: nothing comes.
 pub(crate) fn describe_only(finished: &Finished) -> String {
-    describe_outcome(&Finished { state: State::Kept, output_dropped: 0, files: Vec::new(), ..finished.clone() })
+    describe_outcome(&Finished {
+        state: State::Kept,
+        output_dropped: 0,
+        files: Vec::new(),
+        blocked: Vec::new(),
+        ..finished.clone()
+    })
 }
 
 /// Shows the events of a turn. What the model says goes to stdout, everything else to stderr.

@@ -30,6 +30,9 @@ pub enum Hierarchy {
     Absent,
 }
 
+/// Init and the kernel's checkpoint, which are in the group too.
+const OUR_PROCESSES: u32 = 2;
+
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
 impl Hierarchy {
@@ -151,6 +154,7 @@ impl Cgroup {
     fn set_limits(&self, limits: &Limits) -> io::Result<()> {
         const PERIOD: u64 = 100_000;
         let quota = u64::from(limits.millicpus) * PERIOD / 1000;
+        let processes = (limits.processes + OUR_PROCESSES).to_string();
         match &self.hierarchy {
             Hierarchy::V1 { memory, pids, cpu } => {
                 if let Some(memory) = memory {
@@ -160,7 +164,7 @@ impl Cgroup {
                     write_if_present(memory, "memory.swappiness", "0")?;
                 }
                 if let Some(pids) = pids {
-                    write(pids, "pids.max", &limits.processes.to_string())?;
+                    write(pids, "pids.max", &processes)?;
                 }
                 if let Some(cpu) = cpu {
                     write_if_present(cpu, "cpu.cfs_period_us", &PERIOD.to_string())?;
@@ -171,7 +175,7 @@ impl Cgroup {
                 write(parent, "memory.max", &limits.memory.to_string())?;
                 write_if_present(parent, "memory.swap.max", "0")?;
                 if controllers.iter().any(|name| name == "pids") {
-                    write(parent, "pids.max", &limits.processes.to_string())?;
+                    write(parent, "pids.max", &processes)?;
                 }
                 if controllers.iter().any(|name| name == "cpu") {
                     write(parent, "cpu.max", &format!("{quota} {PERIOD}"))?;
@@ -201,21 +205,39 @@ impl Cgroup {
             text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
         };
         match &self.hierarchy {
-            Hierarchy::V1 { memory: Some(memory), .. } => Usage {
-                memory: number(memory, "memory.usage_in_bytes"),
-                memory_peak: number(memory, "memory.max_usage_in_bytes"),
-                oom_kills: field(memory, "memory.oom_control", "oom_kill "),
-            },
+            Hierarchy::V1 { memory, cpu, .. } => {
+                let memory = memory.as_deref();
+                // Where the accounting is mounted together with the quota, which is the usual way, it counts exactly.
+                let counted = cpu.as_ref().map(|cpu| number(cpu, "cpuacct.usage") / 1000).unwrap_or_default();
+                let figure = |file: &str| memory.map(|memory| number(memory, file)).unwrap_or_default();
+                Usage {
+                    memory: figure("memory.usage_in_bytes"),
+                    memory_peak: figure("memory.max_usage_in_bytes"),
+                    oom_kills: memory
+                        .map(|memory| field(memory, "memory.oom_control", "oom_kill "))
+                        .unwrap_or_default(),
+                    cpu: if counted > 0 { counted } else { self.cpu_of_processes() },
+                }
+            }
             Hierarchy::V2 { parent, .. } => {
                 let oom_kills = field(parent, "memory.events", "oom_kill ");
                 let peak: u64 = number(parent, "memory.peak");
                 let memory = number(parent, "memory.current");
                 // Before Linux 5.19 there is no peak; after a kill it was the limit.
                 let reached = if oom_kills > 0 { self.limit } else { memory };
-                Usage { memory, memory_peak: peak.max(reached), oom_kills }
+                let cpu = field(parent, "cpu.stat", "usage_usec ");
+                Usage { memory, memory_peak: peak.max(reached), oom_kills, cpu }
             }
-            Hierarchy::V1 { memory: None, .. } | Hierarchy::Absent => Usage::default(),
+            Hierarchy::Absent => Usage::default(),
         }
+    }
+
+    /// Processor time of the living processes and of the children they waited for, microseconds.
+    fn cpu_of_processes(&self) -> u64 {
+        let Some(directory) = self.hierarchy.parents().into_iter().next() else { return 0 };
+        let procs = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+        let ticks: u64 = procs.lines().map(|pid| ticks_of(pid).unwrap_or_default()).sum();
+        ticks * 1_000_000 / rustix::param::clock_ticks_per_second().max(1)
     }
 
     /// Removes the group. It must be empty.
@@ -293,6 +315,13 @@ fn enable(group: &Path, controllers: &[String]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The fields utime, stime, cutime and cstime of `/proc/…/stat`, summed. The name before them may hold anything.
+fn ticks_of(pid: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    Some(fields.split(' ').skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum())
 }
 
 fn is_writable(directory: &Path) -> bool {

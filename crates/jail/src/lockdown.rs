@@ -27,6 +27,8 @@ pub struct Step {
     pub number: i64,
     /// Its arguments.
     pub arguments: Vec<Argument>,
+    /// The descriptor that it returns, if it returns one that is needed later.
+    pub returns: Option<Descriptor>,
 }
 
 /// An argument of a system call.
@@ -56,11 +58,15 @@ pub enum Descriptor {
     Landlock,
     /// The control socket.
     Control,
+    /// The socket to the warden.
+    Warden,
+    /// What the warden hears of refused system calls by.
+    Listener,
     /// The write end of the output pipe.
     Stdout,
     /// The write end of the error pipe.
     Stderr,
-    /// `/dev/null`.
+    /// `/dev/null`, or what a command reads.
     Stdin,
     /// An open `cgroup.procs`, by its place among them.
     Cgroup(usize),
@@ -68,8 +74,10 @@ pub enum Descriptor {
 
 /// The descriptor on which the control socket is found afterwards.
 const CONTROL_FD: i64 = 3;
+/// The descriptor on which the warden is reached afterwards.
+const WARDEN_FD: i64 = 4;
 /// Where the Landlock ruleset waits until it is applied.
-const LANDLOCK_FD: i64 = 4;
+const LANDLOCK_FD: i64 = 5;
 /// Processes of all sandboxes together, where they share a user id.
 const SHARED_PROCESSES: u64 = 4096;
 /// Inside the sandbox, where the workspace is and programs start.
@@ -84,12 +92,27 @@ pub(crate) enum Identity {
     Only,
 }
 
+/// How a system call that is not allowed is refused. It answers EPERM either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// By the filter alone.
+    Silent,
+    /// By the warden, who takes note of it.
+    Reported,
+}
+
+/// Places of the filters that [`filters`] returns.
+const CLONE3_FILTER: usize = 0;
+const SILENT_FILTER: usize = 1;
+const REPORTING_FILTER: usize = 2;
+
 /// What the list depends on.
 pub(crate) struct Lockdown<'a> {
     pub(crate) identity: Identity,
     pub(crate) limits: &'a Limits,
     pub(crate) cgroups: usize,
     pub(crate) landlock: bool,
+    pub(crate) refusal: Refusal,
 }
 
 impl Lockdown<'_> {
@@ -98,7 +121,7 @@ impl Lockdown<'_> {
         use Argument::{Bytes, Descriptor as Fd, Filter, Int};
         let mut steps = Vec::with_capacity(80);
         let mut step = |name: &str, number: libc::c_long, arguments: Vec<Argument>| {
-            steps.push(Step { name: name.to_owned(), number, arguments });
+            steps.push(Step { name: name.to_owned(), number, arguments, returns: None });
         };
         for place in 0..self.cgroups {
             step("join the cgroup", libc::SYS_write, vec![Fd(Descriptor::Cgroup(place)), Bytes(b"0".to_vec()), Int(1)]);
@@ -113,6 +136,7 @@ impl Lockdown<'_> {
         step("replace stderr", libc::SYS_dup3, vec![Fd(Descriptor::Stderr), Int(2), Int(0)]);
         let cloexec = i64::from(libc::O_CLOEXEC);
         step("place the control socket", libc::SYS_dup3, vec![Fd(Descriptor::Control), Int(CONTROL_FD), Int(cloexec)]);
+        step("place the warden's socket", libc::SYS_dup3, vec![Fd(Descriptor::Warden), Int(WARDEN_FD), Int(cloexec)]);
         if self.landlock {
             step("place the ruleset", libc::SYS_dup3, vec![Fd(Descriptor::Landlock), Int(LANDLOCK_FD), Int(cloexec)]);
         }
@@ -160,9 +184,19 @@ impl Lockdown<'_> {
             step("apply Landlock", libc::SYS_landlock_restrict_self, vec![Int(LANDLOCK_FD), Int(0)]);
             step("close the ruleset", libc::SYS_close, vec![Int(LANDLOCK_FD)]);
         }
-        for filter in 0..2 {
-            const SECCOMP_SET_MODE_FILTER: i64 = 1;
-            step("apply seccomp", libc::SYS_seccomp, vec![Int(SECCOMP_SET_MODE_FILTER), Int(0), Filter(filter)]);
+        const SECCOMP_SET_MODE_FILTER: i64 = 1;
+        const SECCOMP_FILTER_FLAG_NEW_LISTENER: i64 = 8;
+        let apply = |flags: i64, filter: usize| vec![Int(SECCOMP_SET_MODE_FILTER), Int(flags), Filter(filter)];
+        step("apply seccomp", libc::SYS_seccomp, apply(0, CLONE3_FILTER));
+        match self.refusal {
+            Refusal::Silent => step("apply seccomp", libc::SYS_seccomp, apply(0, SILENT_FILTER)),
+            Refusal::Reported => {
+                let flags = SECCOMP_FILTER_FLAG_NEW_LISTENER;
+                step("apply seccomp", libc::SYS_seccomp, apply(flags, REPORTING_FILTER));
+                if let Some(last) = steps.last_mut() {
+                    last.returns = Some(Descriptor::Listener);
+                }
+            }
         }
         steps
     }
@@ -188,16 +222,24 @@ impl Lockdown<'_> {
 }
 
 /// The compiled filters that [`Argument::Filter`] refers to, as the bytes of their instructions.
-pub(crate) fn filters() -> Result<Vec<Vec<u8>>, StepError> {
-    let programs = syscalls::filters().map_err(|reason| StepError {
+pub(crate) fn filters() -> Result<[Vec<u8>; 3], StepError> {
+    let [clone3, allowed] = syscalls::filters().map_err(|reason| StepError {
         step: "compile the seccomp filters".into(),
         source: std::io::Error::other(reason),
     })?;
-    let bytes = |instruction: &seccompiler::sock_filter| {
-        let mut bytes = instruction.code.to_ne_bytes().to_vec();
-        bytes.extend([instruction.jt, instruction.jf]);
-        bytes.extend(instruction.k.to_ne_bytes());
-        bytes
-    };
-    Ok(programs.iter().map(|program| program.iter().flat_map(bytes).collect()).collect())
+    let reporting = syscalls::reporting(&allowed);
+    Ok([clone3, allowed, reporting].map(|program| program.iter().flat_map(bytes_of).collect()))
+}
+
+/// The filters of a process that nobody listens to.
+pub(crate) fn silent_filters() -> Result<[Vec<u8>; 2], StepError> {
+    let [clone3, silent, _] = filters()?;
+    Ok([clone3, silent])
+}
+
+fn bytes_of(instruction: &seccompiler::sock_filter) -> Vec<u8> {
+    let mut bytes = instruction.code.to_ne_bytes().to_vec();
+    bytes.extend([instruction.jt, instruction.jf]);
+    bytes.extend(instruction.k.to_ne_bytes());
+    bytes
 }

@@ -69,6 +69,8 @@ pub enum Request {
     },
     /// Makes a sandbox with one kernel. Descriptors: the kernel's control socket, its stdout, its stderr.
     Create {
+        /// How the kernel comes to life.
+        start: Start,
         /// Chosen by the caller, unique while the sandbox lives.
         id: u64,
         /// Tells sandboxes apart by uid where the host allows it; below [`MAX_SLOTS`].
@@ -85,6 +87,31 @@ pub enum Request {
         /// The signal's number.
         signal: i32,
     },
+    /// Lets the checkpoint of a kernel that ended take its place; [`Reply::Resumed`] or [`Reply::NotResumed`] answers. Everything else that
+    /// ran in the sandbox is ended. Descriptor: the control socket of the resumed kernel.
+    Resume {
+        /// The sandbox.
+        id: u64,
+    },
+    /// Runs a program in the sandbox. Descriptors: a socket that is closed once the program runs and tells why if it cannot, then stdin,
+    /// stdout, stderr.
+    Spawn {
+        /// The sandbox.
+        id: u64,
+        /// Chosen by the caller, unique in the sandbox.
+        process: u64,
+        /// The program.
+        command: Command,
+    },
+    /// Sends a signal to a process that [`Request::Spawn`] started and to the rest of its process group.
+    SignalProcess {
+        /// The sandbox.
+        id: u64,
+        /// The process.
+        process: u64,
+        /// The signal's number.
+        signal: i32,
+    },
     /// Asks for [`Reply::Usage`].
     Usage {
         /// The sandbox.
@@ -95,6 +122,27 @@ pub enum Request {
         /// The sandbox.
         id: u64,
     },
+}
+
+/// How a kernel comes to life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// As a fork of the zygote: in milliseconds, with the address layout that all forks of one zygote share.
+    Fork,
+    /// As a new interpreter with an address layout of its own: after its imports, in about a second.
+    Fresh,
+}
+
+/// A program that runs beside the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// The program, looked up in the path, and its arguments.
+    pub arguments: Vec<String>,
+    /// Environment variables beside those that every process of a sandbox has.
+    pub environment: Vec<(String, String)>,
+    /// Where it starts, inside.
+    pub directory: String,
 }
 
 /// The number of slots that have a uid of their own.
@@ -138,10 +186,36 @@ pub enum Reply {
     Exited {
         /// The sandbox.
         id: u64,
-        /// How.
-        status: ExitStatus,
+        /// How; `None` where the system does not tell.
+        status: Option<ExitStatus>,
         /// What its cgroup counted.
         usage: Usage,
+    },
+    /// The kernel's checkpoint took its place.
+    Resumed {
+        /// The sandbox.
+        id: u64,
+    },
+    /// There is no checkpoint that could.
+    NotResumed {
+        /// The sandbox.
+        id: u64,
+    },
+    /// A process that [`Request::Spawn`] asked for ended, or could not be made.
+    ProcessExited {
+        /// The sandbox.
+        id: u64,
+        /// The process.
+        process: u64,
+        /// How; `None` when it never was.
+        status: Option<ExitStatus>,
+    },
+    /// A process of the sandbox made a system call that is not allowed.
+    Blocked {
+        /// The sandbox.
+        id: u64,
+        /// The call's number on this architecture.
+        number: i64,
     },
     /// What the sandbox uses now.
     Usage {
@@ -175,6 +249,8 @@ pub struct Usage {
     pub memory_peak: u64,
     /// Processes the kernel killed because the memory limit was reached.
     pub oom_kills: u64,
+    /// Processor time so far, microseconds.
+    pub cpu: u64,
 }
 
 /// Sends one message.

@@ -211,6 +211,79 @@ pub(crate) fn install_filter(instructions: &[u8]) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) }).map(drop)
 }
 
+/// The kernel's `struct seccomp_notif`.
+#[repr(C)]
+#[derive(Default)]
+struct Notification {
+    id: u64,
+    pid: u32,
+    flags: u32,
+    number: i32,
+    architecture: u32,
+    instruction: u64,
+    arguments: [u64; 6],
+}
+
+/// The kernel's `struct seccomp_notif_resp`.
+#[repr(C)]
+struct Verdict {
+    id: u64,
+    value: i64,
+    error: i32,
+    flags: u32,
+}
+
+/// Whether this kernel lets a filter leave its refusals to a listener.
+pub(crate) fn can_listen() -> bool {
+    const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
+    const SECCOMP_RET_USER_NOTIF: u32 = 0x7fc0_0000;
+    let action = SECCOMP_RET_USER_NOTIF;
+    // JUSTIFICATION: not wrapped. SAFETY: `action` lives for the call, which only reads it.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) }).is_ok()
+}
+
+/// Takes one refused system call from a listener, answers it with EPERM and returns its number; `None` when its caller is gone. Blocks
+/// when there is none.
+pub(crate) fn refuse_call(listener: BorrowedFd<'_>) -> io::Result<Option<i64>> {
+    const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;
+    const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;
+    const { assert!(size_of::<Notification>() == 0x50 && size_of::<Verdict>() == 0x18) };
+    let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
+    let mut call = Notification::default();
+    // JUSTIFICATION: not wrapped. SAFETY: `call` is zeroed, as the kernel demands, and has the size that the request's number says.
+    let received = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV as _, &raw mut call) };
+    if let Err(error) = check(received.into()) {
+        return gone(error);
+    }
+    let verdict = Verdict { id: call.id, value: 0, error: -libc::EPERM, flags: 0 };
+    // JUSTIFICATION: as above. SAFETY: `verdict` lives for the call, which only reads it.
+    let sent = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND as _, &raw const verdict) };
+    match check(sent.into()) {
+        Ok(_) => Ok(Some(call.number.into())),
+        Err(error) => gone(error),
+    }
+}
+
+/// How the process behind `pidfd` ended, although it was nobody's child here. Linux tells since 6.15; `None` before.
+pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    /// The kernel's `struct pidfd_info`, first version.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        mask: u64,
+        cgroup: u64,
+        ids: [u32; 11],
+        status: i32,
+    }
+    const PIDFD_GET_INFO: libc::c_ulong = 0xc040_ff0b;
+    const PIDFD_INFO_EXIT: u64 = 1 << 3;
+    const { assert!(size_of::<Info>() == 0x40) };
+    let mut info = Info { mask: PIDFD_INFO_EXIT, ..Info::default() };
+    // JUSTIFICATION: not wrapped. SAFETY: `info` has the size that the request's number says; the kernel writes no more than that.
+    let asked = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO as _, &raw mut info) };
+    (check(asked.into()).is_ok() && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.status)
+}
+
 /// Runs one raw system call with integer arguments.
 pub(crate) fn raw(number: i64, arguments: [i64; 6]) -> io::Result<i64> {
     let [a, b, c, d, e, f] = arguments;

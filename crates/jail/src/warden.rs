@@ -3,31 +3,54 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal};
+use rustix::event::{Timespec, epoll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open};
 
 use crate::cgroup::{self, Cgroup, Hierarchy};
 use crate::idmap::{FIRST_SLOT, IdMap};
-use crate::lockdown::{Identity, Lockdown};
-use crate::message::{self, ExitStatus, Limits, MAX_SLOTS, Reply, Request, Setup};
+use crate::listener::{Heard, Listener};
+use crate::lockdown::{Identity, Lockdown, Refusal};
+use crate::message::{self, Command, ExitStatus, Limits, MAX_SLOTS, Reply, Request, Setup, Start};
+use crate::sandbox::{self, Process, Sandbox};
 use crate::shell::{self, ShellSources};
-use crate::zygote::{ForkRequest, Zygote};
+use crate::zygote::{ForkRequest, Program, Zygote};
 use crate::{Step, StepError, landlock, mounts, sweep, sys};
 
 /// Where an instance has its workspaces mounted, in its directory.
 pub const WORKSPACES: &str = "workspaces";
 
-/// One sandbox.
-struct Box {
-    init: Pid,
-    init_pidfd: OwnedFd,
-    kernel: Option<(Pid, OwnedFd)>,
-    cgroup: Cgroup,
-    init_ended: bool,
-    /// Whether aludel asked for the end and waits for word of it.
-    closing: bool,
+/// What the kernel tells of the control socket.
+const CONTROL: u64 = 0;
+/// What it tells of the children's signals.
+const CHILDREN: u64 = 1;
+/// Events taken at once.
+const EVENTS: usize = 64;
+
+/// Something of a sandbox that is watched.
+struct Watch {
+    sandbox: u64,
+    what: Watched,
+}
+
+enum Watched {
+    /// A new process, which hands over its listener before it runs anything.
+    Greeting { socket: OwnedFd, is_kernel: bool },
+    /// Refused system calls.
+    Refusals(Listener),
+    /// A checkpoint that was woken.
+    Waking(OwnedFd),
+    /// A kernel that is nobody's child here.
+    Adopted(OwnedFd),
+}
+
+/// Which process of a sandbox a child is.
+#[derive(Clone, Copy)]
+enum Role {
+    Init,
+    Kernel,
+    Command(u64),
 }
 
 /// Everything the warden knows.
@@ -36,7 +59,14 @@ struct Warden {
     zygote: Zygote,
     map: IdMap,
     hierarchy: Hierarchy,
-    boxes: HashMap<u64, Box>,
+    refusal: Refusal,
+    epoll: OwnedFd,
+    sandboxes: HashMap<u64, Sandbox>,
+    children: HashMap<Pid, (u64, Role)>,
+    watches: HashMap<u64, Watch>,
+    next_watch: u64,
+    /// Listeners that said too much and are looked at again later.
+    resting: Vec<(Instant, u64)>,
 }
 
 /// Runs until aludel closes the control socket, then removes everything. Runs as pid 1 of its pid namespace.
@@ -54,8 +84,29 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: &Hiera
         if map == IdMap::Single {
             warnings.push("all sandboxes share one user id: run as root to give each its own".into());
         }
-        let zygote = Zygote::start(setup, map)?;
-        Ok((Warden { control: clone_of(&control)?, zygote, map, hierarchy, boxes: HashMap::new() }, children, warnings))
+        let refusal = if sys::can_listen() { Refusal::Reported } else { Refusal::Silent };
+        if refusal == Refusal::Silent {
+            warnings.push("this kernel does not tell which system calls were refused".into());
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).step("make an epoll")?;
+        for (fd, token) in [(&control, CONTROL), (&children, CHILDREN)] {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+                .step("watch the sockets")?;
+        }
+        let warden = Warden {
+            control: clone_of(&control)?,
+            zygote: Zygote::start(setup, map)?,
+            map,
+            hierarchy,
+            refusal,
+            epoll,
+            sandboxes: HashMap::new(),
+            children: HashMap::new(),
+            watches: HashMap::new(),
+            next_watch: CHILDREN + 1,
+            resting: Vec::new(),
+        };
+        Ok((warden, children, warnings))
     };
     let (mut warden, children, warnings) = match start() {
         Ok(started) => started,
@@ -112,24 +163,109 @@ impl Warden {
     }
 
     fn serve(&mut self, children: &OwnedFd) {
+        let mut events = Vec::with_capacity(EVENTS);
         loop {
-            let ready = {
-                let mut fds = [PollFd::new(&self.control, PollFlags::IN), PollFd::new(children, PollFlags::IN)];
-                if rustix::io::retry_on_intr(|| poll(&mut fds, None)).is_err() {
-                    return;
-                }
-                [!fds[0].revents().is_empty(), !fds[1].revents().is_empty()]
-            };
-            if ready[1] {
-                drain(children);
-                self.reap();
+            let timeout = self.until_someone_has_rested();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => return,
             }
-            if ready[0] {
-                match message::receive::<Request>(&self.control) {
-                    Ok(Some((request, descriptors))) => self.handle(request, &descriptors),
-                    // Closed, or no longer making sense: either way aludel is not there.
-                    Ok(None) | Err(_) => return,
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    CONTROL => match message::receive::<Request>(&self.control) {
+                        Ok(Some((request, descriptors))) => self.handle(request, &descriptors),
+                        // Closed, or no longer making sense: either way aludel is not there.
+                        Ok(None) | Err(_) => return,
+                    },
+                    CHILDREN => {
+                        drain(children);
+                        self.reap();
+                    }
+                    token => self.look(token),
                 }
+            }
+        }
+    }
+
+    /// Watches again what has rested, and says how long until the next has.
+    fn until_someone_has_rested(&mut self) -> Option<Timespec> {
+        let now = Instant::now();
+        let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
+        self.resting = resting;
+        for (_, token) in rested {
+            if let Some(Watch { what: Watched::Refusals(listener), .. }) = self.watches.get(&token) {
+                let _gone = self.watch_fd(listener.fd(), token);
+            }
+        }
+        let next = self.resting.iter().map(|(until, _)| *until).min()?;
+        let wait = next.saturating_duration_since(now) + Duration::from_millis(1);
+        Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
+    }
+
+    fn watch_fd(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+    }
+
+    fn watch(&mut self, sandbox: u64, what: Watched) {
+        let token = self.next_watch;
+        self.next_watch += 1;
+        let fd = match &what {
+            Watched::Greeting { socket: fd, .. } | Watched::Waking(fd) | Watched::Adopted(fd) => fd,
+            Watched::Refusals(listener) => listener.fd(),
+        };
+        // Nothing can be watched only where memory is out; what would be heard by it then is not.
+        if self.watch_fd(fd, token).is_ok() {
+            self.watches.insert(token, Watch { sandbox, what });
+        }
+    }
+
+    /// Sees to something that is watched. An event may be of something that an earlier one of the same batch took away.
+    fn look(&mut self, token: u64) {
+        let Some(Watch { sandbox: id, what }) = self.watches.remove(&token) else { return };
+        match what {
+            Watched::Refusals(mut listener) => {
+                match listener.answer() {
+                    Heard::Refused(number) => self.reply(&Reply::Blocked { id, number }),
+                    Heard::Nothing => {}
+                    Heard::Rests(until) => {
+                        let _gone = epoll::delete(&self.epoll, listener.fd());
+                        self.resting.push((until, token));
+                    }
+                    Heard::Over => return,
+                }
+                self.watches.insert(token, Watch { sandbox: id, what: Watched::Refusals(listener) });
+            }
+            Watched::Greeting { socket, is_kernel } => {
+                let _watched_no_more = epoll::delete(&self.epoll, &socket);
+                let Ok(word) = sandbox::first_word(socket.as_fd()) else { return };
+                if let Some(descriptor) = word.descriptor {
+                    self.watch(id, Watched::Refusals(Listener::new(descriptor)));
+                }
+                if is_kernel && let Some(sandbox) = self.sandboxes.get_mut(&id) {
+                    sandbox.wake = Some(socket);
+                }
+            }
+            Watched::Waking(socket) => {
+                let _watched_no_more = epoll::delete(&self.epoll, &socket);
+                let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+                let woken = sandbox.woken(socket.as_fd());
+                sandbox.wake = Some(socket);
+                match woken.and_then(|kernel| Some((kernel.pidfd.try_clone().ok()?, kernel))) {
+                    Some((pidfd, kernel)) => {
+                        sandbox.kernel = Some(kernel);
+                        self.watch(id, Watched::Adopted(pidfd));
+                        self.reply(&Reply::Resumed { id });
+                    }
+                    None => self.reply(&Reply::NotResumed { id }),
+                }
+            }
+            Watched::Adopted(_) => {
+                let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+                let Some(kernel) = sandbox.kernel.take() else { return };
+                let status = kernel.exit_status();
+                let usage = sandbox.cgroup.usage();
+                self.reply(&Reply::Exited { id, status, usage });
             }
         }
     }
@@ -144,25 +280,49 @@ impl Warden {
                     Err(error) => self.reply(&Reply::Failed { id, reason: error.to_string() }),
                 }
             }
-            Request::Create { id, slot, workspace, limits } => {
-                if let Err(error) = self.create(id, slot, &workspace, &limits, descriptors) {
+            Request::Create { start, id, slot, workspace, limits } => {
+                if let Err(error) = self.create(id, start, slot, &workspace, limits, descriptors) {
                     self.reply(&Reply::Failed { id, reason: error.to_string() });
                 } else {
                     self.reply(&Reply::Created { id });
                 }
             }
             Request::Signal { id, signal } => {
-                let kernel = self.boxes.get(&id).and_then(|sandbox| sandbox.kernel.as_ref());
-                if let (Some((_, pidfd)), Some(signal)) = (kernel, Signal::from_named_raw(signal)) {
-                    // It may have ended since; its exit is reported on its own.
-                    let _ended = pidfd_send_signal(pidfd, signal);
+                let kernel = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernel.as_ref());
+                if let (Some(kernel), Some(signal)) = (kernel, Signal::from_named_raw(signal)) {
+                    kernel.signal(signal);
+                }
+            }
+            Request::Resume { id } => {
+                let control = descriptors.first();
+                let sandbox =
+                    self.sandboxes.get_mut(&id).filter(|sandbox| sandbox.kernel.is_none() && !sandbox.closing);
+                match (control, sandbox) {
+                    (Some(control), Some(sandbox)) if sandbox.wake(control.as_fd()) => {
+                        if let Some(socket) = sandbox.wake.take() {
+                            self.watch(id, Watched::Waking(socket));
+                        }
+                    }
+                    _ => self.reply(&Reply::NotResumed { id }),
+                }
+            }
+            Request::Spawn { id, process, command } => {
+                if self.spawn(id, process, &command, descriptors).is_err() {
+                    // Why, is said on the process's own socket if it got that far.
+                    self.reply(&Reply::ProcessExited { id, process, status: None });
+                }
+            }
+            Request::SignalProcess { id, process, signal } => {
+                let process = self.sandboxes.get(&id).and_then(|sandbox| sandbox.commands.get(&process));
+                if let (Some(process), Some(signal)) = (process, Signal::from_named_raw(signal)) {
+                    process.signal_group(signal);
                 }
             }
             Request::Usage { id } => {
-                let usage = self.boxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
+                let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
                 self.reply(&Reply::Usage { id, usage });
             }
-            Request::Destroy { id } => match self.boxes.get_mut(&id) {
+            Request::Destroy { id } => match self.sandboxes.get_mut(&id) {
                 Some(sandbox) => {
                     sandbox.closing = true;
                     sandbox.kill();
@@ -176,84 +336,125 @@ impl Warden {
     fn create(
         &mut self,
         id: u64,
+        start: Start,
         slot: u32,
         workspace: &std::path::Path,
-        limits: &Limits,
+        limits: Limits,
         descriptors: &[OwnedFd],
     ) -> Result<(), StepError> {
-        let invalid = |reason: &str| StepError {
-            step: "make a sandbox".into(),
-            source: io::Error::new(io::ErrorKind::InvalidInput, reason),
-        };
-        let [control, stdout, stderr] = descriptors else { return Err(invalid("three descriptors are needed")) };
-        if slot >= MAX_SLOTS || self.boxes.contains_key(&id) {
+        let [_control, _stdout, _stderr] = descriptors else { return Err(invalid("three descriptors are needed")) };
+        if slot >= MAX_SLOTS || self.sandboxes.contains_key(&id) {
             return Err(invalid("the slot or the id cannot be used"));
         }
         let workspace = mounts::open_workspace(workspace)?;
-        let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), limits).step("make the control group")?;
-        let made = self.fill(slot, workspace, limits, &cgroup, [control, stdout, stderr]);
-        match made {
-            Ok((shell, kernel)) => {
-                let sandbox = Box {
-                    init: shell.0,
-                    init_pidfd: shell.1,
-                    kernel: Some(kernel),
-                    cgroup,
-                    init_ended: false,
-                    closing: false,
-                };
-                self.boxes.insert(id, sandbox);
-                Ok(())
-            }
+        let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits).step("make the control group")?;
+        let made = cgroup.open_procs().step("open the control group").and_then(|procs| {
+            shell::prepare(&ShellSources {
+                zygote: self.zygote.pidfd.as_fd(),
+                join_user_namespace: self.map != IdMap::Single,
+                cgroup_procs: &procs,
+                workspace,
+                limits: &limits,
+            })
+        });
+        let shell = match made {
+            Ok(shell) => shell,
             Err(error) => {
                 // What was started is dying; the group goes as soon as it is empty.
                 self.reap();
                 let _left_for_the_sweep = cgroup.remove();
+                return Err(error);
+            }
+        };
+        let identity = match self.map {
+            IdMap::Range { .. } => Identity::Own(FIRST_SLOT + slot),
+            IdMap::Single => Identity::Only,
+        };
+        self.children.insert(shell.init, (id, Role::Init));
+        let mut sandbox = Sandbox {
+            init: Process { pid: Some(shell.init), pidfd: shell.pidfd },
+            landlock: shell.landlock,
+            kernel: None,
+            commands: HashMap::new(),
+            cgroup,
+            identity,
+            limits,
+            wake: None,
+            init_ended: false,
+            closing: false,
+        };
+        match self.fork(&sandbox, Program::Kernel(start), descriptors) {
+            Ok((kernel, socket)) => {
+                self.note_child(&kernel, id, Role::Kernel);
+                sandbox.kernel = Some(kernel);
+                self.sandboxes.insert(id, sandbox);
+                self.watch(id, Watched::Greeting { socket, is_kernel: true });
+                Ok(())
+            }
+            Err(error) => {
+                // Its end is reported as that of any other; nobody waits for it.
+                sandbox.closing = true;
+                sandbox.kill();
+                self.sandboxes.insert(id, sandbox);
                 Err(error)
             }
         }
     }
 
-    /// The processes of a new sandbox: its init, then its kernel.
-    #[allow(clippy::type_complexity, reason = "two pairs, taken apart at once by the only caller")]
-    fn fill(
-        &self,
-        slot: u32,
-        workspace: OwnedFd,
-        limits: &Limits,
-        cgroup: &Cgroup,
-        [control, stdout, stderr]: [&OwnedFd; 3],
-    ) -> Result<((Pid, OwnedFd), (Pid, OwnedFd)), StepError> {
-        let procs = cgroup.open_procs().step("open the control group")?;
-        let shell = shell::prepare(&ShellSources {
-            zygote: self.zygote.pidfd.as_fd(),
-            join_user_namespace: self.map != IdMap::Single,
-            cgroup_procs: &procs,
-            workspace,
-            limits,
-        })?;
-        let identity = match self.map {
-            IdMap::Range { .. } => Identity::Own(FIRST_SLOT + slot),
-            IdMap::Single => Identity::Only,
-        };
-        let landlock = shell.landlock.is_some();
-        let lockdown = Lockdown { identity, limits, cgroups: procs.len(), landlock };
-        let mut descriptors = vec![shell.pidfd.as_fd()];
-        descriptors.extend(shell.landlock.iter().map(AsFd::as_fd));
-        descriptors.extend([control.as_fd(), stdout.as_fd(), stderr.as_fd()]);
-        descriptors.extend(procs.iter().map(AsFd::as_fd));
-        let kernel =
-            self.zygote.fork(&ForkRequest { landlock, lockdown: lockdown.steps() }, &descriptors).and_then(|pid| {
-                let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the kernel")?;
-                Ok((pid, pidfd))
-            });
-        match kernel {
-            Ok(kernel) => Ok(((shell.init, shell.pidfd), kernel)),
-            Err(error) => {
-                let _ended = pidfd_send_signal(&shell.pidfd, Signal::KILL);
-                Err(error)
-            }
+    fn spawn(&mut self, id: u64, process: u64, command: &Command, descriptors: &[OwnedFd]) -> Result<(), StepError> {
+        let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
+        let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
+        if descriptors.len() != 4 || sandbox.commands.contains_key(&process) {
+            return Err(invalid("four descriptors and a new id are needed"));
         }
+        let (child, socket) = self.fork(sandbox, Program::Command(command), descriptors)?;
+        self.note_child(&child, id, Role::Command(process));
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            sandbox.commands.insert(process, child);
+        }
+        self.watch(id, Watched::Greeting { socket, is_kernel: false });
+        Ok(())
+    }
+
+    fn note_child(&mut self, process: &Process, sandbox: u64, role: Role) {
+        if let Some(pid) = process.pid {
+            self.children.insert(pid, (sandbox, role));
+        }
+    }
+
+    /// Forks a process into a sandbox; `descriptors` are its control socket and its standard streams. Returns it with our end of its
+    /// socket to the warden.
+    fn fork(
+        &self,
+        sandbox: &Sandbox,
+        program: Program<'_>,
+        descriptors: &[OwnedFd],
+    ) -> Result<(Process, OwnedFd), StepError> {
+        let (ours, theirs) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .step("make a socket")?;
+        rustix::net::sockopt::set_socket_passcred(&ours, true).step("ask for the sender's number")?;
+        let procs = sandbox.cgroup.open_procs().step("open the control group")?;
+        let landlock = sandbox.landlock.is_some();
+        let lockdown = Lockdown {
+            identity: sandbox.identity,
+            limits: &sandbox.limits,
+            cgroups: procs.len(),
+            landlock,
+            refusal: self.refusal,
+        };
+        let mut sent = vec![sandbox.init.pidfd.as_fd()];
+        sent.extend(sandbox.landlock.iter().map(AsFd::as_fd));
+        sent.extend(descriptors.iter().map(AsFd::as_fd));
+        sent.push(theirs.as_fd());
+        sent.extend(procs.iter().map(AsFd::as_fd));
+        let pid = self.zygote.fork(&ForkRequest { landlock, lockdown: lockdown.steps(), program }, &sent)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
+        Ok((Process { pid: Some(pid), pidfd }, ours))
     }
 
     /// Takes note of every child that ended.
@@ -263,17 +464,19 @@ impl Warden {
                 self.reply(&Reply::Unusable { reason: format!("the zygote ended ({:?})", exit_status(status)) });
                 continue;
             }
-            let found = self.boxes.iter_mut().find_map(|(id, sandbox)| {
-                let is_kernel = sandbox.kernel.as_ref().is_some_and(|(kernel, _)| *kernel == pid);
-                (is_kernel || sandbox.init == pid).then_some((*id, is_kernel, sandbox))
-            });
-            let Some((id, is_kernel, sandbox)) = found else { continue };
-            if is_kernel {
-                sandbox.kernel = None;
-                let usage = sandbox.cgroup.usage();
-                self.reply(&Reply::Exited { id, status: exit_status(status), usage });
-            } else {
-                sandbox.init_ended = true;
+            let Some((id, role)) = self.children.remove(&pid) else { continue };
+            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
+            match role {
+                Role::Init => sandbox.init_ended = true,
+                Role::Kernel => {
+                    sandbox.kernel = None;
+                    let usage = sandbox.cgroup.usage();
+                    self.reply(&Reply::Exited { id, status: Some(exit_status(status)), usage });
+                }
+                Role::Command(process) => {
+                    sandbox.commands.remove(&process);
+                    self.reply(&Reply::ProcessExited { id, process, status: Some(exit_status(status)) });
+                }
             }
             self.finish(id);
         }
@@ -281,11 +484,9 @@ impl Warden {
 
     /// Removes a sandbox once all its processes are reaped.
     fn finish(&mut self, id: u64) {
-        let done = self
-            .boxes
-            .get(&id)
-            .is_some_and(|sandbox| sandbox.closing && sandbox.init_ended && sandbox.kernel.is_none());
-        if done && let Some(sandbox) = self.boxes.remove(&id) {
+        let done = self.sandboxes.get(&id).is_some_and(|sandbox| sandbox.closing && sandbox.is_over());
+        if done && let Some(sandbox) = self.sandboxes.remove(&id) {
+            self.watches.retain(|_, watch| watch.sandbox != id);
             // A group that does not go now goes with the instance's.
             let _left_for_the_sweep = sandbox.cgroup.remove();
             self.reply(&Reply::Destroyed { id });
@@ -294,31 +495,25 @@ impl Warden {
 
     /// Ends everything: aludel is gone or wants it so.
     fn end(&mut self, children: &OwnedFd) {
-        for sandbox in self.boxes.values_mut() {
+        for sandbox in self.sandboxes.values_mut() {
             sandbox.closing = true;
             sandbox.kill();
         }
         for _ in 0..100 {
             self.reap();
-            self.boxes.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| self.finish(id));
-            if self.boxes.is_empty() {
+            self.sandboxes.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| self.finish(id));
+            if self.sandboxes.is_empty() {
                 break;
             }
             let _timeout = message::is_readable(children.as_fd(), Duration::from_millis(50));
             drain(children);
         }
-        let _ended = pidfd_send_signal(&self.zygote.pidfd, Signal::KILL);
+        let _ended = rustix::process::pidfd_send_signal(&self.zygote.pidfd, Signal::KILL);
     }
 }
 
-impl Box {
-    fn kill(&self) {
-        // Either may have ended already.
-        let _ended = pidfd_send_signal(&self.init_pidfd, Signal::KILL);
-        if let Some((_, kernel)) = &self.kernel {
-            let _ended = pidfd_send_signal(kernel, Signal::KILL);
-        }
-    }
+fn invalid(reason: &str) -> StepError {
+    StepError { step: "make a process".into(), source: io::Error::new(io::ErrorKind::InvalidInput, reason) }
 }
 
 fn drain(children: &OwnedFd) {

@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use crate::idmap::IdMap;
-use crate::message::{self, Setup};
+use crate::message::{self, Command, Setup, Start};
 use crate::mounts::{self, BaseSources};
 use crate::{Step, StepError, lockdown, shell, sys};
 
@@ -46,17 +46,29 @@ const ENVIRONMENT: &[&str] = &[
 #[derive(Serialize)]
 struct Hello {
     /// The seccomp filters that [`lockdown::Argument::Filter`] refers to.
-    filters: Vec<Vec<u8>>,
+    filters: [Vec<u8>; 3],
 }
 
-/// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), its Landlock ruleset if there is one, the kernel's
-/// control socket, stdout, stderr, then the open `cgroup.procs` files.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ForkRequest {
+/// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), its Landlock ruleset if there is one, the control socket,
+/// stdin if the program has one, stdout, stderr, the socket to the warden, then the open `cgroup.procs` files.
+#[derive(Debug, Serialize)]
+pub(crate) struct ForkRequest<'a> {
     /// Whether a Landlock ruleset is among the descriptors.
     pub(crate) landlock: bool,
     /// The steps that the child runs before anything else.
     pub(crate) lockdown: Vec<lockdown::Step>,
+    /// What it then is.
+    pub(crate) program: Program<'a>,
+}
+
+/// What a child of the zygote becomes.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Program<'a> {
+    /// A kernel.
+    Kernel(Start),
+    /// A program of the template's; it has a stdin.
+    Command(&'a Command),
 }
 
 /// What the zygote answers.
@@ -118,15 +130,15 @@ impl Zygote {
         }
     }
 
-    /// Forks a kernel into a shell and returns its process id.
-    pub(crate) fn fork(&self, request: &ForkRequest, descriptors: &[BorrowedFd<'_>]) -> Result<Pid, StepError> {
-        message::send(&self.socket, request, descriptors).step("ask the zygote for a kernel")?;
+    /// Forks a process into a shell and returns its process id.
+    pub(crate) fn fork(&self, request: &ForkRequest<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Pid, StepError> {
+        message::send(&self.socket, request, descriptors).step("ask the zygote for a process")?;
         match self.reply(FORK_TIMEOUT)? {
             ZygoteReply::Forked(pid) => {
-                Pid::from_raw(pid).ok_or_else(|| failed("fork a kernel", "no process id".into()))
+                Pid::from_raw(pid).ok_or_else(|| failed("fork a process", "no process id".into()))
             }
-            ZygoteReply::Failed(reason) => Err(failed("fork a kernel", reason)),
-            ZygoteReply::Ready => Err(failed("fork a kernel", "the zygote answered out of turn".into())),
+            ZygoteReply::Failed(reason) => Err(failed("fork a process", reason)),
+            ZygoteReply::Ready => Err(failed("fork a process", "the zygote answered out of turn".into())),
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use aludel_sandbox::{Event, Limits, Local, LocalConfig, Require, SandboxSpec, template};
+use aludel_sandbox::{Event, Limits, Local, LocalConfig, Require, SandboxSpec, Start, template};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,7 +13,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let template = template::ensure(&data, false, &mut |_| ())?;
     let limits = Limits::default();
     let start = Instant::now();
-    let config = LocalConfig { data, template, limits: limits.clone(), pool: 0, require: Require::Default };
+    let config =
+        LocalConfig { data, template, limits: limits.clone(), pool: 0, require: Require::Default, start: Start::Fork };
     let local = Local::start(config).await?;
     println!("zygote ready                  {:>9.1} ms", millis(start.elapsed()));
     let mut create = Vec::new();

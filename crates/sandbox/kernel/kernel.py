@@ -4,14 +4,21 @@ It speaks length-prefixed JSON frames over an inherited socket. What cells print
 host reads, so that C code and child processes are heard too. User code shares this process, so whatever it does to this module spoils
 its own results only: the host believes nothing it cannot bound.
 
-Frames in: start, touch, execute, shown, shutdown. Frames out: ready, touched, display, result, error, done, failed.
+Frames in: start, touch, execute, shown, shutdown. Frames out: ready, touched, display, result, error, done, failed, resumed.
+
+Between cells the kernel forks itself and keeps the copy, the checkpoint, asleep. When the kernel dies in a cell, the host wakes the copy,
+which goes on from the state before that cell.
 """
 
 import base64
+import ctypes
 import gc
 import json
 import os
+import platform
+import random
 import resource
+import select
 import signal
 import socket
 import struct
@@ -22,6 +29,7 @@ import types
 import warnings
 
 CONTROL_FD = 3
+WARDEN_FD = 4
 # The host refuses longer frames; what is longer is left out here, with a word about it.
 MAX_FRAME = 24 << 20
 MAX_TEXT = 1 << 20
@@ -280,19 +288,140 @@ def run():
     start_fresh()
     channel.send({"type": "ready"})
     while True:
+        if cell_number > 0 and checkpoint is None and not is_readable(CONTROL_FD, IDLE):
+            take_checkpoint()
         try:
             frame = channel.receive()
         except EOFError:
             return
         kind = frame["type"]
         if kind == "execute":
+            if cell_number > 0 and checkpoint is None and take_checkpoint() is AWAKE:
+                # The cell has run, in the kernel whose place this one took.
+                continue
             execute(frame["code"])
+            drop_checkpoint()
         elif kind == "start":
             start(frame)
         elif kind == "touch":
             touch()
         elif kind == "shutdown":
             return
+
+
+# How long nothing must happen before a checkpoint is taken ahead of the next cell. A kernel that is closed at once does without, and one
+# that is used again at once takes it then.
+IDLE = 0.02
+# More than this part of the memory in use: a copy could double it, and the next cell would fail for it.
+MOST_COPIED = 0.5
+SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
+CLONE_CHILD_CLEARTID = 0x00200000
+CLONE_CHILD_SETTID = 0x01000000
+PR_GET_TID_ADDRESS = 40
+WAIT_FOR_ALL = 0x40000000  # __WALL: children that send no signal, too
+
+libc = ctypes.PyDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+AWAKE = "awake"
+# The process id of the copy.
+checkpoint = None
+# The one before, ended but not yet waited for: that takes a millisecond, which the next cell need not wait for.
+ended_checkpoint = None
+
+
+def is_readable(descriptor, seconds):
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def take_checkpoint():
+    """Forks a copy, which returns from here only when it takes our place, and then says so."""
+    global checkpoint
+    bury_checkpoint()
+    if memory_limit is not None and data_in_use() - baseline_data() > memory_limit * MOST_COPIED:
+        return None
+    # The interpreter reseeds it in every fork; the copy shall go on where we are now.
+    generator = random.getstate()
+    try:
+        pid = fork_unseen()
+    except OSError:
+        # No more processes or memory: the next cell runs without.
+        return None
+    if pid > 0:
+        checkpoint = pid
+        return None
+    wait_to_be_woken()
+    random.setstate(generator)
+    return AWAKE
+
+
+def fork_unseen():
+    """Forks a child that the program cannot wait for by accident: one that sends no signal when it ends."""
+    if len(os.listdir("/proc/self/task")) > 1 or SYS_CLONE is None:
+        # Other threads hold locks of the C library, which only its own fork knows to release in the child.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return os.fork()
+    address = ctypes.c_ulong()
+    libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(address))
+    # The last two arguments change places between architectures; the thread-local storage is not set in either.
+    address_for_both = (address, ctypes.c_ulong(0)) if SYS_CLONE == 56 else (ctypes.c_ulong(0), address)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = libc.syscall(
+        ctypes.c_long(SYS_CLONE),
+        ctypes.c_long(CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID),
+        ctypes.c_long(0),
+        ctypes.c_long(0),
+        *address_for_both,
+    )
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return pid
+
+
+def wait_to_be_woken():
+    """Runs in the copy. What the kernel left running is ended, for the state to be the one before the cell."""
+    global checkpoint, kernel_pid
+    with socket.socket(fileno=os.dup(WARDEN_FD)) as warden:
+        message, descriptors, _flags, _address = socket.recv_fds(warden, 16, 1)
+        if message != b"resume" or not descriptors:
+            os._exit(0)
+        os.dup2(descriptors[0], CONTROL_FD, inheritable=False)
+        os.close(descriptors[0])
+        checkpoint = None
+        kernel_pid = os.getpid()
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except OSError:
+            pass  # nobody was left
+        warden.send(b"resumed")
+    channel.send({"type": "resumed"})
+
+
+def drop_checkpoint():
+    """After a cell that left the kernel alive."""
+    global checkpoint, ended_checkpoint
+    if checkpoint is not None:
+        try:
+            os.kill(checkpoint, signal.SIGKILL)
+        except OSError:
+            pass  # the program has ended it
+        ended_checkpoint, checkpoint = checkpoint, None
+
+
+def bury_checkpoint():
+    global ended_checkpoint
+    if ended_checkpoint is not None:
+        try:
+            os.waitpid(ended_checkpoint, WAIT_FOR_ALL)
+        except OSError:
+            pass  # the program has waited for it
+        ended_checkpoint = None
 
 
 def start_fresh():
@@ -504,3 +633,11 @@ def rename_cells(line):
     end = line.find('>"', start)
     number = line[start + len('File "<cell ') : end]
     return f"{line[:start]}Cell {number}{line[end + 2 :]}"
+
+
+if __name__ == "__main__":
+    # A new interpreter, started by the zygote's child after the lockdown.
+    for inherited in (CONTROL_FD, WARDEN_FD):
+        os.set_inheritable(inherited, False)
+    prepare()
+    run()

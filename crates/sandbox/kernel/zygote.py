@@ -1,4 +1,4 @@
-"""The zygote: a process that has imported everything, and forks a kernel whenever it is asked to.
+"""The zygote: a process that has imported everything, and forks a kernel, or another program, whenever it is asked to.
 
 It runs inside the template's root, with no network and no secrets, and speaks JSON datagrams with the warden over descriptor 3. It has
 exactly one thread, always: a fork copies one thread, and the locks that others held would stay locked for ever in the child.
@@ -8,6 +8,7 @@ import ctypes
 import gc
 import json
 import os
+import signal
 import socket
 import sys
 
@@ -92,33 +93,43 @@ def lock_down(steps, descriptors, filters):
                 arguments.append(ctypes.byref(filters[value]))
             else:
                 raise StepFailed(f"{step['name']}: an argument of an unknown kind")
-        if libc.syscall(ctypes.c_long(step["number"]), *arguments) < 0:
+        result = libc.syscall(ctypes.c_long(step["number"]), *arguments)
+        if result < 0:
             raise StepFailed(f"{step['name']}: {os.strerror(ctypes.get_errno())}")
+        if step["returns"] is not None:
+            descriptors[step["returns"]] = result
 
 
-def descriptors_by_name(received, has_landlock, devnull):
+def descriptors_by_name(received, has_landlock, devnull, has_stdin):
     """Names the descriptors in the order in which the warden sends them."""
     received = list(received)
     names = {"shell": received.pop(0), "stdin": devnull}
     if has_landlock:
         names["landlock"] = received.pop(0)
-    for name in ("control", "stdout", "stderr"):
+    for name in ("control", "stdin", "stdout", "stderr") if has_stdin else ("control", "stdout", "stderr"):
         names[name] = received.pop(0)
+    names["warden"] = received.pop(0)
     for place, descriptor in enumerate(received):
         names["cgroup", place] = descriptor
     return names
 
 
-def become_kernel(request, descriptors, filters):
+def become(program, steps, descriptors, filters):
     """Runs in the child; never returns. Nothing of the user's runs before the last step of the lockdown."""
     status = 1
     control = descriptors["control"]
     try:
-        lock_down(request["lockdown"], descriptors, filters)
+        lock_down(steps, descriptors, filters)
         control = kernel.CONTROL_FD
-        kernel.run()
-        status = 0
-    except StepFailed as failure:
+        hand_over(descriptors.get("listener"))
+        if "command" in program:
+            run_command(**program["command"])
+        elif program["kernel"] == "fresh":
+            run_fresh_kernel()
+        else:
+            kernel.run()
+            status = 0
+    except (StepFailed, OSError) as failure:
         # The socket is at its old place or, later, at its new one.
         for descriptor in (control, kernel.CONTROL_FD):
             try:
@@ -128,6 +139,33 @@ def become_kernel(request, descriptors, filters):
                 continue
     finally:
         os._exit(status)
+
+
+def hand_over(listener):
+    """Gives the warden the end of the filter at which refused system calls are heard of; it must not stay here."""
+    with socket.socket(fileno=os.dup(kernel.WARDEN_FD)) as warden:
+        if listener is None:
+            warden.send(b"ready")
+        else:
+            socket.send_fds(warden, [b"ready"], [listener])
+            os.close(listener)
+
+
+def run_command(arguments, environment, directory):
+    os.chdir(directory)
+    # What the zygote ignores would stay ignored.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        os.execvpe(arguments[0], arguments, {**os.environ, **dict(environment)})
+    except OSError as error:
+        raise StepFailed(f"{arguments[0]}: {error.strerror}") from None
+
+
+def run_fresh_kernel():
+    for descriptor in (kernel.CONTROL_FD, kernel.WARDEN_FD):
+        os.set_inheritable(descriptor, True)
+    os.execv(sys.executable, [sys.executable, "-s", kernel.__file__])
 
 
 def prepare_filters(hello):
@@ -163,13 +201,14 @@ def main():
         if not message:
             return
         request = json.loads(message)
-        descriptors = descriptors_by_name(received, request["landlock"], devnull)
+        program = request["program"]
+        descriptors = descriptors_by_name(received, request["landlock"], devnull, "command" in program)
         if libc.setns(descriptors["shell"], CLONE_NEWPID) < 0:
             answer = {"failed": f"join the process namespace: {os.strerror(ctypes.get_errno())}"}
         else:
             pid = fork()
             if pid == 0:
-                become_kernel(request, descriptors, filters)
+                become(program, request["lockdown"], descriptors, filters)
             answer = {"forked": pid} if pid > 0 else {"failed": f"clone: {os.strerror(ctypes.get_errno())}"}
         for descriptor in received:
             os.close(descriptor)

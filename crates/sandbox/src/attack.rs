@@ -108,6 +108,7 @@ fn name_of(outcome: &Outcome) -> String {
         Outcome::Failed(error) => format!("{}: {}", error.name, error.value),
         Outcome::Limit(LimitHit::Memory { .. }) => "memory".into(),
         Outcome::Limit(LimitHit::WallClock { .. }) => "time".into(),
+        Outcome::Limit(LimitHit::CpuTime { .. }) => "cpu time".into(),
         Outcome::Limit(LimitHit::Disk { .. }) => "disk".into(),
         Outcome::Limit(LimitHit::Files { .. }) => "files".into(),
         Outcome::Interrupted => "interrupted".into(),

@@ -13,6 +13,9 @@ pub enum Error {
     /// The kernel or its channel ended while something was being asked of it.
     #[error("the kernel is gone: {0}")]
     KernelGone(String),
+    /// A program could not be started in the sandbox: it is not there, or may not be run.
+    #[error("the program could not be started: {0}")]
+    Start(String),
     /// The template is missing, damaged or could not be built.
     #[error("{0}")]
     Template(String),

@@ -83,6 +83,8 @@ pub struct Finished {
     pub output_dropped: u64,
     /// Whether the interpreter's variables are still there.
     pub state: State,
+    /// Names of the system calls that the sandbox refused meanwhile, each once, by name. Refusals are an error (EPERM) for the program.
+    pub blocked: Vec<String>,
 }
 
 /// What became of the interpreter's variables.
@@ -90,6 +92,9 @@ pub struct Finished {
 pub enum State {
     /// The kernel lives; the next execution sees them.
     Kept,
+    /// The kernel ended, and its checkpoint took over: variables are as they were before this execution. What files it wrote stays written;
+    /// threads, child processes and connections are gone.
+    RolledBack,
     /// The kernel is gone; the next execution starts a new one. The files are kept.
     Lost,
 }
@@ -121,6 +126,11 @@ pub enum LimitHit {
     },
     /// The execution ran longer than it may.
     WallClock {
+        /// What was allowed.
+        limit: Duration,
+    },
+    /// The execution used more processor time than it may.
+    CpuTime {
         /// What was allowed.
         limit: Duration,
     },

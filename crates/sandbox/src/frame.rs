@@ -47,6 +47,8 @@ pub(crate) enum ToKernel<'a> {
 pub(crate) enum FromKernel {
     Ready,
     Touched,
+    /// The checkpoint is the kernel now.
+    Resumed,
     /// With the number to answer.
     Display(MimeBundle, u64),
     Result(MimeBundle),
@@ -145,6 +147,7 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
     Ok(match frame.kind.as_str() {
         "ready" => FromKernel::Ready,
         "touched" => FromKernel::Touched,
+        "resumed" => FromKernel::Resumed,
         "done" => FromKernel::Done,
         "display" => FromKernel::Display(bundle(frame.data.ok_or_else(missing)?), frame.number.ok_or_else(missing)?),
         "result" => FromKernel::Result(bundle(frame.data.ok_or_else(missing)?)),

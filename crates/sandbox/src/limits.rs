@@ -13,6 +13,9 @@ pub struct Limits {
     pub cpus: f64,
     /// Wall clock of one execution.
     pub timeout: Duration,
+    /// Processor time of one execution, all processes together; `None` for no more than the wall clock allows. Looked at every fifth of a
+    /// second.
+    pub cpu_time: Option<Duration>,
     /// How long an interrupted program may take to end before it is killed.
     pub grace: Duration,
     /// All files of the workspace together, bytes. They are kept in memory, and what programs write counts as theirs.
@@ -37,6 +40,7 @@ impl Default for Limits {
             processes: 128,
             cpus: 2.0,
             timeout: Duration::from_secs(60),
+            cpu_time: None,
             grace: Duration::from_secs(2),
             disk: 512 * MIB,
             files: 50_000,

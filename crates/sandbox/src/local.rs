@@ -1,6 +1,6 @@
 //! The local backend: a warden, its zygote, and a pool of sandboxes that are ready before anyone asks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use aludel_jail::message::{ExitStatus, Reply, Request, Setup, Usage};
+pub use aludel_jail::message::Start;
+use aludel_jail::message::{Command, ExitStatus, Reply, Request, Setup, Usage};
 use aludel_jail::{WORKSPACES, Warden, message, sweep};
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, oneshot, watch};
@@ -23,6 +24,8 @@ use crate::{Error, Limits, Template, Workspace};
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the warden may take to answer a question.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a checkpoint may take to wake.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Inodes of a sandbox's `/tmp` and `/dev/shm` together; without a bound, empty files use up memory that no limit counts.
 const TMP_INODES: u64 = 32 << 10;
 
@@ -43,6 +46,8 @@ pub struct LocalConfig {
     pub pool: usize,
     /// How much of the isolation must be enforceable.
     pub require: Require,
+    /// How kernels come to life.
+    pub start: Start,
 }
 
 /// How much of the isolation the host must be able to enforce.
@@ -85,6 +90,7 @@ pub(crate) struct Shared {
     owner_base: Option<u32>,
     memory_is_bounded: bool,
     instance: PathBuf,
+    start: Start,
 }
 
 /// Who waits for which reply.
@@ -92,11 +98,22 @@ pub(crate) struct Shared {
 struct Waiting {
     workspaces: HashMap<u64, oneshot::Sender<Result<OwnedFd, String>>>,
     created: HashMap<u64, oneshot::Sender<Result<(), String>>>,
-    exits: HashMap<u64, watch::Sender<Option<Exit>>>,
+    /// Every sandbox that lives.
+    live: HashMap<u64, Live>,
+    resumed: HashMap<u64, oneshot::Sender<bool>>,
     usages: HashMap<u64, Vec<oneshot::Sender<Usage>>>,
     destroyed: HashMap<u64, oneshot::Sender<()>>,
     /// Why nothing will be answered any more.
     over: Option<String>,
+}
+
+/// What is heard of a sandbox without asking.
+#[derive(Debug)]
+struct Live {
+    exit: watch::Sender<Option<Exit>>,
+    /// Numbers of refused system calls.
+    blocked: BTreeSet<i64>,
+    processes: HashMap<u64, oneshot::Sender<Option<ExitStatus>>>,
 }
 
 /// How a kernel process ended.
@@ -118,7 +135,7 @@ struct Pool {
 impl Local {
     /// Removes what dead instances left, then starts the warden and the zygote; takes about as long as importing pandas.
     pub async fn start(config: LocalConfig) -> Result<Self, Error> {
-        let LocalConfig { data, template, limits, pool, require } = config;
+        let LocalConfig { data, template, limits, pool, require, start } = config;
         let run = data.join("run");
         let started = tokio::task::spawn_blocking(move || {
             sweep::sweep(&run);
@@ -150,6 +167,7 @@ impl Local {
             owner_base,
             memory_is_bounded,
             instance,
+            start,
         });
         let listener = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -170,16 +188,15 @@ impl Local {
 
     /// A sandbox with a kernel that is ready: from the pool when one fits, made on the spot otherwise.
     pub async fn create(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
-        let SandboxSpec { limits, workspace } = spec;
         let pool = &self.0.pool;
-        if workspace.is_none() && limits == pool.limits {
+        if spec.workspace.is_none() && spec.limits == pool.limits {
             let pooled = lock(&pool.ready).pop_front();
             pool.wanted.notify_one();
             if let Some(sandbox) = pooled.filter(Sandbox::is_alive) {
                 return Ok(sandbox);
             }
         }
-        self.0.shared.create(limits, workspace).await
+        self.0.shared.create(spec).await
     }
 
     /// How many sandboxes are ready in the pool.
@@ -215,7 +232,7 @@ impl Pool {
                 let _timeout = tokio::time::timeout(Duration::from_secs(1), pool.wanted.notified()).await;
                 continue;
             }
-            let made = match backend.create(pool.limits.clone(), None).await {
+            let made = match backend.create(SandboxSpec { limits: pool.limits.clone(), workspace: None }).await {
                 Ok(sandbox) => sandbox.touch().await.map(|()| sandbox),
                 Err(error) => Err(error),
             };
@@ -240,7 +257,7 @@ impl Shared {
             }
         };
         let mut waiting = lock(&self.waiting);
-        for (_, exit) in waiting.exits.drain() {
+        for (_, Live { exit, .. }) in waiting.live.drain() {
             exit.send_replace(Some(Exit { status: None, usage: Usage::default() }));
         }
         // Dropping the senders tells the receivers.
@@ -263,7 +280,7 @@ impl Shared {
                 }
             }
             Reply::Failed { id, reason } => {
-                waiting.exits.remove(&id);
+                waiting.live.remove(&id);
                 if let Some(sender) = waiting.workspaces.remove(&id) {
                     let _nobody = sender.send(Err(reason));
                 } else if let Some(sender) = waiting.created.remove(&id) {
@@ -271,8 +288,32 @@ impl Shared {
                 }
             }
             Reply::Exited { id, status, usage } => {
-                if let Some(exit) = waiting.exits.remove(&id) {
-                    exit.send_replace(Some(Exit { status: Some(status), usage }));
+                if let Some(live) = waiting.live.get(&id) {
+                    live.exit.send_replace(Some(Exit { status, usage }));
+                }
+            }
+            Reply::Resumed { id } => {
+                if let Some(live) = waiting.live.get(&id) {
+                    live.exit.send_replace(None);
+                }
+                if let Some(sender) = waiting.resumed.remove(&id) {
+                    let _nobody = sender.send(true);
+                }
+            }
+            Reply::NotResumed { id } => {
+                if let Some(sender) = waiting.resumed.remove(&id) {
+                    let _nobody = sender.send(false);
+                }
+            }
+            Reply::ProcessExited { id, process, status } => {
+                let sender = waiting.live.get_mut(&id).and_then(|live| live.processes.remove(&process));
+                if let Some(sender) = sender {
+                    let _nobody = sender.send(status);
+                }
+            }
+            Reply::Blocked { id, number } => {
+                if let Some(live) = waiting.live.get_mut(&id) {
+                    live.blocked.insert(number);
                 }
             }
             Reply::Usage { id, usage } => {
@@ -281,6 +322,7 @@ impl Shared {
                 }
             }
             Reply::Destroyed { id } => {
+                waiting.live.remove(&id);
                 if let Some(sender) = waiting.destroyed.remove(&id) {
                     let _nobody = sender.send(());
                 }
@@ -289,7 +331,8 @@ impl Shared {
         }
     }
 
-    async fn create(self: &Arc<Self>, limits: Limits, workspace: Option<Arc<Workspace>>) -> Result<Sandbox, Error> {
+    async fn create(self: &Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, Error> {
+        let SandboxSpec { limits, workspace } = spec;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let workspace = match workspace {
             Some(workspace) => workspace,
@@ -304,10 +347,12 @@ impl Shared {
         {
             let mut waiting = self.waiting()?;
             waiting.created.insert(id, created_sender);
-            waiting.exits.insert(id, exit_sender);
+            let live = Live { exit: exit_sender, blocked: BTreeSet::new(), processes: HashMap::new() };
+            waiting.live.insert(id, live);
         }
         let request = Request::Create {
             id,
+            start: self.start,
             slot: workspace.slot(),
             workspace: workspace.path().to_path_buf(),
             limits: jail_limits(&limits),
@@ -398,6 +443,56 @@ impl Handle {
         let _gone = self.shared.send(&Request::Signal { id: self.id, signal }, &[]);
     }
 
+    /// Lets the checkpoint take the place of a kernel that ended. `control` is the kernel's end of its new channel.
+    pub(crate) async fn resume(&self, control: BorrowedFd<'_>) -> bool {
+        let (sender, answer) = oneshot::channel();
+        match self.shared.waiting() {
+            Ok(mut waiting) => waiting.resumed.insert(self.id, sender),
+            Err(_) => return false,
+        };
+        self.shared.send(&Request::Resume { id: self.id }, &[control]).is_ok()
+            && tokio::time::timeout(RESUME_TIMEOUT, answer).await.is_ok_and(|answer| answer.unwrap_or(false))
+    }
+
+    /// Starts a program; the receiver tells its end, with `None` when it could not be made or the sandbox is gone.
+    pub(crate) fn spawn(
+        &self,
+        process: u64,
+        command: Command,
+        descriptors: [BorrowedFd<'_>; 4],
+    ) -> Result<oneshot::Receiver<Option<ExitStatus>>, Error> {
+        let (sender, ended) = oneshot::channel();
+        let mut waiting = self.shared.waiting()?;
+        let live = waiting.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
+        live.processes.insert(process, sender);
+        drop(waiting);
+        self.shared.send(&Request::Spawn { id: self.id, process, command }, &descriptors)?;
+        Ok(ended)
+    }
+
+    /// Sends a signal to a program that [`Handle::spawn`] started.
+    pub(crate) fn signal_process(&self, process: u64, signal: i32) {
+        // Without a warden there is no process.
+        let _gone = self.shared.send(&Request::SignalProcess { id: self.id, process, signal }, &[]);
+    }
+
+    /// Names of the system calls that were refused since this was last asked. To be asked after [`Handle::usage`], whose answer comes
+    /// after what the warden told before.
+    pub(crate) fn take_blocked(&self) -> Vec<String> {
+        let numbers = match self.shared.waiting() {
+            Ok(mut waiting) => {
+                waiting.live.get_mut(&self.id).map(|live| std::mem::take(&mut live.blocked)).unwrap_or_default()
+            }
+            Err(_) => return Vec::new(),
+        };
+        let name = |number: i64| {
+            let known = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
+            known.map_or_else(|| format!("number {number}"), |call| call.name().to_owned())
+        };
+        let names: BTreeSet<String> = numbers.into_iter().map(name).collect();
+        names.into_iter().collect()
+    }
+
     /// What the sandbox uses; zeros when it is gone.
     pub(crate) async fn usage(&self) -> Usage {
         let (sender, answer) = oneshot::channel();
@@ -438,7 +533,7 @@ impl Drop for Handle {
     }
 }
 
-fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
+pub(crate) fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
     let (receiver, sender) = io::pipe()?;
     Ok((pipe::Receiver::from_owned_fd(receiver.into())?, sender.into()))
 }

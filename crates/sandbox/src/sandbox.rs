@@ -1,6 +1,8 @@
 //! A live sandbox and the executions in it.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use aludel_jail::message::{ExitStatus, Usage};
@@ -30,6 +32,8 @@ const NO_SPACE: &str = "No space left on device";
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a kernel may take to accept the answer to a display, for which it waits; deadlines wait for it.
 const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often processor time is looked at where it is limited.
+const CPU_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a kernel may take to accept a program.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 const SIGINT: i32 = 2;
@@ -41,8 +45,19 @@ pub struct Sandbox {
     handle: Arc<Handle>,
     kernel: Arc<Mutex<Kernel>>,
     exit: watch::Receiver<Option<Exit>>,
+    state: Arc<AtomicState>,
     workspace: Arc<Workspace>,
     limits: Limits,
+    processes: AtomicU64,
+}
+
+/// What can still become of the kernel.
+#[derive(Debug, Default)]
+struct AtomicState {
+    /// A cell has ended, so there is, or will be, a checkpoint.
+    has_run: AtomicBool,
+    /// It ended, and no checkpoint took its place.
+    is_lost: AtomicBool,
 }
 
 /// The host's side of a kernel.
@@ -51,6 +66,8 @@ pub(crate) struct Kernel {
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
     exit: watch::Receiver<Option<Exit>>,
+    /// Out-of-memory kills that were told before.
+    oom_kills: u64,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -66,14 +83,34 @@ impl Kernel {
         stderr: pipe::Receiver,
         exit: watch::Receiver<Option<Exit>>,
     ) -> Self {
-        Self { channel, stdout, stderr, exit }
+        Self { channel, stdout, stderr, exit, oom_kills: 0 }
+    }
+
+    /// Lets the checkpoint of a kernel that ended take its place. What the dead one left half-written stays in the old socket.
+    async fn resume(&mut self, handle: &Handle) -> bool {
+        let Ok((ours, theirs)) = std::os::unix::net::UnixStream::pair() else { return false };
+        let Ok(channel) = Channel::new(ours) else { return false };
+        if !handle.resume(theirs.as_fd()).await {
+            return false;
+        }
+        drop(theirs);
+        self.channel = channel;
+        matches!(timeout(KILL_TIMEOUT, self.channel.receive()).await, Ok(Ok(Some(FromKernel::Resumed))))
     }
 }
 
 impl Sandbox {
     pub(crate) fn new(handle: Handle, kernel: Kernel, workspace: Arc<Workspace>, limits: Limits) -> Self {
         let exit = kernel.exit.clone();
-        Self { handle: Arc::new(handle), kernel: Arc::new(Mutex::new(kernel)), exit, workspace, limits }
+        Self {
+            handle: Arc::new(handle),
+            kernel: Arc::new(Mutex::new(kernel)),
+            exit,
+            state: Arc::default(),
+            workspace,
+            limits,
+            processes: AtomicU64::new(0),
+        }
     }
 
     /// A number that no other sandbox of this backend has had.
@@ -91,9 +128,10 @@ impl Sandbox {
         &self.limits
     }
 
-    /// Whether the kernel lives. A sandbox whose kernel died is of no more use; its workspace is.
+    /// Whether the kernel lives, or its checkpoint will. A sandbox without either is of no more use; its workspace is.
     pub fn is_alive(&self) -> bool {
-        self.exit.borrow().is_none()
+        let may_resume = self.state.has_run.load(Ordering::Relaxed);
+        !self.state.is_lost.load(Ordering::Relaxed) && (may_resume || self.exit.borrow().is_none())
     }
 
     /// Bytes of memory in use and at most so far, as far as the host counts them.
@@ -108,6 +146,15 @@ impl Sandbox {
         if !self.is_alive() {
             return Err(Error::KernelGone("it ended before".into()));
         }
+        if self.exit.borrow().is_some() && !kernel.resume(&self.handle).await {
+            self.state.is_lost.store(true, Ordering::Relaxed);
+            return Err(Error::KernelGone("it ended between two executions".into()));
+        }
+        let _of_earlier_ones = self.handle.take_blocked();
+        let cpu_before = match self.limits.cpu_time {
+            Some(_) => self.handle.usage().await.cpu,
+            None => 0,
+        };
         let before = scan(&self.workspace, &self.limits).await?;
         // Whoever gives up in the middle leaves half a frame behind, which must not run later, unseen.
         let unsent = KillUnless { sent: false, handle: &self.handle };
@@ -122,8 +169,10 @@ impl Sandbox {
         let interrupter = Interrupter(Arc::new(interrupter));
         let run = Run {
             handle: Arc::clone(&self.handle),
+            state: Arc::clone(&self.state),
             workspace: Arc::clone(&self.workspace),
             limits: self.limits.clone(),
+            cpu_before,
             events,
             interrupted,
             started: Instant::now(),
@@ -137,6 +186,15 @@ impl Sandbox {
         };
         tokio::spawn(run.drive(kernel));
         Ok(Execution { events: receiver, interrupter })
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    /// A number that no other program of this sandbox has had.
+    pub(crate) fn next_process(&self) -> u64 {
+        self.processes.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Makes the kernel rehearse a first cell.
@@ -217,6 +275,7 @@ impl Interrupter {
 enum Cause {
     Caller,
     WallClock,
+    CpuTime,
 }
 
 /// A program that we are ending.
@@ -231,6 +290,9 @@ struct Ending {
 /// One execution, from its first byte to its outcome.
 struct Run {
     handle: Arc<Handle>,
+    state: Arc<AtomicState>,
+    /// Microseconds, if they are counted.
+    cpu_before: u64,
     workspace: Arc<Workspace>,
     limits: Limits,
     events: mpsc::UnboundedSender<Event>,
@@ -258,9 +320,23 @@ impl Run {
         self.drain(&mut kernel);
         let outcome = match &end {
             End::Done => self.outcome_of_end().await,
-            End::Exited(exit) => self.outcome_of_exit(exit),
+            End::Exited(exit) => self.outcome_of_exit(exit, &mut kernel),
         };
-        let state = if matches!(end, End::Done) { State::Kept } else { State::Lost };
+        let state = match end {
+            End::Done => {
+                self.state.has_run.store(true, Ordering::Relaxed);
+                State::Kept
+            }
+            End::Exited(_) if self.state.has_run.load(Ordering::Relaxed) && kernel.resume(&self.handle).await => {
+                State::RolledBack
+            }
+            End::Exited(_) => {
+                self.state.is_lost.store(true, Ordering::Relaxed);
+                State::Lost
+            }
+        };
+        // The warden answers in order: what it told of the execution was told by then, and no signal of ours is under way any more.
+        self.handle.usage().await;
         let (tail, stdout_dropped) = std::mem::replace(&mut self.stdout, Output::new(0)).finish();
         self.tell_text(tail, Event::Stdout);
         let (tail, stderr_dropped) = std::mem::replace(&mut self.stderr, Output::new(0)).finish();
@@ -272,6 +348,7 @@ impl Run {
             elapsed: self.started.elapsed(),
             output_dropped: stdout_dropped + stderr_dropped,
             state,
+            blocked: self.handle.take_blocked(),
         };
         // The kernel is free for the next execution before the caller learns of the end of this one.
         drop(kernel);
@@ -286,6 +363,7 @@ impl Run {
         let deadline = self.started + self.limits.timeout;
         let mut interrupted = self.interrupted.clone();
         let mut received = 0;
+        let mut cpu_looked_at = self.started;
         loop {
             let timer = match &self.ending {
                 Some(ending) => ending.again_at.unwrap_or(ending.kill_at),
@@ -318,6 +396,12 @@ impl Run {
                 }
                 exit = wait_for_exit(&mut kernel.exit) => return End::Exited(exit),
                 () = wait_for_interrupt(&mut interrupted), if self.ending.is_none() => self.interrupt(Cause::Caller),
+                () = tokio::time::sleep_until(cpu_looked_at + CPU_INTERVAL), if self.counts_cpu() => {
+                    cpu_looked_at = Instant::now();
+                    if self.cpu_is_used_up().await {
+                        self.interrupt(Cause::CpuTime);
+                    }
+                }
                 () = tokio::time::sleep_until(timer) => match self.ending.as_mut().map(|ending| ending.again_at.take()) {
                     Some(Some(_)) => self.handle.signal(SIGINT),
                     Some(None) => return End::Exited(self.kill(kernel).await),
@@ -325,6 +409,15 @@ impl Run {
                 }
             }
         }
+    }
+
+    fn counts_cpu(&self) -> bool {
+        self.limits.cpu_time.is_some() && self.ending.is_none()
+    }
+
+    async fn cpu_is_used_up(&self) -> bool {
+        let used = self.handle.usage().await.cpu.saturating_sub(self.cpu_before);
+        self.limits.cpu_time.is_some_and(|limit| Duration::from_micros(used) > limit)
     }
 
     fn interrupt(&mut self, cause: Cause) {
@@ -383,6 +476,7 @@ impl Run {
             // Out of place; only user code that plays with the channel sends them.
             FromKernel::Ready
             | FromKernel::Touched
+            | FromKernel::Resumed
             | FromKernel::Error(_)
             | FromKernel::Done
             | FromKernel::Failed(_) => {}
@@ -407,8 +501,6 @@ impl Run {
 
     async fn outcome_of_end(&mut self) -> Outcome {
         if let Some(ending) = self.ending.take() {
-            // The warden answers in order: by then the signals are delivered, and cannot hit the next cell.
-            self.handle.usage().await;
             return self.outcome_of_cause(ending.cause);
         }
         match self.error.take() {
@@ -436,12 +528,14 @@ impl Run {
         }
     }
 
-    fn outcome_of_exit(&mut self, exit: &Exit) -> Outcome {
+    fn outcome_of_exit(&mut self, exit: &Exit, kernel: &mut Kernel) -> Outcome {
+        let out_of_memory = exit.usage.oom_kills > kernel.oom_kills;
+        kernel.oom_kills = exit.usage.oom_kills;
         if let Some(ending) = self.ending.take() {
             return self.outcome_of_cause(ending.cause);
         }
         match exit.status {
-            Some(ExitStatus::Signal(SIGKILL)) if exit.usage.oom_kills > 0 => {
+            Some(ExitStatus::Signal(SIGKILL)) | None if out_of_memory => {
                 Outcome::Limit(LimitHit::Memory { used: exit.usage.memory_peak, limit: self.limits.memory })
             }
             Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(Death::Signalled(signal)),
@@ -454,6 +548,9 @@ impl Run {
         match cause {
             Cause::Caller => Outcome::Interrupted,
             Cause::WallClock => Outcome::Limit(LimitHit::WallClock { limit: self.limits.timeout }),
+            Cause::CpuTime => {
+                Outcome::Limit(LimitHit::CpuTime { limit: self.limits.cpu_time.unwrap_or(self.limits.timeout) })
+            }
         }
     }
 

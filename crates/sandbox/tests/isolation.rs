@@ -10,6 +10,28 @@ use aludel_sandbox::Outcome;
 use common::{backend, backend_at, limits, run, sandbox};
 
 #[tokio::test]
+async fn refused_system_calls_are_told_by_name() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    // Caught by the program, made by a child, and made so often that the warden lets the program wait.
+    let code = "import ctypes, os, socket\ntry: socket.socket()\nexcept PermissionError: pass\nos.system('python3 -c \"import os; os.chroot(chr(47))\" 2>/dev/null')\nfor _ in range(300): ctypes.CDLL(None).sethostname(b'x', 1)";
+    let told = run(&sandbox, code).await;
+    assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
+    assert_eq!(told.finished.blocked, ["chroot", "sethostname", "socket"]);
+    // Told once, with the execution that they belong to.
+    assert!(run(&sandbox, "1").await.finished.blocked.is_empty());
+    // What ordinary programs do is not among them.
+    let ordinary = "import numpy as np, pandas as pd, subprocess, multiprocessing, sqlite3, tempfile\nsubprocess.run(['ls'])\nwith multiprocessing.Pool(2) as pool: print(pool.map(abs, [1, -2]))\npd.DataFrame({'a': [1]}).to_parquet('x')\nsqlite3.connect('y').execute('create table t (a)')\nnp.linalg.inv(np.eye(50))";
+    let told = run(&sandbox, ordinary).await;
+    assert_eq!(
+        (told.finished.outcome, told.finished.blocked),
+        (Outcome::Completed, Vec::<String>::new()),
+        "{}",
+        told.stderr
+    );
+}
+
+#[tokio::test]
 async fn two_sandboxes_do_not_see_each_other() {
     let scratch = backend().await;
     let one = sandbox(&scratch.local, limits()).await;

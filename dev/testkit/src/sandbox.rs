@@ -35,6 +35,7 @@ impl Bench {
             limits: limits.clone(),
             pool: 0,
             require: Require::Default,
+            start: aludel_sandbox::Start::Fork,
         };
         let backend = Local::start(config).await.expect("the local backend starts");
         let session = Session::create(backend.clone(), limits).await.expect("a session");

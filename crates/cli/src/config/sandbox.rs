@@ -21,6 +21,8 @@ pub(crate) struct RawSandbox {
     cpus: Option<Setting<Cores>>,
     processes: Option<Setting<Processes>>,
     output: Option<Setting<Size>>,
+    cpu_time: Option<Setting<CpuTime>>,
+    fresh: Option<Setting<bool>>,
 }
 
 /// What holds.
@@ -46,11 +48,27 @@ pub(crate) struct Sandbox {
     pub(crate) processes: Setting<Processes>,
     /// Output of one execution; of more than that, the middle is left out.
     pub(crate) output: Setting<Size>,
+    /// Processor time of one execution.
+    pub(crate) cpu_time: Setting<CpuTime>,
+    /// Whether every kernel is a new interpreter, with an address layout of its own, instead of a fork.
+    pub(crate) fresh: Setting<bool>,
 }
 
 impl RawSandbox {
-    pub(crate) const KEYS: &[&str] =
-        &["backend", "require", "memory", "timeout", "idle", "pool", "disk", "cpus", "processes", "output"];
+    pub(crate) const KEYS: &[&str] = &[
+        "backend",
+        "require",
+        "memory",
+        "timeout",
+        "idle",
+        "pool",
+        "disk",
+        "cpus",
+        "processes",
+        "output",
+        "cpu_time",
+        "fresh",
+    ];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
@@ -63,6 +81,8 @@ impl RawSandbox {
             "disk" => self.disk = Some(given.parse("sandbox.disk")?),
             "cpus" => self.cpus = Some(given.parse("sandbox.cpus")?),
             "processes" => self.processes = Some(given.parse("sandbox.processes")?),
+            "cpu_time" => self.cpu_time = Some(given.parse("sandbox.cpu_time")?),
+            "fresh" => self.fresh = Some(given.parse("sandbox.fresh")?),
             "output" => self.output = Some(given.parse("sandbox.output")?),
             _ => return Err(super::unknown_key("sandbox", key, Self::KEYS, given.origin)),
         }
@@ -90,6 +110,8 @@ impl RawSandbox {
             cpus: self.cpus.unwrap_or(Setting::default(Cores(limits.cpus))),
             processes: self.processes.unwrap_or(Setting::default(Processes(limits.processes))),
             output: self.output.unwrap_or(Setting::default(Size::from_bytes(limits.output))),
+            cpu_time: self.cpu_time.unwrap_or(Setting::default(CpuTime(None))),
+            fresh: self.fresh.unwrap_or(Setting::default(false)),
         })
     }
 }
@@ -107,6 +129,8 @@ impl Sandbox {
             Entry::new("sandbox.cpus", &self.cpus),
             Entry::new("sandbox.processes", &self.processes),
             Entry::new("sandbox.output", &self.output),
+            Entry::new("sandbox.cpu_time", &self.cpu_time),
+            Entry::new("sandbox.fresh", &self.fresh),
         ]
     }
 
@@ -124,6 +148,7 @@ impl Sandbox {
             cpus: self.cpus.0,
             processes: self.processes.0,
             output: self.output.bytes(),
+            cpu_time: self.cpu_time.0.map(|span| span.duration()),
             ..defaults
         }
     }
@@ -257,6 +282,27 @@ impl FromStr for Cores {
 impl fmt::Display for Cores {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)
+    }
+}
+
+/// Processor time of one execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CpuTime(Option<Span>);
+
+impl FromStr for CpuTime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "unlimited" { Ok(Self(None)) } else { text.parse().map(|span| Self(Some(span))) }
+    }
+}
+
+impl fmt::Display for CpuTime {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(span) => span.fmt(formatter),
+            None => formatter.write_str("unlimited"),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aludel_sandbox::{
-    Event, Execution, Finished, Limits, Local, LocalConfig, Require, Sandbox, SandboxSpec, Template, template,
+    Event, Execution, Finished, Limits, Local, LocalConfig, Require, Sandbox, SandboxSpec, Start, Template, template,
 };
 
 /// Where tests keep the template; shared by all test programs, so that it is built once.
@@ -20,8 +20,14 @@ pub fn the_template() -> Template {
 
 /// A backend of the test's own, on a data directory of its own, so that leftovers can be counted.
 pub async fn backend_at(data: &Path, limits: Limits, pool: usize) -> Local {
-    let config =
-        LocalConfig { data: data.to_path_buf(), template: the_template(), limits, pool, require: Require::Default };
+    let config = LocalConfig {
+        data: data.to_path_buf(),
+        template: the_template(),
+        limits,
+        pool,
+        require: Require::Default,
+        start: Start::Fork,
+    };
     Local::start(config).await.expect("the local backend starts")
 }
 

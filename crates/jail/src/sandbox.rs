@@ -1,0 +1,143 @@
+//! One sandbox as the warden knows it: its processes, its control group, and how it hears of them.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::cgroup::Cgroup;
+use crate::lockdown::Identity;
+use crate::message::{ExitStatus, Limits};
+use crate::sys;
+
+/// A process of a sandbox.
+pub(crate) struct Process {
+    /// `None` for a checkpoint that took over: it is not the warden's child.
+    pub(crate) pid: Option<Pid>,
+    pub(crate) pidfd: OwnedFd,
+}
+
+/// One sandbox.
+pub(crate) struct Sandbox {
+    pub(crate) init: Process,
+    pub(crate) landlock: Option<OwnedFd>,
+    pub(crate) kernel: Option<Process>,
+    pub(crate) commands: HashMap<u64, Process>,
+    pub(crate) cgroup: Cgroup,
+    pub(crate) identity: Identity,
+    pub(crate) limits: Limits,
+    /// The socket by which a checkpoint is woken, once the kernel has said its first word there.
+    pub(crate) wake: Option<OwnedFd>,
+    pub(crate) init_ended: bool,
+    /// Whether aludel asked for the end and waits for word of it.
+    pub(crate) closing: bool,
+}
+
+impl Sandbox {
+    /// Ends everything in it.
+    pub(crate) fn kill(&self) {
+        for process in [&self.init].into_iter().chain(&self.kernel).chain(self.commands.values()) {
+            process.signal(Signal::KILL);
+        }
+    }
+
+    /// Whether nothing of it runs any more. What is not the warden's child ended before init could.
+    pub(crate) fn is_over(&self) -> bool {
+        let kernel_is_ours = self.kernel.as_ref().is_some_and(|kernel| kernel.pid.is_some());
+        self.init_ended && !kernel_is_ours && self.commands.is_empty()
+    }
+
+    /// Asks the checkpoint to take the kernel's place, with a new control socket. Whether there is somebody to ask.
+    pub(crate) fn wake(&self, control: BorrowedFd<'_>) -> bool {
+        let Some(socket) = &self.wake else { return false };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [control];
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors))
+            && sendmsg(socket, &[IoSlice::new(b"resume")], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+                .is_ok()
+    }
+
+    /// The process that answered the wake-up call. The system vouches for its number; that it is of this sandbox is looked up, since
+    /// nothing else is known of it.
+    pub(crate) fn woken(&self, socket: BorrowedFd<'_>) -> Option<Process> {
+        let pid = first_word(socket).ok()?.sender?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let init = self.init.pid?;
+        if namespace_of(pid)? != namespace_of(init)? {
+            return None;
+        }
+        let process = Process { pid: None, pidfd };
+        // Still alive after the look-up: then it was the one looked up.
+        process.is_alive().then_some(process)
+    }
+}
+
+impl Process {
+    /// Sends a signal; it may have ended since, which is told in other ways.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ended = pidfd_send_signal(&self.pidfd, signal);
+    }
+
+    /// Sends a signal to the group that it leads. For children of the warden, whose numbers stay theirs until they are reaped.
+    pub(crate) fn signal_group(&self, signal: Signal) {
+        if let Some(pid) = self.pid {
+            let _ended = rustix::process::kill_process_group(pid, signal);
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        let mut fds = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now))) == Ok(0)
+    }
+
+    /// How a process that is not the warden's child ended, as far as this kernel tells.
+    pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
+        let status = sys::exit_status(self.pidfd.as_fd())?;
+        Some(match status & 0x7f {
+            0 => ExitStatus::Code((status >> 8) & 0xff),
+            signal => ExitStatus::Signal(signal),
+        })
+    }
+}
+
+fn namespace_of(pid: Pid) -> Option<std::path::PathBuf> {
+    std::fs::read_link(format!("/proc/{}/ns/pid", pid.as_raw_nonzero())).ok()
+}
+
+/// What a process says on its socket to the warden, before anything of the user's runs in it or when it is woken.
+pub(crate) struct FirstWord {
+    pub(crate) descriptor: Option<OwnedFd>,
+    pub(crate) sender: Option<Pid>,
+}
+
+/// Takes one message without waiting.
+pub(crate) fn first_word(socket: BorrowedFd<'_>) -> io::Result<FirstWord> {
+    let mut bytes = [0; 16];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4), ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)
+    })?;
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut word = FirstWord { descriptor: None, sender: None };
+    for message in ancillary.drain() {
+        match message {
+            // Others that came along are closed here.
+            RecvAncillaryMessage::ScmRights(rights) => word.descriptor = rights.into_iter().next(),
+            RecvAncillaryMessage::ScmCredentials(credentials) => word.sender = Some(credentials.pid),
+            _ => {}
+        }
+    }
+    Ok(word)
+}

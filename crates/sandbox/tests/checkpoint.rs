@@ -1,0 +1,125 @@
+//! What is left of a session when a cell ends its kernel.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use std::time::Duration;
+
+use aludel_sandbox::{Death, LimitHit, Limits, Outcome, Sandbox, State};
+use common::{Told, backend, limits, run, sandbox};
+
+const SHARED_MEMORY_HOG: &str = "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1";
+
+async fn state_of(sandbox: &Sandbox) -> String {
+    run(sandbox, "print(x, sorted(d), 'y' in globals(), z)").await.stdout
+}
+
+fn is_memory(told: &Told) -> bool {
+    matches!(told.finished.outcome, Outcome::Limit(LimitHit::Memory { .. }))
+}
+
+#[tokio::test]
+async fn a_cell_that_ends_its_kernel_leaves_the_state_before_it() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, Limits { timeout: Duration::from_secs(2), ..limits() }).await;
+    run(&sandbox, "import ctypes, os, signal\nx, d, z = 1, {'a': 1}, 0").await;
+    let wall_clock = Outcome::Limit(LimitHit::WallClock { limit: Duration::from_secs(2) });
+    for (round, (end, outcome)) in [
+        ("ctypes.string_at(0)", Outcome::KernelDied(Death::Signalled(11))),
+        ("os.abort()", Outcome::KernelDied(Death::Signalled(6))),
+        ("os._exit(3)", Outcome::KernelDied(Death::Exited(3))),
+        ("sum(range(10**11))", wall_clock.clone()),
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass", wall_clock),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let spoil =
+            format!("x = 2; d['b'] = 2; y = 3; z += 1; open('written', 'w').write('{round}')\nprint('on')\n{end}");
+        let told = run(&sandbox, &spoil).await;
+        assert_eq!((told.finished.state, told.stdout.as_str()), (State::RolledBack, "on\n"), "{end}");
+        assert_eq!(told.finished.outcome, outcome, "{end}");
+        assert_eq!(state_of(&sandbox).await, "1 ['a'] False 0\n", "{end}");
+        // Files are not rolled back, and it is said so.
+        assert_eq!(sandbox.workspace().read("written", 9).unwrap(), round.to_string().as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn running_out_of_memory_twice_leaves_the_state_twice() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    run(&sandbox, "import numpy as np\nx, d, z = 1, {'a': 1}, np.ones(4 << 20).sum()").await;
+    for _ in 0..2 {
+        let told = run(&sandbox, &format!("x = 2\n{SHARED_MEMORY_HOG}")).await;
+        assert!(is_memory(&told), "{told:?}");
+        assert_eq!(told.finished.state, State::RolledBack);
+        assert_eq!(state_of(&sandbox).await, "1 ['a'] False 4194304.0\n");
+    }
+}
+
+#[tokio::test]
+async fn a_kernel_that_ends_between_two_cells_goes_on_too() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let later =
+        "import os, threading, time\nx = 1\nthreading.Thread(target=lambda: (time.sleep(0.3), os._exit(1))).start()";
+    run(&sandbox, later).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let told = run(&sandbox, "print(x, threading.active_count())").await;
+    assert_eq!((told.stdout.as_str(), told.finished.state), ("1 1\n", State::Kept));
+}
+
+#[tokio::test]
+async fn processes_of_the_dead_kernel_end_with_it() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    run(&sandbox, "import os, subprocess").await;
+    run(&sandbox, "subprocess.Popen(['sleep', '600']); os._exit(1)").await;
+    let left = run(
+        &sandbox,
+        "print([p for p in os.listdir('/proc') if p.isdigit() and b'sleep' in open(f'/proc/{p}/cmdline', 'rb').read()])",
+    );
+    assert_eq!(left.await.stdout, "[]\n");
+}
+
+#[tokio::test]
+async fn a_checkpoint_is_not_noticed() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    run(&sandbox, "import os, random, numpy as np\nrandom.seed(1); np.random.seed(1)").await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let told = run(&sandbox, "try: os.wait()\nexcept ChildProcessError: print('no child')").await;
+    assert_eq!(told.stdout, "no child\n");
+    let draw = "print(random.random(), np.random.rand())";
+    let told = run(&sandbox, draw).await;
+    // The generator of the checkpoint stands where the kernel's stood.
+    run(&sandbox, "random.seed(1); np.random.seed(1)").await;
+    run(&sandbox, "random.random(); np.random.rand(); os._exit(1)").await;
+    assert_eq!(run(&sandbox, draw).await.stdout, told.stdout);
+}
+
+#[tokio::test]
+async fn a_program_that_ends_the_checkpoint_loses_only_its_own_state() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    run(&sandbox, "import os\nx = 1").await;
+    let told = run(&sandbox, "os.kill(-1, 9)\nos._exit(1)").await;
+    assert_eq!(told.finished.outcome, Outcome::KernelDied(Death::Exited(1)));
+    assert_eq!(told.finished.state, State::Lost);
+    assert!(!sandbox.is_alive());
+}
+
+#[tokio::test]
+async fn threads_of_the_program_do_not_hinder_it() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    run(
+        &sandbox,
+        "import os, threading, time\nx = 1\nthreading.Thread(target=lambda: time.sleep(60), daemon=True).start()",
+    )
+    .await;
+    let told = run(&sandbox, "x = 2; os._exit(1)").await;
+    assert_eq!(told.finished.state, State::RolledBack);
+    assert_eq!(run(&sandbox, "print(x, threading.active_count())").await.stdout, "1 1\n");
+}

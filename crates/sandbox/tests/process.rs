@@ -1,0 +1,80 @@
+//! Programs beside the kernel.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use aludel_sandbox::Error;
+use aludel_sandbox::process::{Command, ExitStatus};
+use common::{backend, limits, run, sandbox};
+
+fn command(arguments: &[&str]) -> Command {
+    let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    Command { arguments, environment: Vec::new(), directory: "/mnt/data".into() }
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_program_reads_writes_and_tells_its_status() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    run(&sandbox, "open('f', 'w').write('of the kernel')").await;
+    let shell = Command {
+        environment: vec![("WORD".into(), "given".into())],
+        ..command(&["sh", "-c", "cat; cat /mnt/data/f; pwd; echo $WORD; echo wrong >&2; exit 3"])
+    };
+    let output = sandbox.run(shell, b"input\n", LONG, 1000).await.unwrap();
+    assert_eq!(output.status, Some(ExitStatus::Code(3)));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "input\nof the kernel/mnt/data\ngiven\n");
+    assert_eq!((output.stderr.as_slice(), output.dropped), (b"wrong\n".as_slice(), 0));
+    let elsewhere = Command { directory: "/tmp".into(), ..command(&["pwd"]) };
+    assert_eq!(sandbox.run(elsewhere, b"", LONG, 1000).await.unwrap().stdout, b"/tmp\n");
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_says_why() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    for (command, reason) in [
+        (command(&["no-such-program"]), "No such file"),
+        (command(&["/etc/passwd"]), "Permission denied"),
+        (Command { directory: "/nowhere".into(), ..command(&["true"]) }, "/nowhere"),
+    ] {
+        let Err(Error::Start(text)) = sandbox.run(command, b"", LONG, 10).await else { panic!("it started: {reason}") };
+        assert!(text.contains(reason), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn time_and_output_are_bounded() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let started = Instant::now();
+    let hang = command(&["sh", "-c", "sleep 600 & sleep 601"]);
+    let output = sandbox.run(hang, b"", Duration::from_millis(300), 10).await.unwrap();
+    assert_eq!(output.status, None);
+    assert!(started.elapsed() < Duration::from_secs(5));
+    let flood = command(&["sh", "-c", "head -c 3000000 /dev/zero"]);
+    let output = sandbox.run(flood, b"", LONG, 1000).await.unwrap();
+    assert_eq!((output.stdout.len(), output.dropped), (1000, 2_999_000));
+    // Neither sleeper is left.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let left = "import glob\nprint([c for c in glob.glob('/proc/[0-9]*/cmdline') if b'sleep' in open(c, 'rb').read()])";
+    assert_eq!(run(&sandbox, left).await.stdout, "[]\n");
+}
+
+#[tokio::test]
+async fn a_program_is_confined_like_the_kernel() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let look = "import os\nprint(os.getuid() > 0, [l for l in open('/proc/self/status') if l[:4] in ('CapE', 'NoNe', 'Secc')], sorted(os.listdir('/proc/self/fd')))\ntry: os.mount('a', 'b')\nexcept AttributeError: pass\nimport socket\ntry: socket.socket()\nexcept PermissionError: print('refused')";
+    let of_kernel = run(&sandbox, look).await.stdout;
+    let program = sandbox.run(command(&["python3", "-c", look]), b"", LONG, 10_000).await.unwrap();
+    let of_program = String::from_utf8(program.stdout).unwrap();
+    let without_descriptors = |text: &str| text.split("['0'").next().unwrap().to_owned();
+    assert_eq!(without_descriptors(&of_kernel), without_descriptors(&of_program));
+    // The standard streams and the listing itself.
+    assert!(of_program.contains("['0', '1', '2', '3']") && of_program.ends_with("refused\n"), "{of_program}");
+}
