@@ -8,7 +8,7 @@ use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions};
 use aludel_agent::upstream::demo::Demo;
 use aludel_agent::{Agent, Approval, ApprovalRequest, CodeInterpreter, Event};
-use aludel_sandbox::{Limits, Local, LocalConfig, Require, template};
+use aludel_sandbox::{Limits, Local, LocalConfig, Require, Start, template};
 use aludel_session::Session;
 use futures_util::StreamExt;
 
@@ -23,6 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         limits: limits.clone(),
         pool: 0,
         require: Require::Default,
+        start: Start::Fork,
     })
     .await?;
     let session = Session::create(backend.clone(), limits).await?;

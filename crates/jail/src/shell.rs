@@ -130,7 +130,7 @@ fn become_shell(
                     if sent.is_err() || settle().is_err() {
                         sys::exit(1);
                     }
-                    sys::pause_for_ever()
+                    sleep_for_ever()
                 }
                 Err(error) => {
                     let _lost = message::send(report, &InitReport::Failed(error.to_string()), &[]);
@@ -159,6 +159,16 @@ fn become_init(sources: &ShellSources<'_>) -> Result<Option<OwnedFd>, StepError>
     mounts::enter_shell(&sources.workspace, sources.limits)?;
     rustix::system::sethostname(b"sandbox").step("set the host name")?;
     landlock::ruleset().step("make the Landlock ruleset")
+}
+
+/// Waits for nothing. It ends if that is refused: an init that goes round and round would eat the processor time of its sandbox.
+fn sleep_for_ever() -> ! {
+    loop {
+        match rustix::event::poll(&mut [], None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => sys::exit(1),
+        }
+    }
 }
 
 /// From here on init holds nothing: no descriptors, no capabilities.

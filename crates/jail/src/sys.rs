@@ -148,14 +148,6 @@ pub(crate) fn place(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     check(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
 }
 
-/// Sleeps for ever; signals with a handler or a default action still act.
-pub(crate) fn pause_for_ever() -> ! {
-    loop {
-        // JUSTIFICATION: std's park may wake and allocates. SAFETY: no arguments.
-        unsafe { libc::pause() };
-    }
-}
-
 /// Ends the process at once, without running destructors that belong to the parent's copy.
 pub(crate) fn exit(code: i32) -> ! {
     // JUSTIFICATION: std's exit runs handlers of a copied address space. SAFETY: no arguments but the code.

@@ -20,6 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut create = Vec::new();
     let mut result = Vec::new();
     let mut again = Vec::new();
+    let mut later = Vec::new();
     let mut closed = Vec::new();
     for _ in 0..count {
         let start = Instant::now();
@@ -30,13 +31,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let start = Instant::now();
         run(&sandbox, "print(1+1)").await;
         again.push(start.elapsed());
+        // As a model or a person does, who needs a moment for the next program.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let start = Instant::now();
+        run(&sandbox, "print(1+1)").await;
+        later.push(start.elapsed());
         let start = Instant::now();
         sandbox.close().await;
         closed.push(start.elapsed());
     }
     report("create", create);
     report("create -> first result", result);
-    report("second result", again);
+    report("second result, at once", again);
+    report("third result, 50 ms later", later);
     report("close", closed);
     local.shutdown().await;
     Ok(())

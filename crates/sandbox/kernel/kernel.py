@@ -325,8 +325,8 @@ libc.syscall.restype = ctypes.c_long
 AWAKE = "awake"
 # The process id of the copy.
 checkpoint = None
-# The one before, ended but not yet waited for: that takes a millisecond, which the next cell need not wait for.
-ended_checkpoint = None
+# Those before, ended but perhaps not yet gone: that takes a millisecond, which no cell need wait for.
+ended_checkpoints = []
 
 
 def is_readable(descriptor, seconds):
@@ -338,7 +338,7 @@ def is_readable(descriptor, seconds):
 def take_checkpoint():
     """Forks a copy, which returns from here only when it takes our place, and then says so."""
     global checkpoint
-    bury_checkpoint()
+    bury_checkpoints()
     if memory_limit is not None and data_in_use() - baseline_data() > memory_limit * MOST_COPIED:
         return None
     # The interpreter reseeds it in every fork; the copy shall go on where we are now.
@@ -394,6 +394,7 @@ def wait_to_be_woken():
         os.dup2(descriptors[0], CONTROL_FD, inheritable=False)
         os.close(descriptors[0])
         checkpoint = None
+        ended_checkpoints.clear()
         kernel_pid = os.getpid()
         try:
             os.kill(-1, signal.SIGKILL)
@@ -405,23 +406,24 @@ def wait_to_be_woken():
 
 def drop_checkpoint():
     """After a cell that left the kernel alive."""
-    global checkpoint, ended_checkpoint
+    global checkpoint
     if checkpoint is not None:
         try:
             os.kill(checkpoint, signal.SIGKILL)
         except OSError:
             pass  # the program has ended it
-        ended_checkpoint, checkpoint = checkpoint, None
+        ended_checkpoints.append(checkpoint)
+        checkpoint = None
 
 
-def bury_checkpoint():
-    global ended_checkpoint
-    if ended_checkpoint is not None:
+def bury_checkpoints():
+    for pid in list(ended_checkpoints):
         try:
-            os.waitpid(ended_checkpoint, WAIT_FOR_ALL)
+            if os.waitpid(pid, WAIT_FOR_ALL | os.WNOHANG)[0] == 0:
+                continue
         except OSError:
             pass  # the program has waited for it
-        ended_checkpoint = None
+        ended_checkpoints.remove(pid)
 
 
 def start_fresh():

@@ -159,3 +159,30 @@ async fn the_usual_libraries_work_inside() {
         assert!(!told.stdout.is_empty());
     }
 }
+
+#[tokio::test]
+async fn a_fresh_interpreter_works_alike_with_an_address_layout_of_its_own() {
+    let data = tempfile::tempdir().unwrap();
+    let config = aludel_sandbox::LocalConfig {
+        data: data.path().to_path_buf(),
+        template: common::the_template(),
+        limits: limits(),
+        pool: 0,
+        require: aludel_sandbox::Require::Default,
+        start: aludel_sandbox::Start::Fresh,
+    };
+    let local = aludel_sandbox::Local::start(config).await.unwrap();
+    let mut layouts = std::collections::BTreeSet::new();
+    for _ in 0..2 {
+        let sandbox = sandbox(&local, limits()).await;
+        let told = run(&sandbox, "import pandas as pd\nprint(hash('a'), id(None), open('/proc/self/maps').readline()[:12])\npd.DataFrame({'a': [1]}).sum()").await;
+        assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
+        layouts.insert(told.stdout);
+        let told = run(&sandbox, "import os\nos._exit(1)").await;
+        assert_eq!(told.finished.state, aludel_sandbox::State::RolledBack);
+        assert_eq!(run(&sandbox, "print(pd.__name__)").await.stdout, "pandas\n");
+        sandbox.close().await;
+    }
+    assert_eq!(layouts.len(), 2, "{layouts:?}");
+    local.shutdown().await;
+}

@@ -244,3 +244,18 @@ async fn a_program_that_was_sent_by_half_never_runs() {
     assert_eq!(run(&sandbox, "print(time.sleep)").await.finished.state, State::Kept);
     assert!(sandbox.workspace().read("ran", 10).is_err());
 }
+
+#[tokio::test]
+async fn processor_time_is_bounded_for_all_processes_together() {
+    let scratch = backend().await;
+    let limit = Duration::from_secs(1);
+    let sandbox = sandbox(&scratch.local, Limits { cpu_time: Some(limit), ..limits() }).await;
+    // Longer than the limit: nothing of a sandbox that waits, its init included, may use the processor.
+    let sleeps = run(&sandbox, "import os, time\nx = 1\ntime.sleep(1.5)").await;
+    assert_eq!(sleeps.finished.outcome, Outcome::Completed);
+    for burn in ["while True: pass", "if os.fork() == 0:\n    while True: pass\ntime.sleep(30)"] {
+        let told = run(&sandbox, burn).await;
+        assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::CpuTime { limit }), "{burn}");
+    }
+    assert_eq!(run(&sandbox, "print(x)").await.stdout, "1\n");
+}
