@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::sys;
+use crate::{sys, syscalls};
 
 /// How many refusals one process tree gets at once. A program that makes refused calls in a loop waits in them; the warden, whose time
 /// belongs to all sandboxes, does not work for it.
@@ -15,6 +15,7 @@ const REST: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Listener {
     fd: OwnedFd,
+    observes: bool,
     since: Instant,
     answered: u32,
 }
@@ -22,8 +23,8 @@ pub(crate) struct Listener {
 /// What came of looking at a listener.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// A call was refused; its number.
-    Refused(i64),
+    /// A call was made; its number.
+    Called(i64),
     /// Nothing worth telling.
     Nothing,
     /// Too much of it: look again at that time.
@@ -33,8 +34,9 @@ pub(crate) enum Heard {
 }
 
 impl Listener {
-    pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd, since: Instant::now(), answered: 0 }
+    /// The listener of a filter that leaves us what it refuses, or with `observes` everything.
+    pub(crate) fn new(fd: OwnedFd, observes: bool) -> Self {
+        Self { fd, observes, since: Instant::now(), answered: 0 }
     }
 
     pub(crate) fn fd(&self) -> &OwnedFd {
@@ -46,12 +48,13 @@ impl Listener {
         if self.since.elapsed() > REST {
             (self.since, self.answered) = (Instant::now(), 0);
         }
-        if self.answered == BURST {
+        if self.answered == BURST && !self.observes {
             return Heard::Rests(self.since + REST);
         }
-        self.answered += 1;
-        match sys::refuse_call(self.fd.as_fd()) {
-            Ok(Some(number)) => Heard::Refused(number),
+        self.answered = self.answered.saturating_add(1);
+        let permits = |number, arguments| self.observes && syscalls::permits(number, arguments);
+        match sys::answer_call(self.fd.as_fd(), permits) {
+            Ok(Some(number)) => Heard::Called(number),
             Ok(None) => Heard::Nothing,
             Err(_) => Heard::Over,
         }

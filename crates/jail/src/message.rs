@@ -29,6 +29,9 @@ pub struct Setup {
     pub programs: Vec<(String, String)>,
     /// The instance's directory on the host, which [`crate::sweep`] cleans after a crash.
     pub instance: PathBuf,
+    /// Whether every system call is told by [`Reply::Called`], and not only the refused ones. For finding out what the list of allowed
+    /// calls is needed for: it makes programs slow, and no safer.
+    pub observe: bool,
 }
 
 /// What a sandbox may use, as far as the kernel enforces it.
@@ -210,8 +213,8 @@ pub enum Reply {
         /// How; `None` when it never was.
         status: Option<ExitStatus>,
     },
-    /// A process of the sandbox made a system call that is not allowed.
-    Blocked {
+    /// A process of the sandbox made a system call that is not allowed, or any where [`Setup::observe`] is set.
+    Called {
         /// The sandbox.
         id: u64,
         /// The call's number on this architecture.

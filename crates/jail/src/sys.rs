@@ -234,9 +234,14 @@ pub(crate) fn can_listen() -> bool {
     check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) }).is_ok()
 }
 
-/// Takes one refused system call from a listener, answers it with EPERM and returns its number; `None` when its caller is gone. Blocks
-/// when there is none.
-pub(crate) fn refuse_call(listener: BorrowedFd<'_>) -> io::Result<Option<i64>> {
+/// Takes one system call from a listener, lets it through if `permits` its number and arguments or answers EPERM, and returns its number;
+/// `None` when its caller is gone. Blocks when there is none. What pointers point to can change after the decision, so this may only let
+/// through what another filter would.
+pub(crate) fn answer_call(
+    listener: BorrowedFd<'_>,
+    permits: impl FnOnce(i64, [u64; 6]) -> bool,
+) -> io::Result<Option<i64>> {
+    const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
     const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;
     const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;
     const { assert!(size_of::<Notification>() == 0x50 && size_of::<Verdict>() == 0x18) };
@@ -247,7 +252,11 @@ pub(crate) fn refuse_call(listener: BorrowedFd<'_>) -> io::Result<Option<i64>> {
     if let Err(error) = check(received.into()) {
         return gone(error);
     }
-    let verdict = Verdict { id: call.id, value: 0, error: -libc::EPERM, flags: 0 };
+    let (error, flags) = match permits(call.number.into(), call.arguments) {
+        true => (0, SECCOMP_USER_NOTIF_FLAG_CONTINUE),
+        false => (-libc::EPERM, 0),
+    };
+    let verdict = Verdict { id: call.id, value: 0, error, flags };
     // JUSTIFICATION: as above. SAFETY: `verdict` lives for the call, which only reads it.
     let sent = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND as _, &raw const verdict) };
     match check(sent.into()) {

@@ -26,6 +26,7 @@ enum When {
 #[derive(Debug, Clone, Copy)]
 struct Allow {
     number: i64,
+    name: &'static str,
     when: When,
 }
 
@@ -33,6 +34,7 @@ macro_rules! allow {
     ($($name:ident $(: $when:expr)? , $why:literal;)*) => {
         &[$(Allow {
             number: paste_number!($name),
+            name: stringify!($name),
             when: allow!(@when $($when)?),
         }),*]
     };
@@ -87,7 +89,6 @@ const COMMON: &[Allow] = allow! {
     SYS_newfstatat, "os.stat";
     SYS_statx, "coreutils";
     SYS_lseek, "every reader";
-    SYS_faccessat, "os.access, shells";
     SYS_faccessat2, "os.access, shells";
     SYS_dup, "subprocess, shells";
     SYS_dup3, "subprocess, shells";
@@ -130,7 +131,6 @@ const COMMON: &[Allow] = allow! {
     SYS_madvise, "malloc, numpy";
     SYS_brk, "malloc";
     SYS_msync, "numpy.memmap";
-    SYS_membarrier, "mimalloc, OpenMP";
     SYS_memfd_create, "multiprocessing, pyarrow";
     SYS_clone: When::Without(0, FORBIDDEN_CLONE_FLAGS), "threads, fork";
     SYS_clone3, "answered ENOSYS by the first filter";
@@ -155,7 +155,6 @@ const COMMON: &[Allow] = allow! {
     SYS_setsid, "subprocess start_new_session";
     SYS_set_tid_address, "thread library start";
     SYS_set_robust_list, "thread library start";
-    SYS_get_robust_list, "thread library";
     SYS_rseq, "thread library start";
     SYS_prctl: When::OneOf(0, PRCTLS), "thread names, malloc";
     SYS_prlimit64, "resource; only downwards";
@@ -167,7 +166,6 @@ const COMMON: &[Allow] = allow! {
     SYS_sched_yield, "OpenMP, OpenBLAS";
     SYS_sched_getaffinity, "os.cpu_count, OpenMP";
     SYS_sched_setaffinity, "OpenMP, threadpoolctl";
-    SYS_sched_getscheduler, "thread attributes";
     SYS_rt_sigaction, "signals";
     SYS_rt_sigprocmask, "signals";
     SYS_rt_sigreturn, "signals";
@@ -176,22 +174,18 @@ const COMMON: &[Allow] = allow! {
     SYS_sigaltstack, "faulthandler, Rust libraries";
     SYS_restart_syscall, "the kernel itself, after signals";
     SYS_setitimer, "signal.setitimer, signal.alarm";
-    SYS_nanosleep, "sleep";
     SYS_clock_nanosleep, "time.sleep";
     SYS_clock_gettime, "time, where the vDSO cannot";
     SYS_futex, "locks";
-    SYS_ppoll, "asyncio, multiprocessing";
     SYS_pselect6, "select, shells";
     SYS_epoll_create1, "selectors, asyncio";
     SYS_epoll_ctl, "selectors, asyncio";
-    SYS_epoll_pwait, "selectors, asyncio";
     SYS_eventfd2, "event loops";
     SYS_pipe2, "subprocess";
     SYS_socket: When::OneOf(0, &[libc::AF_UNIX as u64]), "multiprocessing; no other family without network";
     SYS_socketpair: When::OneOf(0, &[libc::AF_UNIX as u64]), "asyncio, multiprocessing";
     SYS_bind, "multiprocessing managers";
     SYS_listen, "multiprocessing managers";
-    SYS_accept, "multiprocessing managers";
     SYS_accept4, "multiprocessing managers";
     SYS_connect, "multiprocessing managers";
     SYS_getsockname, "multiprocessing managers";
@@ -209,10 +203,9 @@ const COMMON: &[Allow] = allow! {
 /// Calls that exist on x86-64 alone, older forms of the ones above that its C library still uses.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: &[Allow] = allow! {
+    SYS_pause, "signal.pause";
     SYS_stat, "pyarrow and others built for older C libraries";
-    SYS_lstat, "pyarrow and others built for older C libraries";
     SYS_access, "loader, shells";
-    SYS_pipe, "shells";
     SYS_dup2, "subprocess, shells";
     SYS_vfork, "subprocess";
     SYS_getpgrp, "shells";
@@ -224,14 +217,19 @@ const ARCHITECTURE: &[Allow] = allow! {
     SYS_symlink, "os.symlink";
     SYS_readlink, "os.readlink";
     SYS_chmod, "os.chmod";
-    SYS_mknod: When::Masked(1, libc::S_IFMT as u64, NODE_TYPES), "os.mkfifo";
     SYS_alarm, "timeout scripts";
     SYS_poll, "subprocess, selectors";
     SYS_epoll_wait, "selectors, asyncio";
     SYS_arch_prctl, "thread-local storage at program start";
 };
-#[cfg(not(target_arch = "x86_64"))]
-const ARCHITECTURE: &[Allow] = &[];
+
+/// Calls that its C library makes where that of x86-64 has older forms.
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: &[Allow] = allow! {
+    SYS_faccessat, "os.access, shells";
+    SYS_ppoll, "subprocess, signal.pause";
+    SYS_epoll_pwait, "selectors, asyncio";
+};
 
 #[cfg(target_arch = "x86_64")]
 const ARCH: TargetArch = TargetArch::x86_64;
@@ -250,6 +248,22 @@ pub(crate) fn filters() -> Result<[BpfProgram; 2], String> {
     Ok([first, second])
 }
 
+/// Calls that a process makes between its last step of the lockdown and the moment when somebody listens.
+const HAND_OVER: &[i64] = &[
+    libc::SYS_brk,
+    libc::SYS_close,
+    libc::SYS_dup,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_futex,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_ioctl,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_sendmsg,
+];
+
 /// The same filter, but what it refuses is left to a listener.
 pub(crate) fn reporting(filter: &BpfProgram) -> BpfProgram {
     // BPF_RET | BPF_K; the values are of linux/seccomp.h.
@@ -263,6 +277,27 @@ pub(crate) fn reporting(filter: &BpfProgram) -> BpfProgram {
         }
     }
     filter
+}
+
+/// A filter that leaves every call to a listener, but those of the hand-over.
+pub(crate) fn observing() -> Result<BpfProgram, String> {
+    let rules = HAND_OVER.iter().map(|number| (*number, Vec::new())).collect();
+    let refusing = compile(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?;
+    Ok(reporting(&refusing))
+}
+
+/// Whether the list lets a call through: the same rules as the filter's, read by other code.
+pub fn permits(number: i64, arguments: [u64; 6]) -> bool {
+    let Some(allow) = COMMON.iter().chain(ARCHITECTURE).find(|allow| allow.number == number) else { return false };
+    // The filter compares the lower half.
+    let value = |argument: u8| arguments.get(usize::from(argument)).copied().unwrap_or_default() & 0xffff_ffff;
+    let lower = |values: &[u64], value: u64| values.iter().any(|allowed| allowed & 0xffff_ffff == value);
+    match allow.when {
+        When::Always => true,
+        When::OneOf(argument, values) => lower(values, value(argument)),
+        When::Without(argument, bits) => value(argument) & bits & 0xffff_ffff == 0,
+        When::Masked(argument, mask, values) => lower(values, value(argument) & mask),
+    }
 }
 
 fn compile(
@@ -296,6 +331,16 @@ impl Allow {
 /// How many system calls are allowed on this architecture.
 pub(crate) fn allowed() -> usize {
     COMMON.len() + ARCHITECTURE.len()
+}
+
+/// The names of the allowed calls, without those that a process needs before anybody could observe it and the one that the first filter
+/// answers.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let observable = COMMON
+        .iter()
+        .chain(ARCHITECTURE)
+        .filter(|allow| !HAND_OVER.contains(&allow.number) && allow.number != libc::SYS_clone3);
+    observable.map(|allow| allow.name.trim_start_matches("SYS_"))
 }
 
 /// The numbers of the allowed calls, for tests and for those who want to compare.

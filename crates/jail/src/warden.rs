@@ -84,7 +84,11 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: &Hiera
         if map == IdMap::Single {
             warnings.push("all sandboxes share one user id: run as root to give each its own".into());
         }
-        let refusal = if sys::can_listen() { Refusal::Reported } else { Refusal::Silent };
+        let refusal = match (sys::can_listen(), setup.observe) {
+            (true, false) => Refusal::Reported,
+            (true, true) => Refusal::Observed,
+            (false, _) => Refusal::Silent,
+        };
         if refusal == Refusal::Silent {
             warnings.push("this kernel does not tell which system calls were refused".into());
         }
@@ -226,7 +230,7 @@ impl Warden {
         match what {
             Watched::Refusals(mut listener) => {
                 match listener.answer() {
-                    Heard::Refused(number) => self.reply(&Reply::Blocked { id, number }),
+                    Heard::Called(number) => self.reply(&Reply::Called { id, number }),
                     Heard::Nothing => {}
                     Heard::Rests(until) => {
                         let _gone = epoll::delete(&self.epoll, listener.fd());
@@ -240,7 +244,8 @@ impl Warden {
                 let _watched_no_more = epoll::delete(&self.epoll, &socket);
                 let Ok(word) = sandbox::first_word(socket.as_fd()) else { return };
                 if let Some(descriptor) = word.descriptor {
-                    self.watch(id, Watched::Refusals(Listener::new(descriptor)));
+                    let observes = self.refusal == Refusal::Observed;
+                    self.watch(id, Watched::Refusals(Listener::new(descriptor, observes)));
                 }
                 if is_kernel && let Some(sandbox) = self.sandboxes.get_mut(&id) {
                     sandbox.wake = Some(socket);

@@ -135,6 +135,16 @@ struct Pool {
 impl Local {
     /// Removes what dead instances left, then starts the warden and the zygote; takes about as long as importing pandas.
     pub async fn start(config: LocalConfig) -> Result<Self, Error> {
+        Self::start_with(config, false).await
+    }
+
+    /// The same, but every system call of every program is told in [`crate::Finished::blocked`], allowed or not. For finding out what the
+    /// list of allowed calls is needed for; programs run slowly.
+    pub async fn start_observing(config: LocalConfig) -> Result<Self, Error> {
+        Self::start_with(config, true).await
+    }
+
+    async fn start_with(config: LocalConfig, observe: bool) -> Result<Self, Error> {
         let LocalConfig { data, template, limits, pool, require, start } = config;
         let run = data.join("run");
         let started = tokio::task::spawn_blocking(move || {
@@ -148,6 +158,7 @@ impl Local {
                 python: template.python().to_owned(),
                 programs: PROGRAMS.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
                 instance: instance.clone(),
+                observe,
             };
             let (warden, ready) = Warden::spawn(&setup, &lock).map_err(|error| Error::Jail(error.to_string()))?;
             Ok::<_, Error>((instance, lock, warden, ready))
@@ -311,7 +322,7 @@ impl Shared {
                     let _nobody = sender.send(status);
                 }
             }
-            Reply::Blocked { id, number } => {
+            Reply::Called { id, number } => {
                 if let Some(live) = waiting.live.get_mut(&id) {
                     live.blocked.insert(number);
                 }

@@ -1,0 +1,33 @@
+import multiprocessing, sqlite3, zipfile
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import shared_memory
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+frame = pd.DataFrame({"a": np.arange(100), "b": list("xy") * 50})
+frame.to_parquet("t.parquet"), pd.read_parquet("t.parquet"), frame.to_excel("t.xlsx"), pd.read_excel("t.xlsx")
+frame.plot()
+plt.show()
+np.linalg.inv(np.random.rand(200, 200)), np.random.rand(3_000_000).tolist()
+grown = bytearray(64 << 20)
+grown.extend(bytes(1 << 20))
+mapped = np.memmap("m", dtype="u1", mode="w+", shape=10)
+mapped.flush()
+connection = sqlite3.connect("t.db")
+connection.execute("create table t (a)"), connection.execute("insert into t values (1)"), connection.commit()
+with multiprocessing.Pool(2) as pool:
+    pool.map(abs, [1, 2])
+with multiprocessing.Manager() as manager:
+    manager.dict()["a"] = 1
+with ProcessPoolExecutor(2) as pool, ThreadPoolExecutor(2) as threads:
+    list(pool.map(abs, [1])), list(threads.map(abs, [1]))
+memory = shared_memory.SharedMemory(create=True, size=100)
+memory.close(), memory.unlink()
+
+from sklearn.ensemble import RandomForestClassifier
+
+RandomForestClassifier(5, n_jobs=2).fit(np.random.rand(50, 2), [0, 1] * 25)
+with zipfile.ZipFile("z.zip", "w") as archive:
+    archive.write("t.xlsx")
