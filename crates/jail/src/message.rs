@@ -96,15 +96,13 @@ pub enum Request {
         /// The sandbox.
         id: u64,
     },
-    /// Runs a program in the sandbox. Descriptors: a socket that is closed once the program runs and tells why if it cannot, then stdin,
-    /// stdout, stderr.
+    /// Runs a program in the sandbox. Descriptors: a socket by which the new process is told what to run, which is closed once that runs
+    /// and tells why if it cannot; then stdin, stdout, stderr.
     Spawn {
         /// The sandbox.
         id: u64,
         /// Chosen by the caller, unique in the sandbox.
         process: u64,
-        /// The program.
-        command: Command,
     },
     /// Sends a signal to a process that [`Request::Spawn`] started and to the rest of its process group.
     SignalProcess {
@@ -135,17 +133,6 @@ pub enum Start {
     Fork,
     /// As a new interpreter with an address layout of its own: after its imports, in about a second.
     Fresh,
-}
-
-/// A program that runs beside the kernel.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Command {
-    /// The program, looked up in the path, and its arguments.
-    pub arguments: Vec<String>,
-    /// Environment variables beside those that every process of a sandbox has.
-    pub environment: Vec<(String, String)>,
-    /// Where it starts, inside.
-    pub directory: String,
 }
 
 /// The number of slots that have a uid of their own.

@@ -12,7 +12,7 @@ use crate::cgroup::{self, Cgroup, Hierarchy};
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::listener::{Heard, Listener};
 use crate::lockdown::{Identity, Lockdown, Refusal};
-use crate::message::{self, Command, ExitStatus, Limits, MAX_SLOTS, Reply, Request, Setup, Start};
+use crate::message::{self, ExitStatus, Limits, MAX_SLOTS, Reply, Request, Setup, Start};
 use crate::sandbox::{self, Process, Sandbox};
 use crate::shell::{self, ShellSources};
 use crate::zygote::{ForkRequest, Program, Zygote};
@@ -311,8 +311,8 @@ impl Warden {
                     _ => self.reply(&Reply::NotResumed { id }),
                 }
             }
-            Request::Spawn { id, process, command } => {
-                if self.spawn(id, process, &command, descriptors).is_err() {
+            Request::Spawn { id, process } => {
+                if self.spawn(id, process, descriptors).is_err() {
                     // Why, is said on the process's own socket if it got that far.
                     self.reply(&Reply::ProcessExited { id, process, status: None });
                 }
@@ -406,13 +406,13 @@ impl Warden {
         }
     }
 
-    fn spawn(&mut self, id: u64, process: u64, command: &Command, descriptors: &[OwnedFd]) -> Result<(), StepError> {
+    fn spawn(&mut self, id: u64, process: u64, descriptors: &[OwnedFd]) -> Result<(), StepError> {
         let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
         let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
         if descriptors.len() != 4 || sandbox.commands.contains_key(&process) {
             return Err(invalid("four descriptors and a new id are needed"));
         }
-        let (child, socket) = self.fork(sandbox, Program::Command(command), descriptors)?;
+        let (child, socket) = self.fork(sandbox, Program::Command, descriptors)?;
         self.note_child(&child, id, Role::Command(process));
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.commands.insert(process, child);
@@ -432,7 +432,7 @@ impl Warden {
     fn fork(
         &self,
         sandbox: &Sandbox,
-        program: Program<'_>,
+        program: Program,
         descriptors: &[OwnedFd],
     ) -> Result<(Process, OwnedFd), StepError> {
         let (ours, theirs) = rustix::net::socketpair(

@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use crate::idmap::IdMap;
-use crate::message::{self, Command, Setup, Start};
+use crate::message::{self, Setup, Start};
 use crate::mounts::{self, BaseSources};
 use crate::{Step, StepError, lockdown, shell, sys};
 
@@ -52,23 +52,23 @@ struct Hello {
 /// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), its Landlock ruleset if there is one, the control socket,
 /// stdin if the program has one, stdout, stderr, the socket to the warden, then the open `cgroup.procs` files.
 #[derive(Debug, Serialize)]
-pub(crate) struct ForkRequest<'a> {
+pub(crate) struct ForkRequest {
     /// Whether a Landlock ruleset is among the descriptors.
     pub(crate) landlock: bool,
     /// The steps that the child runs before anything else.
     pub(crate) lockdown: Vec<lockdown::Step>,
     /// What it then is.
-    pub(crate) program: Program<'a>,
+    pub(crate) program: Program,
 }
 
 /// What a child of the zygote becomes.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Program<'a> {
+pub(crate) enum Program {
     /// A kernel.
     Kernel(Start),
-    /// A program of the template's; it has a stdin.
-    Command(&'a Command),
+    /// A program that it is told by its control socket; it has a stdin.
+    Command,
 }
 
 /// What the zygote answers.
@@ -131,7 +131,7 @@ impl Zygote {
     }
 
     /// Forks a process into a shell and returns its process id.
-    pub(crate) fn fork(&self, request: &ForkRequest<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Pid, StepError> {
+    pub(crate) fn fork(&self, request: &ForkRequest, descriptors: &[BorrowedFd<'_>]) -> Result<Pid, StepError> {
         message::send(&self.socket, request, descriptors).step("ask the zygote for a process")?;
         match self.reply(FORK_TIMEOUT)? {
             ZygoteReply::Forked(pid) => {

@@ -122,8 +122,8 @@ def become(program, steps, descriptors, filters):
         lock_down(steps, descriptors, filters)
         control = kernel.CONTROL_FD
         hand_over(descriptors.get("listener"))
-        if "command" in program:
-            run_command(**program["command"])
+        if program == "command":
+            run_command(**kernel.Channel(control).receive()["command"])
         elif program["kernel"] == "fresh":
             run_fresh_kernel()
         else:
@@ -202,7 +202,7 @@ def main():
             return
         request = json.loads(message)
         program = request["program"]
-        descriptors = descriptors_by_name(received, request["landlock"], devnull, "command" in program)
+        descriptors = descriptors_by_name(received, request["landlock"], devnull, program == "command")
         if libc.setns(descriptors["shell"], CLONE_NEWPID) < 0:
             answer = {"failed": f"join the process namespace: {os.strerror(ctypes.get_errno())}"}
         else:

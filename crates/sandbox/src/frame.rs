@@ -13,6 +13,7 @@ use tokio_util::bytes::Bytes;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::execution::{MimeBundle, MimeData, ProgramError};
+use crate::process::Command;
 
 /// The longest frame that is taken from a kernel, bytes. The kernel program stays below it; whatever does not is not the kernel program.
 const MAX_FRAME: usize = 32 << 20;
@@ -36,6 +37,8 @@ pub(crate) enum ToKernel<'a> {
     },
     /// Rehearse the first cell.
     Touch,
+    /// What a process that is no kernel shall run.
+    Run { command: &'a Command },
     /// Run a cell.
     Execute { code: &'a str },
     /// The display of this number has arrived, and what was printed before it.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use aludel_jail::message::Start;
-use aludel_jail::message::{Command, ExitStatus, Reply, Request, Setup, Usage};
+use aludel_jail::message::{ExitStatus, Reply, Request, Setup, Usage};
 use aludel_jail::{WORKSPACES, Warden, message, sweep};
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, oneshot, watch};
@@ -469,7 +469,6 @@ impl Handle {
     pub(crate) fn spawn(
         &self,
         process: u64,
-        command: Command,
         descriptors: [BorrowedFd<'_>; 4],
     ) -> Result<oneshot::Receiver<Option<ExitStatus>>, Error> {
         let (sender, ended) = oneshot::channel();
@@ -477,7 +476,7 @@ impl Handle {
         let live = waiting.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
         live.processes.insert(process, sender);
         drop(waiting);
-        self.shared.send(&Request::Spawn { id: self.id, process, command }, &descriptors)?;
+        self.shared.send(&Request::Spawn { id: self.id, process }, &descriptors)?;
         Ok(ended)
     }
 

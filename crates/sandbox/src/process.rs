@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use aludel_jail::message::{Command, ExitStatus};
+pub use aludel_jail::message::ExitStatus;
+use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::frame::{Channel, FromKernel};
+use crate::frame::{Channel, FromKernel, ToKernel};
 use crate::local::{Handle, output_pipe};
 use crate::{Error, Sandbox};
 
@@ -20,6 +21,17 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long what a program left in its pipes is read after its end: a child of its own may hold them open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 const SIGKILL: i32 = 9;
+
+/// A program that runs beside the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Command {
+    /// The program, looked up in the path, and its arguments. The system takes 128 KiB for each and 2 MiB for all of them.
+    pub arguments: Vec<String>,
+    /// Environment variables beside those that every process of a sandbox has.
+    pub environment: Vec<(String, String)>,
+    /// Where it starts, inside; relative to the workspace.
+    pub directory: String,
+}
 
 /// A running program. Dropping it kills the program and what it started, unless that has left its process group.
 #[derive(Debug)]
@@ -60,10 +72,12 @@ impl Sandbox {
         let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
         let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
         let descriptors = [theirs.as_fd(), stdin_theirs.as_fd(), stdout_theirs.as_fd(), stderr_theirs.as_fd()];
-        let ended = self.handle().spawn(number, command, descriptors)?;
+        let ended = self.handle().spawn(number, descriptors)?;
         drop((theirs, stdin_theirs, stdout_theirs, stderr_theirs));
         let mut channel = Channel::new(ours).map_err(failed("open a socket"))?;
         let process = Process { handle: Arc::clone(self.handle()), number, stdin: Some(stdin), stdout, stderr, ended };
+        // What went wrong before it could be told is told by the other side.
+        let _told = timeout(START_TIMEOUT, channel.send(&ToKernel::Run { command: &command })).await;
         // The socket is closed by the exec; until then, or without one, it tells what went wrong.
         match timeout(START_TIMEOUT, channel.receive()).await {
             Ok(Ok(None)) => Ok(process),

@@ -48,6 +48,18 @@ async fn what_cannot_be_started_says_why() {
 }
 
 #[tokio::test]
+async fn a_long_command_line_and_a_long_input_arrive() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let part = "x".repeat(64 << 10);
+    let long: Vec<&str> = ["printf", "%s"].into_iter().chain(std::iter::repeat_n(part.as_str(), 16)).collect();
+    let output = sandbox.run(command(&long), b"", LONG, 2 << 20).await.unwrap();
+    assert_eq!(output.stdout.len(), 1 << 20);
+    let output = sandbox.run(command(&["wc", "-c"]), &vec![b'a'; 50 << 20], LONG, 100).await.unwrap();
+    assert_eq!(output.stdout, b"52428800\n");
+}
+
+#[tokio::test]
 async fn time_and_output_are_bounded() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
