@@ -6,6 +6,7 @@ mod config;
 mod demo;
 mod doctor;
 mod run;
+mod sandbox;
 mod template;
 
 use clap::Subcommand;
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
     #[command(subcommand)]
+    Sandbox(sandbox::SandboxCommand),
+    #[command(subcommand)]
     Template(template::TemplateCommand),
     Bench(bench::BenchArgs),
 }
@@ -45,6 +48,7 @@ impl Command {
             Self::Demo(args) => demo::run(args, context).await,
             Self::Doctor(args) => doctor::run(&args, context).await,
             Self::Config(args) => config::run(&args, context),
+            Self::Sandbox(command) => sandbox::run(command, context).await,
             Self::Template(command) => template::run(command, context).await,
             Self::Bench(args) => bench::run(args, context).await,
         }
@@ -55,7 +59,12 @@ impl Command {
         match self {
             Self::Run(args) => args.flags(),
             Self::Ask(args) => args.flags(),
-            Self::Demo(_) | Self::Doctor(_) | Self::Config(_) | Self::Template(_) | Self::Bench(_) => Vec::new(),
+            Self::Demo(_)
+            | Self::Doctor(_)
+            | Self::Config(_)
+            | Self::Sandbox(_)
+            | Self::Template(_)
+            | Self::Bench(_) => Vec::new(),
         }
     }
 
@@ -64,7 +73,12 @@ impl Command {
         match self {
             Self::Run(args) => args.json,
             Self::Ask(args) => args.json,
-            Self::Demo(_) | Self::Doctor(_) | Self::Config(_) | Self::Template(_) | Self::Bench(_) => false,
+            Self::Demo(_)
+            | Self::Doctor(_)
+            | Self::Config(_)
+            | Self::Sandbox(_)
+            | Self::Template(_)
+            | Self::Bench(_) => false,
         }
     }
 }

@@ -21,7 +21,8 @@ With --json, stdout has one JSON object a line, told apart by `type`:
   display, result   data (by MIME type; binary as base64), image (where it was saved, or null)
   error             name, value, traceback
   finished          outcome (completed, failed, limit, interrupted, died), limit, signal, status,
-                    elapsed_ms, output_dropped, state (kept, lost), files (path, size, mime)
+                    elapsed_ms, output_dropped, blocked (names of refused system calls),
+                    state (kept, rolled_back, lost), files (path, size, mime)
   ended             exit (as below), files (with `saved`, the path it was copied to), message";
 
 /// What `--help` of `ask` says about it.
@@ -129,15 +130,27 @@ impl<'a> Ended<'a> {
 
 /// Writes an event of an execution.
 pub(crate) fn program(call: Option<&str>, event: &Event, out: &mut Out) -> anyhow::Result<()> {
-    let content = match event {
+    let image = match event {
+        Event::Display(bundle) | Event::Result(bundle) => image(bundle, out)?,
+        _ => None,
+    };
+    print(&Line { call, content: content(event, image) })
+}
+
+/// An event of an execution, of which nothing is saved.
+pub(crate) fn value(event: &Event) -> Value {
+    serde_json::to_value(Line { call: None, content: content(event, None) }).unwrap_or_default()
+}
+
+fn content(event: &Event, image: Option<PathBuf>) -> Content<'_> {
+    match event {
         Event::Stdout(text) => Content::Stdout { text },
         Event::Stderr(text) => Content::Stderr { text },
-        Event::Display(bundle) => Content::Display { data: data(bundle), image: image(bundle, out)? },
-        Event::Result(bundle) => Content::Result { data: data(bundle), image: image(bundle, out)? },
+        Event::Display(bundle) => Content::Display { data: data(bundle), image },
+        Event::Result(bundle) => Content::Result { data: data(bundle), image },
         Event::Error(error) => Content::Error { name: &error.name, value: &error.value, traceback: &error.traceback },
         Event::Finished(finished) => Content::Finished(finished_line(finished)),
-    };
-    print(&Line { call, content })
+    }
 }
 
 /// Writes an event of a turn. Its end is written by [`end`], when the files are where they belong.

@@ -1,0 +1,222 @@
+//! `aludel sandbox stdio`: sandboxes for a program in any language, which starts this one and speaks JSON lines with it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use aludel_sandbox::process::{Command, ExitStatus, Output};
+use aludel_sandbox::{Error, Limits, Local, Sandbox, SandboxSpec};
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use clap::Subcommand;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::sync::{Mutex, Semaphore};
+
+use super::Context;
+use crate::engine::Engine;
+use crate::exit::Exit;
+use crate::json;
+
+/// The longest request, bytes: a large file as base64 fits.
+const MAX_LINE: u64 = 256 << 20;
+/// Requests that are worked on at the same time; the next line is read when one of them is done.
+const MAX_REQUESTS: usize = 64;
+/// What a program's output is cut to unless the request says otherwise, bytes of each stream.
+const MOST: usize = 10 << 20;
+/// The most a request may ask for.
+const MAX_MOST: usize = 256 << 20;
+/// The longest that a program may run when the request says nothing.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What `--help` says about the lines.
+const HELP: &str = "\
+Each line of stdin is a request with an `id` of yours and one of:
+  create    {}                                   answers {\"sandbox\": number}
+  execute   {sandbox, code}                      runs a cell; answers what `aludel run --json` tells, as a list
+  run       {sandbox, arguments, input, environment, directory, timeout_ms, most}
+                                                 runs a program; input and the answer's stdout and stderr are base64;
+                                                 status, signal or timed_out tells how it ended, dropped counts bytes
+                                                 beyond `most`
+  close     {sandbox}
+Each line of stdout is {\"id\", \"ok\"} or {\"id\", \"error\": {\"kind\", \"message\"}}; kind is request, sandbox or start (the
+program could not be started). Requests are worked on side by side, so answers come in any order. The end of stdin ends
+everything.";
+
+/// Sandboxes for other programs
+#[derive(Debug, Subcommand)]
+pub(crate) enum SandboxCommand {
+    /// Make sandboxes and run programs in them, as JSON lines on stdin ask
+    #[command(after_help = HELP)]
+    Stdio,
+}
+
+/// A request.
+#[derive(Deserialize)]
+struct Line {
+    id: Value,
+    #[serde(flatten)]
+    request: Request,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Request {
+    Create {},
+    Execute { sandbox: u64, code: String },
+    Run(RunRequest),
+    Close { sandbox: u64 },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunRequest {
+    sandbox: u64,
+    arguments: Vec<String>,
+    #[serde(default)]
+    input: String,
+    #[serde(default)]
+    environment: HashMap<String, String>,
+    #[serde(default)]
+    directory: String,
+    timeout_ms: Option<u64>,
+    most: Option<usize>,
+}
+
+/// Why a request was not carried out.
+enum Refusal {
+    /// The request makes no sense.
+    Request(String),
+    Sandbox(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Sandbox(error)
+    }
+}
+
+impl Refusal {
+    fn json(&self) -> Value {
+        let (kind, message) = match self {
+            Self::Request(message) => ("request", message.clone()),
+            Self::Sandbox(error @ Error::Start(_)) => ("start", error.to_string()),
+            Self::Sandbox(error) => ("sandbox", error.to_string()),
+        };
+        json!({ "kind": kind, "message": message })
+    }
+}
+
+struct Desk {
+    backend: Local,
+    limits: Limits,
+    sandboxes: Mutex<HashMap<u64, Arc<Sandbox>>>,
+    next: AtomicU64,
+}
+
+pub(crate) async fn run(command: SandboxCommand, context: &Context) -> anyhow::Result<Exit> {
+    let SandboxCommand::Stdio = command;
+    let engine = Engine::start(context, 0).await?;
+    let desk = Arc::new(Desk {
+        backend: engine.backend.clone(),
+        limits: context.config.sandbox.limits(),
+        sandboxes: Mutex::default(),
+        next: AtomicU64::new(1),
+    });
+    let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let mut stdin = BufReader::new(tokio::io::stdin());
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut stdin).take(MAX_LINE).read_until(b'\n', &mut line).await.context("cannot read stdin")?;
+        if read == 0 {
+            break;
+        }
+        if !line.ends_with(b"\n") && read as u64 == MAX_LINE {
+            anyhow::bail!("a request is longer than {MAX_LINE} bytes");
+        }
+        let (desk, slot) = (Arc::clone(&desk), Arc::clone(&slots).acquire_owned().await);
+        tokio::spawn(async move {
+            let answer = match serde_json::from_slice::<Line>(&line) {
+                Ok(Line { id, request }) => match desk.carry_out(request).await {
+                    Ok(answer) => json!({ "id": id, "ok": answer }),
+                    Err(refusal) => json!({ "id": id, "error": refusal.json() }),
+                },
+                Err(error) => json!({ "id": null, "error": Refusal::Request(error.to_string()).json() }),
+            };
+            // Whoever does not read answers any more has closed stdin as well, or is about to.
+            let _unread = json::print(&answer);
+            drop(slot);
+        });
+    }
+    desk.sandboxes.lock().await.clear();
+    engine.backend.shutdown().await;
+    Ok(Exit::Success)
+}
+
+impl Desk {
+    async fn carry_out(&self, request: Request) -> Result<Value, Refusal> {
+        match request {
+            Request::Create {} => {
+                let spec = SandboxSpec { limits: self.limits.clone(), workspace: None };
+                let sandbox = Arc::new(self.backend.create(spec).await?);
+                let number = self.next.fetch_add(1, Ordering::Relaxed);
+                self.sandboxes.lock().await.insert(number, sandbox);
+                Ok(json!({ "sandbox": number }))
+            }
+            Request::Execute { sandbox, code } => {
+                let sandbox = self.sandbox(sandbox).await?;
+                let mut execution = sandbox.execute(&code).await?;
+                let mut events = Vec::new();
+                while let Some(event) = execution.next().await {
+                    events.push(json::value(&event));
+                }
+                Ok(Value::Array(events))
+            }
+            Request::Run(request) => self.run(request).await,
+            Request::Close { sandbox } => {
+                let Some(closed) = self.sandboxes.lock().await.remove(&sandbox) else { return Err(unknown(sandbox)) };
+                closed.close().await;
+                Ok(json!({}))
+            }
+        }
+    }
+
+    async fn run(&self, request: RunRequest) -> Result<Value, Refusal> {
+        let sandbox = self.sandbox(request.sandbox).await?;
+        let input = BASE64_STANDARD.decode(&request.input);
+        let input = input.map_err(|error| Refusal::Request(format!("input is not base64: {error}")))?;
+        if request.arguments.is_empty() {
+            return Err(Refusal::Request("arguments must name a program".into()));
+        }
+        let command = Command {
+            arguments: request.arguments,
+            environment: request.environment.into_iter().collect(),
+            directory: if request.directory.is_empty() { ".".into() } else { request.directory },
+        };
+        let limit = request.timeout_ms.map_or(TIMEOUT, Duration::from_millis);
+        let most = request.most.unwrap_or(MOST).min(MAX_MOST);
+        let Output { status, stdout, stderr, dropped } = sandbox.run(command, &input, limit, most).await?;
+        let mut answer = Map::new();
+        let (key, value) = match status {
+            Some(ExitStatus::Code(code)) => ("status", json!(code)),
+            Some(ExitStatus::Signal(signal)) => ("signal", json!(signal)),
+            None => ("timed_out", json!(true)),
+        };
+        answer.insert(key.into(), value);
+        answer.insert("stdout".into(), BASE64_STANDARD.encode(stdout).into());
+        answer.insert("stderr".into(), BASE64_STANDARD.encode(stderr).into());
+        answer.insert("dropped".into(), dropped.into());
+        Ok(Value::Object(answer))
+    }
+
+    async fn sandbox(&self, number: u64) -> Result<Arc<Sandbox>, Refusal> {
+        self.sandboxes.lock().await.get(&number).cloned().ok_or_else(|| unknown(number))
+    }
+}
+
+fn unknown(sandbox: u64) -> Refusal {
+    Refusal::Request(format!("there is no sandbox {sandbox}"))
+}
