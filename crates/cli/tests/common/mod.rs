@@ -20,6 +20,13 @@ pub fn aludel_in_session(directory: &Path, options: &[&str]) -> Command {
     within(directory, command)
 }
 
+/// The same, started by another program.
+pub fn aludel_by(directory: &Path, starter: &[&str]) -> Command {
+    let mut command = Command::new(starter[0]);
+    command.args(&starter[1..]).arg(env!("CARGO_BIN_EXE_aludel"));
+    within(directory, command)
+}
+
 fn within(directory: &Path, mut command: Command) -> Command {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
