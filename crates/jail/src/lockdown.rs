@@ -207,7 +207,9 @@ impl Lockdown<'_> {
 
     fn resource_limits(&self) -> Vec<(i64, u64)> {
         let mut limits = vec![
-            (libc::RLIMIT_CORE.into(), 0),
+            // No core file, and, as long as the program leaves it at that, no program of the host's that takes it: 1 is the kernel's mark
+            // for processes which must not be dumped even to a pipe.
+            (libc::RLIMIT_CORE.into(), 1),
             (libc::RLIMIT_FSIZE.into(), self.limits.file_size),
             (libc::RLIMIT_NOFILE.into(), self.limits.open_files.into()),
             (libc::RLIMIT_MEMLOCK.into(), 64 << 10),

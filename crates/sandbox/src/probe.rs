@@ -30,7 +30,7 @@ pub enum Status {
 /// Tries everything the local backend needs. Takes some milliseconds and leaves nothing behind.
 pub fn probe() -> Vec<Check> {
     let host = aludel_jail::probe::probe();
-    vec![kernel(&host), namespaces(&host), ids(&host), cgroups(&host), seccomp(&host), landlock(&host)]
+    vec![kernel(&host), namespaces(&host), ids(&host), cgroups(&host), seccomp(&host), landlock(&host), crashes(&host)]
 }
 
 fn kernel(host: &Host) -> Check {
@@ -95,6 +95,19 @@ fn seccomp(host: &Host) -> Check {
         },
         mend: (!host.seccomp).then(|| "use a kernel with CONFIG_SECCOMP_FILTER".into()),
     }
+}
+
+fn crashes(host: &Host) -> Check {
+    let (status, detail, mend) = match &host.crash_handler {
+        None => (Status::Ok, "no program of the host is started for them".into(), None),
+        Some(program) => {
+            let detail = format!(
+                "a hostile program can make the kernel start {program}, as the host's root, on a crash of its own making"
+            );
+            (Status::Degraded, detail, Some("sysctl -w kernel.core_pattern=core".into()))
+        }
+    };
+    Check { name: "crashes", status, detail, mend }
 }
 
 fn landlock(host: &Host) -> Check {
