@@ -12,7 +12,7 @@ fn the_help_is_the_one_that_was_agreed_on() {
     let said = run(&["--help"]);
     assert_eq!(said.status, Some(0));
     assert_eq!(said.stdout, include_str!("help.txt"), "\n{}", said.stdout);
-    for command in ["run", "ask", "demo", "doctor", "config", "template", "bench"] {
+    for command in ["run", "ask", "demo", "doctor", "config", "sandbox", "template", "bench"] {
         assert_eq!(run(&[command, "--help"]).status, Some(0), "{command}");
     }
     assert_eq!(run(&["no-such-command"]).status, Some(2));
@@ -26,7 +26,7 @@ fn doctor_tells_what_this_host_can_do() {
     assert_eq!(report["usable"], true);
     let checks = report["checks"].as_array().unwrap();
     let names: Vec<_> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["kernel", "namespaces", "user ids", "control groups", "seccomp", "Landlock", "template"]);
+    assert_eq!(names, ["kernel", "namespaces", "user ids", "control groups", "seccomp", "Landlock", "crashes", "template"]);
     assert!(checks.iter().all(|check| check["status"] == "ok" || check["status"] == "degraded"), "{checks:#?}");
     for name in names {
         assert!(run(&["doctor"]).stdout.contains(name));
