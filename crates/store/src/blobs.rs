@@ -56,6 +56,11 @@ impl NewBlob {
         &self.sha256
     }
 
+    /// Where it is. It must not be written to.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn name(&self) -> &BlobName {
         &self.name
     }

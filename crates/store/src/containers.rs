@@ -9,7 +9,7 @@ use crate::database::{all, one};
 use crate::{BlobName, ContainerFileId, ContainerId, Error, NewBlob, Page, PageQuery, Store, Tenant, now, now_ms};
 
 const COLUMNS: &str = "id, name, memory_limit, idle_ms, created_at, last_active_ms";
-const FILE_COLUMNS: &str = "id, path, blob, bytes, sha256, mime, source, created_at";
+const FILE_COLUMNS: &str = "id, path, blob, bytes, sha256, mime, source, place, created_at";
 
 /// A container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +64,8 @@ pub struct ContainerFileRecord {
     pub mime: String,
     /// Who put it there.
     pub source: Source,
+    /// Where it is beside here.
+    pub place: Place,
     /// When it was first there, seconds since 1970.
     pub created_at: i64,
 }
@@ -101,6 +103,38 @@ impl FromSql for Source {
     }
 }
 
+/// Where a container's file is, beside the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the workspace, where programs see it.
+    Workspace,
+    /// Nowhere: a picture that a program only showed.
+    Nowhere,
+}
+
+impl Place {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Workspace => "workspace",
+            Self::Nowhere => "nowhere",
+        }
+    }
+}
+
+impl ToSql for Place {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.word().into())
+    }
+}
+
+impl FromSql for Place {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let text = value.as_str()?;
+        let all = [Self::Workspace, Self::Nowhere];
+        all.into_iter().find(|place| place.word() == text).ok_or(FromSqlError::InvalidType)
+    }
+}
+
 /// A file that is to be kept for a container.
 #[derive(Debug)]
 pub struct NewContainerFile {
@@ -112,6 +146,8 @@ pub struct NewContainerFile {
     pub mime: String,
     /// Who put it there.
     pub source: Source,
+    /// Where it is beside here.
+    pub place: Place,
 }
 
 impl ContainerFileRecord {
@@ -124,7 +160,8 @@ impl ContainerFileRecord {
             sha256: row.get(4)?,
             mime: row.get(5)?,
             source: row.get(6)?,
-            created_at: row.get(7)?,
+            place: row.get(7)?,
+            created_at: row.get(8)?,
         })
     }
 }
@@ -228,7 +265,7 @@ impl Store {
         blob: NewBlob,
     ) -> Result<Option<ContainerFileRecord>, Error> {
         let (store, tenant, container) = (self.clone(), tenant.clone(), container.clone());
-        let NewContainerFile { id, path, mime, source } = file;
+        let NewContainerFile { id, path, mime, source, place } = file;
         self.with(move |database| {
             let transaction = database.transaction()?;
             let query = "SELECT blob FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3";
@@ -236,13 +273,25 @@ impl Store {
                 one(&transaction, query, params![tenant, container, path], |row| row.get(0))?;
             let query = format!(
                 "INSERT INTO container_files (tenant, container, {FILE_COLUMNS})
-                 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 FROM containers WHERE tenant = ?1 AND id = ?2
+                 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM containers WHERE tenant = ?1 AND id = ?2
                  ON CONFLICT (container, path) DO UPDATE SET blob = excluded.blob, bytes = excluded.bytes,
-                     sha256 = excluded.sha256, mime = excluded.mime, source = excluded.source
+                     sha256 = excluded.sha256, mime = excluded.mime, source = excluded.source,
+                     place = excluded.place
                  RETURNING {FILE_COLUMNS}"
             );
-            let row =
-                params![tenant, container, id, path, blob.name(), blob.bytes(), blob.sha256(), mime, source, now()];
+            let row = params![
+                tenant,
+                container,
+                id,
+                path,
+                blob.name(),
+                blob.bytes(),
+                blob.sha256(),
+                mime,
+                source,
+                place,
+                now()
+            ];
             let record = one(&transaction, &query, row, ContainerFileRecord::read)?;
             transaction.commit()?;
             if record.is_some() {

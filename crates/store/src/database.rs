@@ -40,7 +40,7 @@ CREATE INDEX containers_of_tenant ON containers (tenant, id);
 CREATE TABLE container_files (
     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, container TEXT NOT NULL REFERENCES containers (id) ON DELETE CASCADE,
     path TEXT NOT NULL, blob TEXT NOT NULL, bytes INTEGER NOT NULL, sha256 TEXT NOT NULL, mime TEXT NOT NULL,
-    source TEXT NOT NULL, created_at INTEGER NOT NULL,
+    source TEXT NOT NULL, place TEXT NOT NULL, created_at INTEGER NOT NULL,
     UNIQUE (container, path)
 ) STRICT;
 CREATE INDEX container_files_of_tenant ON container_files (tenant, container, id);

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::Connection;
 
 pub use blobs::{BlobName, BlobWriter, NewBlob, Scratch};
-pub use containers::{ContainerFileRecord, ContainerRecord, NewContainerFile, Source};
+pub use containers::{ContainerFileRecord, ContainerRecord, NewContainerFile, Place, Source};
 pub use conversations::ConversationRecord;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};

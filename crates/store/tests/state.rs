@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use aludel_store::{
-    ContainerFileId, Error, FileRecord, NewBlob, NewContainerFile, NewFile, NewUpload, Order, PageQuery, ResponseId,
-    ResponseRecord, Source, Store, Tenant, UploadStatus,
+    ContainerFileId, Error, FileRecord, NewBlob, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place,
+    ResponseId, ResponseRecord, Source, Store, Tenant, UploadStatus,
 };
 use serde_json::json;
 
@@ -162,6 +162,7 @@ async fn a_file_of_the_same_path_takes_the_id_over_and_the_blob_away() {
         path: path.into(),
         mime: "text/plain".into(),
         source: Source::Assistant,
+        place: Place::Workspace,
     };
     let put = async |tenant: &Tenant, path: &str, content: &[u8]| {
         store.put_container_file(tenant, &container.id, new(path), blob(&store, content).await).await.unwrap()
