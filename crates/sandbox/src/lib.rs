@@ -24,4 +24,4 @@ pub use limits::Limits;
 pub use local::{Local, LocalConfig, Require, SandboxSpec, Start};
 pub use sandbox::{Execution, Interrupter, Sandbox};
 pub use template::Template;
-pub use workspace::{FileEntry, Workspace};
+pub use workspace::{FileEntry, Workspace, mime_of};

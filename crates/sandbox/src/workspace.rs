@@ -219,6 +219,19 @@ impl Workspace {
         Ok(FileEntry { mime: mime_of(&path), size, path })
     }
 
+    /// Removes a regular file; one that is not there is fine. Blocks.
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
+        let path = relative(name)?;
+        let failed = |error: rustix::io::Errno| file_error(&path, &open_reason(error));
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // Whoever took the directory away, or put something else there, took the file away too.
+        let Ok(directory) = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY) else { return Ok(()) };
+        match rustix::fs::unlinkat(&directory, path.file_name().unwrap_or_default(), AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
     fn make_parents(&self, path: &Path) -> Result<(OwnedFd, PathBuf), Error> {
         let mut directory = self.open(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut parts: Vec<&std::ffi::OsStr> = path.iter().collect();
@@ -292,7 +305,7 @@ fn open_reason(error: rustix::io::Errno) -> String {
 }
 
 /// The MIME type by a name's ending; what is not known is bytes.
-fn mime_of(path: &str) -> &'static str {
+pub fn mime_of(path: &str) -> &'static str {
     let ending = path.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase()).unwrap_or_default();
     match ending.as_str() {
         "csv" => "text/csv",

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use aludel_sandbox::{
-    Death, Event, Execution, FileEntry, Finished, Interrupter, LimitHit, Limits, Local, MimeBundle, MimeData, Outcome,
-    ProgramError, State,
+    Death, Error as SandboxError, Event, Execution, FileEntry, Finished, Interrupter, LimitHit, Limits, Local, MimeBundle, MimeData, Outcome,
+    ProgramError, State, mime_of,
 };
 use aludel_sandbox::{Sandbox, SandboxSpec, Workspace};
 use tokio::sync::Mutex;
@@ -111,6 +111,12 @@ impl Session {
     pub async fn add_file(&self, name: &str, source: &Path) -> Result<FileEntry, Error> {
         let (name, source, limit) = (name.to_owned(), source.to_owned(), self.0.limits.disk);
         self.blocking(move |workspace| Ok(workspace.add(&name, &source, limit)?)).await
+    }
+
+    /// Removes a file from the workspace; one that is not there is fine.
+    pub async fn remove_file(&self, path: &str) -> Result<(), Error> {
+        let path = path.to_owned();
+        self.blocking(move |workspace| Ok(workspace.remove(&path)?)).await
     }
 
     /// All files of the workspace, by path.

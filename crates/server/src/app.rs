@@ -1,0 +1,131 @@
+//! What all handlers share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_agent::upstream::Upstream;
+use aludel_session::{Limits, Local};
+use aludel_store::{Store, Tenant, now};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::containers::Containers;
+use crate::error::ApiError;
+
+/// A server that is ready to serve.
+pub struct App {
+    pub(crate) store: Store,
+    pub(crate) models: BTreeMap<String, Model>,
+    pub(crate) containers: Containers,
+    pub(crate) settings: Settings,
+    /// What is installed in every container.
+    pub(crate) packages: Vec<String>,
+    /// When the server started, seconds since 1970.
+    pub(crate) started: i64,
+    /// Tells everything that goes on beyond its request to end.
+    pub(crate) closing: CancellationToken,
+    /// What goes on beyond its request; the server's end waits for it.
+    pub(crate) tasks: TaskTracker,
+    /// How many requests may be answered at once.
+    pub(crate) requests: Arc<Semaphore>,
+    /// How many KiB of bodies may be in memory at once.
+    pub(crate) bodies: Arc<Semaphore>,
+}
+
+/// A model that clients can ask.
+#[derive(Clone)]
+pub struct Model {
+    /// What clients call it.
+    pub name: String,
+    /// Who offers it, for people.
+    pub owner: String,
+    /// The model itself.
+    pub upstream: Arc<dyn Upstream>,
+}
+
+/// What a server may use, and what it gives.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The limits of a container that asks for none.
+    pub limits: Limits,
+    /// The most memory that a container gets, whatever it asks for, bytes.
+    pub max_memory: u64,
+    /// How long a container may be left alone before it ends.
+    pub idle: Duration,
+    /// How long the files of a container that ended are kept.
+    pub keep: Duration,
+    /// How many containers may be live at once.
+    pub containers: usize,
+    /// How many requests may be answered at once.
+    pub requests: usize,
+    /// How much one tenant may store, bytes.
+    pub storage: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            max_memory: limits.memory,
+            limits,
+            idle: Duration::from_secs(20 * 60),
+            keep: Duration::from_secs(30 * 24 * 3600),
+            containers: 64,
+            requests: 256,
+            storage: 20 << 30,
+        }
+    }
+}
+
+impl Settings {
+    /// What is said to a tenant that has stored too much.
+    pub(crate) fn no_room(&self) -> ApiError {
+        let mb = self.storage >> 20;
+        let message = format!("The {mb} MB that you may store here are used up; delete files or containers.");
+        ApiError::bad_request(message).code("storage_limit_exceeded")
+    }
+}
+
+/// KiB of bodies that are in memory at once.
+const BODIES: usize = 1 << 20;
+
+impl App {
+    /// Puts a server together. `packages` is what is installed in the backend's sandboxes.
+    pub fn new(
+        store: Store,
+        backend: Local,
+        models: impl IntoIterator<Item = Model>,
+        packages: Vec<String>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            containers: Containers::new(store.clone(), backend, settings.clone()),
+            models: models.into_iter().map(|model| (model.name.clone(), model)).collect(),
+            packages,
+            started: now(),
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            requests: Arc::new(Semaphore::new(settings.requests)),
+            bodies: Arc::new(Semaphore::new(BODIES)),
+            store,
+            settings,
+        }
+    }
+
+    /// The model of this name.
+    pub(crate) fn model(&self, name: &str) -> Result<&Model, ApiError> {
+        self.models.get(name).ok_or_else(|| {
+            let names: Vec<&str> = self.models.keys().map(String::as_str).collect();
+            let message = format!("The model '{name}' does not exist here; there are: {}.", names.join(", "));
+            ApiError::not_found(message).param("model").code("model_not_found")
+        })
+    }
+
+    /// How much more a tenant may store, bytes; an error when it is nothing.
+    pub(crate) async fn room_for(&self, tenant: &Tenant) -> Result<u64, ApiError> {
+        let used = self.store.bytes_of(tenant).await?;
+        self.settings.storage.checked_sub(used).ok_or_else(|| self.settings.no_room())
+    }
+}

@@ -1,0 +1,263 @@
+//! The Containers API.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_store::{ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, Tenant};
+use aludel_wire::openai::{
+    Container as ContainerObject, ContainerFile as ContainerFileObject, Deleted, ExpiresAfter, List, NetworkPolicy,
+};
+use axum::Json;
+use axum::extract::{FromRequest, Path, Request, State};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::registry::Status;
+use super::{Container, ContainerChoice, ContainerFile, MemoryLimit, NewContainer, no_container};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::files::{MAX_FILE, no_file};
+use crate::http::{Caller, Fields, Form, Params, Upload, download};
+
+/// Characters of a container's name.
+const MAX_NAME: usize = 256;
+/// The longest time that a client can let a container idle: a week.
+const MAX_MINUTES: u64 = 7 * 24 * 60;
+
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    mut fields: Fields,
+) -> Result<Json<ContainerObject>, ApiError> {
+    let name: String = fields.required("name")?;
+    if name.chars().count() > MAX_NAME {
+        return Err(ApiError::invalid("name", format!("The 'name' has more than {MAX_NAME} characters.")));
+    }
+    let file_ids: Vec<String> = fields.optional("file_ids")?.unwrap_or_default();
+    let file_ids = file_ids.iter().map(|id| file_id(id)).collect::<Result<_, _>>()?;
+    let memory_limit: Option<MemoryLimit> = fields.optional("memory_limit")?;
+    if let Some(policy) = fields.optional::<NetworkPolicy>("network_policy")? {
+        check_network(&policy)?;
+    }
+    if fields.optional::<Vec<Value>>("skills")?.is_some_and(|skills| !skills.is_empty()) {
+        return Err(ApiError::invalid("skills", "This server has no skills; put the files in with 'file_ids'."));
+    }
+    let idle = fields.optional::<IdleTime>("expires_after")?.map(IdleTime::check).transpose()?;
+    let new = NewContainer { name, file_ids, memory_limit, idle };
+    let (_container, record) = app.containers.create(&tenant, new).await?;
+    Ok(Json(render(&app, &record)))
+}
+
+/// How long a container may be left alone, as clients say it.
+#[derive(Deserialize)]
+struct IdleTime {
+    anchor: Anchor,
+    minutes: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Anchor {
+    LastActiveAt,
+}
+
+impl IdleTime {
+    fn check(self) -> Result<Duration, ApiError> {
+        let Self { anchor: Anchor::LastActiveAt, minutes } = self;
+        if !(1..=MAX_MINUTES).contains(&minutes) {
+            let message = format!("Invalid 'expires_after.minutes': it must be from 1 to {MAX_MINUTES}.");
+            return Err(ApiError::invalid("expires_after.minutes", message));
+        }
+        Ok(Duration::from_secs(minutes * 60))
+    }
+}
+
+/// What the network policy of a container may be.
+pub(crate) fn check_network(policy: &NetworkPolicy) -> Result<(), ApiError> {
+    match policy {
+        NetworkPolicy::Disabled => Ok(()),
+        NetworkPolicy::Allowlist { .. } => {
+            let message = "This server's containers have no network, so 'allowlist' cannot be granted; use {\"type\": \"disabled\"}.";
+            Err(ApiError::invalid("network_policy", message))
+        }
+    }
+}
+
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    params: Params,
+) -> Result<Json<List<ContainerObject>>, ApiError> {
+    let page = params.page(20, 100)?;
+    let page = app.store.containers(&tenant, params.get("name").map(str::to_owned), page).await?;
+    let data = page.data.iter().map(|record| render(&app, record)).collect();
+    Ok(Json(List::new(data, page.has_more, |container: &ContainerObject| container.id.clone())))
+}
+
+pub(crate) async fn retrieve(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<ContainerObject>, ApiError> {
+    let record = find(&app, &tenant, &id).await?;
+    if app.containers.status(&record) == Status::Running {
+        // Who asks after a container still needs it.
+        app.containers.open(&tenant, ContainerChoice::Explicit(record.id.clone())).await?;
+    }
+    Ok(Json(render(&app, &find(&app, &tenant, &id).await?)))
+}
+
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Deleted>, ApiError> {
+    let parsed = ContainerId::parse(&id).ok_or_else(|| no_container(&id))?;
+    if !app.containers.delete(&tenant, &parsed).await? {
+        return Err(no_container(&id));
+    }
+    Ok(Json(Deleted::new(id, "container.deleted")))
+}
+
+pub(crate) async fn add_file(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<ContainerFileObject>, ApiError> {
+    let container = use_container(&app, &tenant, &id).await?;
+    let file = if Form::is_in(&request) {
+        let mut form = Form::read(&app, &tenant, request, "file", MAX_FILE).await?;
+        // Some clients send the id as a part of a form.
+        match form.text("file_id").map(str::to_owned) {
+            Some(id) if form.file.is_none() => add_by_id(&app, &tenant, &container, &id).await?,
+            _ => {
+                let Upload { name, mime, blob } = form.take_file()?;
+                container.add_file(&name, &mime, blob).await?
+            }
+        }
+    } else {
+        let mut fields = Fields::from_request(request, &app).await?;
+        let id: String = fields.required("file_id")?;
+        add_by_id(&app, &tenant, &container, &id).await?
+    };
+    Ok(Json(render_file(&container, file)))
+}
+
+async fn add_by_id(app: &App, tenant: &Tenant, container: &Container, id: &str) -> Result<ContainerFile, ApiError> {
+    let file = app.store.file(tenant, &file_id(id)?).await?;
+    container.add_stored_file(&file.ok_or_else(|| no_file(id).param("file_id"))?).await
+}
+
+pub(crate) async fn list_files(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Json<List<ContainerFileObject>>, ApiError> {
+    let record = find(&app, &tenant, &id).await?;
+    let page = app.store.container_files(&tenant, &record.id, params.page(20, 100)?).await?;
+    let data = page.data.into_iter().map(|file| render_stored(&record.id, file.into())).collect();
+    Ok(Json(List::new(data, page.has_more, |file: &ContainerFileObject| file.id.clone())))
+}
+
+pub(crate) async fn retrieve_file(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path((container, file)): Path<(String, String)>,
+) -> Result<Json<ContainerFileObject>, ApiError> {
+    let (id, file) = find_file(&app, &tenant, &container, &file).await?;
+    Ok(Json(render_stored(&id, file.into())))
+}
+
+/// What files hold can be read even after the container's end, as long as it is kept.
+pub(crate) async fn file_content(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path((container, file)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let (_, file) = find_file(&app, &tenant, &container, &file).await?;
+    download(&app.store, &file.blob, file.bytes, &file.mime, &file.path).await
+}
+
+pub(crate) async fn delete_file(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path((container, file)): Path<(String, String)>,
+) -> Result<Json<Deleted>, ApiError> {
+    let (id, record) = find_file(&app, &tenant, &container, &file).await?;
+    // Tidying up is possible after the end, too.
+    let container = app.containers.open(&tenant, ContainerChoice::Reuse(id.clone())).await?;
+    if !container.delete_file(&record.id).await? {
+        return Err(no_file_in(&id, &file));
+    }
+    Ok(Json(Deleted::new(file, "container.file.deleted")))
+}
+
+/// The container of this id, for use.
+async fn use_container(app: &App, tenant: &Tenant, id: &str) -> Result<Arc<Container>, ApiError> {
+    let parsed = ContainerId::parse(id).ok_or_else(|| no_container(id))?;
+    app.containers.open(tenant, ContainerChoice::Explicit(parsed)).await
+}
+
+/// What is known of the container of this id, whether it has expired or not.
+async fn find(app: &App, tenant: &Tenant, id: &str) -> Result<ContainerRecord, ApiError> {
+    let parsed = ContainerId::parse(id).ok_or_else(|| no_container(id))?;
+    app.store.container(tenant, &parsed).await?.ok_or_else(|| no_container(id))
+}
+
+async fn find_file(
+    app: &App,
+    tenant: &Tenant,
+    container: &str,
+    file: &str,
+) -> Result<(ContainerId, ContainerFileRecord), ApiError> {
+    let record = find(app, tenant, container).await?;
+    let missing = || no_file_in(&record.id, file);
+    let id = ContainerFileId::parse(file).ok_or_else(missing)?;
+    let file = app.store.container_file(tenant, &record.id, &id).await?.ok_or_else(missing)?;
+    Ok((record.id, file))
+}
+
+fn no_file_in(container: &ContainerId, file: &str) -> ApiError {
+    ApiError::not_found(format!("File {file} not found on container {container}."))
+}
+
+fn file_id(text: &str) -> Result<FileId, ApiError> {
+    FileId::parse(text).ok_or_else(|| no_file(text).param("file_ids"))
+}
+
+fn render(app: &App, record: &ContainerRecord) -> ContainerObject {
+    ContainerObject {
+        id: record.id.to_string(),
+        object: Default::default(),
+        created_at: record.created_at,
+        status: match app.containers.status(record) {
+            Status::Running => "running",
+            Status::Expired => "expired",
+        },
+        name: record.name.clone(),
+        last_active_at: record.last_active_ms / 1000,
+        // What a server is set to may be less than a minute.
+        expires_after: ExpiresAfter { anchor: Default::default(), minutes: record.idle.as_secs().div_ceil(60) },
+        memory_limit: record.memory_limit.clone().unwrap_or_else(|| MemoryLimit::One.word().to_owned()),
+        network_policy: NetworkPolicy::Disabled,
+    }
+}
+
+fn render_file(container: &Container, file: ContainerFile) -> ContainerFileObject {
+    render_stored(container.id(), file)
+}
+
+fn render_stored(container: &ContainerId, file: ContainerFile) -> ContainerFileObject {
+    ContainerFileObject {
+        id: file.id.to_string(),
+        object: Default::default(),
+        container_id: container.to_string(),
+        created_at: file.created_at,
+        bytes: file.bytes,
+        path: file.path,
+        source: file.source.word(),
+    }
+}

@@ -1,0 +1,58 @@
+//! Contents of files, streamed from disk.
+
+use std::fmt::Write as _;
+
+use aludel_store::{BlobName, Store};
+use axum::body::Body;
+use axum::http::HeaderValue;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::response::Response;
+use tokio::io::AsyncReadExt;
+use tokio_util::io::ReaderStream;
+
+use crate::error::ApiError;
+
+/// Answers with what a blob holds. It may be anything, so browsers save it and do not show it.
+pub(crate) async fn download(
+    store: &Store,
+    blob: &BlobName,
+    bytes: u64,
+    mime: &str,
+    path: &str,
+) -> Result<Response, ApiError> {
+    let file = store.open_blob(blob).await?;
+    let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(file.take(bytes), 64 << 10)));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_LENGTH, bytes.into());
+    let mime = HeaderValue::from_str(mime).unwrap_or(HeaderValue::from_static("application/octet-stream"));
+    headers.insert(CONTENT_TYPE, mime);
+    headers.insert(CONTENT_DISPOSITION, disposition(path));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    Ok(response)
+}
+
+/// The name to save under: the last part of the path, in the form that takes any character (RFC 6266).
+fn disposition(path: &str) -> HeaderValue {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let mut text = String::from("attachment; filename*=UTF-8''");
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => text.push(char::from(byte)),
+            _ => {
+                let _ = write!(text, "%{byte:02X}");
+            }
+        }
+    }
+    HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("attachment"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_becomes_a_header() {
+        assert_eq!(disposition("sub/a b.csv"), "attachment; filename*=UTF-8''a%20b.csv");
+        assert_eq!(disposition("é\"\n\r.txt"), "attachment; filename*=UTF-8''%C3%A9%22%0A%0D.txt");
+    }
+}

@@ -1,0 +1,132 @@
+//! Multipart bodies: files go to disk as they come.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aludel_store::{NewBlob, Tenant};
+use axum::RequestExt;
+use axum::extract::multipart::{Field, Multipart, MultipartError};
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::header::CONTENT_TYPE;
+use tokio::time::timeout;
+
+use super::json::SILENCE;
+use super::{check_name, mime_of};
+use crate::app::App;
+use crate::error::ApiError;
+
+/// Parts of one form.
+const MAX_PARTS: usize = 64;
+/// Bytes of a part that is no file.
+const MAX_TEXT: usize = 64 << 10;
+
+/// A form with at most one file.
+#[derive(Debug)]
+pub(crate) struct Form {
+    /// The file.
+    pub(crate) file: Option<Upload>,
+    texts: HashMap<String, String>,
+}
+
+/// A file that is on disk, but nobody's yet. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    /// What the client calls it; a plain relative path.
+    pub(crate) name: String,
+    /// Its MIME type.
+    pub(crate) mime: String,
+    /// What it holds.
+    pub(crate) blob: NewBlob,
+}
+
+impl Form {
+    /// Whether a request's body is a form.
+    pub(crate) fn is_in(request: &Request) -> bool {
+        let said = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        said.trim_start().to_ascii_lowercase().starts_with("multipart/")
+    }
+
+    /// Reads a form whose file is in the part `file` and has at most `max` bytes.
+    pub(crate) async fn read(
+        app: &Arc<App>,
+        tenant: &Tenant,
+        mut request: Request,
+        file: &str,
+        max: u64,
+    ) -> Result<Self, ApiError> {
+        // The file is counted below, where the error can say more.
+        DefaultBodyLimit::disable().apply(&mut request);
+        let multipart = request.extract::<Multipart, _>().await;
+        let mut multipart = multipart.map_err(|error| ApiError::bad_request(error.body_text()))?;
+        let mut form = Self { file: None, texts: HashMap::new() };
+        let mut parts = 0;
+        while let Some(part) = in_time(multipart.next_field()).await? {
+            parts += 1;
+            if parts > MAX_PARTS {
+                return Err(ApiError::bad_request(format!("The form has more than {MAX_PARTS} parts.")));
+            }
+            let name = part.name().unwrap_or_default().to_owned();
+            if name == file {
+                if form.file.is_some() {
+                    let message = format!("The form has more than one part '{file}'; send one file at a time.");
+                    return Err(ApiError::invalid(file, message));
+                }
+                form.file = Some(read_file(app, tenant, part, file, max).await?);
+            } else {
+                let text = read_text(part, &name).await?;
+                form.texts.insert(name, text);
+            }
+        }
+        Ok(form)
+    }
+
+    /// The file, which must be there.
+    pub(crate) fn take_file(&mut self) -> Result<Upload, ApiError> {
+        self.file.take().ok_or_else(|| ApiError::missing("file"))
+    }
+
+    /// A part that is no file.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.texts.get(name).map(String::as_str)
+    }
+}
+
+async fn read_file(app: &App, tenant: &Tenant, mut part: Field<'_>, param: &str, max: u64) -> Result<Upload, ApiError> {
+    // Parts of uploads have no name of their own that matters.
+    let name = part.file_name().unwrap_or(param).to_owned();
+    check_name(&name)?;
+    let mime = mime_of(&name, part.content_type());
+    let mut room = app.room_for(tenant).await?;
+    let mut blob = app.store.new_blob().await?;
+    while let Some(chunk) = in_time(part.chunk()).await? {
+        let more = chunk.len() as u64;
+        if blob.bytes() + more > max {
+            let message = format!("The file '{name}' is larger than the {} MB that one file may have.", max >> 20);
+            return Err(ApiError::too_large(message).param(param));
+        }
+        room = room.checked_sub(more).ok_or_else(|| app.settings.no_room())?;
+        blob.write(&chunk).await?;
+    }
+    Ok(Upload { name, mime, blob: blob.finish().await? })
+}
+
+async fn read_text(mut part: Field<'_>, name: &str) -> Result<String, ApiError> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = in_time(part.chunk()).await? {
+        if bytes.len() + chunk.len() > MAX_TEXT {
+            return Err(ApiError::too_large(format!("The part '{name}' is larger than {} KB.", MAX_TEXT >> 10)));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    String::from_utf8(bytes).map_err(|_| ApiError::invalid(name, format!("The part '{name}' is not UTF-8.")))
+}
+
+async fn in_time<T>(next: impl Future<Output = Result<T, MultipartError>>) -> Result<T, ApiError> {
+    match timeout(SILENCE, next).await {
+        Err(_) => Err(ApiError::too_slow()),
+        Ok(Err(error)) => {
+            Err(ApiError::bad_request(format!("The multipart body cannot be read: {}.", error.body_text())))
+        }
+        Ok(Ok(value)) => Ok(value),
+    }
+}

@@ -1,0 +1,15 @@
+//! What every route needs of HTTP: who is asking, and bodies that are read with bounds.
+
+mod around;
+mod download;
+mod form;
+mod json;
+mod names;
+mod params;
+
+pub(crate) use around::{Caller, HEALTH, around, log};
+pub(crate) use download::download;
+pub(crate) use form::{Form, Upload};
+pub(crate) use json::{Fields, JsonBody};
+pub(crate) use names::{check_name, mime_of};
+pub(crate) use params::Params;

@@ -1,0 +1,43 @@
+//! The query of a request.
+
+use aludel_store::{Order, PageQuery};
+use axum::extract::{FromRequestParts, Query};
+use axum::http::request::Parts;
+
+use crate::error::ApiError;
+
+/// The parameters after the question mark, in their order.
+pub(crate) struct Params(Vec<(String, String)>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Params {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let query = Query::from_request_parts(parts, state).await;
+        query.map(|Query(pairs)| Self(pairs)).map_err(|error| ApiError::bad_request(error.body_text()))
+    }
+}
+
+impl Params {
+    /// A parameter that is given once.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// Which page of a list is wanted; at most `max` entries, `default` if nothing is said.
+    pub(crate) fn page(&self, default: usize, max: usize) -> Result<PageQuery, ApiError> {
+        let limit = match self.get("limit").map(str::parse) {
+            None => default,
+            Some(Ok(limit)) if (1..=max).contains(&limit) => limit,
+            Some(_) => {
+                return Err(ApiError::invalid("limit", format!("Invalid 'limit': it must be from 1 to {max}.")));
+            }
+        };
+        let order = match self.get("order") {
+            None | Some("desc") => Order::Descending,
+            Some("asc") => Order::Ascending,
+            Some(_) => return Err(ApiError::invalid("order", "Invalid 'order': it must be 'asc' or 'desc'.")),
+        };
+        Ok(PageQuery { after: self.get("after").map(str::to_owned), limit, order })
+    }
+}

@@ -1,0 +1,106 @@
+//! Listening, and ending well.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::app::App;
+use crate::{containers, router};
+
+/// Connections at once; more wait in the kernel's queue.
+const CONNECTIONS: usize = 2048;
+/// How long a connection may take to send the head of a request, or may be idle.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+/// How long requests may go on after the server was asked to end.
+const DRAIN: Duration = Duration::from_secs(20);
+/// How long to wait when the system has no more descriptors.
+const BREATH: Duration = Duration::from_millis(200);
+
+/// Why the server cannot serve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Anybody could reach it.
+    #[error(
+        "{0} can be reached from other machines, and there are no API keys; make one with `aludel keys create`, or \
+         listen on 127.0.0.1"
+    )]
+    NoKeys(SocketAddr),
+    /// The listener's address is not known.
+    #[error("the listener has no address: {0}")]
+    Listener(#[source] io::Error),
+    /// The state could not be read.
+    #[error(transparent)]
+    Store(#[from] aludel_store::Error),
+}
+
+/// Serves until `shutdown` is done, then lets requests finish and ends what runs.
+pub async fn serve(
+    app: App,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError> {
+    let address = listener.local_addr().map_err(ServeError::Listener)?;
+    if !address.ip().is_loopback() && !app.store.has_keys().await? {
+        return Err(ServeError::NoKeys(address));
+    }
+    let app = Arc::new(app);
+    app.tasks.spawn(containers::reap(Arc::clone(&app)));
+    accept(&app, &listener, shutdown).await;
+    drop(listener);
+    app.closing.cancel();
+    app.tasks.close();
+    // What does not end by itself ends with the process.
+    let _in_time = timeout(DRAIN, app.tasks.wait()).await;
+    app.containers.close_all().await;
+    Ok(())
+}
+
+async fn accept(app: &Arc<App>, listener: &TcpListener, shutdown: impl Future<Output = ()> + Send) {
+    let service = router::routes(Arc::clone(app));
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let graceful = GracefulShutdown::new();
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        let accepted = async {
+            // The semaphore is never closed.
+            let place = Arc::clone(&places).acquire_owned().await.ok();
+            (listener.accept().await, place)
+        };
+        let (stream, place) = tokio::select! {
+            (accepted, place) = accepted => match accepted {
+                Ok((stream, _)) => (stream, place),
+                // A client that went away, or no descriptors left: neither is a reason to stop listening.
+                Err(_) => {
+                    sleep(BREATH).await;
+                    continue;
+                }
+            },
+            () = &mut shutdown => break,
+        };
+        let _without_delay = TcpStream::set_nodelay(&stream, true);
+        let service = TowerToHyperService::new(service.clone());
+        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        tokio::spawn(async move {
+            // A client that breaks the protocol or goes away harms itself alone.
+            let _broken = connection.await;
+            drop(place);
+        });
+    }
+    let mut drained = std::pin::pin!(graceful.shutdown());
+    if timeout(DRAIN / 2, &mut drained).await.is_err() {
+        // Turns that go on are told, and their clients hear how they ended.
+        app.closing.cancel();
+        let _in_time = timeout(DRAIN / 2, drained).await;
+    }
+}

@@ -1,0 +1,174 @@
+//! The Uploads API: files in parts.
+
+use std::sync::Arc;
+
+use aludel_store::{NewUpload, PartRecord, Tenant, UploadId, UploadRecord, UploadStatus, now};
+use aludel_wire::openai::{Upload, UploadPart};
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use serde::Deserialize;
+use tokio::io::AsyncReadExt;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::files::{check_life, check_purpose};
+use crate::http::{Caller, Fields, Form, check_name};
+
+/// Bytes of one upload.
+const MAX_UPLOAD: u64 = 8 << 30;
+/// Bytes of one part.
+const MAX_PART: u64 = 64 << 20;
+/// Parts of one upload.
+const MAX_PARTS: usize = 1000;
+/// Seconds until an upload must be complete.
+const PATIENCE: i64 = 3600;
+
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    mut fields: Fields,
+) -> Result<Json<Upload>, ApiError> {
+    let filename: String = fields.required("filename")?;
+    check_name(&filename)?;
+    let purpose = check_purpose(&fields.required::<String>("purpose")?)?;
+    let bytes: u64 = fields.required("bytes")?;
+    if bytes > MAX_UPLOAD {
+        return Err(ApiError::too_large(format!("An upload may have at most {} GB.", MAX_UPLOAD >> 30)).param("bytes"));
+    }
+    if app.room_for(&tenant).await? < bytes {
+        return Err(app.settings.no_room());
+    }
+    let mime = crate::http::mime_of(&filename, Some(&fields.required::<String>("mime_type")?));
+    let life = fields.optional::<Life>("expires_after")?;
+    let file_lives = life.map(|life| check_life(Some(&life.anchor), Some(life.seconds))).transpose()?;
+    let new = NewUpload { bytes, filename, purpose, mime, expires_at: now() + PATIENCE, file_lives };
+    let upload = app.store.add_upload(&tenant, new).await?;
+    render(&app, &tenant, upload).await
+}
+
+/// How long the file is to live, as clients say it.
+#[derive(Deserialize)]
+struct Life {
+    anchor: String,
+    seconds: i64,
+}
+
+pub(crate) async fn add_part(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<UploadPart>, ApiError> {
+    let upload = find_pending(&app, &tenant, &id).await?;
+    if !Form::is_in(&request) {
+        return Err(ApiError::bad_request("Send the part as multipart/form-data, in the part 'data'."));
+    }
+    if app.store.parts(&tenant, &upload.id).await?.len() >= MAX_PARTS {
+        return Err(ApiError::bad_request(format!("An upload may have at most {MAX_PARTS} parts.")));
+    }
+    let form = Form::read(&app, &tenant, request, "data", MAX_PART).await?;
+    let data = form.file.ok_or_else(|| ApiError::missing("data"))?;
+    let part = app.store.add_part(&tenant, &upload.id, data.blob).await?.ok_or_else(|| not_pending(&id))?;
+    Ok(Json(UploadPart { id: part.id.into(), object: Default::default(), created_at: part.created_at, upload_id: id }))
+}
+
+pub(crate) async fn complete(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    mut fields: Fields,
+) -> Result<Json<Upload>, ApiError> {
+    let upload = find_pending(&app, &tenant, &id).await?;
+    let wanted: Vec<String> = fields.required("part_ids")?;
+    let parts = choose(app.store.parts(&tenant, &upload.id).await?, &wanted)?;
+    let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
+    if bytes != upload.bytes {
+        let message = format!("The parts have {bytes} bytes, but the upload was announced with {}.", upload.bytes);
+        return Err(ApiError::invalid("part_ids", message));
+    }
+    // The parts are there until the file is, so both need room.
+    if app.room_for(&tenant).await? < bytes {
+        return Err(app.settings.no_room());
+    }
+    let mut blob = app.store.new_blob().await?;
+    let mut buffer = vec![0; 256 << 10];
+    for part in &parts {
+        let mut file = app.store.open_blob(&part.blob).await?;
+        loop {
+            let count = file.read(&mut buffer).await.map_err(ApiError::internal)?;
+            let Some(read) = buffer.get(..count).filter(|read| !read.is_empty()) else { break };
+            blob.write(read).await?;
+        }
+    }
+    let file = app.store.complete_upload(&tenant, &upload, blob.finish().await?).await?;
+    file.ok_or_else(|| not_pending(&id))?;
+    render(&app, &tenant, find(&app, &tenant, &id).await?).await
+}
+
+/// The parts in the order in which the client wants them, each once.
+fn choose(mut parts: Vec<PartRecord>, wanted: &[String]) -> Result<Vec<PartRecord>, ApiError> {
+    let mut chosen = Vec::new();
+    for id in wanted {
+        let Some(index) = parts.iter().position(|part| part.id.as_str() == id) else {
+            let message = format!("The upload has no part '{id}', or it is listed twice.");
+            return Err(ApiError::invalid("part_ids", message));
+        };
+        chosen.push(parts.swap_remove(index));
+    }
+    Ok(chosen)
+}
+
+pub(crate) async fn cancel(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Upload>, ApiError> {
+    let upload = find_pending(&app, &tenant, &id).await?;
+    if !app.store.cancel_upload(&tenant, &upload.id).await? {
+        return Err(not_pending(&id));
+    }
+    render(&app, &tenant, find(&app, &tenant, &id).await?).await
+}
+
+async fn find(app: &App, tenant: &Tenant, id: &str) -> Result<UploadRecord, ApiError> {
+    let missing = || ApiError::not_found(format!("No such Upload object: {id}")).param("upload_id");
+    let parsed = UploadId::parse(id).ok_or_else(missing)?;
+    app.store.upload(tenant, &parsed).await?.ok_or_else(missing)
+}
+
+async fn find_pending(app: &App, tenant: &Tenant, id: &str) -> Result<UploadRecord, ApiError> {
+    let upload = find(app, tenant, id).await?;
+    if upload.status != UploadStatus::Pending || upload.expires_at <= now() {
+        return Err(not_pending(id));
+    }
+    Ok(upload)
+}
+
+fn not_pending(id: &str) -> ApiError {
+    ApiError::bad_request(format!(
+        "The upload {id} takes nothing any more: it was completed, cancelled, or it expired."
+    ))
+}
+
+async fn render(app: &App, tenant: &Tenant, upload: UploadRecord) -> Result<Json<Upload>, ApiError> {
+    let file = match &upload.file {
+        Some(file) => app.store.file(tenant, file).await?.map(crate::files::render),
+        None => None,
+    };
+    Ok(Json(Upload {
+        id: upload.id.into(),
+        object: Default::default(),
+        bytes: upload.bytes,
+        created_at: upload.created_at,
+        expires_at: upload.expires_at,
+        filename: upload.filename,
+        purpose: upload.purpose,
+        status: match upload.status {
+            UploadStatus::Pending if upload.expires_at <= now() => "expired",
+            UploadStatus::Pending => "pending",
+            UploadStatus::Completed => "completed",
+            UploadStatus::Cancelled => "cancelled",
+        },
+        file,
+    }))
+}

@@ -1,0 +1,373 @@
+//! Containers and their files. What runs in a container is elsewhere; here is what it is re-created from.
+
+use std::time::Duration;
+
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Row, params};
+
+use crate::database::{all, one};
+use crate::{BlobName, ContainerFileId, ContainerId, Error, NewBlob, Page, PageQuery, Store, Tenant, now, now_ms};
+
+const COLUMNS: &str = "id, name, memory_limit, idle_ms, created_at, last_active_ms";
+const FILE_COLUMNS: &str = "id, path, blob, bytes, sha256, mime, source, place, created_at";
+
+/// A container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerRecord {
+    /// Its id.
+    pub id: ContainerId,
+    /// What the client called it.
+    pub name: String,
+    /// How much memory was asked for, as the client wrote it.
+    pub memory_limit: Option<String>,
+    /// How long it may be left alone.
+    pub idle: Duration,
+    /// When it was made, seconds since 1970.
+    pub created_at: i64,
+    /// When it was last used, milliseconds since 1970.
+    pub last_active_ms: i64,
+}
+
+impl ContainerRecord {
+    /// Whether it was left alone too long.
+    pub fn is_expired(&self) -> bool {
+        let idle = i64::try_from(self.idle.as_millis()).unwrap_or(i64::MAX);
+        now_ms() >= self.last_active_ms.saturating_add(idle)
+    }
+
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            memory_limit: row.get(2)?,
+            idle: Duration::from_millis(row.get(3)?),
+            created_at: row.get(4)?,
+            last_active_ms: row.get(5)?,
+        })
+    }
+}
+
+/// A file of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerFileRecord {
+    /// Its id.
+    pub id: ContainerFileId,
+    /// Its path, relative to the workspace.
+    pub path: String,
+    /// Where its content is.
+    pub blob: BlobName,
+    /// Its size.
+    pub bytes: u64,
+    /// The hash of its content.
+    pub sha256: String,
+    /// Its MIME type.
+    pub mime: String,
+    /// Who put it there.
+    pub source: Source,
+    /// Where it is beside here.
+    pub place: Place,
+    /// When it was first there, seconds since 1970.
+    pub created_at: i64,
+}
+
+/// Who put a file into a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The client.
+    User,
+    /// A program.
+    Assistant,
+}
+
+impl Source {
+    /// As clients and the database know it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Assistant => "assistant",
+        }
+    }
+}
+
+impl ToSql for Source {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.word().into())
+    }
+}
+
+impl FromSql for Source {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let text = value.as_str()?;
+        let all = [Self::User, Self::Assistant];
+        all.into_iter().find(|source| source.word() == text).ok_or(FromSqlError::InvalidType)
+    }
+}
+
+/// Where a container's file is, beside the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the workspace, where programs see it.
+    Workspace,
+    /// Nowhere: a picture that a program only showed.
+    Nowhere,
+}
+
+impl Place {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Workspace => "workspace",
+            Self::Nowhere => "nowhere",
+        }
+    }
+}
+
+impl ToSql for Place {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.word().into())
+    }
+}
+
+impl FromSql for Place {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let text = value.as_str()?;
+        let all = [Self::Workspace, Self::Nowhere];
+        all.into_iter().find(|place| place.word() == text).ok_or(FromSqlError::InvalidType)
+    }
+}
+
+/// A file that is to be kept for a container.
+#[derive(Debug)]
+pub struct NewContainerFile {
+    /// The id that it gets when its path is new.
+    pub id: ContainerFileId,
+    /// Its path, relative to the workspace.
+    pub path: String,
+    /// Its MIME type.
+    pub mime: String,
+    /// Who put it there.
+    pub source: Source,
+    /// Where it is beside here.
+    pub place: Place,
+}
+
+impl ContainerFileRecord {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get(0)?,
+            path: row.get(1)?,
+            blob: row.get(2)?,
+            bytes: row.get(3)?,
+            sha256: row.get(4)?,
+            mime: row.get(5)?,
+            source: row.get(6)?,
+            place: row.get(7)?,
+            created_at: row.get(8)?,
+        })
+    }
+}
+
+impl Store {
+    /// Makes a container.
+    pub async fn add_container(
+        &self,
+        tenant: &Tenant,
+        name: String,
+        memory_limit: Option<String>,
+        idle: Duration,
+    ) -> Result<ContainerRecord, Error> {
+        let tenant = tenant.clone();
+        self.with(move |database| {
+            let (id, created_at, last_active_ms) = (ContainerId::new(), now(), now_ms());
+            let query = format!("INSERT INTO containers (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
+            let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
+            let row = params![tenant, id, name, memory_limit, idle_ms, created_at, last_active_ms];
+            database.prepare_cached(&query)?.execute(row)?;
+            Ok(ContainerRecord { id, name, memory_limit, idle, created_at, last_active_ms })
+        })
+        .await
+    }
+
+    /// A container.
+    pub async fn container(&self, tenant: &Tenant, id: &ContainerId) -> Result<Option<ContainerRecord>, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.with(move |database| {
+            let query = format!("SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND id = ?2");
+            one(database, &query, params![tenant, id], ContainerRecord::read)
+        })
+        .await
+    }
+
+    /// A page of the containers, all or those of one name.
+    pub async fn containers(
+        &self,
+        tenant: &Tenant,
+        name: Option<String>,
+        page: PageQuery,
+    ) -> Result<Page<ContainerRecord>, Error> {
+        let tenant = tenant.clone();
+        self.with(move |database| {
+            let select = format!("SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND coalesce(name = ?2, TRUE)");
+            page.read(database, (&select, "id"), vec![&tenant, &name], page.after(), ContainerRecord::read)
+        })
+        .await
+    }
+
+    /// Notes that a container is in use.
+    pub async fn touch_container(&self, tenant: &Tenant, id: &ContainerId) -> Result<(), Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        let query = "UPDATE containers SET last_active_ms = max(last_active_ms, ?3) WHERE tenant = ?1 AND id = ?2";
+        self.with(move |database| {
+            database.prepare_cached(query)?.execute(params![tenant, id, now_ms()])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Removes a container with its files. Returns whether there was one.
+    pub async fn delete_container(&self, tenant: &Tenant, id: &ContainerId) -> Result<bool, Error> {
+        let (store, tenant, id) = (self.clone(), tenant.clone(), id.clone());
+        self.with(move |database| {
+            let transaction = database.transaction()?;
+            let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 RETURNING blob";
+            let blobs = all(&transaction, query, params![tenant, id], |row| row.get(0))?;
+            let query = "DELETE FROM containers WHERE tenant = ?1 AND id = ?2";
+            let deleted = transaction.execute(query, params![tenant, id])? > 0;
+            transaction.commit()?;
+            store.remove_blobs(&blobs);
+            Ok(deleted)
+        })
+        .await
+    }
+
+    /// Removes the containers, with their files, that nobody has used for so long.
+    pub async fn remove_containers_unused_for(&self, time: Duration) -> Result<(), Error> {
+        let store = self.clone();
+        let before = now_ms().saturating_sub(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
+        self.with(move |database| {
+            let transaction = database.transaction()?;
+            let query = "DELETE FROM container_files WHERE container IN
+                         (SELECT id FROM containers WHERE last_active_ms < ?1) RETURNING blob";
+            let blobs = all(&transaction, query, [before], |row| row.get(0))?;
+            transaction.execute("DELETE FROM containers WHERE last_active_ms < ?1", [before])?;
+            transaction.commit()?;
+            store.remove_blobs(&blobs);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Keeps a file of a container, in place of the one of the same path, whose id it takes over. `None` when the container is gone.
+    pub async fn put_container_file(
+        &self,
+        tenant: &Tenant,
+        container: &ContainerId,
+        file: NewContainerFile,
+        blob: NewBlob,
+    ) -> Result<Option<ContainerFileRecord>, Error> {
+        let (store, tenant, container) = (self.clone(), tenant.clone(), container.clone());
+        let NewContainerFile { id, path, mime, source, place } = file;
+        self.with(move |database| {
+            let transaction = database.transaction()?;
+            let query = "SELECT blob FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3";
+            let replaced: Option<BlobName> =
+                one(&transaction, query, params![tenant, container, path], |row| row.get(0))?;
+            let query = format!(
+                "INSERT INTO container_files (tenant, container, {FILE_COLUMNS})
+                 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM containers WHERE tenant = ?1 AND id = ?2
+                 ON CONFLICT (container, path) DO UPDATE SET blob = excluded.blob, bytes = excluded.bytes,
+                     sha256 = excluded.sha256, mime = excluded.mime, source = excluded.source,
+                     place = excluded.place
+                 RETURNING {FILE_COLUMNS}"
+            );
+            let row = params![
+                tenant,
+                container,
+                id,
+                path,
+                blob.name(),
+                blob.bytes(),
+                blob.sha256(),
+                mime,
+                source,
+                place,
+                now()
+            ];
+            let record = one(&transaction, &query, row, ContainerFileRecord::read)?;
+            transaction.commit()?;
+            if record.is_some() {
+                blob.keep();
+                store.remove_blobs(replaced.as_slice());
+            }
+            Ok(record)
+        })
+        .await
+    }
+
+    /// A file of a container.
+    pub async fn container_file(
+        &self,
+        tenant: &Tenant,
+        container: &ContainerId,
+        id: &ContainerFileId,
+    ) -> Result<Option<ContainerFileRecord>, Error> {
+        let (tenant, container, id) = (tenant.clone(), container.clone(), id.clone());
+        self.with(move |database| {
+            let query =
+                format!("SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2 AND id = ?3");
+            one(database, &query, params![tenant, container, id], ContainerFileRecord::read)
+        })
+        .await
+    }
+
+    /// A page of a container's files.
+    pub async fn container_files(
+        &self,
+        tenant: &Tenant,
+        container: &ContainerId,
+        page: PageQuery,
+    ) -> Result<Page<ContainerFileRecord>, Error> {
+        let (tenant, container) = (tenant.clone(), container.clone());
+        self.with(move |database| {
+            let select = format!("SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2");
+            page.read(database, (&select, "id"), vec![&tenant, &container], page.after(), ContainerFileRecord::read)
+        })
+        .await
+    }
+
+    /// All files of a container. Their number is bounded by the workspace that they come from.
+    pub async fn all_container_files(
+        &self,
+        tenant: &Tenant,
+        container: &ContainerId,
+    ) -> Result<Vec<ContainerFileRecord>, Error> {
+        let (tenant, container) = (tenant.clone(), container.clone());
+        self.with(move |database| {
+            let query =
+                format!("SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2 ORDER BY id");
+            all(database, &query, params![tenant, container], ContainerFileRecord::read)
+        })
+        .await
+    }
+
+    /// Removes files of a container. Returns how many there were.
+    pub async fn delete_container_files(
+        &self,
+        tenant: &Tenant,
+        container: &ContainerId,
+        ids: Vec<ContainerFileId>,
+    ) -> Result<usize, Error> {
+        let (store, tenant, container) = (self.clone(), tenant.clone(), container.clone());
+        self.with(move |database| {
+            let transaction = database.transaction()?;
+            let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 AND id = ?3 RETURNING blob";
+            let mut blobs = Vec::new();
+            for id in &ids {
+                blobs.extend(one(&transaction, query, params![tenant, container, id], |row| row.get(0))?);
+            }
+            transaction.commit()?;
+            store.remove_blobs(&blobs);
+            Ok(blobs.len())
+        })
+        .await
+    }
+}

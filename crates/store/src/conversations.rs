@@ -1,0 +1,181 @@
+//! Conversations and their items.
+
+use rusqlite::params;
+use serde_json::Value;
+
+use crate::database::{all, one};
+use crate::{ConversationId, Error, Page, PageQuery, Store, Tenant, now};
+
+/// A conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConversationRecord {
+    /// Its id.
+    pub id: ConversationId,
+    /// When it began, seconds since 1970.
+    pub created_at: i64,
+    /// What the client noted about it.
+    pub metadata: Value,
+}
+
+impl Store {
+    /// Begins a conversation. Each item is its id and its JSON.
+    pub async fn add_conversation(
+        &self,
+        tenant: &Tenant,
+        metadata: Value,
+        items: Vec<(String, Value)>,
+    ) -> Result<ConversationRecord, Error> {
+        let tenant = tenant.clone();
+        self.with(move |database| {
+            let record = ConversationRecord { id: ConversationId::new(), created_at: now(), metadata };
+            let transaction = database.transaction()?;
+            transaction.execute(
+                "INSERT INTO conversations (id, tenant, created_at, metadata) VALUES (?1, ?2, ?3, ?4)",
+                params![record.id, tenant, record.created_at, record.metadata.to_string()],
+            )?;
+            insert_items(&transaction, &tenant, &record.id, &items)?;
+            transaction.commit()?;
+            Ok(record)
+        })
+        .await
+    }
+
+    /// A conversation.
+    pub async fn conversation(
+        &self,
+        tenant: &Tenant,
+        id: &ConversationId,
+    ) -> Result<Option<ConversationRecord>, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.with(move |database| {
+            let query = "SELECT created_at, metadata FROM conversations WHERE tenant = ?1 AND id = ?2";
+            let row = one(database, query, params![tenant, id], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?;
+            row.map(|(created_at, metadata)| {
+                Ok(ConversationRecord { id, created_at, metadata: serde_json::from_str(&metadata)? })
+            })
+            .transpose()
+        })
+        .await
+    }
+
+    /// Replaces a conversation's metadata. Returns whether there is such a conversation.
+    pub async fn update_conversation(
+        &self,
+        tenant: &Tenant,
+        id: &ConversationId,
+        metadata: &Value,
+    ) -> Result<bool, Error> {
+        let (tenant, id, metadata) = (tenant.clone(), id.clone(), metadata.to_string());
+        let query = "UPDATE conversations SET metadata = ?3 WHERE tenant = ?1 AND id = ?2";
+        self.with(move |database| Ok(database.execute(query, params![tenant, id, metadata])? > 0)).await
+    }
+
+    /// Removes a conversation with its items. Returns whether there was one.
+    pub async fn delete_conversation(&self, tenant: &Tenant, id: &ConversationId) -> Result<bool, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        let query = "DELETE FROM conversations WHERE tenant = ?1 AND id = ?2";
+        self.with(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+    }
+
+    /// Adds items to the end, all or none; each is its id and its JSON. An item whose id is there already stays as it is.
+    /// Returns whether there is such a conversation.
+    pub async fn add_items(
+        &self,
+        tenant: &Tenant,
+        conversation: &ConversationId,
+        items: Vec<(String, Value)>,
+    ) -> Result<bool, Error> {
+        let (tenant, conversation) = (tenant.clone(), conversation.clone());
+        self.with(move |database| {
+            let transaction = database.transaction()?;
+            let query = "SELECT 1 FROM conversations WHERE tenant = ?1 AND id = ?2";
+            if one(&transaction, query, params![tenant, conversation], |_| Ok(()))?.is_none() {
+                return Ok(false);
+            }
+            insert_items(&transaction, &tenant, &conversation, &items)?;
+            transaction.commit()?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// A page of a conversation's items; `after` is an item's id.
+    pub async fn items(
+        &self,
+        tenant: &Tenant,
+        conversation: &ConversationId,
+        page: PageQuery,
+    ) -> Result<Page<Value>, Error> {
+        let (tenant, conversation) = (tenant.clone(), conversation.clone());
+        self.with(move |database| {
+            let query = "SELECT position FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
+            let position: Option<i64> = match &page.after {
+                Some(after) => one(database, query, params![tenant, conversation, after], |row| row.get(0))?,
+                None => None,
+            };
+            let select = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2";
+            let after = position.as_ref().map(|position| position as &dyn rusqlite::ToSql);
+            let texts = page.read(database, (select, "position"), vec![&tenant, &conversation], after, |row| {
+                row.get::<_, String>(0)
+            })?;
+            let data = texts.data.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?;
+            Ok(Page { data, has_more: texts.has_more })
+        })
+        .await
+    }
+
+    /// One item of a conversation.
+    pub async fn item(&self, tenant: &Tenant, conversation: &ConversationId, id: &str) -> Result<Option<Value>, Error> {
+        let (tenant, conversation, id) = (tenant.clone(), conversation.clone(), id.to_owned());
+        let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
+        self.with(move |database| {
+            let text = one(database, query, params![tenant, conversation, id], |row| row.get::<_, String>(0))?;
+            Ok(text.map(|text| serde_json::from_str(&text)).transpose()?)
+        })
+        .await
+    }
+
+    /// All items of a conversation, oldest first, and how many bytes they are; `None` when they are more than `limit` bytes.
+    pub async fn all_items(
+        &self,
+        tenant: &Tenant,
+        conversation: &ConversationId,
+        limit: u64,
+    ) -> Result<Option<Vec<Value>>, Error> {
+        let (tenant, conversation) = (tenant.clone(), conversation.clone());
+        self.with(move |database| {
+            let query = "SELECT coalesce(sum(octet_length(item)), 0) FROM conversation_items
+                         WHERE tenant = ?1 AND conversation = ?2";
+            let bytes: u64 = database.query_row(query, params![tenant, conversation], |row| row.get(0))?;
+            if bytes > limit {
+                return Ok(None);
+            }
+            let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 ORDER BY position";
+            let texts = all(database, query, params![tenant, conversation], |row| row.get::<_, String>(0))?;
+            Ok(Some(texts.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?))
+        })
+        .await
+    }
+
+    /// Removes an item. Returns whether there was one.
+    pub async fn delete_item(&self, tenant: &Tenant, conversation: &ConversationId, id: &str) -> Result<bool, Error> {
+        let (tenant, conversation, id) = (tenant.clone(), conversation.clone(), id.to_owned());
+        let query = "DELETE FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
+        self.with(move |database| Ok(database.execute(query, params![tenant, conversation, id])? > 0)).await
+    }
+}
+
+fn insert_items(
+    database: &rusqlite::Connection,
+    tenant: &Tenant,
+    conversation: &ConversationId,
+    items: &[(String, Value)],
+) -> Result<(), Error> {
+    let query = "INSERT INTO conversation_items (id, tenant, conversation, item) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (conversation, id) DO NOTHING";
+    let mut statement = database.prepare_cached(query)?;
+    for (id, item) in items {
+        statement.execute(params![id, tenant, conversation, item.to_string()])?;
+    }
+    Ok(())
+}

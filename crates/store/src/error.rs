@@ -1,0 +1,35 @@
+//! What can go wrong with the state.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The state could not be read or written. None of this is a client's fault.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The database refused.
+    #[error("the database: {0}")]
+    Database(#[from] rusqlite::Error),
+    /// A row holds something that no version of this program wrote.
+    #[error("the database holds JSON that cannot be read: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A file or directory could not be used.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which one.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another server works on the same data.
+    #[error("another server is using {}; end it, or give another directory with --data", .0.display())]
+    InUse(PathBuf),
+    /// The database was made by a newer version.
+    #[error("the database has format {found}, but this version knows only up to {known}; use a newer version")]
+    Newer {
+        /// The format of the file.
+        found: i64,
+        /// The newest format that is known.
+        known: i64,
+    },
+}

@@ -1,0 +1,169 @@
+//! Files of the Files API.
+
+use rusqlite::{Connection, Row, params};
+
+use crate::database::{all, one};
+use crate::{BlobName, Error, FileId, NewBlob, Page, PageQuery, Store, Tenant, now};
+
+const COLUMNS: &str = "id, blob, bytes, filename, purpose, mime, created_at, expires_at";
+
+/// A file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileRecord {
+    /// Its id.
+    pub id: FileId,
+    /// Where its content is.
+    pub blob: BlobName,
+    /// Its size.
+    pub bytes: u64,
+    /// What the client called it.
+    pub filename: String,
+    /// What it is for.
+    pub purpose: String,
+    /// Its MIME type.
+    pub mime: String,
+    /// When it was made, seconds since 1970.
+    pub created_at: i64,
+    /// When it goes away by itself.
+    pub expires_at: Option<i64>,
+}
+
+/// A file that is to be.
+#[derive(Debug)]
+pub struct NewFile {
+    /// What the client calls it.
+    pub filename: String,
+    /// What it is for.
+    pub purpose: String,
+    /// Its MIME type.
+    pub mime: String,
+    /// When it goes away by itself, seconds since 1970.
+    pub expires_at: Option<i64>,
+}
+
+impl FileRecord {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get(0)?,
+            blob: row.get(1)?,
+            bytes: row.get(2)?,
+            filename: row.get(3)?,
+            purpose: row.get(4)?,
+            mime: row.get(5)?,
+            created_at: row.get(6)?,
+            expires_at: row.get(7)?,
+        })
+    }
+}
+
+impl Store {
+    /// Keeps a file.
+    pub async fn add_file(&self, tenant: &Tenant, file: NewFile, blob: NewBlob) -> Result<FileRecord, Error> {
+        let tenant = tenant.clone();
+        self.with(move |database| {
+            let record = insert(database, &tenant, file, &blob)?;
+            blob.keep();
+            Ok(record)
+        })
+        .await
+    }
+
+    /// A file, unless it has expired.
+    pub async fn file(&self, tenant: &Tenant, id: &FileId) -> Result<Option<FileRecord>, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.with(move |database| {
+            let query = format!(
+                "SELECT {COLUMNS} FROM files WHERE tenant = ?1 AND id = ?2 AND coalesce(expires_at > ?3, TRUE)"
+            );
+            one(database, &query, params![tenant, id, now()], FileRecord::read)
+        })
+        .await
+    }
+
+    /// A page of the files, all or those of one purpose.
+    pub async fn files(
+        &self,
+        tenant: &Tenant,
+        purpose: Option<String>,
+        page: PageQuery,
+    ) -> Result<Page<FileRecord>, Error> {
+        let tenant = tenant.clone();
+        self.with(move |database| {
+            let select = format!(
+                "SELECT {COLUMNS} FROM files WHERE tenant = ?1 AND coalesce(purpose = ?2, TRUE) \
+                 AND coalesce(expires_at > ?3, TRUE)"
+            );
+            let now = now();
+            page.read(database, (&select, "id"), vec![&tenant, &purpose, &now], page.after(), FileRecord::read)
+        })
+        .await
+    }
+
+    /// Removes a file. Returns whether there was one.
+    pub async fn delete_file(&self, tenant: &Tenant, id: &FileId) -> Result<bool, Error> {
+        let (store, tenant, id) = (self.clone(), tenant.clone(), id.clone());
+        self.with(move |database| {
+            let query = "DELETE FROM files WHERE tenant = ?1 AND id = ?2 RETURNING blob";
+            let blobs = all(database, query, params![tenant, id], |row| row.get(0))?;
+            store.remove_blobs(&blobs);
+            Ok(!blobs.is_empty())
+        })
+        .await
+    }
+
+    /// Removes the files, uploads and responses whose time has come.
+    pub async fn remove_expired(&self) -> Result<(), Error> {
+        let store = self.clone();
+        self.with(move |database| {
+            let now = now();
+            let transaction = database.transaction()?;
+            let mut blobs =
+                all(&transaction, "DELETE FROM files WHERE expires_at <= ?1 RETURNING blob", [now], |row| row.get(0))?;
+            blobs.extend(all(
+                &transaction,
+                "DELETE FROM upload_parts WHERE upload IN (SELECT id FROM uploads WHERE expires_at <= ?1) RETURNING blob",
+                [now],
+                |row| row.get::<_, BlobName>(0),
+            )?);
+            transaction.execute("DELETE FROM responses WHERE expires_at <= ?1", [now])?;
+            transaction.commit()?;
+            store.remove_blobs(&blobs);
+            Ok(())
+        })
+        .await
+    }
+
+    /// How many bytes of files a tenant has here.
+    pub async fn bytes_of(&self, tenant: &Tenant) -> Result<u64, Error> {
+        let tenant = tenant.clone();
+        let query = "SELECT coalesce((SELECT sum(bytes) FROM files WHERE tenant = ?1), 0)
+                          + coalesce((SELECT sum(bytes) FROM upload_parts WHERE tenant = ?1), 0)
+                          + coalesce((SELECT sum(bytes) FROM container_files WHERE tenant = ?1), 0)";
+        self.with(move |database| Ok(database.prepare_cached(query)?.query_row([tenant], |row| row.get(0))?)).await
+    }
+}
+
+/// Writes the row of a new file.
+pub(crate) fn insert(
+    database: &Connection,
+    tenant: &Tenant,
+    file: NewFile,
+    blob: &NewBlob,
+) -> Result<FileRecord, Error> {
+    let NewFile { filename, purpose, mime, expires_at } = file;
+    let record = FileRecord {
+        id: FileId::new(),
+        blob: blob.name().clone(),
+        bytes: blob.bytes(),
+        filename,
+        purpose,
+        mime,
+        created_at: now(),
+        expires_at,
+    };
+    let query = format!("INSERT INTO files (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)");
+    let FileRecord { id, blob, bytes, filename, purpose, mime, created_at, expires_at } = &record;
+    let row = params![tenant, id, blob, bytes, filename, purpose, mime, created_at, expires_at];
+    database.prepare_cached(&query)?.execute(row)?;
+    Ok(record)
+}

@@ -1,0 +1,99 @@
+//! API keys. Only their hashes are kept; a key is shown once, when it is made.
+
+use rusqlite::{Row, params};
+use sha2::{Digest, Sha256};
+
+use crate::database::{all, one};
+use crate::id::{hex, random_hex};
+use crate::{Error, KeyId, Store, Tenant, now};
+
+/// What a key begins with.
+const PREFIX: &str = "sk-aludel-";
+
+/// What is known of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRecord {
+    /// Its id, which is no secret.
+    pub id: KeyId,
+    /// What it was called when it was made.
+    pub name: String,
+    /// Its last characters, to tell keys apart.
+    pub hint: String,
+    /// When it was made, seconds since 1970.
+    pub created_at: i64,
+    /// Since when it is not accepted any more.
+    pub revoked_at: Option<i64>,
+}
+
+/// A key that was just made.
+pub struct NewKey {
+    /// Its id.
+    pub id: KeyId,
+    /// The key itself. Nobody can read it again.
+    pub secret: String,
+}
+
+impl KeyRecord {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            hint: row.get(2)?,
+            created_at: row.get(3)?,
+            revoked_at: row.get(4)?,
+        })
+    }
+}
+
+impl Store {
+    /// Makes a key, and with it a tenant.
+    pub async fn create_key(&self, name: &str) -> Result<NewKey, Error> {
+        let (id, secret) = (KeyId::new(), format!("{PREFIX}{}", random_hex()));
+        let (row, name) = ((id.clone(), hash(&secret), hint(&secret)), name.to_owned());
+        self.with(move |database| {
+            let (id, hash, hint) = row;
+            database.execute(
+                "INSERT INTO keys (id, name, hash, hint, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![id, name, hash, hint, now()],
+            )?;
+            Ok(())
+        })
+        .await?;
+        Ok(NewKey { id, secret })
+    }
+
+    /// All keys, revoked ones too, oldest first.
+    pub async fn keys(&self) -> Result<Vec<KeyRecord>, Error> {
+        let query = "SELECT id, name, hint, created_at, revoked_at FROM keys ORDER BY id";
+        self.with(move |database| all(database, query, [], KeyRecord::read)).await
+    }
+
+    /// Refuses a key from now on. What its tenant owns stays. Returns whether there was such a key.
+    pub async fn revoke_key(&self, id: KeyId) -> Result<bool, Error> {
+        let query = "UPDATE keys SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1";
+        self.with(move |database| Ok(database.execute(query, params![id, now()])? > 0)).await
+    }
+
+    /// Whose key this is.
+    pub async fn tenant_of_key(&self, secret: &str) -> Result<Option<Tenant>, Error> {
+        // Keys are long and random, so a plain hash cannot be searched, and looking it up tells nothing by its time.
+        let hash = hash(secret);
+        let query = "SELECT id FROM keys WHERE hash = ?1 AND revoked_at IS NULL";
+        let id = self.with(move |database| one(database, query, [hash], |row| row.get::<_, KeyId>(0))).await?;
+        Ok(id.map(|id| Tenant::of_key(&id)))
+    }
+
+    /// Whether there was ever a key. Revoking the last one does not open the door again.
+    pub async fn has_keys(&self) -> Result<bool, Error> {
+        let query = "SELECT EXISTS (SELECT 1 FROM keys)";
+        self.with(move |database| Ok(database.query_row(query, [], |row| row.get(0))?)).await
+    }
+}
+
+fn hash(secret: &str) -> String {
+    hex(&Sha256::digest(secret.as_bytes()))
+}
+
+fn hint(secret: &str) -> String {
+    format!("…{}", secret.get(secret.len() - 4..).unwrap_or_default())
+}

@@ -1,0 +1,124 @@
+//! Durable state: one SQLite file and a directory of blobs.
+//!
+//! Every row belongs to a tenant, and everything that a client can ask for takes the tenant. A write has reached the disk when its future
+//! is done. What a file holds is a blob: written under a temporary name, synced, renamed, and only then named by a row.
+#![forbid(unsafe_code)]
+
+mod blobs;
+mod containers;
+mod conversations;
+mod database;
+mod error;
+mod files;
+mod id;
+mod keys;
+mod page;
+mod responses;
+mod uploads;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::Connection;
+
+pub use blobs::{BlobName, BlobWriter, NewBlob, Scratch};
+pub use containers::{ContainerFileRecord, ContainerRecord, NewContainerFile, Place, Source};
+pub use conversations::ConversationRecord;
+pub use error::Error;
+pub use files::{FileRecord, NewFile};
+pub use id::{
+    ContainerFileId, ContainerId, ConversationId, FileId, KeyId, PartId, ResponseId, Tenant, UploadId, fresh_id,
+};
+pub use keys::{KeyRecord, NewKey};
+pub use page::{Order, Page, PageQuery};
+pub use responses::ResponseRecord;
+pub use uploads::{NewUpload, PartRecord, UploadRecord, UploadStatus};
+
+/// Everything that outlives the process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    database: Mutex<Connection>,
+    blobs: PathBuf,
+    scratch: PathBuf,
+    /// Held as long as the process lives, so that no second server works on the same data.
+    _lock: Option<File>,
+}
+
+impl Store {
+    /// Opens the state in `directory` for a server: nobody else may serve it meanwhile, and what an earlier one left half-written is removed.
+    pub async fn open(directory: &Path) -> Result<Self, Error> {
+        let directory = directory.to_path_buf();
+        blocking(move || {
+            make_directory(&directory)?;
+            let lock = lock(&directory.join("server.lock"))?;
+            let store = Self::prepare(&directory, Some(lock))?;
+            store.remove_leftovers()?;
+            Ok(store)
+        })
+        .await
+    }
+
+    /// Opens the state beside a server that may be running, to look after keys.
+    pub async fn open_beside(directory: &Path) -> Result<Self, Error> {
+        let directory = directory.to_path_buf();
+        blocking(move || {
+            make_directory(&directory)?;
+            Self::prepare(&directory, None)
+        })
+        .await
+    }
+
+    fn prepare(directory: &Path, lock: Option<File>) -> Result<Self, Error> {
+        let (blobs, scratch) = (directory.join("blobs"), directory.join("scratch"));
+        make_directory(&blobs)?;
+        make_directory(&scratch)?;
+        let database = Mutex::new(database::open(&directory.join("aludel.db"))?);
+        Ok(Self(Arc::new(Inner { database, blobs, scratch, _lock: lock })))
+    }
+
+    /// Works on the database, away from the async threads.
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let inner = Arc::clone(&self.0);
+        // A panic in the middle of a transaction rolls it back, so the connection is still good.
+        blocking(move || work(&mut inner.database.lock().unwrap_or_else(PoisonError::into_inner))).await
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+/// Makes a directory that only its owner may look into.
+fn make_directory(path: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|source| Error::Io { path: path.to_path_buf(), source })
+}
+
+fn lock(path: &Path) -> Result<File, Error> {
+    let io = |source| Error::Io { path: path.to_path_buf(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(path).map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::InUse(path.parent().unwrap_or(path).to_path_buf())),
+        Err(std::fs::TryLockError::Error(source)) => Err(io(source)),
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> i64 {
+    now_ms() / 1000
+}
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,124 @@
+//! Responses, their input, and the log of what their clients were told.
+
+use rusqlite::params;
+use serde_json::Value;
+
+use crate::database::{all, one};
+use crate::{Error, ResponseId, Store, Tenant, now};
+
+/// A response.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResponseRecord {
+    /// Its id.
+    pub id: ResponseId,
+    /// The object as clients see it.
+    pub object: Value,
+    /// The items that it answers, oldest first.
+    pub input: Vec<Value>,
+    /// When it is forgotten, seconds since 1970.
+    pub expires_at: Option<i64>,
+}
+
+impl Store {
+    /// Keeps a response, in place of what was known of it; its event log stays. The object's `status` is noted apart.
+    pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord) -> Result<(), Error> {
+        let tenant = tenant.clone();
+        self.with(move |database| {
+            let ResponseRecord { id, object, input, expires_at } = response;
+            let status = object.get("status").and_then(Value::as_str).unwrap_or("completed").to_owned();
+            let query = "INSERT INTO responses (id, tenant, status, created_at, expires_at, object, input)
+                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                         ON CONFLICT (id) DO UPDATE SET status = excluded.status, expires_at = excluded.expires_at,
+                             object = excluded.object, input = excluded.input
+                         WHERE tenant = excluded.tenant";
+            let (object, input) = (object.to_string(), Value::Array(input).to_string());
+            database.prepare_cached(query)?.execute(params![id, tenant, status, now(), expires_at, object, input])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// A response, unless it has expired.
+    pub async fn response(&self, tenant: &Tenant, id: &ResponseId) -> Result<Option<ResponseRecord>, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.with(move |database| {
+            let query = "SELECT object, input, expires_at FROM responses
+                         WHERE tenant = ?1 AND id = ?2 AND coalesce(expires_at > ?3, TRUE)";
+            let row = one(database, query, params![tenant, id, now()], |row| {
+                Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?))
+            })?;
+            row.map(|(object, input, expires_at)| {
+                let (object, input) = (serde_json::from_str(&object)?, serde_json::from_str(&input)?);
+                Ok(ResponseRecord { id, object, input, expires_at })
+            })
+            .transpose()
+        })
+        .await
+    }
+
+    /// Removes a response with its log. Returns whether there was one.
+    pub async fn delete_response(&self, tenant: &Tenant, id: &ResponseId) -> Result<bool, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        let query = "DELETE FROM responses WHERE tenant = ?1 AND id = ?2";
+        self.with(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+    }
+
+    /// The responses whose object has one of these statuses, whosever they are: what a server that died left unfinished.
+    pub async fn responses_with_status(&self, statuses: &'static [&str]) -> Result<Vec<(Tenant, ResponseId)>, Error> {
+        self.with(move |database| {
+            let mut found = Vec::new();
+            for status in statuses {
+                let query = "SELECT tenant, id FROM responses WHERE status = ?1 ORDER BY id";
+                found.extend(all(database, query, [status], |row| Ok((row.get(0)?, row.get(1)?)))?);
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// Adds to a response's log, all or none; each event is its sequence number and its JSON text. Returns whether there is such a response.
+    pub async fn append_events(
+        &self,
+        tenant: &Tenant,
+        response: &ResponseId,
+        events: Vec<(u64, String)>,
+    ) -> Result<bool, Error> {
+        let (tenant, response) = (tenant.clone(), response.clone());
+        self.with(move |database| {
+            let transaction = database.transaction()?;
+            let query = "SELECT 1 FROM responses WHERE tenant = ?1 AND id = ?2";
+            if one(&transaction, query, params![tenant, response], |_| Ok(()))?.is_none() {
+                return Ok(false);
+            }
+            {
+                let query = "INSERT OR REPLACE INTO response_events (response, sequence, event) VALUES (?1, ?2, ?3)";
+                let mut statement = transaction.prepare_cached(query)?;
+                for (sequence, event) in &events {
+                    statement.execute(params![response, sequence, event])?;
+                }
+            }
+            transaction.commit()?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// At most `limit` events of a response's log, in order, those after a sequence number if one is given.
+    pub async fn events(
+        &self,
+        tenant: &Tenant,
+        response: &ResponseId,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<(u64, String)>, Error> {
+        let (tenant, response) = (tenant.clone(), response.clone());
+        self.with(move |database| {
+            let query = "SELECT sequence, event FROM response_events JOIN responses ON responses.id = response
+                         WHERE tenant = ?1 AND response = ?2 AND coalesce(sequence > ?3, TRUE)
+                         ORDER BY sequence LIMIT ?4";
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            all(database, query, params![tenant, response, after, limit], |row| Ok((row.get(0)?, row.get(1)?)))
+        })
+        .await
+    }
+}

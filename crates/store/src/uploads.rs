@@ -1,0 +1,245 @@
+//! Uploads in parts, which become files.
+
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Row, params};
+
+use crate::database::{all, one};
+use crate::{BlobName, Error, FileId, FileRecord, NewBlob, NewFile, PartId, Store, Tenant, UploadId, files, now};
+
+const COLUMNS: &str = "id, status, bytes, filename, purpose, mime, created_at, expires_at, file_lives, file";
+
+/// An upload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UploadRecord {
+    /// Its id.
+    pub id: UploadId,
+    /// How far it is.
+    pub status: UploadStatus,
+    /// How many bytes were announced.
+    pub bytes: u64,
+    /// What the file will be called.
+    pub filename: String,
+    /// What it will be for.
+    pub purpose: String,
+    /// Its MIME type.
+    pub mime: String,
+    /// When it began, seconds since 1970.
+    pub created_at: i64,
+    /// When it must be complete.
+    pub expires_at: i64,
+    /// How many seconds the file will live, if not for ever.
+    pub file_lives: Option<i64>,
+    /// The file that it became.
+    pub file: Option<FileId>,
+}
+
+/// An upload that is to be.
+#[derive(Debug)]
+pub struct NewUpload {
+    /// How many bytes are announced.
+    pub bytes: u64,
+    /// What the file will be called.
+    pub filename: String,
+    /// What it will be for.
+    pub purpose: String,
+    /// Its MIME type.
+    pub mime: String,
+    /// When it must be complete, seconds since 1970.
+    pub expires_at: i64,
+    /// How many seconds the file will live, if not for ever.
+    pub file_lives: Option<i64>,
+}
+
+/// How far an upload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UploadStatus {
+    /// It takes parts.
+    Pending,
+    /// It is a file.
+    Completed,
+    /// It was given up.
+    Cancelled,
+}
+
+impl UploadStatus {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl ToSql for UploadStatus {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.word().into())
+    }
+}
+
+impl FromSql for UploadStatus {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let text = value.as_str()?;
+        let all = [Self::Pending, Self::Completed, Self::Cancelled];
+        all.into_iter().find(|status| status.word() == text).ok_or(FromSqlError::InvalidType)
+    }
+}
+
+/// A part of an upload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartRecord {
+    /// Its id.
+    pub id: PartId,
+    /// Where its content is.
+    pub blob: BlobName,
+    /// Its size.
+    pub bytes: u64,
+    /// When it came, seconds since 1970.
+    pub created_at: i64,
+}
+
+impl PartRecord {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self { id: row.get(0)?, blob: row.get(1)?, bytes: row.get(2)?, created_at: row.get(3)? })
+    }
+}
+
+impl UploadRecord {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let file: Option<String> = row.get(9)?;
+        Ok(Self {
+            id: row.get(0)?,
+            status: row.get(1)?,
+            bytes: row.get(2)?,
+            filename: row.get(3)?,
+            purpose: row.get(4)?,
+            mime: row.get(5)?,
+            created_at: row.get(6)?,
+            expires_at: row.get(7)?,
+            file_lives: row.get(8)?,
+            file: file.as_deref().and_then(FileId::parse),
+        })
+    }
+}
+
+impl Store {
+    /// Begins an upload.
+    pub async fn add_upload(&self, tenant: &Tenant, upload: NewUpload) -> Result<UploadRecord, Error> {
+        let tenant = tenant.clone();
+        let NewUpload { bytes, filename, purpose, mime, expires_at, file_lives } = upload;
+        self.with(move |database| {
+            let id = UploadId::new();
+            let (status, created_at) = (UploadStatus::Pending, now());
+            let query = format!(
+                "INSERT INTO uploads (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, NULL)"
+            );
+            let row = params![tenant, id, status, bytes, filename, purpose, mime, created_at, expires_at, file_lives];
+            database.prepare_cached(&query)?.execute(row)?;
+            Ok(UploadRecord {
+                id,
+                status,
+                bytes,
+                filename,
+                purpose,
+                mime,
+                created_at,
+                expires_at,
+                file_lives,
+                file: None,
+            })
+        })
+        .await
+    }
+
+    /// An upload.
+    pub async fn upload(&self, tenant: &Tenant, id: &UploadId) -> Result<Option<UploadRecord>, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.with(move |database| {
+            let query = format!("SELECT {COLUMNS} FROM uploads WHERE tenant = ?1 AND id = ?2");
+            one(database, &query, params![tenant, id], UploadRecord::read)
+        })
+        .await
+    }
+
+    /// Keeps a part. `None` when the upload takes none any more.
+    pub async fn add_part(
+        &self,
+        tenant: &Tenant,
+        upload: &UploadId,
+        blob: NewBlob,
+    ) -> Result<Option<PartRecord>, Error> {
+        let (tenant, upload) = (tenant.clone(), upload.clone());
+        self.with(move |database| {
+            let part =
+                PartRecord { id: PartId::new(), blob: blob.name().clone(), bytes: blob.bytes(), created_at: now() };
+            let query = "INSERT INTO upload_parts (id, tenant, upload, blob, bytes, created_at)
+                         SELECT ?1, ?2, ?3, ?4, ?5, ?6 FROM uploads WHERE tenant = ?2 AND id = ?3 AND status = ?7";
+            let row = params![part.id, tenant, upload, part.blob, part.bytes, part.created_at, UploadStatus::Pending];
+            if database.execute(query, row)? == 0 {
+                return Ok(None);
+            }
+            blob.keep();
+            Ok(Some(part))
+        })
+        .await
+    }
+
+    /// The parts of an upload, in the order in which they came.
+    pub async fn parts(&self, tenant: &Tenant, upload: &UploadId) -> Result<Vec<PartRecord>, Error> {
+        let (tenant, upload) = (tenant.clone(), upload.clone());
+        let query =
+            "SELECT id, blob, bytes, created_at FROM upload_parts WHERE tenant = ?1 AND upload = ?2 ORDER BY id";
+        self.with(move |database| all(database, query, params![tenant, upload], PartRecord::read)).await
+    }
+
+    /// Makes a file of an upload, of which `blob` is the content. `None` when it was completed or cancelled meanwhile.
+    pub async fn complete_upload(
+        &self,
+        tenant: &Tenant,
+        upload: &UploadRecord,
+        blob: NewBlob,
+    ) -> Result<Option<FileRecord>, Error> {
+        let (store, tenant, upload) = (self.clone(), tenant.clone(), upload.clone());
+        self.with(move |database| {
+            let transaction = database.transaction()?;
+            let file = NewFile {
+                filename: upload.filename,
+                purpose: upload.purpose,
+                mime: upload.mime,
+                expires_at: upload.file_lives.map(|seconds| now().saturating_add(seconds)),
+            };
+            let file = files::insert(&transaction, &tenant, file, &blob)?;
+            let query = "UPDATE uploads SET status = ?3, file = ?4 WHERE tenant = ?1 AND id = ?2 AND status = ?5";
+            let row = params![tenant, upload.id, UploadStatus::Completed, file.id, UploadStatus::Pending];
+            if transaction.execute(query, row)? == 0 {
+                return Ok(None);
+            }
+            let query = "DELETE FROM upload_parts WHERE tenant = ?1 AND upload = ?2 RETURNING blob";
+            let parts = all(&transaction, query, params![tenant, upload.id], |row| row.get(0))?;
+            transaction.commit()?;
+            blob.keep();
+            store.remove_blobs(&parts);
+            Ok(Some(file))
+        })
+        .await
+    }
+
+    /// Gives an upload up. Returns whether it was still pending.
+    pub async fn cancel_upload(&self, tenant: &Tenant, id: &UploadId) -> Result<bool, Error> {
+        let (store, tenant, id) = (self.clone(), tenant.clone(), id.clone());
+        self.with(move |database| {
+            let transaction = database.transaction()?;
+            let query = "UPDATE uploads SET status = ?3 WHERE tenant = ?1 AND id = ?2 AND status = ?4";
+            let row = params![tenant, id, UploadStatus::Cancelled, UploadStatus::Pending];
+            if transaction.execute(query, row)? == 0 {
+                return Ok(false);
+            }
+            let query = "DELETE FROM upload_parts WHERE tenant = ?1 AND upload = ?2 RETURNING blob";
+            let parts = all(&transaction, query, params![tenant, id], |row| row.get(0))?;
+            transaction.commit()?;
+            store.remove_blobs(&parts);
+            Ok(true)
+        })
+        .await
+    }
+}

@@ -1,0 +1,284 @@
+//! What is kept, for whom, and what is left of it after a restart.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use aludel_store::{
+    ContainerFileId, Error, FileRecord, NewBlob, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place,
+    ResponseId, ResponseRecord, Source, Store, Tenant, UploadStatus,
+};
+use serde_json::json;
+
+async fn blob(store: &Store, content: &[u8]) -> NewBlob {
+    let mut writer = store.new_blob().await.unwrap();
+    writer.write(content).await.unwrap();
+    writer.finish().await.unwrap()
+}
+
+async fn file(store: &Store, tenant: &Tenant, content: &[u8]) -> FileRecord {
+    let new =
+        NewFile { filename: "a.txt".into(), purpose: "user_data".into(), mime: "text/plain".into(), expires_at: None };
+    store.add_file(tenant, new, blob(store, content).await).await.unwrap()
+}
+
+fn count(directory: &Path) -> usize {
+    std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| if path.is_dir() { count(&path) } else { 1 })
+        .sum()
+}
+
+/// Two tenants that both have keys.
+async fn tenants(store: &Store) -> (Tenant, Tenant) {
+    let (first, second) = (store.create_key("a").await.unwrap(), store.create_key("b").await.unwrap());
+    let first = store.tenant_of_key(&first.secret).await.unwrap().unwrap();
+    let second = store.tenant_of_key(&second.secret).await.unwrap().unwrap();
+    assert_ne!(first, second);
+    (first, second)
+}
+
+#[tokio::test]
+async fn a_revoked_key_is_no_key_and_no_key_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    assert!(!store.has_keys().await.unwrap());
+    let key = store.create_key("laptop").await.unwrap();
+    assert!(store.tenant_of_key(&key.secret).await.unwrap().is_some());
+    assert!(store.tenant_of_key("sk-aludel-0000").await.unwrap().is_none());
+    assert!(store.revoke_key(key.id.clone()).await.unwrap());
+    assert!(store.tenant_of_key(&key.secret).await.unwrap().is_none());
+    assert!(store.has_keys().await.unwrap());
+    drop(store);
+    for name in ["aludel.db", "aludel.db-wal"] {
+        let bytes = std::fs::read(directory.path().join(name)).unwrap_or_default();
+        let found = bytes.windows(key.secret.len()).any(|window| window == key.secret.as_bytes());
+        assert!(!found, "{name} holds the key");
+    }
+}
+
+#[tokio::test]
+async fn files_are_their_tenants_alone_and_survive_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let (mine, other) = tenants(&store).await;
+    let kept = file(&store, &mine, b"hello").await;
+    assert!(store.file(&other, &kept.id).await.unwrap().is_none());
+    assert!(!store.delete_file(&other, &kept.id).await.unwrap());
+    assert!(store.files(&other, None, PageQuery::first(10)).await.unwrap().data.is_empty());
+    drop(store);
+    let store = Store::open(directory.path()).await.unwrap();
+    let again = store.file(&mine, &kept.id).await.unwrap().unwrap();
+    assert_eq!(again, kept);
+    assert_eq!(std::fs::read(store.blob_path(&again.blob)).unwrap(), b"hello");
+    assert_eq!(store.bytes_of(&mine).await.unwrap(), 5);
+    assert!(store.delete_file(&mine, &kept.id).await.unwrap());
+    assert_eq!(count(&directory.path().join("blobs")), 0);
+}
+
+#[tokio::test]
+async fn what_was_half_written_is_gone_after_a_restart_and_the_rest_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let tenant = Tenant::local();
+    let kept = file(&store, &tenant, b"kept").await;
+    // As a killed process leaves them: a blob without a row, and a file that never became one.
+    std::mem::forget(blob(&store, b"orphan").await);
+    let mut writer = store.new_blob().await.unwrap();
+    writer.write(b"half").await.unwrap();
+    std::mem::forget(writer);
+    assert_eq!(count(&directory.path().join("blobs")), 2);
+    // The forgotten writer keeps its store, and with it the lock: another directory holds the same files.
+    let copy = tempfile::tempdir().unwrap();
+    let copied = std::process::Command::new("cp").arg("-a").arg(directory.path().join(".")).arg(copy.path()).status();
+    assert!(copied.unwrap().success());
+    let store = Store::open(copy.path()).await.unwrap();
+    assert_eq!(count(&copy.path().join("blobs")), 1);
+    assert_eq!(count(&copy.path().join("scratch")), 0);
+    assert_eq!(std::fs::read(store.blob_path(&kept.blob)).unwrap(), b"kept");
+}
+
+#[tokio::test]
+async fn a_blob_that_no_row_took_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    drop(blob(&store, b"x").await);
+    let mut writer = store.new_blob().await.unwrap();
+    writer.write(b"x").await.unwrap();
+    drop(writer);
+    assert_eq!((count(&directory.path().join("blobs")), count(&directory.path().join("scratch"))), (0, 0));
+}
+
+#[tokio::test]
+async fn one_server_serves_a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    assert!(matches!(Store::open(directory.path()).await, Err(Error::InUse(_))));
+    let beside = Store::open_beside(directory.path()).await.unwrap();
+    let key = beside.create_key("k").await.unwrap();
+    assert!(store.tenant_of_key(&key.secret).await.unwrap().is_some());
+    drop((store, beside));
+    Store::open(directory.path()).await.unwrap();
+}
+
+#[tokio::test]
+async fn pages_walk_through_a_list_both_ways() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let tenant = Tenant::local();
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(file(&store, &tenant, b"x").await.id);
+    }
+    for order in [Order::Ascending, Order::Descending] {
+        let mut seen = Vec::new();
+        let mut after = None;
+        loop {
+            let page = store.files(&tenant, None, PageQuery { after, limit: 2, order }).await.unwrap();
+            seen.extend(page.data.iter().map(|file| file.id.clone()));
+            after = seen.last().map(ToString::to_string);
+            if !page.has_more {
+                break;
+            }
+        }
+        if order == Order::Descending {
+            seen.reverse();
+        }
+        assert_eq!(seen, ids);
+    }
+    let none = store.files(&tenant, Some("batch".into()), PageQuery::first(9)).await.unwrap();
+    assert!(none.data.is_empty() && !none.has_more);
+}
+
+#[tokio::test]
+async fn a_file_of_the_same_path_takes_the_id_over_and_the_blob_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let (mine, other) = tenants(&store).await;
+    let container = store.add_container(&mine, "c".into(), None, Duration::from_secs(60)).await.unwrap();
+    let new = |path: &str| NewContainerFile {
+        id: ContainerFileId::new(),
+        path: path.into(),
+        mime: "text/plain".into(),
+        source: Source::Assistant,
+        place: Place::Workspace,
+    };
+    let put = async |tenant: &Tenant, path: &str, content: &[u8]| {
+        store.put_container_file(tenant, &container.id, new(path), blob(&store, content).await).await.unwrap()
+    };
+    let first = put(&mine, "a.txt", b"1").await.unwrap();
+    let second = put(&mine, "a.txt", b"22").await.unwrap();
+    assert_eq!((first.id, second.bytes), (second.id.clone(), 2));
+    assert_eq!(count(&directory.path().join("blobs")), 1);
+    assert!(put(&other, "b.txt", b"3").await.is_none());
+    assert_eq!(count(&directory.path().join("blobs")), 1);
+    assert!(store.container_file(&other, &container.id, &second.id).await.unwrap().is_none());
+    let copy = store.copy_blob(&second.blob, 2).await.unwrap();
+    assert_eq!(copy.sha256(), second.sha256);
+    drop(copy);
+    assert!(store.delete_container(&mine, &container.id).await.unwrap());
+    assert!(store.container_file(&mine, &container.id, &second.id).await.unwrap().is_none());
+    assert_eq!(count(&directory.path().join("blobs")), 0);
+}
+
+#[tokio::test]
+async fn a_container_expires_and_is_forgotten_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let tenant = Tenant::local();
+    let container = store.add_container(&tenant, "c".into(), None, Duration::from_millis(200)).await.unwrap();
+    assert!(!container.is_expired());
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert!(store.container(&tenant, &container.id).await.unwrap().unwrap().is_expired());
+    store.touch_container(&tenant, &container.id).await.unwrap();
+    assert!(!store.container(&tenant, &container.id).await.unwrap().unwrap().is_expired());
+    store.remove_containers_unused_for(Duration::from_secs(60)).await.unwrap();
+    assert!(store.container(&tenant, &container.id).await.unwrap().is_some());
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    store.remove_containers_unused_for(Duration::from_millis(1)).await.unwrap();
+    assert!(store.container(&tenant, &container.id).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn an_upload_becomes_one_file_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let (mine, other) = tenants(&store).await;
+    let new = || NewUpload {
+        bytes: 2,
+        filename: "big".into(),
+        purpose: "user_data".into(),
+        mime: "text/plain".into(),
+        expires_at: aludel_store::now() + 60,
+        file_lives: None,
+    };
+    let upload = store.add_upload(&mine, new()).await.unwrap();
+    assert!(store.add_part(&other, &upload.id, blob(&store, b"x").await).await.unwrap().is_none());
+    store.add_part(&mine, &upload.id, blob(&store, b"a").await).await.unwrap().unwrap();
+    let file = store.complete_upload(&mine, &upload, blob(&store, b"ab").await).await.unwrap().unwrap();
+    assert!(store.complete_upload(&mine, &upload, blob(&store, b"ab").await).await.unwrap().is_none());
+    assert!(store.add_part(&mine, &upload.id, blob(&store, b"b").await).await.unwrap().is_none());
+    let done = store.upload(&mine, &upload.id).await.unwrap().unwrap();
+    assert_eq!((done.status, done.file), (UploadStatus::Completed, Some(file.id)));
+    assert_eq!(count(&directory.path().join("blobs")), 1);
+    assert!(!store.cancel_upload(&mine, &upload.id).await.unwrap());
+    let upload = store.add_upload(&mine, new()).await.unwrap();
+    store.add_part(&mine, &upload.id, blob(&store, b"a").await).await.unwrap().unwrap();
+    assert!(store.cancel_upload(&mine, &upload.id).await.unwrap());
+    assert_eq!(count(&directory.path().join("blobs")), 1);
+}
+
+#[tokio::test]
+async fn conversations_keep_their_items_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let (mine, other) = tenants(&store).await;
+    let item = |id: &str| (id.to_owned(), json!({ "id": id }));
+    // Ids of items come from clients too, so their order is not the order of time.
+    let conversation = store.add_conversation(&mine, json!({}), vec![item("z"), item("a")]).await.unwrap();
+    assert!(store.add_items(&mine, &conversation.id, vec![item("m"), item("a")]).await.unwrap());
+    assert!(!store.add_items(&other, &conversation.id, vec![item("q")]).await.unwrap());
+    let page = PageQuery { after: Some("z".into()), limit: 1, order: Order::Ascending };
+    let page = store.items(&mine, &conversation.id, page).await.unwrap();
+    assert_eq!((page.data, page.has_more), (vec![json!({ "id": "a" })], true));
+    let all = store.all_items(&mine, &conversation.id, 1000).await.unwrap().unwrap();
+    assert_eq!(all, [json!({ "id": "z" }), json!({ "id": "a" }), json!({ "id": "m" })]);
+    assert!(store.all_items(&mine, &conversation.id, 10).await.unwrap().is_none());
+    assert!(store.item(&other, &conversation.id, "a").await.unwrap().is_none());
+    assert!(store.delete_item(&mine, &conversation.id, "a").await.unwrap());
+    assert!(store.delete_conversation(&mine, &conversation.id).await.unwrap());
+    assert!(store.item(&mine, &conversation.id, "m").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_response_and_its_log_survive_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let (mine, other) = tenants(&store).await;
+    let id = ResponseId::new();
+    let record = |status: &str| ResponseRecord {
+        id: id.clone(),
+        object: json!({ "status": status }),
+        input: vec![json!({ "type": "message" })],
+        expires_at: None,
+    };
+    store.put_response(&mine, record("in_progress")).await.unwrap();
+    let events = (0..4).map(|number| (number, format!("{{\"n\":{number}}}"))).collect();
+    assert!(store.append_events(&mine, &id, events).await.unwrap());
+    assert!(!store.append_events(&other, &id, vec![(9, String::new())]).await.unwrap());
+    drop(store);
+    let store = Store::open(directory.path()).await.unwrap();
+    let unfinished = store.responses_with_status(&["queued", "in_progress"]).await.unwrap();
+    assert_eq!(unfinished, [(mine.clone(), id.clone())]);
+    // Another tenant that guesses an id neither reads nor overwrites.
+    store.put_response(&other, record("stolen")).await.unwrap();
+    assert!(store.response(&other, &id).await.unwrap().is_none());
+    store.put_response(&mine, record("completed")).await.unwrap();
+    assert_eq!(store.response(&mine, &id).await.unwrap().unwrap(), record("completed"));
+    let events = store.events(&mine, &id, Some(1), 10).await.unwrap();
+    assert_eq!(events, [(2, "{\"n\":2}".to_owned()), (3, "{\"n\":3}".to_owned())]);
+    assert!(store.events(&other, &id, None, 10).await.unwrap().is_empty());
+    assert!(store.delete_response(&mine, &id).await.unwrap());
+    assert!(store.events(&mine, &id, None, 10).await.unwrap().is_empty());
+}

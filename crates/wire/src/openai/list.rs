@@ -1,0 +1,49 @@
+//! Lists and deletions.
+
+use serde::Serialize;
+
+super::literal! {
+    /// What a list says it is.
+    ListObject = "list";
+}
+
+/// A page of a list. Clients ask for the next one with `after` the last id, until `has_more` is false.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct List<T> {
+    /// What it is.
+    pub object: ListObject,
+    /// The page.
+    pub data: Vec<T>,
+    /// The id of its first entry.
+    pub first_id: Option<String>,
+    /// The id of its last entry.
+    pub last_id: Option<String>,
+    /// Whether there are more after it.
+    pub has_more: bool,
+}
+
+impl<T> List<T> {
+    /// A page, with what finds the id of an entry.
+    pub fn new(data: Vec<T>, has_more: bool, id: impl Fn(&T) -> String) -> Self {
+        let (first_id, last_id) = (data.first().map(&id), data.last().map(&id));
+        Self { object: ListObject::It, data, first_id, last_id, has_more }
+    }
+}
+
+/// Something that is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Deleted {
+    /// Its id.
+    pub id: String,
+    /// What it was, for example `container.deleted`.
+    pub object: &'static str,
+    /// Always true.
+    pub deleted: bool,
+}
+
+impl Deleted {
+    /// Says that it is gone.
+    pub fn new(id: impl Into<String>, object: &'static str) -> Self {
+        Self { id: id.into(), object, deleted: true }
+    }
+}

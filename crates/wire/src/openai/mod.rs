@@ -1,0 +1,32 @@
+//! Objects of OpenAI's API beside responses and chats, as clients read them.
+
+mod containers;
+mod conversations;
+mod error;
+mod files;
+mod list;
+mod models;
+
+pub use containers::{
+    Container, ContainerFile, ContainerFileObject, ContainerObject, ExpiresAfter, LastActive, NetworkPolicy,
+};
+pub use conversations::{Conversation, ConversationObject};
+pub use error::{Error, ErrorEnvelope};
+pub use files::{File, FileObject, Processed, Upload, UploadObject, UploadPart, UploadPartObject};
+pub use list::{Deleted, List, ListObject};
+pub use models::{Model, ModelObject};
+
+/// Writes the one value that a field of this object always has.
+macro_rules! literal {
+    ($($(#[$about:meta])* $name:ident = $text:literal;)*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+        pub enum $name {
+            /// The only value.
+            #[default]
+            #[serde(rename = $text)]
+            It,
+        }
+    )*};
+}
+pub(crate) use literal;
