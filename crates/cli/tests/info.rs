@@ -26,7 +26,10 @@ fn doctor_tells_what_this_host_can_do() {
     assert_eq!(report["usable"], true);
     let checks = report["checks"].as_array().unwrap();
     let names: Vec<_> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["kernel", "namespaces", "user ids", "control groups", "seccomp", "Landlock", "crashes", "template"]);
+    assert_eq!(
+        names,
+        ["kernel", "namespaces", "user ids", "control groups", "seccomp", "Landlock", "crashes", "template"]
+    );
     assert!(checks.iter().all(|check| check["status"] == "ok" || check["status"] == "degraded"), "{checks:#?}");
     for name in names {
         assert!(run(&["doctor"]).stdout.contains(name));

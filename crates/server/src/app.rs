@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::containers::Containers;
 use crate::error::ApiError;
+use crate::responses::Responses;
 
 /// A server that is ready to serve.
 pub struct App {
@@ -20,6 +21,7 @@ pub struct App {
     pub(crate) models: BTreeMap<String, Model>,
     pub(crate) containers: Containers,
     pub(crate) settings: Settings,
+    pub(crate) responses: Responses,
     /// What is installed in every container.
     pub(crate) packages: Vec<String>,
     /// When the server started, seconds since 1970.
@@ -103,6 +105,7 @@ impl App {
         Self {
             containers: Containers::new(store.clone(), backend, settings.clone()),
             models: models.into_iter().map(|model| (model.name.clone(), model)).collect(),
+            responses: Responses::default(),
             packages,
             started: now(),
             closing: CancellationToken::new(),

@@ -8,6 +8,7 @@ mod error;
 mod files;
 mod http;
 mod models;
+mod responses;
 mod router;
 mod serve;
 mod uploads;

@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::{containers, conversations, files, http, models, uploads};
+use crate::{containers, conversations, files, http, models, responses, uploads};
 
 pub(crate) fn routes(app: Arc<App>) -> Router {
     Router::new()
@@ -40,6 +40,11 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
             "/v1/conversations/{conversation}/items/{item}",
             get(conversations::retrieve_item).delete(conversations::delete_item),
         )
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route("/v1/responses/{response}", get(responses::retrieve).delete(responses::delete))
+        .route("/v1/responses/{response}/cancel", post(responses::cancel))
+        .route("/v1/responses/{response}/input_items", get(responses::input_items))
         .route(http::HEALTH, get(async || "ok\n"))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)

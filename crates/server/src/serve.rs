@@ -13,7 +13,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::app::App;
-use crate::{containers, router};
+use crate::http::log;
+use crate::{containers, responses, router};
 
 /// Connections at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 2048;
@@ -53,6 +54,9 @@ pub async fn serve(
         return Err(ServeError::NoKeys(address));
     }
     let app = Arc::new(app);
+    if let Err(error) = responses::end_unfinished(&app).await {
+        log(&format!("cannot look for unfinished responses: {}", error.cause.unwrap_or(error.message)));
+    }
     app.tasks.spawn(containers::reap(Arc::clone(&app)));
     accept(&app, &listener, shutdown).await;
     drop(listener);

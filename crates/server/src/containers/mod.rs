@@ -16,7 +16,7 @@ use crate::error::ApiError;
 pub(crate) const ROOT: &str = "/mnt/data";
 
 /// 404, in the words by which clients know it.
-fn no_container(id: &str) -> ApiError {
+pub(crate) fn no_container(id: &str) -> ApiError {
     ApiError::not_found(format!("Container with id '{id}' not found."))
 }
 

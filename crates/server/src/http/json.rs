@@ -119,6 +119,16 @@ impl FromRequest<Arc<App>> for Fields {
 }
 
 impl Fields {
+    /// All of them, as they were sent but for blanks and order.
+    pub(crate) fn to_json(&self) -> String {
+        serde_json::to_string(&self.0).unwrap_or_default()
+    }
+
+    /// Gives a field a value where it has none.
+    pub(crate) fn default(&mut self, name: &str, value: &str) {
+        self.0.entry(name).or_insert_with(|| value.into());
+    }
+
     /// A field that must be there.
     pub(crate) fn required<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, ApiError> {
         self.optional(name)?.ok_or_else(|| ApiError::missing(name))

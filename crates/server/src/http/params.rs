@@ -19,6 +19,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
 }
 
 impl Params {
+    /// A parameter that may be given many times, with or without brackets.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let same = move |key: &str| key.strip_suffix("[]").unwrap_or(key) == name;
+        self.0.iter().filter(move |(key, _)| same(key)).map(|(_, value)| value.as_str())
+    }
+
     /// A parameter that is given once.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())

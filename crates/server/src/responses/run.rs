@@ -1,0 +1,324 @@
+//! Carrying out one response: the turn, what it leaves in the store, and what is told of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_agent::upstream::UpstreamError;
+use aludel_agent::{Agent, Budget, Ending, Event, Item};
+use aludel_session::{Event as ExecutionEvent, Finished, MimeBundle, Outcome};
+use aludel_store::{ConversationId, ResponseRecord, Tenant, now};
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use futures_util::StreamExt;
+use serde_json::Value;
+
+use super::live::{End, Live};
+use super::writer::{Status, Told, Writer};
+use crate::app::App;
+use crate::containers::{Container, ContainerFile};
+use crate::error::ApiError;
+use crate::http::log;
+
+/// How long a response that is not to be stored is kept for whoever polls for it.
+const UNSTORED: i64 = 600;
+
+/// One response that is to be carried out.
+pub(super) struct Run {
+    pub(super) app: Arc<App>,
+    pub(super) tenant: Tenant,
+    pub(super) live: Arc<Live>,
+    pub(super) agent: Agent,
+    /// The conversation as the model gets it.
+    pub(super) items: Vec<Item>,
+    pub(super) container: Option<Arc<Container>>,
+    pub(super) writer: Writer,
+    pub(super) keep: Keep,
+    /// What it adds to the conversation.
+    pub(super) input: Vec<Value>,
+    pub(super) conversation: Option<ConversationId>,
+    /// Events that are told and not yet in the store.
+    pub(super) unsaved: Vec<Told>,
+    pub(super) ran_code: bool,
+}
+
+/// Whether a response is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Until it is deleted.
+    Forever,
+    /// As long as somebody may poll for it.
+    ForAWhile,
+    /// Not at all.
+    Not,
+}
+
+/// What a program did, as far as clients see it.
+#[derive(Default)]
+struct Shown {
+    logs: String,
+    images: Vec<(String, Vec<u8>)>,
+}
+
+impl Run {
+    /// Says that it begins, so that whoever was told its id finds it.
+    pub(super) async fn begin(&mut self, queued: bool) -> Result<(), ApiError> {
+        let status = if queued { Status::Queued } else { Status::InProgress };
+        self.writer.tell_of_response("response.created", &status);
+        if queued {
+            self.writer.tell_of_response("response.queued", &status);
+        }
+        self.save(&status).await?;
+        self.tell();
+        self.flush().await
+    }
+
+    /// Runs the turn to its end.
+    pub(super) async fn carry_out(mut self) {
+        self.writer.tell_of_response("response.in_progress", &Status::InProgress);
+        self.tell();
+        let ending = self.turn().await;
+        let (status, error) = match &ending {
+            Ok(ending) => (status_of(ending), error_of(ending)),
+            Err(error) => {
+                log(&format!("{}: {}", self.live.id, error.cause.as_deref().unwrap_or(&error.message)));
+                let status = Status::Failed { code: "server_error", message: error.message.clone() };
+                (status, Some(error.clone()))
+            }
+        };
+        let files = self.files().await;
+        if let Ok(Ending::Budget(budget)) = &ending
+            && self.writer.is_empty()
+        {
+            self.writer.text(&format!("I stopped: {budget} are used up."));
+        }
+        let needs_message = status == Status::Completed && !matches!(ending, Ok(Ending::ClientTools(_)));
+        self.writer.finish(&status, &files, needs_message);
+        if let Ok(Ending::ClientTools(calls)) = &ending {
+            calls.iter().for_each(|call| self.writer.function_call(call));
+        }
+        self.writer.end(&status);
+        let object = self.writer.object(&status);
+        // The store first: what a client was told is there even if we are killed now.
+        let events = self.writer.take_events();
+        self.unsaved.extend(events.iter().cloned());
+        for saved in [self.flush().await, self.save(&status).await, self.add_to_conversation(&status).await] {
+            if let Err(error) = saved {
+                log(&format!("{}: {}", self.live.id, error.cause.as_deref().unwrap_or(&error.message)));
+            }
+        }
+        self.live.tell(&events);
+        // Only a client that was told of no program may ask again.
+        let error = error.map(|error| ApiError { should_retry: self.ran_code.then_some(false), ..error });
+        self.live.end(End { object, error: error.filter(|_| self.writer.output().is_empty()) });
+    }
+
+    async fn turn(&mut self) -> Result<Ending, ApiError> {
+        let mut stream = self.agent.resume(std::mem::take(&mut self.items));
+        let canceller = stream.canceller();
+        let (live, closing) = (Arc::clone(&self.live), self.app.closing.clone());
+        let mut shown: HashMap<String, Shown> = HashMap::new();
+        let mut ending = Ending::Cancelled;
+        loop {
+            let event = tokio::select! {
+                () = live.cancel.cancelled(), if !canceller.is_cancelled() => {
+                    canceller.cancel();
+                    continue;
+                }
+                () = closing.cancelled(), if !canceller.is_cancelled() => {
+                    canceller.cancel();
+                    continue;
+                }
+                event = stream.next() => event,
+            };
+            let Some(event) = event else { return Ok(ending) };
+            match event {
+                Event::Text(text) => self.writer.text(&text),
+                Event::Reasoning(text) => self.writer.think(&text),
+                Event::CodeStarted { call_id } => {
+                    let files = self.files().await;
+                    self.writer.start_program(&call_id, &files);
+                }
+                Event::CodeDelta { call_id, text } => self.writer.code(&call_id, &text),
+                Event::CodeFinished { call_id, code } => self.writer.code_done(&call_id, &code),
+                Event::Execution { call_id, event } => {
+                    self.ran_code = true;
+                    self.writer.run_program(&call_id);
+                    match event {
+                        ExecutionEvent::Finished(finished) => {
+                            let shown = shown.remove(&call_id).unwrap_or_default();
+                            self.end_program(&call_id, shown, &finished).await?;
+                        }
+                        event => shown.entry(call_id).or_default().see(event),
+                    }
+                }
+                Event::CallRejected { call_id, reason } => {
+                    self.writer.end_program(&call_id, "failed", Vec::new(), &reason, Vec::new());
+                }
+                Event::Usage(usage) => self.writer.use_tokens(usage),
+                Event::Finished(end) => ending = end,
+                Event::RoundStarted { .. }
+                | Event::Retrying { .. }
+                | Event::ApprovalRequested { .. }
+                | Event::ApprovalDecided { .. }
+                | Event::Observation { .. } => {}
+            }
+            let milestone = self.tell();
+            if milestone {
+                self.flush().await?;
+            }
+        }
+    }
+
+    async fn end_program(&mut self, call_id: &str, shown: Shown, finished: &Finished) -> Result<(), ApiError> {
+        let Some(container) = self.container.clone() else { return Ok(()) };
+        let Shown { mut logs, images } = shown;
+        let status = match &finished.outcome {
+            Outcome::Completed | Outcome::Failed(_) => "completed",
+            Outcome::Interrupted => "incomplete",
+            Outcome::Limit(_) | Outcome::KernelDied(_) => "failed",
+        };
+        if status != "completed" {
+            logs.push_str(&aludel_agent::describe_outcome(finished));
+        }
+        let mut made = Vec::new();
+        let mut urls = Vec::new();
+        for (mime, bytes) in images {
+            made.push(container.add_figure(&bytes, &mime).await?);
+            urls.push(format!("data:{mime};base64,{}", BASE64_STANDARD.encode(&bytes)));
+        }
+        made.extend(container.store_changes(&finished.files).await?);
+        self.writer.end_program(call_id, status, urls, &logs, made);
+        Ok(())
+    }
+
+    async fn files(&self) -> Vec<ContainerFile> {
+        match &self.container {
+            // Without them no link is found, and the answer is still the answer.
+            Some(container) => container.files().await.unwrap_or_default(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Lets listeners have what is new. Returns whether there is more in it than pieces of text.
+    fn tell(&mut self) -> bool {
+        let events = self.writer.take_events();
+        self.live.tell(&events);
+        let milestone = events.iter().any(|told| !told.kind.ends_with(".delta"));
+        self.unsaved.extend(events);
+        milestone
+    }
+
+    async fn flush(&mut self) -> Result<(), ApiError> {
+        let events = std::mem::take(&mut self.unsaved);
+        if self.keep != Keep::Not {
+            let events = events.into_iter().map(|told| (told.sequence, told.text)).collect();
+            self.app.store.append_events(&self.tenant, &self.live.id, events).await?;
+        }
+        Ok(())
+    }
+
+    async fn save(&self, status: &Status) -> Result<(), ApiError> {
+        let expires_at = match self.keep {
+            Keep::Forever => None,
+            Keep::ForAWhile => Some(now() + UNSTORED),
+            Keep::Not => return Ok(()),
+        };
+        let (id, object, input) = (self.live.id.clone(), self.writer.object(status), self.input.clone());
+        Ok(self.app.store.put_response(&self.tenant, ResponseRecord { id, object, input, expires_at }).await?)
+    }
+
+    /// What was said becomes a part of the conversation, unless nothing came of it.
+    async fn add_to_conversation(&self, status: &Status) -> Result<(), ApiError> {
+        let Some(conversation) = &self.conversation else { return Ok(()) };
+        if matches!(status, Status::Failed { .. }) {
+            return Ok(());
+        }
+        let items = self.input.iter().chain(self.writer.output());
+        let items = items.filter_map(|item| Some((item.get("id")?.as_str()?.to_owned(), item.clone()))).collect();
+        self.app.store.add_items(&self.tenant, conversation, items).await?;
+        Ok(())
+    }
+}
+
+impl Shown {
+    fn see(&mut self, event: ExecutionEvent) {
+        match event {
+            ExecutionEvent::Stdout(text) | ExecutionEvent::Stderr(text) => self.logs.push_str(&text),
+            ExecutionEvent::Display(bundle) => self.bundle(&bundle, "\n"),
+            // As a notebook shows it: without a line end.
+            ExecutionEvent::Result(bundle) => self.bundle(&bundle, ""),
+            ExecutionEvent::Error(error) => {
+                self.logs.push_str(&error.traceback);
+                self.logs.push('\n');
+            }
+            ExecutionEvent::Finished(_) => {}
+        }
+    }
+
+    fn bundle(&mut self, bundle: &MimeBundle, end: &str) {
+        match bundle.image() {
+            Some((mime, bytes)) => self.images.push((mime.to_owned(), bytes.to_vec())),
+            None => {
+                self.logs.push_str(bundle.text().unwrap_or_default());
+                self.logs.push_str(end);
+            }
+        }
+    }
+}
+
+fn status_of(ending: &Ending) -> Status {
+    match ending {
+        Ending::Answered | Ending::Refused | Ending::ClientTools(_) => Status::Completed,
+        Ending::CutOff { reason } if reason.contains("filter") => Status::Incomplete("content_filter"),
+        Ending::CutOff { .. } | Ending::Budget(Budget::Tokens(_)) => Status::Incomplete("max_output_tokens"),
+        Ending::Budget(_) => Status::Incomplete("max_messages"),
+        Ending::Cancelled => Status::Cancelled,
+        Ending::Upstream(error) => {
+            let busy = matches!(error, UpstreamError::RateLimited { .. });
+            let code = if busy { "rate_limit_exceeded" } else { "server_error" };
+            Status::Failed { code, message: words_for_clients(error) }
+        }
+        Ending::Sandbox(_) => {
+            let message = "The sandbox failed; the server's log says why.".to_owned();
+            Status::Failed { code: "server_error", message }
+        }
+    }
+}
+
+/// What a client gets in place of a response of which nothing was written.
+fn error_of(ending: &Ending) -> Option<ApiError> {
+    let error = match ending {
+        Ending::Upstream(error) => error,
+        Ending::Sandbox(reason) => return Some(ApiError::internal(reason)),
+        _ => return None,
+    };
+    let message = words_for_clients(error);
+    let cause = Some(error.to_string());
+    Some(match error {
+        UpstreamError::RateLimited { retry_after, .. } => {
+            ApiError { cause, ..ApiError::too_many(message, retry_after.unwrap_or(Duration::from_secs(5))) }
+        }
+        UpstreamError::Rejected { .. } | UpstreamError::NotFound { .. } => {
+            ApiError { cause, ..ApiError::bad_request(message) }
+        }
+        _ => ApiError { cause, status: StatusCode::BAD_GATEWAY, message, ..ApiError::internal("") },
+    })
+}
+
+/// What went wrong, without what only the operator should know: addresses and keys.
+fn words_for_clients(error: &UpstreamError) -> String {
+    match error {
+        UpstreamError::RateLimited { detail, .. } => format!("The model is over its rate limit or quota: {detail}"),
+        UpstreamError::Rejected { detail, .. } => format!("The model's server rejected the request: {detail}"),
+        UpstreamError::Server { detail, .. } | UpstreamError::Reported { detail, .. } => {
+            format!("The model's server failed: {detail}")
+        }
+        UpstreamError::Dropped { .. } => "The model's server ended the connection in the middle of its answer.".into(),
+        UpstreamError::Idle { after, .. } => {
+            format!("The model's server sent nothing for {} s.", after.as_secs())
+        }
+        _ => "The model cannot be asked; the server's log says why, under the response's id.".into(),
+    }
+}
