@@ -5,7 +5,9 @@ mod bench;
 mod config;
 mod demo;
 mod doctor;
+mod keys;
 mod run;
+mod serve;
 mod template;
 
 use clap::Subcommand;
@@ -29,6 +31,9 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     Ask(ask::AskArgs),
     Demo(demo::DemoArgs),
+    Serve(serve::ServeArgs),
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
     #[command(subcommand)]
@@ -43,6 +48,8 @@ impl Command {
             Self::Run(args) => run::run(args, context).await,
             Self::Ask(args) => ask::run(args, context).await,
             Self::Demo(args) => demo::run(args, context).await,
+            Self::Serve(args) => serve::run(args, context).await,
+            Self::Keys(command) => keys::run(command, context).await,
             Self::Doctor(args) => doctor::run(&args, context).await,
             Self::Config(args) => config::run(&args, context),
             Self::Template(command) => template::run(command, context).await,
@@ -55,7 +62,10 @@ impl Command {
         match self {
             Self::Run(args) => args.flags(),
             Self::Ask(args) => args.flags(),
-            Self::Demo(_) | Self::Doctor(_) | Self::Config(_) | Self::Template(_) | Self::Bench(_) => Vec::new(),
+            Self::Serve(args) => args.flags(),
+            Self::Demo(_) | Self::Keys(_) | Self::Doctor(_) | Self::Config(_) | Self::Template(_) | Self::Bench(_) => {
+                Vec::new()
+            }
         }
     }
 
@@ -64,7 +74,13 @@ impl Command {
         match self {
             Self::Run(args) => args.json,
             Self::Ask(args) => args.json,
-            Self::Demo(_) | Self::Doctor(_) | Self::Config(_) | Self::Template(_) | Self::Bench(_) => false,
+            Self::Demo(_)
+            | Self::Serve(_)
+            | Self::Keys(_)
+            | Self::Doctor(_)
+            | Self::Config(_)
+            | Self::Template(_)
+            | Self::Bench(_) => false,
         }
     }
 }

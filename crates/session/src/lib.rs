@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use aludel_sandbox::{
-    Death, Error as SandboxError, Event, Execution, FileEntry, Finished, Interrupter, LimitHit, Limits, Local, MimeBundle, MimeData, Outcome,
-    ProgramError, State, mime_of,
+    Death, Error as SandboxError, Event, Execution, FileEntry, Finished, Interrupter, LimitHit, Limits, Local,
+    MimeBundle, MimeData, Outcome, ProgramError, State, mime_of,
 };
 use aludel_sandbox::{Sandbox, SandboxSpec, Workspace};
 use tokio::sync::Mutex;

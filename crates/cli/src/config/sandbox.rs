@@ -21,6 +21,8 @@ pub(crate) struct RawSandbox {
     cpus: Option<Setting<Cores>>,
     processes: Option<Setting<Processes>>,
     output: Option<Setting<Size>>,
+    max_memory: Option<Setting<Memory>>,
+    keep: Option<Setting<Span>>,
 }
 
 /// What holds.
@@ -46,11 +48,27 @@ pub(crate) struct Sandbox {
     pub(crate) processes: Setting<Processes>,
     /// Output of one execution; of more than that, the middle is left out.
     pub(crate) output: Setting<Size>,
+    /// The most memory that a client of the server can ask for.
+    pub(crate) max_memory: Setting<Memory>,
+    /// How long a server keeps the files of a session that ended.
+    pub(crate) keep: Setting<Span>,
 }
 
 impl RawSandbox {
-    pub(crate) const KEYS: &[&str] =
-        &["backend", "require", "memory", "timeout", "idle", "pool", "disk", "cpus", "processes", "output"];
+    pub(crate) const KEYS: &[&str] = &[
+        "backend",
+        "require",
+        "memory",
+        "timeout",
+        "idle",
+        "pool",
+        "disk",
+        "cpus",
+        "processes",
+        "output",
+        "max_memory",
+        "keep",
+    ];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
@@ -64,6 +82,8 @@ impl RawSandbox {
             "cpus" => self.cpus = Some(given.parse("sandbox.cpus")?),
             "processes" => self.processes = Some(given.parse("sandbox.processes")?),
             "output" => self.output = Some(given.parse("sandbox.output")?),
+            "max_memory" => self.max_memory = Some(given.parse("sandbox.max_memory")?),
+            "keep" => self.keep = Some(given.parse("sandbox.keep")?),
             _ => return Err(super::unknown_key("sandbox", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -79,6 +99,17 @@ impl RawSandbox {
             let text = disk.to_string();
             return Err(ConfigError::Value { origin: disk.origin, key: "sandbox.disk".to_owned(), text, why });
         }
+        let max_memory = self.max_memory.unwrap_or(Setting::default(*memory));
+        if max_memory.0 < memory.0 {
+            let why = format!("is less than sandbox.memory ({}), which everybody gets", *memory);
+            let text = max_memory.to_string();
+            return Err(ConfigError::Value {
+                origin: max_memory.origin,
+                key: "sandbox.max_memory".to_owned(),
+                text,
+                why,
+            });
+        }
         Ok(Sandbox {
             backend: self.backend.unwrap_or(Setting::default(Backend::Auto)),
             require: self.require.unwrap_or(Setting::default(Require::Default)),
@@ -90,6 +121,8 @@ impl RawSandbox {
             cpus: self.cpus.unwrap_or(Setting::default(Cores(limits.cpus))),
             processes: self.processes.unwrap_or(Setting::default(Processes(limits.processes))),
             output: self.output.unwrap_or(Setting::default(Size::from_bytes(limits.output))),
+            max_memory,
+            keep: self.keep.unwrap_or(Setting::default(Span::from_secs(30 * 24 * 3600))),
         })
     }
 }
@@ -107,6 +140,8 @@ impl Sandbox {
             Entry::new("sandbox.cpus", &self.cpus),
             Entry::new("sandbox.processes", &self.processes),
             Entry::new("sandbox.output", &self.output),
+            Entry::new("sandbox.max_memory", &self.max_memory),
+            Entry::new("sandbox.keep", &self.keep),
         ]
     }
 
@@ -200,7 +235,7 @@ impl From<Require> for aludel_sandbox::Require {
 
 /// The memory of a sandbox: enough that an interpreter with its libraries can live in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Memory(Size);
+pub(crate) struct Memory(pub(crate) Size);
 
 impl FromStr for Memory {
     type Err = String;
