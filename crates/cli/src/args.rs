@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
     /// Configuration file [default: ./aludel.toml, then ~/.config/aludel/aludel.toml, then /etc/aludel/aludel.toml]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     pub(crate) config: Option<PathBuf>,
-    /// Directory of templates and running sandboxes
+    /// Directory of templates, running sandboxes and what a server keeps
     #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
     data: Option<String>,
     /// Say more about what is going on

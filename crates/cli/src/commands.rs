@@ -5,8 +5,10 @@ mod bench;
 mod config;
 mod demo;
 mod doctor;
+mod keys;
 mod run;
 mod sandbox;
+mod serve;
 mod template;
 
 use clap::Subcommand;
@@ -30,6 +32,9 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     Ask(ask::AskArgs),
     Demo(demo::DemoArgs),
+    Serve(serve::ServeArgs),
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
     #[command(subcommand)]
@@ -46,6 +51,8 @@ impl Command {
             Self::Run(args) => run::run(args, context).await,
             Self::Ask(args) => ask::run(args, context).await,
             Self::Demo(args) => demo::run(args, context).await,
+            Self::Serve(args) => serve::run(args, context).await,
+            Self::Keys(command) => keys::run(command, context).await,
             Self::Doctor(args) => doctor::run(&args, context).await,
             Self::Config(args) => config::run(&args, context),
             Self::Sandbox(command) => sandbox::run(command, context).await,
@@ -59,7 +66,9 @@ impl Command {
         match self {
             Self::Run(args) => args.flags(),
             Self::Ask(args) => args.flags(),
+            Self::Serve(args) => args.flags(),
             Self::Demo(_)
+            | Self::Keys(_)
             | Self::Doctor(_)
             | Self::Config(_)
             | Self::Sandbox(_)
@@ -74,6 +83,8 @@ impl Command {
             Self::Run(args) => args.json,
             Self::Ask(args) => args.json,
             Self::Demo(_)
+            | Self::Serve(_)
+            | Self::Keys(_)
             | Self::Doctor(_)
             | Self::Config(_)
             | Self::Sandbox(_)

@@ -17,6 +17,7 @@ mod show;
 mod signals;
 mod terminal;
 mod turn;
+mod upstream;
 
 use std::process::ExitCode;
 

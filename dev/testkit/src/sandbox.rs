@@ -3,12 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aludel_sandbox::{Limits, Local, LocalConfig, Require, template};
+use aludel_sandbox::{Limits, Local, LocalConfig, Require, Start, template};
 use aludel_session::Session;
 
 /// Where tests keep the template; shared by all test programs, so that it is built once.
 pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test")
+}
+
+/// A backend on a data directory of the test's own.
+pub async fn local(data: &Path, limits: Limits) -> Local {
+    let template = tokio::task::spawn_blocking(|| template::ensure(&self::data(), false, &mut |_| ()))
+        .await
+        .expect("the builder does not panic")
+        .expect("the default template can be built");
+    let config =
+        LocalConfig { data: data.into(), template, limits, pool: 0, require: Require::Default, start: Start::Fork };
+    Local::start(config).await.expect("the local backend starts")
 }
 
 /// A backend with one session, in a data directory of its own.
@@ -22,22 +33,10 @@ pub struct Bench {
 impl Bench {
     /// Starts it with small limits.
     pub async fn start() -> Self {
-        let template = tokio::task::spawn_blocking(|| template::ensure(&data(), false, &mut |_| ()))
-            .await
-            .expect("the builder does not panic")
-            .expect("the default template can be built");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let limits =
             Limits { timeout: Duration::from_secs(30), grace: Duration::from_millis(500), ..Limits::default() };
-        let config = LocalConfig {
-            data: directory.path().into(),
-            template,
-            limits: limits.clone(),
-            pool: 0,
-            require: Require::Default,
-            start: aludel_sandbox::Start::Fork,
-        };
-        let backend = Local::start(config).await.expect("the local backend starts");
+        let backend = local(directory.path(), limits.clone()).await;
         let session = Session::create(backend.clone(), limits).await.expect("a session");
         Self { session, backend, _directory: directory }
     }

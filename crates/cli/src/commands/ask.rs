@@ -1,25 +1,19 @@
 //! `aludel ask`: a question to a model that can run programs.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
 use aludel_agent::transcript::Transcript;
-use aludel_agent::upstream::Capabilities;
-use aludel_agent::upstream::Upstream;
-use aludel_agent::upstream::chat::{Chat, ChatOptions};
-use aludel_agent::upstream::demo::Demo;
 use clap::Args;
 
 use super::Context;
 use crate::args::{LimitArgs, flag};
-use crate::config::{Endpoint, Flag, Http, Model, Section};
+use crate::config::{Endpoint, Flag, Model, Section};
 use crate::engine::Engine;
 use crate::exit::{Exit, usage};
 use crate::out::Out;
 use crate::show::TurnView;
 use crate::turn::{self, Approvals, Done, Question, View};
-use crate::{approval, console, inputs, json, paint, terminal};
+use crate::{approval, console, inputs, json, paint, terminal, upstream};
 
 /// Where files go when nobody says where.
 const OUT: &str = "aludel-out";
@@ -78,7 +72,7 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
     }
     let inputs = inputs::check(&args.files)?;
     let Some(model) = context.config.models.first() else { return Err(usage("no model is configured")) };
-    let upstream = upstream(model, context)?;
+    let upstream = upstream::of(model, &context.surroundings)?;
     console::tell(&paint::faint(&describe(model)));
     let mut out = match &args.out {
         Some(directory) => Out::existing(directory.clone())?,
@@ -102,24 +96,6 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
         View::Program => json::end(json::Ended::turn(exit, &turn.ending, &turn.answer, &saved))?,
     }
     Ok(exit)
-}
-
-/// The model as the agent knows it.
-fn upstream(model: &Model, context: &Context) -> anyhow::Result<Arc<dyn Upstream>> {
-    let http = match &model.endpoint {
-        Endpoint::Demo => return Ok(Arc::new(Demo::new(Duration::ZERO))),
-        Endpoint::Http(http) => http,
-    };
-    let Http { api: _, url, key, upstream_name, vision, function_calling, idle_timeout } = &**http;
-    let options = ChatOptions {
-        url: (**url).clone(),
-        model: (**upstream_name).clone(),
-        key: key.fetch(&model.name, &context.surroundings)?,
-        capabilities: Capabilities { function_calling: **function_calling, vision: **vision },
-        idle_timeout: idle_timeout.duration(),
-    };
-    let chat = Chat::new(options).map_err(|error| usage(format!("{}: {error}", url.origin)))?;
-    Ok(Arc::new(chat))
 }
 
 /// Who is asked, so that nobody wonders.

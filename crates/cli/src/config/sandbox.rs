@@ -23,6 +23,8 @@ pub(crate) struct RawSandbox {
     output: Option<Setting<Size>>,
     cpu_time: Option<Setting<CpuTime>>,
     fresh: Option<Setting<bool>>,
+    max_memory: Option<Setting<Memory>>,
+    keep: Option<Setting<Span>>,
 }
 
 /// What holds.
@@ -52,6 +54,10 @@ pub(crate) struct Sandbox {
     pub(crate) cpu_time: Setting<CpuTime>,
     /// Whether every kernel is a new interpreter, with an address layout of its own, instead of a fork.
     pub(crate) fresh: Setting<bool>,
+    /// The most memory that a client of the server can ask for.
+    pub(crate) max_memory: Setting<Memory>,
+    /// How long a server keeps the files of a session that ended.
+    pub(crate) keep: Setting<Span>,
 }
 
 impl RawSandbox {
@@ -68,6 +74,8 @@ impl RawSandbox {
         "output",
         "cpu_time",
         "fresh",
+        "max_memory",
+        "keep",
     ];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
@@ -84,6 +92,8 @@ impl RawSandbox {
             "cpu_time" => self.cpu_time = Some(given.parse("sandbox.cpu_time")?),
             "fresh" => self.fresh = Some(given.parse("sandbox.fresh")?),
             "output" => self.output = Some(given.parse("sandbox.output")?),
+            "max_memory" => self.max_memory = Some(given.parse("sandbox.max_memory")?),
+            "keep" => self.keep = Some(given.parse("sandbox.keep")?),
             _ => return Err(super::unknown_key("sandbox", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -99,6 +109,17 @@ impl RawSandbox {
             let text = disk.to_string();
             return Err(ConfigError::Value { origin: disk.origin, key: "sandbox.disk".to_owned(), text, why });
         }
+        let max_memory = self.max_memory.unwrap_or(Setting::default(*memory));
+        if max_memory.0 < memory.0 {
+            let why = format!("is less than sandbox.memory ({}), which everybody gets", *memory);
+            let text = max_memory.to_string();
+            return Err(ConfigError::Value {
+                origin: max_memory.origin,
+                key: "sandbox.max_memory".to_owned(),
+                text,
+                why,
+            });
+        }
         Ok(Sandbox {
             backend: self.backend.unwrap_or(Setting::default(Backend::Auto)),
             require: self.require.unwrap_or(Setting::default(Require::Default)),
@@ -112,6 +133,8 @@ impl RawSandbox {
             output: self.output.unwrap_or(Setting::default(Size::from_bytes(limits.output))),
             cpu_time: self.cpu_time.unwrap_or(Setting::default(CpuTime(None))),
             fresh: self.fresh.unwrap_or(Setting::default(false)),
+            max_memory,
+            keep: self.keep.unwrap_or(Setting::default(Span::from_secs(30 * 24 * 3600))),
         })
     }
 }
@@ -131,6 +154,8 @@ impl Sandbox {
             Entry::new("sandbox.output", &self.output),
             Entry::new("sandbox.cpu_time", &self.cpu_time),
             Entry::new("sandbox.fresh", &self.fresh),
+            Entry::new("sandbox.max_memory", &self.max_memory),
+            Entry::new("sandbox.keep", &self.keep),
         ]
     }
 
@@ -225,7 +250,7 @@ impl From<Require> for aludel_sandbox::Require {
 
 /// The memory of a sandbox: enough that an interpreter with its libraries can live in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Memory(Size);
+pub(crate) struct Memory(pub(crate) Size);
 
 impl FromStr for Memory {
     type Err = String;

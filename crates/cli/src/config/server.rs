@@ -1,16 +1,22 @@
 //! `[server]`: where aludel listens and keeps its data.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use aludel_server::Settings;
+
 use super::given::{ConfigError, Given, Setting};
-use super::{Entry, Surroundings};
+use super::{Entry, Size, Surroundings};
 
 /// What was given.
 #[derive(Debug, Default)]
 pub(crate) struct RawServer {
     listen: Option<Setting<SocketAddr>>,
     data: Option<Setting<PathBuf>>,
+    containers: Option<Setting<Count>>,
+    requests: Option<Setting<Count>>,
+    storage: Option<Setting<Size>>,
 }
 
 /// What holds.
@@ -18,17 +24,26 @@ pub(crate) struct RawServer {
 pub(crate) struct Server {
     /// The address of `aludel serve`.
     pub(crate) listen: Setting<SocketAddr>,
-    /// The directory of templates and running sandboxes.
+    /// The directory of templates, running sandboxes and what a server keeps.
     pub(crate) data: Setting<PathBuf>,
+    /// How many containers may be live at once.
+    pub(crate) containers: Setting<Count>,
+    /// How many requests may be answered at once.
+    pub(crate) requests: Setting<Count>,
+    /// How much one tenant may store.
+    pub(crate) storage: Setting<Size>,
 }
 
 impl RawServer {
-    pub(crate) const KEYS: &[&str] = &["listen", "data"];
+    pub(crate) const KEYS: &[&str] = &["listen", "data", "containers", "requests", "storage"];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
             "listen" => self.listen = Some(given.parse::<Listen>("server.listen")?.map(|listen| listen.0)),
             "data" => self.data = Some(given.parse_path("server.data")?),
+            "containers" => self.containers = Some(given.parse("server.containers")?),
+            "requests" => self.requests = Some(given.parse("server.requests")?),
+            "storage" => self.storage = Some(given.parse("server.storage")?),
             _ => return Err(super::unknown_key("server", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -42,13 +57,26 @@ impl RawServer {
         };
         // Processes that work elsewhere use it too.
         let data = data.map(|data| surroundings.absolute(&data));
-        Ok(Server { listen: self.listen.unwrap_or_else(listen), data })
+        let usual = Settings::default();
+        Ok(Server {
+            listen: self.listen.unwrap_or_else(listen),
+            data,
+            containers: self.containers.unwrap_or(Setting::default(Count(usual.containers))),
+            requests: self.requests.unwrap_or(Setting::default(Count(usual.requests))),
+            storage: self.storage.unwrap_or(Setting::default(Size::from_bytes(usual.storage))),
+        })
     }
 }
 
 impl Server {
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        vec![Entry::new("server.listen", &self.listen), Entry::shown("server.data", self.data.display(), &self.data)]
+        vec![
+            Entry::new("server.listen", &self.listen),
+            Entry::shown("server.data", self.data.display(), &self.data),
+            Entry::new("server.containers", &self.containers),
+            Entry::new("server.requests", &self.requests),
+            Entry::new("server.storage", &self.storage),
+        ]
     }
 }
 
@@ -60,5 +88,26 @@ impl std::str::FromStr for Listen {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.parse().map(Self).map_err(|_| "is not an address and a port, like 127.0.0.1:8080")
+    }
+}
+
+/// How many there may be at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Count(pub(crate) usize);
+
+impl std::str::FromStr for Count {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(count @ 1..=100_000) => Ok(Self(count)),
+            _ => Err("is not a number from 1 to 100000"),
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
     }
 }

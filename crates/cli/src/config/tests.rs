@@ -70,6 +70,9 @@ fn every_key_is_understood() {
         [server]
         listen = "0.0.0.0:80"
         data = "state"
+        containers = 8
+        requests = 16
+        storage = "1t"
         [sandbox]
         backend = "local"
         require = "strict"
@@ -83,6 +86,8 @@ fn every_key_is_understood() {
         output = "1m"
         cpu_time = "10s"
         fresh = true
+        max_memory = "4g"
+        keep = "7d"
         [[model]]
         name = "gpt-5"
         url = "https://example.com/v1"
@@ -107,7 +112,7 @@ fn every_key_is_understood() {
             .all(|entry| { entry.key.starts_with("model.local") || entry.key.starts_with("model.demo") })
     );
     assert_eq!(*config.server.data, home.0.path().join("state"));
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:22".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:27".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));

@@ -1,6 +1,7 @@
 //! Multipart bodies: files go to disk as they come.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::sync::Arc;
 
 use aludel_store::{NewBlob, Tenant};
@@ -11,6 +12,7 @@ use axum::http::header::CONTENT_TYPE;
 use tokio::time::timeout;
 
 use super::json::SILENCE;
+use super::paced::Pace;
 use super::{check_name, mime_of};
 use crate::app::App;
 use crate::error::ApiError;
@@ -56,11 +58,13 @@ impl Form {
     ) -> Result<Self, ApiError> {
         // The file is counted below, where the error can say more.
         DefaultBodyLimit::disable().apply(&mut request);
+        let pace = Pace::default();
+        let request = request.map(|body| pace.body(body));
         let multipart = request.extract::<Multipart, _>().await;
         let mut multipart = multipart.map_err(|error| ApiError::bad_request(error.body_text()))?;
         let mut form = Self { file: None, texts: HashMap::new() };
         let mut parts = 0;
-        while let Some(part) = in_time(multipart.next_field()).await? {
+        while let Some(part) = in_time(&pace, multipart.next_field()).await? {
             parts += 1;
             if parts > MAX_PARTS {
                 return Err(ApiError::bad_request(format!("The form has more than {MAX_PARTS} parts.")));
@@ -71,9 +75,9 @@ impl Form {
                     let message = format!("The form has more than one part '{file}'; send one file at a time.");
                     return Err(ApiError::invalid(file, message));
                 }
-                form.file = Some(read_file(app, tenant, part, file, max).await?);
+                form.file = Some(read_file(app, tenant, (&pace, part), file, max).await?);
             } else {
-                let text = read_text(part, &name).await?;
+                let text = read_text((&pace, part), &name).await?;
                 form.texts.insert(name, text);
             }
         }
@@ -91,14 +95,20 @@ impl Form {
     }
 }
 
-async fn read_file(app: &App, tenant: &Tenant, mut part: Field<'_>, param: &str, max: u64) -> Result<Upload, ApiError> {
+async fn read_file(
+    app: &App,
+    tenant: &Tenant,
+    (pace, mut part): (&Pace, Field<'_>),
+    param: &str,
+    max: u64,
+) -> Result<Upload, ApiError> {
     // Parts of uploads have no name of their own that matters.
     let name = part.file_name().unwrap_or(param).to_owned();
     check_name(&name)?;
     let mime = mime_of(&name, part.content_type());
     let mut room = app.room_for(tenant).await?;
     let mut blob = app.store.new_blob().await?;
-    while let Some(chunk) = in_time(part.chunk()).await? {
+    while let Some(chunk) = in_time(pace, part.chunk()).await? {
         let more = chunk.len() as u64;
         if blob.bytes() + more > max {
             let message = format!("The file '{name}' is larger than the {} MB that one file may have.", max >> 20);
@@ -110,9 +120,9 @@ async fn read_file(app: &App, tenant: &Tenant, mut part: Field<'_>, param: &str,
     Ok(Upload { name, mime, blob: blob.finish().await? })
 }
 
-async fn read_text(mut part: Field<'_>, name: &str) -> Result<String, ApiError> {
+async fn read_text((pace, mut part): (&Pace, Field<'_>), name: &str) -> Result<String, ApiError> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = in_time(part.chunk()).await? {
+    while let Some(chunk) = in_time(pace, part.chunk()).await? {
         if bytes.len() + chunk.len() > MAX_TEXT {
             return Err(ApiError::too_large(format!("The part '{name}' is larger than {} KB.", MAX_TEXT >> 10)));
         }
@@ -121,12 +131,27 @@ async fn read_text(mut part: Field<'_>, name: &str) -> Result<String, ApiError> 
     String::from_utf8(bytes).map_err(|_| ApiError::invalid(name, format!("The part '{name}' is not UTF-8.")))
 }
 
-async fn in_time<T>(next: impl Future<Output = Result<T, MultipartError>>) -> Result<T, ApiError> {
+/// What comes next, if it comes in time.
+async fn in_time<T>(pace: &Pace, next: impl Future<Output = Result<T, MultipartError>>) -> Result<T, ApiError> {
     match timeout(SILENCE, next).await {
         Err(_) => Err(ApiError::too_slow()),
-        Ok(Err(error)) => {
-            Err(ApiError::bad_request(format!("The multipart body cannot be read: {}.", error.body_text())))
+        Ok(Err(error)) => Err(ApiError::bad_request(format!("The multipart body cannot be read: {}.", causes(&error)))),
+        Ok(Ok(value)) => {
+            pace.progress();
+            Ok(value)
         }
-        Ok(Ok(value)) => Ok(value),
     }
+}
+
+/// An error with what is behind it: the parser itself says only where it was.
+fn causes(error: &dyn Error) -> String {
+    let (mut text, mut next) = (error.to_string(), error.source());
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.ends_with(&words) {
+            text = format!("{text}: {words}");
+        }
+        next = cause.source();
+    }
+    text
 }

@@ -5,6 +5,7 @@ mod download;
 mod form;
 mod json;
 mod names;
+mod paced;
 mod params;
 
 pub(crate) use around::{Caller, HEALTH, around, log};

@@ -1,0 +1,67 @@
+//! `aludel keys`: who may use the server.
+
+use aludel_store::{KeyId, KeyRecord, Store};
+use anyhow::Context as _;
+use clap::Subcommand;
+
+use super::{Context, serve};
+use crate::console::{Console, Stream};
+use crate::exit::{Exit, usage};
+use crate::{console, terminal};
+
+/// Make, list or revoke the API keys of the server
+///
+/// Each key is a user of its own: files, containers, conversations and responses made with one cannot be seen with another.
+/// Changes hold at once, also for a server that is running.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// Make a key and print it; it cannot be shown again
+    Create {
+        /// What to call it
+        #[arg(value_name = "NAME", default_value = "")]
+        name: String,
+    },
+    /// List the keys
+    List,
+    /// Refuse a key from now on; what was made with it stays
+    Revoke {
+        /// Its id, key_…
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Result<Exit> {
+    let state = serve::state(&context.config.server.data);
+    let store = Store::open_beside(&state).await.context("cannot open the server's state")?;
+    let mut console = Console::new();
+    match command {
+        KeysCommand::Create { name } => {
+            let key = store.create_key(&name).await.context("cannot make a key")?;
+            console::tell(&format!("made {}; this is the key, which is shown only now:", key.id));
+            console.line(Stream::Stdout, &key.secret)?;
+        }
+        KeysCommand::List => {
+            for key in store.keys().await.context("cannot read the keys")? {
+                console.line(Stream::Stdout, &line(&key))?;
+            }
+        }
+        KeysCommand::Revoke { id } => {
+            let parsed = KeyId::parse(&id);
+            let revoked = match parsed {
+                Some(parsed) => store.revoke_key(parsed).await.context("cannot revoke the key")?,
+                None => false,
+            };
+            if !revoked {
+                return Err(usage(format!("there is no key {}; `aludel keys list` shows them", terminal::name(&id))));
+            }
+            console.line(Stream::Stdout, &format!("revoked {id}"))?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn line(key: &KeyRecord) -> String {
+    let state = if key.revoked_at.is_some() { "revoked" } else { "active" };
+    format!("{}  {:8}{state:9}{}", key.id, key.hint, terminal::name(&key.name))
+}

@@ -1,0 +1,111 @@
+//! `aludel serve`: the server.
+
+use std::path::{Path, PathBuf};
+
+use aludel_server::{App, Model, ServeError, Settings};
+use aludel_store::Store;
+use anyhow::Context as _;
+use clap::Args;
+use tokio::net::TcpListener;
+
+use super::Context;
+use crate::args::flag;
+use crate::config::{Config, Endpoint, Flag, Section};
+use crate::console::{Console, Stream};
+use crate::engine::Engine;
+use crate::exit::{Exit, usage};
+use crate::signals::Signals;
+use crate::{console, paint, upstream};
+
+/// Serve the OpenAI API, with programs running in sandboxes on this machine
+///
+/// Prints `listening on http://ADDRESS` when it is ready. Files, containers, conversations and responses are kept in the data directory.
+/// SIGTERM or Ctrl-C lets requests finish and ends; a second one does not wait. Without API keys (`aludel keys create`) it
+/// serves this machine alone.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Address and port to listen on [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+}
+
+impl ServeArgs {
+    pub(crate) fn flags(&self) -> Vec<Flag> {
+        flag("--listen", Section::Server, "listen", self.listen.as_ref()).into_iter().collect()
+    }
+}
+
+pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit> {
+    let config = &context.config;
+    let mut signals = Signals::listen().context("cannot listen to signals")?;
+    let models = models(context)?;
+    let store = Store::open(&state(&config.server.data)).await.context("cannot open the server's state")?;
+    let wanted = &config.server.listen;
+    let listener = TcpListener::bind(**wanted).await;
+    let listener = listener.with_context(|| format!("cannot listen on {} ({})", **wanted, wanted.origin))?;
+    let address = listener.local_addr().context("the listener has no address")?;
+    if !address.ip().is_loopback() && !store.has_keys().await? {
+        return Err(usage(ServeError::NoKeys(address).to_string()));
+    }
+    let engine = Engine::start(context, config.sandbox.pool.0).await?;
+    if !store.has_keys().await? {
+        console::tell(&format!(
+            "{} there are no API keys: every program on this machine may use this server, as one and the same user. \
+             Make a key with `aludel keys create`.",
+            paint::warning("note:")
+        ));
+    }
+    let packages = engine.template.packages().iter().map(|package| package.name.clone()).collect();
+    let app = App::new(store, engine.backend.clone(), models, packages, settings(config));
+    Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
+    let (asked, was_asked) = tokio::sync::oneshot::channel();
+    let served = aludel_server::serve(app, listener, async {
+        // Nobody drops the sender before it was used or serving is over.
+        let _asked = was_asked.await;
+    });
+    let hurried = async {
+        signals.next().await;
+        console::tell("ending: waiting for requests to finish; once more to end at once");
+        // Serving may be over already.
+        let _over = asked.send(());
+        signals.next().await;
+    };
+    let exit = tokio::select! {
+        served = served => {
+            served.context("cannot serve")?;
+            Exit::Success
+        }
+        () = hurried => Exit::Interrupted,
+    };
+    engine.backend.shutdown().await;
+    Ok(exit)
+}
+
+/// Where a server keeps what outlives it. Of its own, so that nobody else can read it.
+pub(crate) fn state(data: &Path) -> PathBuf {
+    data.join("state")
+}
+
+fn models(context: &Context) -> anyhow::Result<Vec<Model>> {
+    let models = context.config.models.iter().map(|model| {
+        let owner = match &model.endpoint {
+            Endpoint::Demo => "aludel: a script, not a language model".to_owned(),
+            Endpoint::Http(http) => (*http.upstream_name).clone(),
+        };
+        Ok(Model { name: (*model.name).clone(), owner, upstream: upstream::of(model, &context.surroundings)? })
+    });
+    models.collect()
+}
+
+fn settings(config: &Config) -> Settings {
+    let (server, sandbox) = (&config.server, &config.sandbox);
+    Settings {
+        limits: sandbox.limits(),
+        max_memory: sandbox.max_memory.0.bytes(),
+        idle: sandbox.idle.duration(),
+        keep: sandbox.keep.duration(),
+        containers: server.containers.0,
+        requests: server.requests.0,
+        storage: server.storage.bytes(),
+    }
+}

@@ -1,0 +1,103 @@
+//! `aludel serve` and `aludel keys`, as the built program.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Child;
+
+use common::{aludel, said, signal, wait_until};
+
+/// A data directory of the test's own, with the template that all tests share.
+fn data() -> tempfile::TempDir {
+    let data = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(aludel_testkit::data().join("templates"), data.path().join("templates")).unwrap();
+    data
+}
+
+/// Starts a server and waits until it says where it listens.
+fn serve(data: &Path) -> (Child, String) {
+    let mut command = aludel(data);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim_end().strip_prefix("listening on http://").unwrap_or_else(|| {
+        let mut errors = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        panic!("{line:?} {errors}")
+    });
+    (child, address.to_owned())
+}
+
+/// One request; the whole answer as text.
+fn ask(address: &str, request: &str, key: Option<&str>, body: &str) -> String {
+    let key = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let head =
+        format!("{request} HTTP/1.1\r\nhost: {address}\r\n{key}content-length: {length}\r\nconnection: close\r\n\r\n");
+    stream.write_all((head + body).as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_server_starts_serves_and_ends_and_what_it_was_told_is_there_afterwards() {
+    let data = data();
+    let (mut child, address) = serve(data.path());
+    assert!(ask(&address, "GET /v1/models", None, "").contains("\"demo\""));
+    let made = ask(&address, "POST /v1/containers", None, "{\"name\":\"kept\"}");
+    assert!(made.starts_with("HTTP/1.1 200 ") && made.contains("\"kept\""), "{made}");
+    let second = said(aludel(data.path()).args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data.path()));
+    assert!(second.status != Some(0) && second.stderr.contains("another server is using"), "{second:#?}");
+    assert!(has_descendants(data.path()), "the control: a live server has a warden");
+    // Nothing is prepared for this.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until(|| !has_descendants(data.path()), "a killed server leaves processes behind");
+
+    let (mut child, address) = serve(data.path());
+    assert!(ask(&address, "GET /v1/containers", None, "").contains("\"kept\""));
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(TcpStream::connect(&address).is_err());
+}
+
+/// Whether a process works in the run directory of this data directory.
+fn has_descendants(data: &Path) -> bool {
+    let data = data.as_os_str().as_encoded_bytes();
+    let processes = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| std::fs::read(entry.ok()?.path().join("mountinfo")).ok());
+    let mut mounts = processes.filter(|mounts| mounts.windows(data.len()).any(|window| window == data));
+    mounts.next().is_some()
+}
+
+#[test]
+fn keys_are_made_listed_and_revoked_while_the_server_runs() {
+    let data = data();
+    let keys =
+        |arguments: &[&str]| said(aludel(data.path()).arg("keys").args(arguments).arg("--data").arg(data.path()));
+    let refused = said(aludel(data.path()).args(["serve", "--listen", "0.0.0.0:0", "--data"]).arg(data.path()));
+    assert!(refused.status == Some(2) && refused.stderr.contains("aludel keys create"), "{refused:#?}");
+    let (mut child, address) = serve(data.path());
+    let made = keys(&["create", "laptop"]);
+    let key = made.stdout.trim_end();
+    assert!(made.status == Some(0) && key.starts_with("sk-aludel-"), "{made:#?}");
+    let listed = keys(&["list"]);
+    assert!(listed.stdout.contains("laptop") && listed.stdout.contains("active") && !listed.stdout.contains(key));
+    assert!(ask(&address, "GET /v1/models", None, "").starts_with("HTTP/1.1 401 "));
+    assert!(ask(&address, "GET /v1/models", Some(key), "").starts_with("HTTP/1.1 200 "));
+    let id = listed.stdout.split_whitespace().next().unwrap();
+    assert_eq!(keys(&["revoke", id]).status, Some(0));
+    assert!(keys(&["list"]).stdout.contains("revoked"));
+    assert!(ask(&address, "GET /v1/models", Some(key), "").starts_with("HTTP/1.1 401 "));
+    let unknown = keys(&["revoke", "key_0"]);
+    assert!(unknown.status == Some(2) && unknown.stderr.contains("key_0"), "{unknown:#?}");
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

@@ -1,0 +1,61 @@
+//! A body that its reader cannot hoard.
+//!
+//! The multipart parser reads for as long as the body has something, and looks at it afterwards: from a fast client that is a whole file in
+//! memory, and a header without an end is for ever. So a chunk is followed by a pause, in which the parser must look, and it gets only so
+//! much before it has to come up with something.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use axum::body::{Body, BodyDataStream, Bytes};
+use futures_util::{Stream, StreamExt};
+
+/// Bytes that a parser gets before it must come up with something.
+const AT_ONCE: u64 = 1 << 20;
+
+/// How much was read since the parser last came up with something.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pace(Arc<AtomicU64>);
+
+impl Pace {
+    /// The body that is read at this pace.
+    pub(super) fn body(&self, body: Body) -> Body {
+        Body::from_stream(Paced { stream: body.into_data_stream(), pace: self.clone(), paused: true })
+    }
+
+    /// The parser came up with something.
+    pub(super) fn progress(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+struct Paced {
+    stream: BodyDataStream,
+    pace: Pace,
+    /// Whether the pause after the last chunk is over.
+    paused: bool,
+}
+
+impl Stream for Paced {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        if !std::mem::replace(&mut self.paused, true) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let next = std::task::ready!(self.stream.poll_next_unpin(context));
+        self.paused = false;
+        Poll::Ready(next.map(|chunk| {
+            let chunk = chunk.map_err(io::Error::other)?;
+            let length = chunk.len() as u64;
+            if self.pace.0.fetch_add(length, Ordering::Relaxed) + length > AT_ONCE {
+                return Err(io::Error::other("a part of the form has no end"));
+            }
+            Ok(chunk)
+        }))
+    }
+}

@@ -1,0 +1,160 @@
+//! The real server on a port of its own, and one way to talk to it.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "a test may panic, and each uses a part of this")]
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use aludel_server::{App, Settings, serve};
+use aludel_session::Limits;
+use aludel_store::Store;
+use reqwest::multipart::{Form, Part};
+use reqwest::{Client, Method, Response, StatusCode};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// A running server.
+pub struct Server {
+    pub address: SocketAddr,
+    pub store: Store,
+    client: Client,
+    key: Option<String>,
+    stop: oneshot::Sender<()>,
+    running: JoinHandle<()>,
+}
+
+/// Small enough that every limit is hit in a moment.
+pub fn settings() -> Settings {
+    let limits = Limits { memory: 512 << 20, disk: 64 << 20, file_size: 64 << 20, ..Limits::default() };
+    Settings { max_memory: limits.memory, limits, ..Settings::default() }
+}
+
+/// A server on this directory, without keys.
+pub async fn start(data: &Path) -> Server {
+    start_with(data, settings()).await
+}
+
+pub async fn start_with(data: &Path, settings: Settings) -> Server {
+    let store = Store::open(data).await.unwrap();
+    let backend = aludel_testkit::local(data, settings.limits.clone()).await;
+    let app = App::new(store.clone(), backend, [], Vec::new(), settings);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(async move {
+        let stopped = async {
+            let _dropped = stopped.await;
+        };
+        serve(app, listener, stopped).await.unwrap();
+    });
+    Server { address, store, client: client(), key: None, stop, running }
+}
+
+fn client() -> Client {
+    // A second installation fails, and the first one serves.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
+}
+
+impl Server {
+    /// Ends it well and waits for that.
+    pub async fn stop(self) {
+        let Self { store, stop, running, .. } = self;
+        drop(stop);
+        tokio::time::timeout(Duration::from_secs(30), running).await.expect("the server ends in time").unwrap();
+        drop(store);
+    }
+
+    /// Asks with this key from now on.
+    pub fn with_key(mut self, key: &str) -> Self {
+        self.key = Some(key.to_owned());
+        self
+    }
+
+    pub fn use_key(&mut self, key: &str) {
+        self.key = Some(key.to_owned());
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        let request = self.client.request(method, format!("http://{}{path}", self.address));
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        Answer::of(self.request(Method::GET, path).send().await.unwrap()).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        Answer::of(self.request(Method::DELETE, path).send().await.unwrap()).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        Answer::of(self.request(Method::POST, path).json(&body).send().await.unwrap()).await
+    }
+
+    /// Sends a file in a form, with other parts before it.
+    pub async fn send(&self, path: &str, texts: &[(&str, &str)], name: &str, content: &[u8]) -> Answer {
+        let part = Part::bytes(content.to_vec()).file_name(name.to_owned());
+        let form = Form::new().part("file", part);
+        let form = texts.iter().fold(form, |form, (key, value)| form.text((*key).to_owned(), (*value).to_owned()));
+        Answer::of(self.request(Method::POST, path).multipart(form).send().await.unwrap()).await
+    }
+
+    /// Uploads a file and returns its id.
+    pub async fn upload(&self, name: &str, content: &[u8]) -> String {
+        self.send("/v1/files", &[("purpose", "user_data")], name, content).await.ok()["id"].as_str().unwrap().to_owned()
+    }
+}
+
+/// What the server said.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: reqwest::header::HeaderMap,
+    pub bytes: Vec<u8>,
+}
+
+impl Answer {
+    pub async fn of(response: Response) -> Self {
+        let (status, headers) = (response.status(), response.headers().clone());
+        Self { status, headers, bytes: response.bytes().await.unwrap().to_vec() }
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.bytes)
+            .unwrap_or_else(|_| panic!("{}: {}", self.status, String::from_utf8_lossy(&self.bytes)))
+    }
+
+    /// The body of an answer that must be good.
+    #[track_caller]
+    pub fn ok(&self) -> Value {
+        assert_eq!(self.status, StatusCode::OK, "{}", String::from_utf8_lossy(&self.bytes));
+        self.json()
+    }
+
+    /// The error of an answer that must be one: the envelope is checked, the message must hold `words`.
+    #[track_caller]
+    pub fn refused(&self, status: u16, words: &str) -> Value {
+        let said = String::from_utf8_lossy(&self.bytes).into_owned();
+        assert_eq!(self.status.as_u16(), status, "{said}");
+        assert!(self.headers["x-request-id"].to_str().unwrap().starts_with("req_"));
+        let error = self.json()["error"].clone();
+        for key in ["message", "type", "param", "code"] {
+            assert!(error.get(key).is_some(), "no {key} in {said}");
+        }
+        assert!(error["message"].as_str().unwrap().contains(words), "{said}");
+        error
+    }
+}
+
+/// How many files there are below a directory.
+pub fn files_in(directory: &Path) -> usize {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { files_in(&path) } else { 1 }).sum()
+}

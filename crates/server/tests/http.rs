@@ -1,0 +1,215 @@
+//! What holds for every request: ids, errors, bounds, keys.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use aludel_server::{App, ServeError, Settings, serve};
+use aludel_store::Store;
+use common::{Answer, settings, start, start_with};
+use reqwest::Method;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+#[tokio::test]
+async fn every_answer_has_an_id_and_every_error_its_envelope() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let health = server.get("/healthz").await;
+    assert_eq!((health.status.as_u16(), health.bytes.as_slice()), (200, b"ok\n".as_slice()));
+    let first = server.get("/v1/models").await;
+    let second = server.get("/v1/models").await;
+    assert_eq!(first.ok()["object"], "list");
+    assert_ne!(first.headers["x-request-id"], second.headers["x-request-id"]);
+    server.get("/v1/nothing").await.refused(404, "GET /v1/nothing");
+    server.get("/").await.refused(404, "/v1");
+    server.post("/v1/models", json!({})).await.refused(405, "POST");
+    let error = server.get("/v1/files/file-none").await.refused(404, "file-none");
+    assert_eq!(error["type"], "not_found_error");
+    server.get("/v1/files/..%2F..%2Fetc%2Fpasswd").await.refused(404, "No such File");
+    server.get("/v1/containers?limit=0").await.refused(400, "'limit'");
+    server.get("/v1/containers?order=up").await.refused(400, "'order'");
+    let error = server.get("/v1/models/gpt-9").await.refused(404, "gpt-9");
+    assert_eq!(error["code"], "model_not_found");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_json_too_deep_or_too_large_are_refused() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let send = async |body: Vec<u8>| {
+        Answer::of(server.request(Method::POST, "/v1/containers").body(body).send().await.unwrap()).await
+    };
+    send(b"{\"name\": ".to_vec()).await.refused(400, "parse the JSON body");
+    send(b"[]".to_vec()).await.refused(400, "must be an object");
+    send(b"{\"name\": 3}".to_vec()).await.refused(400, "'name'");
+    let error = send(b"".to_vec()).await.refused(400, "Missing required parameter: 'name'");
+    assert_eq!((&error["param"], &error["code"]), (&json!("name"), &json!("missing_required_parameter")));
+    send(vec![b'['; 1 << 20]).await.refused(400, "levels deep");
+    send([b"[".as_slice(), &b"0,".repeat(3 << 20)].concat()).await.refused(413, "values");
+    send(b"\xff\xfe".to_vec()).await.refused(400, "JSON");
+    // One byte too many, sent without a length: it is counted as it comes.
+    let chunks = futures_util::stream::iter((0..65).map(|_| Ok::<_, std::io::Error>(vec![b' '; 1 << 20])));
+    let body = reqwest::Body::wrap_stream(chunks);
+    let answer = server.request(Method::POST, "/v1/containers").body(body).send().await;
+    // The server answers and stops reading; a client may see the answer or the broken pipe.
+    if let Ok(answer) = answer {
+        Answer::of(answer).await.refused(413, "64 MB");
+    }
+    server.post("/v1/containers", json!({ "name": "still here" })).await.ok();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn with_keys_nobody_gets_in_without_one() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = start(data.path()).await;
+    server.get("/v1/files").await.ok();
+    let key = server.store.create_key("one").await.unwrap();
+    let error = server.get("/v1/files").await.refused(401, "provide an API key");
+    assert_eq!((&error["type"], &error["code"]), (&json!("authentication_error"), &json!("invalid_api_key")));
+    assert_eq!(server.get("/healthz").await.status, 200);
+    server.use_key("sk-aludel-wrong");
+    server.get("/v1/files").await.refused(401, "Incorrect API key");
+    server.get("/v1/nothing").await.refused(401, "Incorrect API key");
+    server.use_key(&key.secret);
+    server.get("/v1/files").await.ok();
+    assert!(server.store.revoke_key(key.id).await.unwrap());
+    server.get("/v1/files").await.refused(401, "Incorrect API key");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn tenants_do_not_see_each_other() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = start(data.path()).await;
+    let (one, other) = (server.store.create_key("one").await.unwrap(), server.store.create_key("other").await.unwrap());
+    server.use_key(&one.secret);
+    let file = server.upload("a.txt", b"mine").await;
+    let container = server.post("/v1/containers", json!({ "name": "c", "file_ids": [file] })).await.ok();
+    let container = container["id"].as_str().unwrap();
+    let inside = server.get(&format!("/v1/containers/{container}/files")).await.ok();
+    let inside = inside["data"][0]["id"].as_str().unwrap();
+    let conversation = server.post("/v1/conversations", json!({})).await.ok();
+    let conversation = conversation["id"].as_str().unwrap();
+    let upload = json!({ "bytes": 1, "filename": "a", "purpose": "batch", "mime_type": "text/plain" });
+    let upload = server.post("/v1/uploads", upload).await.ok();
+    let upload = upload["id"].as_str().unwrap();
+    let paths = [
+        format!("/v1/files/{file}"),
+        format!("/v1/files/{file}/content"),
+        format!("/v1/containers/{container}"),
+        format!("/v1/containers/{container}/files"),
+        format!("/v1/containers/{container}/files/{inside}"),
+        format!("/v1/containers/{container}/files/{inside}/content"),
+        format!("/v1/conversations/{conversation}"),
+        format!("/v1/conversations/{conversation}/items"),
+    ];
+    for path in &paths {
+        assert_eq!(server.get(path).await.status, 200, "the control: {path}");
+    }
+    server.use_key(&other.secret);
+    for path in &paths {
+        server.get(path).await.refused(404, "o");
+    }
+    for path in [&paths[0], &paths[2], &paths[4], &paths[6]] {
+        server.delete(path).await.refused(404, "o");
+    }
+    server.send(&format!("/v1/containers/{container}/files"), &[], "x.txt", b"x").await.refused(404, "not found");
+    server
+        .post(&format!("/v1/containers/{container}/files"), json!({ "file_id": file }))
+        .await
+        .refused(404, "not found");
+    server.post("/v1/containers", json!({ "name": "c", "file_ids": [file] })).await.refused(404, &file);
+    server
+        .post(&format!("/v1/conversations/{conversation}"), json!({ "metadata": {} }))
+        .await
+        .refused(404, "not found");
+    server.post(&format!("/v1/uploads/{upload}/complete"), json!({ "part_ids": [] })).await.refused(404, "Upload");
+    for list in ["/v1/files", "/v1/containers"] {
+        assert_eq!(server.get(list).await.ok()["data"], json!([]));
+    }
+    server.use_key(&one.secret);
+    for path in &paths {
+        assert_eq!(server.get(path).await.status, 200, "the control: {path}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_listener_that_others_reach_needs_keys() {
+    let data = tempfile::tempdir().unwrap();
+    let backend = aludel_testkit::local(data.path(), settings().limits).await;
+    let store = Store::open(data.path()).await.unwrap();
+    let serve_on = async |address: &str| {
+        let app = App::new(store.clone(), backend.clone(), [], Vec::new(), Settings::default());
+        serve(app, TcpListener::bind(address).await.unwrap(), async {}).await
+    };
+    assert!(matches!(serve_on("0.0.0.0:0").await, Err(ServeError::NoKeys(_))));
+    assert!(serve_on("127.0.0.1:0").await.is_ok());
+    store.create_key("k").await.unwrap();
+    assert!(serve_on("0.0.0.0:0").await.is_ok());
+}
+
+#[tokio::test]
+async fn web_pages_of_strangers_cannot_use_a_server_without_keys() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let with = async |name: &str, value: &str| {
+        Answer::of(server.request(Method::GET, "/v1/files").header(name, value).send().await.unwrap()).await
+    };
+    with("origin", "https://evil.example").await.refused(403, "Web pages");
+    with("origin", "null").await.refused(403, "Web pages");
+    with("host", "rebound.example").await.refused(403, "localhost");
+    with("origin", "http://localhost:5173").await.ok();
+    with("host", "localhost").await.ok();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn too_many_requests_at_once_are_told_to_come_again() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start_with(data.path(), Settings { requests: 2, ..settings() }).await;
+    let mut slow = Vec::new();
+    for _ in 0..2 {
+        slow.push(half_a_request(server.address).await);
+    }
+    let busy = async || {
+        for _ in 0..100 {
+            let answer = server.get("/v1/files").await;
+            if answer.status == 429 {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the third request was answered each time");
+    };
+    let answer = busy().await;
+    answer.refused(429, "try again");
+    assert_eq!(answer.headers["retry-after"], "1");
+    for mut stream in slow {
+        stream.write_all(b"\"name\":\"x\"}").await.unwrap();
+        let mut head = [0; 15];
+        stream.read_exact(&mut head).await.unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200 OK");
+    }
+    for _ in 0..100 {
+        if server.get("/v1/files").await.status == 200 {
+            return server.stop().await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the places were not given back");
+}
+
+/// A request whose body has begun and does not go on.
+async fn half_a_request(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!("POST /v1/containers HTTP/1.1\r\nhost: {address}\r\ncontent-length: 12\r\n\r\n{{");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
