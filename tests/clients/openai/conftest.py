@@ -1,0 +1,72 @@
+"""A real `aludel serve` with a real sandbox; only the model is scripted."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+HERE = Path(__file__).parent
+
+
+class Server:
+    """A server that can be killed and started again on the same data."""
+
+    def __init__(self, upstream, **settings):
+        self.directory = tempfile.TemporaryDirectory()
+        data = Path(self.directory.name)
+        if shared := os.environ.get("ALUDEL_TEMPLATES"):
+            (data / "templates").symlink_to(shared)
+        lines = [f"{key} = {value}" for key, value in settings.items()]
+        models = "\n".join(
+            f'[[model]]\nname = "{name}"\nurl = "http://127.0.0.1:{upstream}/v1"\nkey = "sk-test"' for name in ("scripted", "gpt-5")
+        )
+        (data / "aludel.toml").write_text("[sandbox]\n" + "\n".join(lines) + "\n" + models)
+        self.process = None
+        self.start()
+
+    def start(self):
+        command = [*shlex.split(os.environ.get("ALUDEL", "aludel")), "serve", "--listen", "127.0.0.1:0"]
+        command += ["--data", self.directory.name, "--config", self.directory.name + "/aludel.toml"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        while line := self.process.stdout.readline():
+            if "listening on " in line:
+                self.url = line.split("listening on ")[1].split()[0]
+                return
+        raise RuntimeError("aludel did not start")
+
+    def client(self, **options):
+        return OpenAI(base_url=self.url + "/v1", api_key="unused", _strict_response_validation=True, **options)
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        return self.process.wait(60)
+
+    def restart(self, how=signal.SIGTERM):
+        self.stop(how)
+        self.start()
+
+
+@pytest.fixture(scope="session")
+def upstream():
+    process = subprocess.Popen([sys.executable, HERE / "upstream.py"], stdout=subprocess.PIPE, text=True)
+    yield int(process.stdout.readline())
+    process.kill()
+
+
+@pytest.fixture(scope="session")
+def server(upstream):
+    server = Server(upstream)
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    return server.client()

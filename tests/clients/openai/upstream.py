@@ -1,0 +1,151 @@
+"""A scripted model behind the Chat Completions API, streaming like the real ones.
+
+What it answers depends on the conversation alone: the last message of the user chooses the script, the number of tool outputs since then
+the step in it. So it needs no state, and tests can run side by side.
+"""
+
+import json
+import re
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+CHART = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()"
+SALES = """import pandas as pd
+import matplotlib.pyplot as plt
+sales = pd.read_csv('/mnt/data/sales.csv', parse_dates=['date'])
+monthly = sales.groupby(sales.date.dt.strftime('%Y-%m')).amount.sum()
+monthly.plot.bar()
+plt.savefig('/mnt/data/monthly.png')
+plt.show()
+monthly.to_csv('/mnt/data/monthly.csv')
+print(monthly.to_string())"""
+
+# By a word of the question: steps, each a program or, last, a text in which {output} is what the last program put out.
+SCRIPTS = {
+    "factorial of 7": ["import math\nmath.factorial(7)", "The factorial of 7 is {output}."],
+    "2**20": ["2**20", "2**20 is {output}."],
+    "first 100 primes": [
+        "primes = []\nn = 2\nwhile len(primes) < 100:\n    if all(n % p for p in primes): primes.append(n)\n    n += 1\nprint(sum(primes))",
+        "The sum of the first 100 primes is {output}.",
+    ],
+    "first 6 primes": ["import math\nprint(math.prod([2, 3, 5, 7, 11, 13]))", "{output}"],
+    "sales.csv": [SALES, "It’s done: [the table](sandbox:/mnt/data/monthly.csv) has the sums by month, and the chart shows them."],
+    "a chart": [CHART, "Here is the chart."],
+    "two programs": ["x = 20", "print(x + 1)", "x plus one is {output}."],
+    "fails first": ["import os\n1 / 0", "print('mended')", "It is {output}."],
+    "set y": ["y = 'kept'", "y is set."],
+    "get y": ["print(y)", "y is {output}."],
+    "write a file": ["open('/mnt/data/note.txt', 'w').write('a note')\nprint('written')", "See sandbox:/mnt/data/note.txt"],
+    "read the file": ["print(open('/mnt/data/note.txt').read())", "It says {output}."],
+    "runs long": ["import time\nprint('on', flush=True)\ntime.sleep(20)\nopen('/mnt/data/late.txt', 'w')", "It took long."],
+    "dies": ["import os\nos.abort()", "It died."],
+    "count": ["import os\nn = len([f for f in os.listdir() if f.startswith('run')])\nopen(f'run{n}', 'w')\nprint(n + 1)", "Run {output} times."],
+    "weather": [{"name": "get_weather", "arguments": {"city": "Paris"}}, "It is {output} in Paris."],
+    "loops": ["print(1)"] * 50,
+    "who am I": ["name = QUESTION[-1]\nopen('/mnt/data/' + name + '.txt', 'w').write(name)\nprint(name)", "You are {output}."],
+}
+
+
+def last_question(messages):
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place]["role"] == "user":
+            content = messages[place]["content"]
+            text = content if isinstance(content, str) else " ".join(p.get("text", "") for p in content)
+            return place, text
+    return -1, ""
+
+
+def text_of(message):
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def printed(text):
+    """What is between the marks of an observation: its first section."""
+    lines = text.splitlines()
+    kept, inside = [], False
+    for line in lines:
+        if re.match(r"^\W*(stdout|result)\b", line.strip("[]<>#= ")) or "stdout" in line[:40] or "result" in line[:40]:
+            inside = True
+            continue
+        if inside and (not line.strip() or line.startswith(("<", "[", "#", "=", "-"))):
+            break
+        if inside:
+            kept.append(line)
+    return " ".join(kept).strip() or text.strip()
+
+
+def reply(body):
+    place, question = last_question(body["messages"])
+    outputs = [message for message in body["messages"][place + 1 :] if message["role"] == "tool"]
+    script = next((steps for words, steps in SCRIPTS.items() if words in question), None)
+    if script is None or not body.get("tools") and any(isinstance(step, dict) for step in script):
+        return f"You said: {question}"
+    step = script[min(len(outputs), len(script) - 1)]
+    is_last = len(outputs) >= len(script) - 1
+    if is_last and isinstance(step, str) and "loops" not in question:
+        return step.replace("{output}", printed(text_of(outputs[-1]))) if outputs else step
+    return step if isinstance(step, dict) else {"name": "python", "arguments": {"code": step.replace("QUESTION", repr(question.split()))}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        _, question = last_question(body["messages"])
+        if fault := re.search(r"upstream says (\d+)", question):
+            return self.answer(int(fault[1]), {"error": {"message": "scripted", "type": "x"}})
+        if "upstream hangs up" in question:
+            self.close_connection = True
+            return self.connection.close()
+        answer = reply(body)
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        if isinstance(answer, str):
+            for piece in re.findall(r".{1,7}", answer, re.S) or [""]:
+                self.chunk({"content": piece})
+            self.chunk({}, "stop")
+        else:
+            call = {"index": 0, "id": f"call_{time.time_ns()}", "type": "function"}
+            self.chunk({"tool_calls": [{**call, "function": {"name": answer["name"], "arguments": ""}}]})
+            for piece in re.findall(r".{1,11}", json.dumps(answer["arguments"]), re.S):
+                self.chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
+            self.chunk({}, "tool_calls")
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        self.data(json.dumps({**self.base(), "choices": [], "usage": usage}))
+        self.data("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def base(self):
+        return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
+
+    def chunk(self, delta, finish=None):
+        choice = {"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": finish}
+        self.data(json.dumps({**self.base(), "choices": [choice]}))
+
+    def data(self, text):
+        data = f"data: {text}\n\n".encode()
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+    def answer(self, status, content):
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+if __name__ == "__main__":
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
