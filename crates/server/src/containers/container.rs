@@ -260,7 +260,17 @@ impl Container {
     /// Whether it was left alone too long.
     pub(super) fn is_expired(&self) -> bool {
         let idle = i64::try_from(self.idle.as_millis()).unwrap_or(i64::MAX);
-        now_ms() >= self.last_active_ms.load(Ordering::Relaxed).saturating_add(idle)
+        now_ms() >= self.last_active_ms().saturating_add(idle)
+    }
+
+    /// When it was last used, milliseconds since 1970.
+    pub(super) fn last_active_ms(&self) -> i64 {
+        self.last_active_ms.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has a session, as far as can be told without waiting for whoever is busy with it.
+    pub(super) fn is_live(&self) -> bool {
+        self.life.try_lock().is_ok_and(|life| matches!(*life, Life::Live { .. }))
     }
 
     pub(super) fn tenant(&self) -> &Tenant {

@@ -1,7 +1,7 @@
 //! Which containers there are, and which of them are live.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use aludel_session::{Limits, Local};
@@ -20,9 +20,11 @@ const MAX_FILES: usize = 50;
 #[derive(Debug, Clone)]
 pub(crate) struct Containers {
     shared: Arc<Shared>,
-    /// Those that are in use or have a session.
-    known: Arc<Mutex<HashMap<ContainerId, Arc<Container>>>>,
+    known: Arc<Known>,
 }
+
+/// Those that are in use or have a session.
+type Known = Mutex<HashMap<ContainerId, Arc<Container>>>;
 
 /// What all containers share.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub(crate) struct Shared {
     settings: Settings,
     /// Room for live ones.
     places: Arc<Semaphore>,
+    /// Containers hold this, so it does not hold them.
+    known: Weak<Known>,
 }
 
 /// Which container a request wants.
@@ -74,22 +78,38 @@ impl Shared {
         if self.store.bytes_of(tenant).await? >= self.settings.storage {
             return Err(self.settings.no_room());
         }
-        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
-            let message = format!("All {} containers are in use; try again later.", self.settings.containers);
-            ApiError::too_many(message, Duration::from_secs(10))
-        })
+        loop {
+            if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+                return Ok(place);
+            }
+            let Some(idle) = self.take_longest_idle(tenant) else {
+                let message = format!("All {} containers are in use; try again later.", self.settings.containers);
+                return Err(ApiError::too_many(message, Duration::from_secs(10)));
+            };
+            // Its files are kept; whoever goes on with it gets another session.
+            idle.end().await;
+        }
+    }
+
+    /// The live container that was left alone the longest, the tenant's own first: who asks for many does not take the others'.
+    fn take_longest_idle(&self, tenant: &Tenant) -> Option<Arc<Container>> {
+        let known = self.known.upgrade()?;
+        let mut known = lock(&known);
+        let idle = known.values().filter(|container| Arc::strong_count(container) == 1 && container.is_live());
+        let id = idle.min_by_key(|container| (container.tenant() != tenant, container.last_active_ms()))?.id().clone();
+        known.remove(&id)
     }
 }
 
 impl Containers {
     pub(crate) fn new(store: Store, backend: Local, settings: Settings) -> Self {
         let places = Arc::new(Semaphore::new(settings.containers));
-        Self { shared: Arc::new(Shared { store, backend, settings, places }), known: Arc::default() }
+        let known = Arc::default();
+        Self { shared: Arc::new(Shared { store, backend, settings, places, known: Arc::downgrade(&known) }), known }
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<ContainerId, Arc<Container>>> {
-        // Nothing that could panic happens while it is held.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, HashMap<ContainerId, Arc<Container>>> {
+        lock(&self.known)
     }
 
     /// The container that a request wants, in use from now on.
@@ -212,6 +232,11 @@ impl Containers {
             container.end().await;
         }
     }
+}
+
+fn lock(known: &Known) -> MutexGuard<'_, HashMap<ContainerId, Arc<Container>>> {
+    // Nothing that could panic happens while it is held.
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a container can be used.

@@ -252,3 +252,23 @@ async fn more_files_than_an_execution_reports_are_kept_all_the_same() {
     let text = run(&container, "import os; print(len(os.listdir('.')), open('777.txt').read())").await.0;
     assert_eq!(text, "1200 777\n");
 }
+
+#[tokio::test]
+async fn when_all_places_are_taken_the_longest_idle_makes_room_and_its_files_stay() {
+    let data = tempfile::tempdir().unwrap();
+    let place = Place::enter(data.path(), Settings { containers: 2, ..settings() }).await;
+    let first = place.open(auto()).await;
+    run(&first, "open('a', 'w').write('first'); x = 1").await;
+    let second = place.open(auto()).await;
+    run(&second, "y = 2").await;
+    let third = place.open(auto()).await;
+    assert_eq!(third.session().await.unwrap_err().status, 429, "both are in use");
+    let (first_id, second_id) = (first.id().clone(), second.id().clone());
+    drop((first, second));
+    assert_eq!(run(&third, "print(3)").await.0, "3\n");
+    let second = place.open(ContainerChoice::Explicit(second_id)).await;
+    assert_eq!(run(&second, "print(y)").await.0, "2\n", "the one that was used later lives");
+    drop(third);
+    let first = place.open(ContainerChoice::Explicit(first_id)).await;
+    assert_eq!(run(&first, "print(open('a').read(), 'x' in dir())").await.0, "first False\n");
+}
