@@ -126,6 +126,13 @@ impl ApiError {
         Self { cause: Some(cause.to_string()), ..error }
     }
 
+    /// An error of which only the status is known.
+    pub(crate) fn of_status(status: StatusCode) -> Self {
+        let kind = if status.is_server_error() { ErrorKind::Server } else { ErrorKind::InvalidRequest };
+        let words = status.canonical_reason().unwrap_or("refused");
+        Self::new(status, kind, format!("The request could not be read: {words}."))
+    }
+
     pub(crate) fn param(self, param: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..self }
     }

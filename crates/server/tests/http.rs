@@ -30,6 +30,7 @@ async fn every_answer_has_an_id_and_every_error_its_envelope() {
     let error = server.get("/v1/files/file-none").await.refused(404, "file-none");
     assert_eq!(error["type"], "not_found_error");
     server.get("/v1/files/..%2F..%2Fetc%2Fpasswd").await.refused(404, "No such File");
+    server.get("/v1/files/%FF%FE").await.refused(400, "");
     server.get("/v1/containers?limit=0").await.refused(400, "'limit'");
     server.get("/v1/containers?order=up").await.refused(400, "'order'");
     let error = server.get("/v1/models/gpt-9").await.refused(404, "gpt-9");

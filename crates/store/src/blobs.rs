@@ -16,6 +16,9 @@ use crate::database::all;
 use crate::id::{fresh, hex};
 use crate::{Error, Store, blocking};
 
+/// Of more files than this, each waiting for the disk on its own would take longer than waiting once for everything.
+const SYNCED_ONE_BY_ONE: usize = 4;
+
 /// The tables that name blobs.
 const OWNERS: [&str; 3] = ["files", "upload_parts", "container_files"];
 
@@ -128,7 +131,7 @@ impl BlobWriter {
         flushed.map_err(|source| Error::Io { path: self.scratch.0.clone(), source })?;
         let Self { store, scratch, file, hash, bytes } = self;
         let file = file.into_std().await;
-        blocking(move || store.place(&scratch, &file, bytes, hex(&hash.finalize()))).await
+        blocking(move || store.place(&scratch, Some(&file), bytes, hex(&hash.finalize()))).await
     }
 }
 
@@ -146,15 +149,26 @@ impl Store {
         Ok(BlobWriter { store: self.clone(), scratch, file, hash: Sha256::new(), bytes: 0 })
     }
 
-    /// Makes a blob of what was written to `scratch`.
-    pub async fn adopt(&self, scratch: Scratch) -> Result<NewBlob, Error> {
+    /// Makes blobs of what was written, in the same order.
+    pub async fn adopt(&self, scratches: Vec<Scratch>) -> Result<Vec<NewBlob>, Error> {
         let store = self.clone();
         blocking(move || {
-            let failed = |source| Error::Io { path: scratch.0.clone(), source };
-            let mut file = File::open(scratch.path()).map_err(failed)?;
-            let mut hash = Sha256::new();
-            let bytes = io::copy(&mut file, &mut hash).map_err(failed)?;
-            store.place(&scratch, &file, bytes, hex(&hash.finalize()))
+            let each = scratches.len() <= SYNCED_ONE_BY_ONE;
+            let mut blobs = Vec::new();
+            for scratch in scratches {
+                let failed = |source| Error::Io { path: scratch.0.clone(), source };
+                let mut file = File::open(scratch.path()).map_err(failed)?;
+                let mut hash = Sha256::new();
+                let bytes = io::copy(&mut file, &mut hash).map_err(failed)?;
+                let sync = each.then_some(&file);
+                blobs.push(store.place(&scratch, sync, bytes, hex(&hash.finalize()))?);
+            }
+            if !each {
+                let directory = &store.0.blobs;
+                let synced = File::open(directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
+                synced.map_err(|source| Error::Io { path: directory.clone(), source })?;
+            }
+            Ok(blobs)
         })
         .await
     }
@@ -190,14 +204,19 @@ impl Store {
         self.0.blobs.join(fan).join(name)
     }
 
-    fn place(&self, scratch: &Scratch, file: &File, bytes: u64, sha256: String) -> Result<NewBlob, Error> {
-        file.sync_all().map_err(|source| Error::Io { path: scratch.0.clone(), source })?;
+    /// Gives what was written its name. Without a file to sync, the caller syncs everything.
+    fn place(&self, scratch: &Scratch, sync: Option<&File>, bytes: u64, sha256: String) -> Result<NewBlob, Error> {
+        if let Some(file) = sync {
+            file.sync_all().map_err(|source| Error::Io { path: scratch.0.clone(), source })?;
+        }
         let name = BlobName(fresh("", 32));
         let path = self.blob_path(&name);
         let parent = make_parent(&path)?;
         std::fs::rename(scratch.path(), &path).map_err(|source| Error::Io { path: path.clone(), source })?;
         let blob = NewBlob { name, path, bytes, sha256, kept: false };
-        sync_directory(&parent)?;
+        if sync.is_some() {
+            sync_directory(&parent)?;
+        }
         Ok(blob)
     }
 

@@ -256,49 +256,42 @@ impl Store {
         .await
     }
 
-    /// Keeps a file of a container, in place of the one of the same path, whose id it takes over. `None` when the container is gone.
-    pub async fn put_container_file(
+    /// Keeps files of a container, all or none, each in place of the one of the same path, whose id it takes over. `None` when the
+    /// container is gone.
+    pub async fn put_container_files(
         &self,
         tenant: &Tenant,
         container: &ContainerId,
-        file: NewContainerFile,
-        blob: NewBlob,
-    ) -> Result<Option<ContainerFileRecord>, Error> {
+        files: Vec<(NewContainerFile, NewBlob)>,
+    ) -> Result<Option<Vec<ContainerFileRecord>>, Error> {
         let (store, tenant, container) = (self.clone(), tenant.clone(), container.clone());
-        let NewContainerFile { id, path, mime, source, place } = file;
         self.with(move |database| {
             let transaction = database.transaction()?;
-            let query = "SELECT blob FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3";
-            let replaced: Option<BlobName> =
-                one(&transaction, query, params![tenant, container, path], |row| row.get(0))?;
-            let query = format!(
-                "INSERT INTO container_files (tenant, container, {FILE_COLUMNS})
-                 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM containers WHERE tenant = ?1 AND id = ?2
-                 ON CONFLICT (container, path) DO UPDATE SET blob = excluded.blob, bytes = excluded.bytes,
-                     sha256 = excluded.sha256, mime = excluded.mime, source = excluded.source,
-                     place = excluded.place
-                 RETURNING {FILE_COLUMNS}"
-            );
-            let row = params![
-                tenant,
-                container,
-                id,
-                path,
-                blob.name(),
-                blob.bytes(),
-                blob.sha256(),
-                mime,
-                source,
-                place,
-                now()
-            ];
-            let record = one(&transaction, &query, row, ContainerFileRecord::read)?;
-            transaction.commit()?;
-            if record.is_some() {
-                blob.keep();
-                store.remove_blobs(replaced.as_slice());
+            let (mut records, mut kept, mut replaced) = (Vec::new(), Vec::new(), Vec::new());
+            for (file, blob) in files {
+                let query = "SELECT blob FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3";
+                let old: Option<BlobName> =
+                    one(&transaction, query, params![tenant, container, file.path], |row| row.get(0))?;
+                let query = format!(
+                    "INSERT INTO container_files (tenant, container, {FILE_COLUMNS})
+                     SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM containers WHERE tenant = ?1 AND id = ?2
+                     ON CONFLICT (container, path) DO UPDATE SET blob = excluded.blob, bytes = excluded.bytes,
+                         sha256 = excluded.sha256, mime = excluded.mime, source = excluded.source,
+                         place = excluded.place
+                     RETURNING {FILE_COLUMNS}"
+                );
+                let NewContainerFile { id, path, mime, source, place } = file;
+                let (name, bytes, sha256) = (blob.name(), blob.bytes(), blob.sha256());
+                let row = params![tenant, container, id, path, name, bytes, sha256, mime, source, place, now()];
+                let Some(record) = one(&transaction, &query, row, ContainerFileRecord::read)? else { return Ok(None) };
+                records.push(record);
+                kept.push(blob);
+                replaced.extend(old);
             }
-            Ok(record)
+            transaction.commit()?;
+            kept.into_iter().for_each(NewBlob::keep);
+            store.remove_blobs(&replaced);
+            Ok(Some(records))
         })
         .await
     }

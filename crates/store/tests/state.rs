@@ -165,7 +165,8 @@ async fn a_file_of_the_same_path_takes_the_id_over_and_the_blob_away() {
         place: Place::Workspace,
     };
     let put = async |tenant: &Tenant, path: &str, content: &[u8]| {
-        store.put_container_file(tenant, &container.id, new(path), blob(&store, content).await).await.unwrap()
+        let files = vec![(new(path), blob(&store, content).await)];
+        store.put_container_files(tenant, &container.id, files).await.unwrap().and_then(|mut files| files.pop())
     };
     let first = put(&mine, "a.txt", b"1").await.unwrap();
     let second = put(&mine, "a.txt", b"22").await.unwrap();

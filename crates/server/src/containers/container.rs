@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use aludel_session::{Error, FileEntry, Limits, Session};
+use aludel_session::{Error, FileEntry, Limits, SandboxError, Session};
 use aludel_store::{
     ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileRecord, NewBlob, NewContainerFile, Place,
     Source, Tenant, now_ms,
@@ -16,6 +16,9 @@ use super::registry::Shared;
 use super::{ROOT, no_container};
 use crate::error::ApiError;
 use crate::http::check_name;
+
+/// Files that no execution reported, of which so many are kept at once.
+const MAX_UNREPORTED: usize = 1000;
 
 /// A container that somebody uses. Whoever holds it keeps it from expiring.
 #[derive(Debug)]
@@ -112,32 +115,52 @@ impl Container {
         let life = self.life.lock().await;
         let Life::Live { session, .. } = &*life else { return Ok(Vec::new()) };
         self.touch();
-        let present: HashSet<String> = session.files().await?.into_iter().map(|file| file.path).collect();
-        let stored = self.shared.store.all_container_files(&self.tenant, &self.id).await?;
+        let present = session.files().await?;
+        let paths: HashSet<&str> = present.iter().map(|file| file.path.as_str()).collect();
+        let stored = self.records().await?;
         let mut stored: HashMap<String, ContainerFileRecord> =
             stored.into_iter().map(|file| (file.path.clone(), file)).collect();
-        let mut files = Vec::new();
-        for entry in changed.iter().filter(|entry| present.contains(&entry.path)) {
-            let Some(blob) = self.take(session, entry).await? else { continue };
-            let record = match stored.remove(&entry.path) {
-                Some(same) if same.sha256 == blob.sha256() => same,
-                _ => self.put(&entry.path, entry.mime, Source::Assistant, Place::Workspace, blob).await?,
-            };
-            files.push(record.into());
+        // An execution reports only so many files, and a program that was left behind makes some that none reports.
+        let reported: HashSet<&str> = changed.iter().map(|file| file.path.as_str()).collect();
+        let unknown = |file: &&FileEntry| !reported.contains(file.path.as_str()) && !stored.contains_key(&file.path);
+        let unreported = present.iter().filter(unknown).take(MAX_UNREPORTED);
+        let wanted: Vec<&FileEntry> =
+            changed.iter().filter(|file| paths.contains(file.path.as_str())).chain(unreported).collect();
+        let (mut records, mut fresh) = (Vec::new(), Vec::new());
+        for (entry, blob) in self.take(session, &wanted).await? {
+            match stored.remove(&entry.path) {
+                Some(same) if same.sha256 == blob.sha256() => records.push(same),
+                _ => fresh.push((new_file(&entry.path, entry.mime, Source::Assistant), blob)),
+            }
         }
-        let gone = stored.into_values().filter(|file| file.place == Place::Workspace && !present.contains(&file.path));
-        self.shared.store.delete_container_files(&self.tenant, &self.id, gone.map(|file| file.id).collect()).await?;
-        Ok(files)
+        records.extend(self.put(fresh).await?);
+        records.retain(|record| reported.contains(record.path.as_str()));
+        records.sort_by(|one, other| one.path.cmp(&other.path));
+        let gone = |file: &&ContainerFileRecord| file.place == Place::Workspace && !paths.contains(file.path.as_str());
+        let gone = stored.values().filter(gone).map(|file| file.id.clone()).collect();
+        self.shared.store.delete_container_files(&self.tenant, &self.id, gone).await?;
+        Ok(records.into_iter().map(Into::into).collect())
     }
 
-    /// Copies a file out of the workspace; `None` when a program that still runs has taken it away.
-    async fn take(&self, session: &Session, entry: &FileEntry) -> Result<Option<NewBlob>, ApiError> {
-        let scratch = self.shared.store.scratch();
-        match session.copy_out(&entry.path, scratch.path()).await {
-            Ok(_bytes) => Ok(Some(self.shared.store.adopt(scratch).await?)),
-            Err(Error::Sandbox(aludel_session::SandboxError::File { .. })) => Ok(None),
-            Err(error) => Err(error.into()),
+    /// Copies files out of the workspace, but those that a program that still runs has taken away.
+    async fn take<'f>(
+        &self,
+        session: &Session,
+        wanted: &[&'f FileEntry],
+    ) -> Result<Vec<(&'f FileEntry, NewBlob)>, ApiError> {
+        let (mut entries, mut copies) = (Vec::new(), Vec::new());
+        for entry in wanted {
+            let scratch = self.shared.store.scratch();
+            match session.copy_out(&entry.path, scratch.path()).await {
+                Ok(_bytes) => {
+                    entries.push(*entry);
+                    copies.push(scratch);
+                }
+                Err(Error::Sandbox(SandboxError::File { .. })) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
+        Ok(entries.into_iter().zip(self.shared.store.adopt(copies).await?).collect())
     }
 
     /// Keeps a picture that a program showed. It is not in the workspace.
@@ -158,8 +181,7 @@ impl Container {
             source: Source::Assistant,
             place: Place::Nowhere,
         };
-        let record = self.shared.store.put_container_file(&self.tenant, &self.id, file, blob).await?;
-        Ok(record.ok_or_else(|| no_container(self.id.as_str()))?.into())
+        self.put_one(file, blob).await
     }
 
     /// Puts a client's file in, in place of the one of the same path.
@@ -174,7 +196,7 @@ impl Container {
             Life::Dormant => self.check_room(path, blob.bytes()).await?,
             Life::Deleted => return Err(no_container(self.id.as_str())),
         }
-        Ok(self.put(path, mime, Source::User, Place::Workspace, blob).await?.into())
+        self.put_one(new_file(path, mime, Source::User), blob).await
     }
 
     /// Puts a file of the Files API in, under a name that no other file has.
@@ -206,23 +228,14 @@ impl Container {
         Ok(self.shared.store.all_container_files(&self.tenant, &self.id).await?)
     }
 
-    async fn put(
-        &self,
-        path: &str,
-        mime: &str,
-        source: Source,
-        place: Place,
-        blob: NewBlob,
-    ) -> Result<ContainerFileRecord, ApiError> {
-        let file = NewContainerFile {
-            id: ContainerFileId::new(),
-            path: path.to_owned(),
-            mime: mime.to_owned(),
-            source,
-            place,
-        };
-        let record = self.shared.store.put_container_file(&self.tenant, &self.id, file, blob).await?;
-        record.ok_or_else(|| no_container(self.id.as_str()))
+    async fn put(&self, files: Vec<(NewContainerFile, NewBlob)>) -> Result<Vec<ContainerFileRecord>, ApiError> {
+        let records = self.shared.store.put_container_files(&self.tenant, &self.id, files).await?;
+        records.ok_or_else(|| no_container(self.id.as_str()))
+    }
+
+    async fn put_one(&self, file: NewContainerFile, blob: NewBlob) -> Result<ContainerFile, ApiError> {
+        let record = self.put(vec![(file, blob)]).await?.pop();
+        Ok(record.ok_or_else(|| no_container(self.id.as_str()))?.into())
     }
 
     /// Whether another file will fit when there is a workspace again.
@@ -247,7 +260,17 @@ impl Container {
     /// Whether it was left alone too long.
     pub(super) fn is_expired(&self) -> bool {
         let idle = i64::try_from(self.idle.as_millis()).unwrap_or(i64::MAX);
-        now_ms() >= self.last_active_ms.load(Ordering::Relaxed).saturating_add(idle)
+        now_ms() >= self.last_active_ms().saturating_add(idle)
+    }
+
+    /// When it was last used, milliseconds since 1970.
+    pub(super) fn last_active_ms(&self) -> i64 {
+        self.last_active_ms.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has a session, as far as can be told without waiting for whoever is busy with it.
+    pub(super) fn is_live(&self) -> bool {
+        self.life.try_lock().is_ok_and(|life| matches!(*life, Life::Live { .. }))
     }
 
     pub(super) fn tenant(&self) -> &Tenant {
@@ -273,10 +296,15 @@ impl Container {
     }
 }
 
+fn new_file(path: &str, mime: &str, source: Source) -> NewContainerFile {
+    let (path, mime) = (path.to_owned(), mime.to_owned());
+    NewContainerFile { id: ContainerFileId::new(), path, mime, source, place: Place::Workspace }
+}
+
 /// A workspace that refuses a client's file: full, most of all.
 fn refused_file(error: Error) -> ApiError {
     match error {
-        Error::Sandbox(aludel_session::SandboxError::File { path, reason }) => {
+        Error::Sandbox(SandboxError::File { path, reason }) => {
             let shown: String = path.chars().take(80).flat_map(char::escape_debug).collect();
             ApiError::invalid("file", format!("The container cannot take the file '{shown}': {reason}."))
         }

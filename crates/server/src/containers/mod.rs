@@ -1,9 +1,13 @@
 //! Containers: sessions that have a name, files that outlive them, and a time after which they end.
 
 mod api;
+#[cfg_attr(not(test), expect(dead_code, reason = "only turns run programs"))]
 mod container;
 mod memory;
+#[cfg_attr(not(test), expect(dead_code, reason = "only turns run programs"))]
 mod registry;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use api::{add_file, create, delete, delete_file, file_content, list, list_files, retrieve, retrieve_file};
 pub(crate) use container::{Container, ContainerFile};

@@ -1,7 +1,7 @@
 //! Which containers there are, and which of them are live.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use aludel_session::{Limits, Local};
@@ -18,7 +18,13 @@ const MAX_FILES: usize = 50;
 
 /// All containers. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Containers(Arc<Shared>);
+pub(crate) struct Containers {
+    shared: Arc<Shared>,
+    known: Arc<Known>,
+}
+
+/// Those that are in use or have a session.
+type Known = Mutex<HashMap<ContainerId, Arc<Container>>>;
 
 /// What all containers share.
 #[derive(Debug)]
@@ -28,8 +34,8 @@ pub(crate) struct Shared {
     settings: Settings,
     /// Room for live ones.
     places: Arc<Semaphore>,
-    /// Those that are in use or have a session.
-    known: Mutex<HashMap<ContainerId, Arc<Container>>>,
+    /// Containers hold this, so it does not hold them.
+    known: Weak<Known>,
 }
 
 /// Which container a request wants.
@@ -72,22 +78,38 @@ impl Shared {
         if self.store.bytes_of(tenant).await? >= self.settings.storage {
             return Err(self.settings.no_room());
         }
-        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
-            let message = format!("All {} containers are in use; try again later.", self.settings.containers);
-            ApiError::too_many(message, Duration::from_secs(10))
-        })
+        loop {
+            if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+                return Ok(place);
+            }
+            let Some(idle) = self.take_longest_idle(tenant) else {
+                let message = format!("All {} containers are in use; try again later.", self.settings.containers);
+                return Err(ApiError::too_many(message, Duration::from_secs(10)));
+            };
+            // Its files are kept; whoever goes on with it gets another session.
+            idle.end().await;
+        }
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<ContainerId, Arc<Container>>> {
-        // Nothing that could panic happens while it is held.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The live container that was left alone the longest, the tenant's own first: who asks for many does not take the others'.
+    fn take_longest_idle(&self, tenant: &Tenant) -> Option<Arc<Container>> {
+        let known = self.known.upgrade()?;
+        let mut known = lock(&known);
+        let idle = known.values().filter(|container| Arc::strong_count(container) == 1 && container.is_live());
+        let id = idle.min_by_key(|container| (container.tenant() != tenant, container.last_active_ms()))?.id().clone();
+        known.remove(&id)
     }
 }
 
 impl Containers {
     pub(crate) fn new(store: Store, backend: Local, settings: Settings) -> Self {
         let places = Arc::new(Semaphore::new(settings.containers));
-        Self(Arc::new(Shared { store, backend, settings, places, known: Mutex::default() }))
+        let known = Arc::default();
+        Self { shared: Arc::new(Shared { store, backend, settings, places, known: Arc::downgrade(&known) }), known }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<ContainerId, Arc<Container>>> {
+        lock(&self.known)
     }
 
     /// The container that a request wants, in use from now on.
@@ -98,7 +120,7 @@ impl Containers {
             }
             ContainerChoice::Reuse(ref id) | ContainerChoice::Explicit(ref id) => id,
         };
-        let record = self.0.store.container(tenant, id).await?;
+        let record = self.shared.store.container(tenant, id).await?;
         match (record, &choice) {
             (Some(record), ContainerChoice::Explicit(_)) if self.status(&record) == Status::Expired => Err(expired()),
             (Some(record), _) => self.enter(tenant, &record).await,
@@ -132,12 +154,12 @@ impl Containers {
         }
         let mut files: Vec<FileRecord> = Vec::new();
         for id in &file_ids {
-            let file = self.0.store.file(tenant, id).await?;
+            let file = self.shared.store.file(tenant, id).await?;
             files.push(file.ok_or_else(|| crate::files::no_file(id.as_str()).param("file_ids"))?);
         }
         let memory = memory_limit.map(|limit| limit.word().to_owned());
-        let idle = idle.unwrap_or(self.0.settings.idle);
-        let record = self.0.store.add_container(tenant, name, memory, idle).await?;
+        let idle = idle.unwrap_or(self.shared.settings.idle);
+        let record = self.shared.store.add_container(tenant, name, memory, idle).await?;
         let container = self.enter(tenant, &record).await?;
         for file in &files {
             if let Err(error) = container.add_stored_file(file).await {
@@ -151,9 +173,9 @@ impl Containers {
 
     /// Makes it known, if it is not, and notes that it is in use.
     async fn enter(&self, tenant: &Tenant, record: &ContainerRecord) -> Result<Arc<Container>, ApiError> {
-        self.0.store.touch_container(tenant, &record.id).await?;
-        let mut known = self.0.known();
-        let make = || Arc::new(Container::new(Arc::clone(&self.0), tenant.clone(), record));
+        self.shared.store.touch_container(tenant, &record.id).await?;
+        let mut known = self.known();
+        let make = || Arc::new(Container::new(Arc::clone(&self.shared), tenant.clone(), record));
         let container = Arc::clone(known.entry(record.id.clone()).or_insert_with(make));
         container.touch();
         Ok(container)
@@ -162,26 +184,26 @@ impl Containers {
     /// Whether a container can be used.
     pub(crate) fn status(&self, record: &ContainerRecord) -> Status {
         // What is in use does not expire, however long it takes.
-        let used = self.0.known().get(&record.id).is_some_and(|container| !container.is_expired());
+        let used = self.known().get(&record.id).is_some_and(|container| !container.is_expired());
         if used || !record.is_expired() { Status::Running } else { Status::Expired }
     }
 
     /// Removes a container with its files. Returns whether there was one.
     pub(crate) async fn delete(&self, tenant: &Tenant, id: &ContainerId) -> Result<bool, ApiError> {
-        if self.0.store.container(tenant, id).await?.is_none() {
+        if self.shared.store.container(tenant, id).await?.is_none() {
             return Ok(false);
         }
-        let container = self.0.known().remove(id);
+        let container = self.known().remove(id);
         if let Some(container) = container {
             container.delete().await;
         }
-        Ok(self.0.store.delete_container(tenant, id).await?)
+        Ok(self.shared.store.delete_container(tenant, id).await?)
     }
 
     /// Ends what was left alone too long, and notes what is in use.
-    async fn reap_once(&self) {
+    pub(super) async fn reap_once(&self) {
         let (mut ended, mut used) = (Vec::new(), Vec::new());
-        self.0.known().retain(|_, container| {
+        self.known().retain(|_, container| {
             // One reference is the map's own, and more are made only while the map is locked.
             let in_use = Arc::strong_count(container) > 1;
             if in_use {
@@ -194,7 +216,7 @@ impl Containers {
             true
         });
         for container in used {
-            if let Err(error) = self.0.store.touch_container(container.tenant(), container.id()).await {
+            if let Err(error) = self.shared.store.touch_container(container.tenant(), container.id()).await {
                 log(&format!("cannot note that {} is in use: {error}", container.id()));
             }
         }
@@ -205,11 +227,16 @@ impl Containers {
 
     /// Ends all sessions.
     pub(crate) async fn close_all(&self) {
-        let all: Vec<Arc<Container>> = self.0.known().drain().map(|(_, container)| container).collect();
+        let all: Vec<Arc<Container>> = self.known().drain().map(|(_, container)| container).collect();
         for container in all {
             container.end().await;
         }
     }
+}
+
+fn lock(known: &Known) -> MutexGuard<'_, HashMap<ContainerId, Arc<Container>>> {
+    // Nothing that could panic happens while it is held.
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a container can be used.

@@ -49,6 +49,9 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         Ok(Err(refused)) => refused.into_response(),
         Err(panic) => ApiError::internal(format!("a panic: {}", words(&*panic))).into_response(),
     };
+    if response.status().is_client_error() || response.status().is_server_error() {
+        response = with_envelope(response);
+    }
     if let Some(Failure(Some(cause))) = response.extensions().get() {
         log(&format!("{id}: {line}: {cause}"));
     }
@@ -56,6 +59,14 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
+}
+
+/// The frame around us refuses some requests in words of its own, such as paths that are no text.
+fn with_envelope(response: Response) -> Response {
+    if response.extensions().get::<Failure>().is_some() {
+        return response;
+    }
+    ApiError::of_status(response.status()).into_response()
 }
 
 async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Response, ApiError> {
@@ -157,7 +168,40 @@ pub(crate) fn log(line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use aludel_store::Store;
+    use axum::Router;
+    use axum::middleware::from_fn_with_state;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
     use super::*;
+    use crate::app::Settings;
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer_and_frees_its_place() {
+        let data = tempfile::tempdir().unwrap();
+        let settings = Settings { requests: 1, ..Settings::default() };
+        let backend = aludel_testkit::local(data.path(), settings.limits.clone()).await;
+        let store = Store::open(data.path()).await.unwrap();
+        let app = Arc::new(App::new(store, backend, [], Vec::new(), settings));
+        let routes = Router::new()
+            .route("/panic", get(async || -> &'static str { panic!("a secret of the server") }))
+            .route("/plain", get(async || (axum::http::StatusCode::IM_A_TEAPOT, "words of its own")))
+            .layer(from_fn_with_state(Arc::clone(&app), around))
+            .with_state(app);
+        for (path, status, kind) in [("/panic", 500, "server_error"), ("/plain", 418, "invalid_request_error")] {
+            for _ in 0..2 {
+                let request = Request::get(path).body(Body::empty()).unwrap();
+                let response = routes.clone().oneshot(request).await.unwrap();
+                assert_eq!(response.status(), status);
+                assert!(response.headers().contains_key(REQUEST_ID));
+                let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+                let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                assert_eq!(body["error"]["type"], kind);
+                assert!(!body.to_string().contains("secret"));
+            }
+        }
+    }
 
     #[test]
     fn only_names_of_this_machine_are_local() {

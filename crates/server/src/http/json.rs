@@ -23,18 +23,6 @@ const MAX_VALUES: usize = 2_000_000;
 /// How long a client may stop sending.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
-/// A body that is JSON. What its `Content-Type` says does not matter.
-pub(crate) struct JsonBody<T>(pub(crate) T);
-
-impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        let (bytes, _place) = read(request.into_body(), &app.bodies).await?;
-        parse(&bytes).map(Self)
-    }
-}
-
 /// Reads a body whole. The permit stands for the memory that it takes.
 async fn read(body: Body, bodies: &Arc<Semaphore>) -> Result<(Vec<u8>, OwnedSemaphorePermit), ApiError> {
     let too_large = || ApiError::too_large(format!("The body is larger than {} MB.", MAX_BODY >> 20));
@@ -100,8 +88,9 @@ fn check_shape(bytes: &[u8]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The fields of a JSON object, read one by one so that an error can name its parameter. What is not read is ignored.
-pub(crate) struct Fields(Map<String, Value>);
+/// A body that is a JSON object, of which the fields are read one by one so that an error can name its parameter. What is not read is
+/// ignored, and what its `Content-Type` says does not matter.
+pub(crate) struct Fields(pub(crate) Map<String, Value>);
 
 impl FromRequest<Arc<App>> for Fields {
     type Rejection = ApiError;
