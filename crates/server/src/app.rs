@@ -23,7 +23,6 @@ pub struct App {
     pub(crate) settings: Settings,
     pub(crate) responses: Responses,
     /// What is installed in every container.
-    #[expect(dead_code, reason = "only turns tell a model of it")]
     pub(crate) packages: Vec<String>,
     /// When the server started, seconds since 1970.
     pub(crate) started: i64,

@@ -1,10 +1,8 @@
 //! Containers: sessions that have a name, files that outlive them, and a time after which they end.
 
 mod api;
-#[cfg_attr(not(test), expect(dead_code, reason = "only turns run programs"))]
 mod container;
 mod memory;
-#[cfg_attr(not(test), expect(dead_code, reason = "only turns run programs"))]
 mod registry;
 #[cfg(test)]
 mod tests;
