@@ -20,6 +20,9 @@ pub enum Approval {
     Allow,
     /// Run it and all others of this turn.
     AllowAll,
+    /// Nobody is there to answer now: the turn ends with [`crate::Ending::AwaitsApproval`]. Resuming its items runs exactly these programs;
+    /// putting an output after a call refuses it.
+    Later,
     /// Do not; the model is told why, and may try something else.
     Deny {
         /// Why.

@@ -100,6 +100,13 @@ pub enum Ending {
     Budget(Budget),
     /// The model called tools of the caller's, who answers them in the next turn.
     ClientTools(Vec<Call>),
+    /// Programs wait for somebody to approve them; the turn goes on when its items are resumed.
+    AwaitsApproval {
+        /// The calls of our tool, none of which has run.
+        programs: Vec<Call>,
+        /// Calls of the caller's tools from the same round.
+        client_tools: Vec<Call>,
+    },
     /// The upstream failed. What was made so far is kept.
     Upstream(UpstreamError),
     /// The sandbox failed: our fault or the host's.

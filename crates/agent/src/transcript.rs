@@ -274,6 +274,7 @@ pub fn describe_ending(ending: &Ending) -> Option<String> {
         Ending::Upstream(error) => error.to_string(),
         Ending::Sandbox(error) => format!("The sandbox failed: {error}"),
         Ending::Cancelled => "Cancelled.".to_owned(),
+        Ending::AwaitsApproval { programs, .. } => format!("{} programs wait for approval.", programs.len()),
     })
 }
 

@@ -18,7 +18,8 @@ use crate::flow::Sink;
 use crate::interpreter;
 use crate::item::{Call, Item, Output, Part, text_of};
 use crate::upstream::{FinishReason, FunctionTool, Request, ToolChoice, Usage};
-use reply::{PendingCall, Reply};
+use program::{Consent, Halt};
+use reply::Reply;
 
 /// Stands for no deadline where a budget is longer than the clock can count.
 const FOREVER: Duration = Duration::from_secs(30 * 365 * 86_400);
@@ -73,6 +74,9 @@ struct State {
 impl State {
     async fn rounds(&mut self) -> Ending {
         let budgets = self.parts.budgets.clone();
+        if let Err(ending) = self.run_approved().await {
+            return ending;
+        }
         for number in 1.. {
             if number > budgets.rounds {
                 return Ending::Budget(Budget::Rounds(budgets.rounds));
@@ -205,15 +209,20 @@ impl State {
         }
         let cut_off = reply.finish == Some(FinishReason::Length);
         let mut for_client: Vec<Call> = Vec::new();
+        let mut waiting: Vec<Call> = Vec::new();
         for call in &reply.calls {
             if self.parts.client_tools.iter().any(|tool| tool.name == call.name) {
                 for_client.push(call.item());
                 continue;
             }
-            match self.call(call, cut_off).await {
+            match self.call(&call.id, &call.name, &call.arguments, cut_off, Consent::Asked).await {
                 Ok(parts) => self.observe(&call.id, parts).await,
-                Err(ending) => return Some(ending),
+                Err(Halt::Waits) => waiting.push(call.item()),
+                Err(Halt::Ends(ending)) => return Some(ending),
             }
+        }
+        if !waiting.is_empty() {
+            return Some(Ending::AwaitsApproval { programs: waiting, client_tools: for_client });
         }
         (!for_client.is_empty()).then_some(Ending::ClientTools(for_client))
     }
@@ -223,19 +232,40 @@ impl State {
         self.items.push(Item::Output(Output { call_id: call_id.to_owned(), parts }));
     }
 
-    async fn call(&mut self, call: &PendingCall, cut_off: bool) -> Result<Vec<Part>, Ending> {
-        let is_ours = self.tool.as_ref().is_some_and(|tool| tool.name == call.name);
+    /// Carries out the calls of our tool that an earlier turn left open: they were approved since.
+    async fn run_approved(&mut self) -> Result<(), Ending> {
+        let Some(name) = self.tool.as_ref().map(|tool| tool.name.clone()) else { return Ok(()) };
+        for call in open_calls(&self.items).into_iter().filter(|call| call.name == name) {
+            match self.call(&call.id, &call.name, &call.arguments, false, Consent::Given).await {
+                Ok(parts) => self.observe(&call.id, parts).await,
+                // Nobody was asked.
+                Err(Halt::Waits) => {}
+                Err(Halt::Ends(ending)) => return Err(ending),
+            }
+        }
+        Ok(())
+    }
+
+    async fn call(
+        &mut self,
+        id: &str,
+        name: &str,
+        arguments: &str,
+        cut_off: bool,
+        consent: Consent,
+    ) -> Result<Vec<Part>, Halt> {
+        let is_ours = self.tool.as_ref().is_some_and(|tool| tool.name == name);
         let interpreter = match &self.parts.interpreter {
             Some(interpreter) if is_ours => interpreter.clone(),
-            _ => return Ok(self.reject(&call.id, self.no_such_tool(&call.name)).await),
+            _ => return Ok(self.reject(id, self.no_such_tool(name)).await),
         };
-        match interpreter::code_of(&call.arguments) {
-            Ok(code) => self.run(&interpreter, &call.id, code).await,
+        match interpreter::code_of(arguments) {
+            Ok(code) => self.run(&interpreter, id, code, consent).await,
             Err(_) if cut_off => {
                 let reason = "The call was cut off by the limit of tokens for one answer. Write a shorter program.";
-                Ok(self.reject(&call.id, reason.to_owned()).await)
+                Ok(self.reject(id, reason.to_owned()).await)
             }
-            Err(reason) => Ok(self.reject(&call.id, reason).await),
+            Err(reason) => Ok(self.reject(id, reason).await),
         }
     }
 
@@ -256,21 +286,28 @@ impl State {
 
     /// Every call of this turn has an answer, also when the turn ended before it came to it; but for those that the caller is to answer.
     fn answer_open_calls(&mut self, ending: &Ending) {
-        let for_client = match ending {
-            Ending::ClientTools(calls) => calls.as_slice(),
-            _ => &[],
+        let left_open: Vec<&Call> = match ending {
+            Ending::ClientTools(calls) => calls.iter().collect(),
+            Ending::AwaitsApproval { programs, client_tools } => programs.iter().chain(client_tools).collect(),
+            _ => Vec::new(),
         };
-        let items = self.items.get(self.first_new..).unwrap_or_default();
-        let mut open: Vec<String> = Vec::new();
-        for item in items {
-            match item {
-                Item::Call(call) if !for_client.iter().any(|theirs| theirs.id == call.id) => open.push(call.id.clone()),
-                Item::Output(output) => open.retain(|id| *id != output.call_id),
-                _ => {}
-            }
-        }
-        self.items.extend(open.into_iter().map(|id| Item::output(id, "This was not run: the turn ended before.")));
+        let open = open_calls(self.items.get(self.first_new..).unwrap_or_default());
+        let open = open.into_iter().filter(|call| !left_open.iter().any(|left| left.id == call.id));
+        self.items.extend(open.map(|call| Item::output(call.id, "This was not run: the turn ended before.")));
     }
+}
+
+/// The calls that have no output.
+fn open_calls(items: &[Item]) -> Vec<Call> {
+    let mut open: Vec<Call> = Vec::new();
+    for item in items {
+        match item {
+            Item::Call(call) => open.push(call.clone()),
+            Item::Output(output) => open.retain(|call| call.id != output.call_id),
+            _ => {}
+        }
+    }
+    open
 }
 
 fn length(item: &Item) -> usize {

@@ -209,6 +209,34 @@ async fn approval_is_asked_with_the_exact_program_and_a_refusal_reaches_the_mode
 }
 
 #[tokio::test]
+async fn a_program_waits_for_its_approval_and_then_runs_exactly_as_it_was() {
+    let bench = Bench::start().await;
+    let upstream = ScriptedUpstream::start(vec![
+        Scripted::Python("open('ran', 'a').write('x'); print(6 * 7)"),
+        Scripted::Text("It is 42."),
+        Scripted::Text("As you wish."),
+    ])
+    .await;
+    let interpreter = CodeInterpreter::new(bench.session.clone()).approve(|_| async { Approval::Later });
+    let agent = builder(options(&upstream)).code_interpreter(interpreter).build();
+    let waiting = agent.run("Go").await;
+    let Ending::AwaitsApproval { programs, client_tools } = &waiting.ending else { panic!("{waiting:#?}") };
+    assert!(programs[0].arguments.contains("6 * 7") && client_tools.is_empty());
+    assert!(bench.session.files().await.unwrap().is_empty());
+
+    let approved = agent.resume(waiting.items.clone()).wait().await;
+    assert_eq!((approved.ending, approved.answer.as_str()), (Ending::Answered, "It is 42."));
+    assert_eq!(bench.session.read_file("ran", 10).await.unwrap(), b"x");
+
+    let mut refused = waiting.items;
+    refused.push(Item::output(programs[0].id.clone(), "The user did not allow this."));
+    let refused = agent.resume(refused).wait().await;
+    assert_eq!(refused.answer, "As you wish.");
+    assert_eq!(bench.session.read_file("ran", 10).await.unwrap(), b"x");
+    bench.stop().await;
+}
+
+#[tokio::test]
 async fn cancelling_stops_the_program_and_the_session_lives() {
     let bench = Bench::start().await;
     let upstream =

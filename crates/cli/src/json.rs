@@ -271,5 +271,6 @@ fn name_of(ending: &Ending) -> &'static str {
         Ending::Upstream(_) => "upstream",
         Ending::Sandbox(_) => "sandbox",
         Ending::Cancelled => "cancelled",
+        Ending::AwaitsApproval { .. } => "awaits_approval",
     }
 }

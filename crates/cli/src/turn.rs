@@ -137,7 +137,9 @@ pub(crate) fn save_transcript(transcript: &Transcript, out: &mut Out) -> anyhow:
 pub(crate) fn exit_of(ending: &Ending) -> Exit {
     match ending {
         Ending::Answered => Exit::Success,
-        Ending::Refused | Ending::CutOff { .. } | Ending::ClientTools(_) => Exit::ProgramFailed,
+        Ending::Refused | Ending::CutOff { .. } | Ending::ClientTools(_) | Ending::AwaitsApproval { .. } => {
+            Exit::ProgramFailed
+        }
         Ending::Budget(_) => Exit::Limit,
         Ending::Upstream(_) | Ending::Sandbox(_) => Exit::Ours,
         Ending::Cancelled => Exit::Interrupted,

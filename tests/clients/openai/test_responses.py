@@ -356,3 +356,24 @@ def test_hostile_requests_get_an_answer(server):
     assert post(b'{"model": "gpt-5", "input": "' + b"x" * (65 << 20) + b'"}') == 413
     assert post(b'{"model": "gpt-5", "input": [{"type": "future_item"}]}') == 400
     assert post(b'{"model": ["gpt-5"], "input": "x"}') == 400
+
+
+def test_approval_is_for_the_program_that_was_shown(client, server):
+    tool = {"type": "mcp", "server_label": "code", "server_url": server.url + "/mcp", "require_approval": "always"}
+    first = ask(client, "count", tools=[tool])
+    (request,) = [item for item in first.output if item.type == "mcp_approval_request"]
+    answer = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
+    changed = {**request.model_dump(), "arguments": '{"code": "print(666)"}'}
+    with pytest.raises(openai.BadRequestError, match="not the one that was shown"):
+        ask(client, [{"role": "user", "content": "count"}, changed, answer], tools=[tool])
+    with pytest.raises(openai.BadRequestError, match="no undecided"):
+        ask(client, [answer, answer], tools=[tool], previous_response_id=first.id)
+    second = ask(client, [answer], tools=[tool], previous_response_id=first.id, stream=True)
+    response = list(second)[-1].response
+    (call,) = [item for item in response.output if item.type == "mcp_call"]
+    assert (call.approval_request_id, call.output, call.status) == (request.id, "1\n", "completed")
+    assert response.output_text == "Run 1 times."
+    with pytest.raises(openai.BadRequestError, match="no undecided"):
+        ask(client, [answer], tools=[tool], previous_response_id=response.id)
+    with pytest.raises(openai.BadRequestError, match="other than this one"):
+        ask(client, "count", tools=[{**tool, "server_url": "https://example.com/mcp"}])

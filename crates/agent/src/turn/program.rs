@@ -11,29 +11,55 @@ use crate::interpreter::CodeInterpreter;
 use crate::item::Part;
 use crate::observation::Observer;
 
+/// Whether a program still has to be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Consent {
+    /// It has.
+    Asked,
+    /// It was approved after the turn before.
+    Given,
+}
+
+/// Why a program has no observation.
+pub(super) enum Halt {
+    /// Nobody has answered yet whether it may run.
+    Waits,
+    /// The turn ends.
+    Ends(Ending),
+}
+
+impl From<Ending> for Halt {
+    fn from(ending: Ending) -> Self {
+        Self::Ends(ending)
+    }
+}
+
 impl State {
-    /// Asks for approval, runs the program and makes the observation.
+    /// Asks for approval unless it was given in the turn before, runs the program and makes the observation.
     pub(super) async fn run(
         &mut self,
         interpreter: &CodeInterpreter,
         call_id: &str,
         code: String,
-    ) -> Result<Vec<Part>, Ending> {
+        consent: Consent,
+    ) -> Result<Vec<Part>, Halt> {
         self.sink.send(Event::CodeFinished { call_id: call_id.to_owned(), code: code.clone() }).await;
         if self.tool_calls >= self.parts.budgets.tool_calls {
-            return Err(Ending::Budget(Budget::ToolCalls(self.parts.budgets.tool_calls)));
+            return Err(Ending::Budget(Budget::ToolCalls(self.parts.budgets.tool_calls)).into());
         }
-        if let Some(reason) = self.denied(interpreter, call_id, &code).await? {
+        if consent == Consent::Asked
+            && let Some(reason) = self.denied(interpreter, call_id, &code).await?
+        {
             return Ok(vec![Part::Text(format!("The user did not allow this program to run: {reason}"))]);
         }
         self.tool_calls += 1;
         let execution = tokio::select! {
             biased;
             // The session may be busy with a program of somebody else's.
-            ending = self.stopped() => return Err(ending),
+            ending = self.stopped() => return Err(ending.into()),
             execution = interpreter.session().execute(&code) => execution,
         };
-        let execution = execution.map_err(|error| Ending::Sandbox(error.to_string()))?;
+        let execution = execution.map_err(|error| Halt::Ends(Ending::Sandbox(error.to_string())))?;
         let (observer, stopped) = self.watch(call_id, execution).await;
         let failed = observer.failed();
         let repeated = failed && self.last_failure.as_ref() == Some(&code);
@@ -43,7 +69,7 @@ impl State {
             None => Ok(parts),
             Some(ending) => {
                 self.observe(call_id, parts).await;
-                Err(ending)
+                Err(ending.into())
             }
         }
     }
@@ -79,7 +105,7 @@ impl State {
         interpreter: &CodeInterpreter,
         call_id: &str,
         code: &str,
-    ) -> Result<Option<String>, Ending> {
+    ) -> Result<Option<String>, Halt> {
         let ask = match interpreter.approver() {
             Approver::Callback(ask) if self.ask => Arc::clone(ask),
             _ => return Ok(None),
@@ -89,7 +115,7 @@ impl State {
         self.sink.drained().await;
         let answer = tokio::select! {
             biased;
-            ending = self.stopped() => return Err(ending),
+            ending = self.stopped() => return Err(ending.into()),
             answer = ask(ApprovalRequest { call_id: call_id.to_owned(), code: code.to_owned() }) => answer,
         };
         let denied = match answer {
@@ -98,6 +124,7 @@ impl State {
                 self.ask = false;
                 None
             }
+            Approval::Later => return Err(Halt::Waits),
             Approval::Deny { reason } => Some(reason),
         };
         self.sink.send(Event::ApprovalDecided { call_id: call_id.to_owned(), denied: denied.clone() }).await;

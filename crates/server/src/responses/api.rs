@@ -4,14 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::{Agent, Budgets, CodeInterpreter};
+use aludel_agent::{Agent, Approval, Budgets, CodeInterpreter};
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant};
 use aludel_wire::openai::{Deleted, List};
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use serde_json::{Map, Value, json};
@@ -42,7 +42,7 @@ pub(crate) async fn create(
     fields: Fields,
 ) -> Result<Response, ApiError> {
     let fingerprint = fingerprint(&headers, &fields);
-    let ask = Ask::read(fields)?;
+    let ask = Ask::read(fields, host(&headers))?;
     let (stream, background, include) = (ask.stream, ask.background, ask.include);
     let live = match app.responses.begin(&tenant, fingerprint, ResponseId::new()) {
         Err(same) => same,
@@ -61,6 +61,11 @@ pub(crate) async fn create(
         (false, true) => Ok(Json(shown(current(&app, &tenant, &live.id).await?, include)).into_response()),
         (false, false) => wait(live, leash, include).await,
     }
+}
+
+/// What the client calls this server.
+fn host(headers: &HeaderMap) -> &str {
+    headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
 }
 
 fn fingerprint(headers: &HeaderMap, fields: &Fields) -> Fingerprint {
@@ -107,7 +112,11 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
     agent = agent.budgets(budgets);
     if let Some(container) = &container {
         let session = container.session().await?;
-        agent = agent.code_interpreter(CodeInterpreter::new(session).packages(app.packages.clone()));
+        let mut interpreter = CodeInterpreter::new(session).packages(app.packages.clone());
+        if ask.mcp.as_ref().is_some_and(|mcp| mcp.asks) {
+            interpreter = interpreter.approve(async |_| Approval::Later);
+        }
+        agent = agent.code_interpreter(interpreter);
     }
     for tool in &ask.functions {
         agent = agent.client_tool(tool.clone());
@@ -116,7 +125,7 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
     base.insert("id".into(), live.id.as_str().into());
     base.insert("object".into(), "response".into());
     base.insert("created_at".into(), aludel_store::now().into());
-    let mut writer = Writer::new(base, ask.include);
+    let mut writer = Writer::new(base, ask.include, ask.mcp.map(|mcp| mcp.label));
     if let Some(container) = &container {
         writer.set_container(container.id().to_string());
     }
@@ -307,11 +316,12 @@ pub(crate) async fn input_items(
 pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
+    headers: HeaderMap,
     mut fields: Fields,
 ) -> Result<Json<Value>, ApiError> {
     fields.default("model", "");
     fields.default("input", "");
-    let ask = Ask::read(fields)?;
+    let ask = Ask::read(fields, host(&headers))?;
     let context = Context::collect(&app, &tenant, &ask).await?;
     let instructions = ask.instructions.as_deref().map_or(0, |text| text.len().div_ceil(4));
     Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": context.tokens() + instructions })))

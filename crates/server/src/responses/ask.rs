@@ -30,6 +30,8 @@ pub(super) struct Ask {
     pub(super) background: bool,
     pub(super) stream: bool,
     pub(super) interpreter: Option<Interpreter>,
+    /// Whether programs are calls of an MCP server, which is us, and wait for approval.
+    pub(super) mcp: Option<Mcp>,
     pub(super) functions: Vec<FunctionTool>,
     pub(super) tool_choice: ToolChoice,
     pub(super) max_tool_calls: Option<u32>,
@@ -59,6 +61,15 @@ impl Interpreter {
             }
         }
     }
+}
+
+/// The interpreter in the guise of an MCP server: the one kind of hosted tool that clients can approve.
+#[derive(Debug, Clone)]
+pub(super) struct Mcp {
+    /// What the client calls it.
+    pub(super) label: String,
+    /// Whether every program waits for approval.
+    pub(super) asks: bool,
 }
 
 /// What an answer holds beyond what it always holds.
@@ -98,7 +109,8 @@ enum ConversationField {
 
 impl Ask {
     /// Reads the body of a request.
-    pub(super) fn read(mut fields: Fields) -> Result<Self, ApiError> {
+    /// `host` is what the client calls this server.
+    pub(super) fn read(mut fields: Fields, host: &str) -> Result<Self, ApiError> {
         let model: String = fields.required("model")?;
         let input = items(fields.optional("input")?)?;
         let instructions: Option<String> = fields.optional("instructions")?;
@@ -123,7 +135,7 @@ impl Ask {
         let stream = fields.optional("stream")?.unwrap_or(false);
         let tools: Vec<Value> = fields.optional("tools")?.unwrap_or_default();
         let choice: Value = fields.optional("tool_choice")?.unwrap_or_else(|| "auto".into());
-        let Tools { interpreter, mut functions } = Tools::read(&tools)?;
+        let Tools { interpreter, mcp, mut functions } = Tools::read(&tools, host)?;
         let tool_choice = tool_choice(&choice, interpreter.is_some(), &mut functions)?;
         let max_tool_calls: Option<u32> = fields.optional("max_tool_calls")?;
         let max_output_tokens: Option<u32> = fields.optional("max_output_tokens")?;
@@ -186,6 +198,7 @@ impl Ask {
             background,
             stream,
             interpreter,
+            mcp,
             functions,
             tool_choice,
             max_tool_calls,
@@ -223,11 +236,12 @@ pub(super) fn no_previous(id: &str) -> ApiError {
 #[derive(Default)]
 struct Tools {
     interpreter: Option<Interpreter>,
+    mcp: Option<Mcp>,
     functions: Vec<FunctionTool>,
 }
 
 impl Tools {
-    fn read(tools: &[Value]) -> Result<Self, ApiError> {
+    fn read(tools: &[Value], host: &str) -> Result<Self, ApiError> {
         if tools.len() > MAX_TOOLS {
             return Err(ApiError::invalid("tools", format!("Too many 'tools': at most {MAX_TOOLS}.")));
         }
@@ -236,10 +250,15 @@ impl Tools {
             let param = format!("tools[{index}]");
             match tool.get("type").and_then(Value::as_str) {
                 Some("code_interpreter") => read.interpreter = Some(interpreter(tool, &param)?),
+                Some("mcp") => {
+                    read.mcp = Some(mcp(tool, &param, host)?);
+                    let auto = Interpreter::Auto { file_ids: Vec::new(), memory_limit: None };
+                    read.interpreter.get_or_insert(auto);
+                }
                 Some("function") => read.functions.push(function(tool, &param)?),
                 Some(other) => {
                     let message = format!(
-                        "Invalid value: '{other}'. Tools here are 'code_interpreter' and 'function'; others are not available."
+                        "Invalid value: '{other}'. Tools here are 'code_interpreter', 'function', and 'mcp' for this server itself."
                     );
                     return Err(ApiError::invalid(format!("{param}.type"), message));
                 }
@@ -248,6 +267,35 @@ impl Tools {
         }
         Ok(read)
     }
+}
+
+fn mcp(tool: &Value, param: &str, host: &str) -> Result<Mcp, ApiError> {
+    let text = |name: &str| tool.get(name).and_then(Value::as_str);
+    let label = text("server_label").ok_or_else(|| ApiError::missing(format!("{param}.server_label")))?;
+    let url = text("server_url").ok_or_else(|| ApiError::missing(format!("{param}.server_url")))?;
+    let authority = url.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
+    if authority != host {
+        let message = format!(
+            "MCP servers other than this one are not available here; with '{param}.server_url' on {host}, programs wait \
+             for your approval."
+        );
+        return Err(ApiError::invalid(format!("{param}.server_url"), message));
+    }
+    let asks = match tool.get("require_approval") {
+        None | Some(Value::Null) => true,
+        Some(Value::String(word)) if word == "always" => true,
+        Some(Value::String(word)) if word == "never" => false,
+        // By tool: ours is called python.
+        Some(Value::Object(filter)) => {
+            let never = filter.get("never").and_then(|never| never.get("tool_names")?.as_array());
+            !never.is_some_and(|names| names.iter().any(|name| name == PYTHON))
+        }
+        Some(_) => {
+            let message = "Invalid 'require_approval': it must be 'always', 'never' or an object.";
+            return Err(ApiError::invalid(format!("{param}.require_approval"), message));
+        }
+    };
+    Ok(Mcp { label: label.to_owned(), asks })
 }
 
 fn function(tool: &Value, param: &str) -> Result<FunctionTool, ApiError> {
@@ -354,6 +402,7 @@ fn tool_choice(
         Value::Object(object) => match object.get("type").and_then(Value::as_str) {
             Some("code_interpreter") if has_interpreter => Ok(ToolChoice::Named(PYTHON.to_owned())),
             Some("code_interpreter") => no_interpreter(),
+            Some("mcp") if has_interpreter => Ok(ToolChoice::Named(PYTHON.to_owned())),
             Some("function") => match object.get("name").and_then(Value::as_str) {
                 Some(name) if functions.iter().any(|tool| tool.name == name) => Ok(ToolChoice::Named(name.to_owned())),
                 Some(name) => invalid(format!("Tool choice '{name}' not found in 'tools' parameter.")),

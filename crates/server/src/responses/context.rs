@@ -8,6 +8,7 @@ use aludel_store::{ContainerId, FileId, ResponseId, Tenant};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::ask::{Ask, no_previous};
 use crate::app::App;
@@ -175,6 +176,8 @@ struct ForModel {
     instructions: Vec<String>,
     items: Vec<Item>,
     open: HashSet<String>,
+    /// Programs that may run now.
+    approved: HashSet<String>,
 }
 
 impl ForModel {
@@ -208,6 +211,22 @@ impl ForModel {
                     other => vec![Part::Text(other.map(Value::to_string).unwrap_or_default())],
                 };
                 self.items.push(Item::Output(Output { call_id: id.to_owned(), parts }));
+            }
+            "mcp_approval_request" => self.approval_request(item)?,
+            "mcp_approval_response" => self.approval(item)?,
+            "mcp_call" => {
+                let id =
+                    item.get("approval_request_id").and_then(Value::as_str).unwrap_or_else(|| text("id")).to_owned();
+                if !self.open.remove(&id) {
+                    let arguments = text("arguments").to_owned();
+                    self.items.push(Item::Call(Call { id: id.clone(), name: "python".into(), arguments }));
+                }
+                self.approved.remove(&id);
+                let output = match text("output") {
+                    "" => "(no output)",
+                    output => output,
+                };
+                self.items.push(Item::output(id, output));
             }
             other => {
                 let message = format!("Items of type '{other}' are not understood here.");
@@ -268,6 +287,37 @@ impl ForModel {
         Ok(format!("[The user attached a file: {ROOT}/{name}]"))
     }
 
+    /// A program that waits. Its id vouches for it: what was shown is what will run.
+    fn approval_request(&mut self, item: &Value) -> Result<(), ApiError> {
+        let text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (id, arguments) = (text("id"), text("arguments"));
+        if !id.ends_with(&digest_of(arguments)) {
+            let message = format!("The program of the approval request '{id}' is not the one that was shown.");
+            return Err(ApiError::bad_request(message).param("input").code("approval_request_changed"));
+        }
+        self.open.insert(id.to_owned());
+        let call = Call { id: id.to_owned(), name: "python".into(), arguments: arguments.to_owned() };
+        self.items.push(Item::Call(call));
+        Ok(())
+    }
+
+    fn approval(&mut self, item: &Value) -> Result<(), ApiError> {
+        let id = item.get("approval_request_id").and_then(Value::as_str).unwrap_or_default();
+        if !self.open.contains(id) || self.approved.contains(id) {
+            let message = format!("There is no undecided approval request '{id}' in the conversation.");
+            return Err(ApiError::bad_request(message).param("input"));
+        }
+        if item.get("approve") == Some(&Value::Bool(true)) {
+            self.approved.insert(id.to_owned());
+        } else {
+            self.open.remove(id);
+            let reason = item.get("reason").and_then(Value::as_str).unwrap_or("no reason was given");
+            let words = format!("The user did not allow this program to run: {reason}");
+            self.items.push(Item::output(id, words));
+        }
+        Ok(())
+    }
+
     /// A program that was run, as a call of our tool.
     fn program(&mut self, item: &Value) {
         let id = item.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -288,11 +338,11 @@ impl ForModel {
 
     /// What was called and never answered gets an answer that says so: models are told of no call without one.
     fn finish(self) -> Vec<Item> {
-        let Self { items, open, .. } = self;
+        let Self { items, open, approved, .. } = self;
         let mut finished = Vec::with_capacity(items.len());
         for item in items {
             let unanswered = match &item {
-                Item::Call(call) if open.contains(&call.id) => Some(call.id.clone()),
+                Item::Call(call) if open.contains(&call.id) && !approved.contains(&call.id) => Some(call.id.clone()),
                 _ => None,
             };
             finished.push(item);
@@ -315,6 +365,12 @@ async fn image(part: &Value, app: &App, tenant: &Tenant) -> Result<Part, ApiErro
         Some((_, mime, bytes)) => Ok(Part::Image { mime, data: Arc::from(bytes) }),
         None => Ok(Part::ImageUrl(url.to_owned())),
     }
+}
+
+/// What an approval request's id ends with: it stands for the arguments.
+pub(super) fn digest_of(arguments: &str) -> String {
+    let digest = Sha256::digest(arguments);
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Thoughts in a form that a client can keep and send back: opaque to it, but no secret from it.

@@ -93,11 +93,15 @@ impl Run {
         {
             self.writer.text(&format!("I stopped: {budget} are used up."));
         }
-        let needs_message = status == Status::Completed && !matches!(ending, Ok(Ending::ClientTools(_)));
+        let (programs, calls) = match &ending {
+            Ok(Ending::ClientTools(calls)) => (&[][..], calls.as_slice()),
+            Ok(Ending::AwaitsApproval { programs, client_tools }) => (programs.as_slice(), client_tools.as_slice()),
+            _ => (&[][..], &[][..]),
+        };
+        let needs_message = status == Status::Completed && programs.is_empty() && calls.is_empty();
         self.writer.finish(&status, &files, needs_message);
-        if let Ok(Ending::ClientTools(calls)) = &ending {
-            calls.iter().for_each(|call| self.writer.function_call(call));
-        }
+        programs.iter().for_each(|call| self.writer.ask_for_approval(call));
+        calls.iter().for_each(|call| self.writer.function_call(call));
         self.writer.end(&status);
         let object = self.writer.object(&status);
         // The store first: what a client was told is there even if we are killed now.
@@ -119,6 +123,7 @@ impl Run {
         let canceller = stream.canceller();
         let (live, closing) = (Arc::clone(&self.live), self.app.closing.clone());
         let mut shown: HashMap<String, Shown> = HashMap::new();
+        let mut written: HashMap<String, String> = HashMap::new();
         let mut ending = Ending::Cancelled;
         loop {
             let event = tokio::select! {
@@ -141,9 +146,15 @@ impl Run {
                     self.writer.start_program(&call_id, &files);
                 }
                 Event::CodeDelta { call_id, text } => self.writer.code(&call_id, &text),
-                Event::CodeFinished { call_id, code } => self.writer.code_done(&call_id, &code),
+                Event::CodeFinished { call_id, code } => {
+                    self.writer.code_done(&call_id, &code);
+                    written.insert(call_id, code);
+                }
                 Event::Execution { call_id, event } => {
                     self.ran_code = true;
+                    if let Some(code) = written.remove(&call_id) {
+                        self.writer.start_mcp_call(&call_id, &code);
+                    }
                     self.writer.run_program(&call_id);
                     match event {
                         ExecutionEvent::Finished(finished) => {
@@ -270,7 +281,9 @@ impl Shown {
 
 fn status_of(ending: &Ending) -> Status {
     match ending {
-        Ending::Answered | Ending::Refused | Ending::ClientTools(_) => Status::Completed,
+        Ending::Answered | Ending::Refused | Ending::ClientTools(_) | Ending::AwaitsApproval { .. } => {
+            Status::Completed
+        }
         Ending::CutOff { reason } if reason.contains("filter") => Status::Incomplete("content_filter"),
         Ending::CutOff { .. } | Ending::Budget(Budget::Tokens(_)) => Status::Incomplete("max_output_tokens"),
         Ending::Budget(_) => Status::Incomplete("max_messages"),

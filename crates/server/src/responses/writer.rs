@@ -9,7 +9,7 @@ use aludel_store::fresh_id;
 use serde_json::{Map, Value, json};
 
 use super::ask::Include;
-use super::context::wrapped;
+use super::context::{digest_of, wrapped};
 use crate::containers::ContainerFile;
 
 /// A response that is being written.
@@ -18,6 +18,8 @@ pub(super) struct Writer {
     /// The fields that do not change.
     base: Map<String, Value>,
     include: Include,
+    /// What the client calls us if programs are calls of an MCP server.
+    mcp: Option<String>,
     container: Option<String>,
     sequence: u64,
     output: Vec<Value>,
@@ -75,10 +77,11 @@ impl Status {
 }
 
 impl Writer {
-    pub(super) fn new(base: Map<String, Value>, include: Include) -> Self {
+    pub(super) fn new(base: Map<String, Value>, include: Include, mcp: Option<String>) -> Self {
         Self {
             base,
             include,
+            mcp,
             container: None,
             sequence: 0,
             output: Vec::new(),
@@ -289,6 +292,10 @@ impl Writer {
     pub(super) fn start_program(&mut self, call_id: &str, files: &[ContainerFile]) {
         self.end_thoughts();
         self.end_message(files, false, "completed");
+        if self.mcp.is_some() {
+            // Told when it is known whether it has to wait.
+            return;
+        }
         let item = json!({
             "id": fresh_id("ci_"), "type": "code_interpreter_call", "status": "in_progress", "code": "",
             "container_id": self.container, "outputs": [],
@@ -330,6 +337,37 @@ impl Writer {
         );
     }
 
+    /// A program that was approved, or need not be, is about to run.
+    pub(super) fn start_mcp_call(&mut self, call_id: &str, code: &str) {
+        let Some(label) = self.mcp.clone() else { return };
+        let arguments = json!({ "code": code }).to_string();
+        let request = call_id.starts_with("mcpr_").then_some(call_id);
+        let id = fresh_id("mcp_");
+        let place = self.start(json!({
+            "id": id, "type": "mcp_call", "status": "in_progress", "server_label": label, "name": "python",
+            "arguments": "", "output": null, "error": null, "approval_request_id": request,
+            // Not of the protocol, and sent back by clients: what comes later goes on in the same place.
+            "container_id": self.container,
+        }));
+        self.tell("response.mcp_call.in_progress", json!({ "output_index": place, "item_id": id }));
+        let fields = json!({ "output_index": place, "item_id": id, "arguments": arguments });
+        self.tell("response.mcp_call_arguments.done", fields);
+        self.set(place, "arguments", arguments.into());
+        let program = Program { place, code: code.to_owned(), is_written: true, is_running: true };
+        self.programs.insert(call_id.to_owned(), program);
+    }
+
+    /// A program waits for approval.
+    pub(super) fn ask_for_approval(&mut self, call: &aludel_agent::Call) {
+        self.end_thoughts();
+        let id = format!("{}{}", fresh_id("mcpr_").get(..29).unwrap_or("mcpr_"), digest_of(&call.arguments));
+        let place = self.start(json!({
+            "id": id, "type": "mcp_approval_request", "server_label": self.mcp, "name": "python",
+            "arguments": call.arguments, "container_id": self.container,
+        }));
+        self.tell_of_item("response.output_item.done", place);
+    }
+
     /// The program runs.
     pub(super) fn run_program(&mut self, call_id: &str) {
         let Some(program) = self.programs.get_mut(call_id).filter(|program| !program.is_running) else { return };
@@ -349,6 +387,10 @@ impl Writer {
         made: Vec<ContainerFile>,
     ) {
         let Some(program) = self.programs.remove(call_id) else { return };
+        if self.mcp.is_some() {
+            self.uncited.extend(made);
+            return self.end_mcp_call(&program, status, logs);
+        }
         let mut outputs: Vec<Value> = images.into_iter().map(|url| json!({ "type": "image", "url": url })).collect();
         if !logs.is_empty() {
             outputs.push(json!({ "type": "logs", "logs": logs }));
@@ -363,6 +405,15 @@ impl Writer {
         if status == "completed" {
             self.tell_of_program("completed", program.place);
         }
+        self.tell_of_item("response.output_item.done", program.place);
+    }
+
+    fn end_mcp_call(&mut self, program: &Program, status: &str, logs: &str) {
+        let (what, field) = if status == "completed" { ("completed", "output") } else { ("failed", "error") };
+        self.set(program.place, field, logs.into());
+        self.set(program.place, "status", status.into());
+        let id = self.id_at(program.place);
+        self.tell(&format!("response.mcp_call.{what}"), json!({ "output_index": program.place, "item_id": id }));
         self.tell_of_item("response.output_item.done", program.place);
     }
 
@@ -514,7 +565,7 @@ mod tests {
 
     #[test]
     fn one_program_and_an_answer_come_in_the_recorded_order() {
-        let mut writer = Writer::new(Map::new(), Include::default());
+        let mut writer = Writer::new(Map::new(), Include::default(), None);
         writer.set_container("cntr_1".into());
         writer.tell_of_response("response.created", &Status::InProgress);
         writer.tell_of_response("response.in_progress", &Status::InProgress);
