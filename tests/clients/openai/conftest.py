@@ -44,6 +44,11 @@ class Server:
     def client(self, **options):
         return OpenAI(base_url=self.url + "/v1", api_key="unused", _strict_response_validation=True, **options)
 
+    def sandboxes(self):
+        """How many live: each has a workspace of its own, mounted for the server alone."""
+        directories = (Path(self.directory.name) / "run").glob("*/workspaces/*")
+        return sum(1 for _ in directories)
+
     def stop(self, how=signal.SIGTERM):
         self.process.send_signal(how)
         return self.process.wait(60)

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 
 import openai
+import pydantic
 import pytest
 
 from conftest import Server
@@ -318,7 +319,7 @@ def test_an_expired_container_goes_on_where_it_is_auto(upstream):
 
 
 def test_many_at_once_do_not_mix(upstream):
-    server = Server(upstream, memory='"256m"')
+    server = Server(upstream, memory='"256m"', idle='"4s"', pool=0)
     client = server.client(max_retries=20)
     answers, errors = {}, []
 
@@ -332,13 +333,18 @@ def test_many_at_once_do_not_mix(upstream):
         except Exception as error:
             errors.append(repr(error))
 
-    threads = [threading.Thread(target=one, args=(f"number{n}",)) for n in range(40)]
+    threads = [threading.Thread(target=one, args=(f"number{n}",)) for n in range(100)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert not errors, errors[:3]
     for name, (text, content, _) in answers.items():
         assert text == f"You are {name}." and content == name.encode()
-    assert len({container for _, _, container in answers.values()}) == 40
+    assert len({container for _, _, container in answers.values()}) == 100
+    # All of them end when they are left alone, and what they took is given back.
+    deadline = time.monotonic() + 30
+    while server.sandboxes() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert server.sandboxes() == 0
     server.stop()
 
 
@@ -377,3 +383,12 @@ def test_approval_is_for_the_program_that_was_shown(client, server):
         ask(client, [answer], tools=[tool], previous_response_id=response.id)
     with pytest.raises(openai.BadRequestError, match="other than this one"):
         ask(client, "count", tools=[{**tool, "server_url": "https://example.com/mcp"}])
+
+
+def test_a_structured_answer(client):
+    class Said(pydantic.BaseModel):
+        schema_: str = pydantic.Field(alias="schema")
+        said: str
+
+    response = client.responses.parse(model="gpt-5", input="2**20", tools=[AUTO], text_format=Said)
+    assert response.output_parsed.schema_ == "Said" and "1048576" in response.output_parsed.said

@@ -101,6 +101,9 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return self.connection.close()
         answer = reply(body)
+        if isinstance(answer, str) and "response_format" in body:
+            schema = body["response_format"]["json_schema"]
+            answer = json.dumps({"schema": schema["name"], "said": answer})
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")

@@ -105,6 +105,17 @@ pub struct Sampling {
     pub max_output_tokens: Option<u32>,
     /// How much a reasoning model thinks, in the upstream's own words.
     pub reasoning_effort: Option<String>,
+    /// The form of the answer, where it is not free.
+    pub format: Option<AnswerFormat>,
+}
+
+/// The form that an answer must have.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AnswerFormat {
+    /// Some JSON object.
+    Json,
+    /// JSON that a schema describes: an object with `name`, `schema` and perhaps `strict` and `description`.
+    Schema(serde_json::Value),
 }
 
 /// A piece of the model's answer.

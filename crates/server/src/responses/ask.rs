@@ -1,6 +1,6 @@
 //! What a request for a response asks for.
 
-use aludel_agent::upstream::{FunctionTool, Sampling, ToolChoice};
+use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_store::{ContainerId, ConversationId, FileId, ResponseId};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -151,6 +151,9 @@ impl Ask {
         let include: Vec<String> = fields.optional("include")?.unwrap_or_default();
         let metadata = crate::conversations::metadata(&mut fields)?.unwrap_or_else(|| json!({}));
 
+        let text: Option<Map<String, Value>> = fields.optional("text")?;
+        let format = format(text.as_ref().and_then(|text| text.get("format")))?;
+
         let mut echo = Map::new();
         let reasoning = reasoning.map_or_else(|| json!({ "effort": null, "summary": null }), Value::Object);
         for (name, value) in [
@@ -167,6 +170,10 @@ impl Ask {
             ("tool_choice", choice),
             ("tools", Value::Array(tools.into_iter().map(without_secrets).collect())),
             ("metadata", metadata),
+            (
+                "text",
+                text.map_or_else(|| json!({ "format": { "type": "text" }, "verbosity": "medium" }), Value::Object),
+            ),
         ] {
             echo.insert(name.to_owned(), value);
         }
@@ -175,7 +182,6 @@ impl Ask {
             ("prompt_cache_key", Value::Null),
             ("safety_identifier", Value::Null),
             ("service_tier", json!("default")),
-            ("text", json!({ "format": { "type": "text" }, "verbosity": "medium" })),
             ("top_logprobs", json!(0)),
             ("truncation", json!("disabled")),
             ("user", Value::Null),
@@ -202,10 +208,33 @@ impl Ask {
             functions,
             tool_choice,
             max_tool_calls,
-            sampling: Sampling { temperature, top_p, max_output_tokens, reasoning_effort: effort },
+            sampling: Sampling { temperature, top_p, max_output_tokens, reasoning_effort: effort, format },
             include: Include::of(include.iter().map(String::as_str)),
             echo,
         })
+    }
+}
+
+/// The form of the answer. In this API the schema stands beside its type, in Chat Completions one level below.
+fn format(format: Option<&Value>) -> Result<Option<AnswerFormat>, ApiError> {
+    let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(AnswerFormat::Json)),
+        Some("json_schema") => {
+            let mut schema = format.as_object().cloned().unwrap_or_default();
+            schema.remove("type");
+            for name in ["name", "schema"] {
+                if !schema.contains_key(name) {
+                    return Err(ApiError::missing(format!("text.format.{name}")));
+                }
+            }
+            Ok(Some(AnswerFormat::Schema(Value::Object(schema))))
+        }
+        _ => {
+            let message = "Invalid 'text.format.type': it must be 'text', 'json_object' or 'json_schema'.";
+            Err(ApiError::invalid("text.format.type", message))
+        }
     }
 }
 

@@ -42,6 +42,9 @@ pub struct Request {
     /// How much a reasoning model thinks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
+    /// The form that the answer must have: `{"type": "json_schema", "json_schema": {…}}` or `{"type": "json_object"}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<serde_json::Value>,
 }
 
 /// What a stream contains.

@@ -6,9 +6,10 @@ use aludel_wire::chat::{
 };
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use serde_json::json;
 
 use crate::item::{Item, Part, text_of};
-use crate::upstream;
+use crate::upstream::{self, AnswerFormat};
 
 /// What an upstream calls the limit of tokens for one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +65,10 @@ pub(super) fn request(model: &str, request: &upstream::Request, vision: bool, st
         max_tokens: limit.filter(|_| style.max_tokens == MaxTokens::Plain),
         max_completion_tokens: limit.filter(|_| style.max_tokens == MaxTokens::OfCompletion),
         reasoning_effort: request.sampling.reasoning_effort.clone(),
+        response_format: request.sampling.format.as_ref().map(|format| match format {
+            AnswerFormat::Json => json!({ "type": "json_object" }),
+            AnswerFormat::Schema(schema) => json!({ "type": "json_schema", "json_schema": schema }),
+        }),
     }
 }
 
