@@ -7,8 +7,10 @@ use serde::Deserialize;
 use crate::{Death, Error, Event, LimitHit, Limits, Local, Outcome, Sandbox, SandboxSpec};
 
 /// The suite, by file.
-const SUITE: [(&str, &str); 5] = [
+const SUITE: [(&str, &str); 7] = [
     ("host", include_str!("../../../tests/escapes/host.toml")),
+    ("incidents", include_str!("../../../tests/escapes/incidents.toml")),
+    ("containers", include_str!("../../../tests/escapes/containers.toml")),
     ("kernel", include_str!("../../../tests/escapes/kernel.toml")),
     ("syscalls", include_str!("../../../tests/escapes/syscalls.toml")),
     ("network", include_str!("../../../tests/escapes/network.toml")),
