@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::{Death, Error, Event, LimitHit, Limits, Local, Outcome, SandboxSpec};
+use crate::{Death, Error, Event, LimitHit, Limits, Local, Outcome, Sandbox, SandboxSpec};
 
 /// The suite, by file.
-const SUITE: [(&str, &str); 4] = [
+const SUITE: [(&str, &str); 7] = [
     ("host", include_str!("../../../tests/escapes/host.toml")),
+    ("incidents", include_str!("../../../tests/escapes/incidents.toml")),
+    ("containers", include_str!("../../../tests/escapes/containers.toml")),
+    ("kernel", include_str!("../../../tests/escapes/kernel.toml")),
     ("syscalls", include_str!("../../../tests/escapes/syscalls.toml")),
     ("network", include_str!("../../../tests/escapes/network.toml")),
     ("exhaustion", include_str!("../../../tests/escapes/exhaustion.toml")),
@@ -24,6 +27,10 @@ pub struct Attack {
     pub threat: String,
     /// The architecture that it is written for, if it is for one only.
     arch: Option<String>,
+    /// Runs first, in a sandbox that lives on beside the attack's; what it printed is what both programs know as `neighbour`.
+    neighbour: Option<String>,
+    /// Must run to its end in the neighbour's sandbox after the attack.
+    after: Option<String>,
     program: String,
     control: String,
     expect: String,
@@ -75,30 +82,67 @@ pub fn limits() -> Limits {
     }
 }
 
+/// How long a program runs that is to be ended for its time: the suite waits for each of them.
+const SOON: Duration = Duration::from_secs(2);
+
 impl Attack {
     /// Runs the control and then the attack, each in a fresh sandbox.
     pub async fn run(&self, backend: &Local) -> Result<Verdict, Error> {
-        let control = outcome(backend, &self.control).await?;
-        if control != Outcome::Completed {
-            return Ok(Verdict::Unproven(name_of(&control)));
+        let mut neighbour = None;
+        let mut prefix = String::new();
+        if let Some(code) = &self.neighbour {
+            let sandbox = create(backend, limits()).await?;
+            let (outcome, printed) = run(&sandbox, code).await?;
+            if outcome != Outcome::Completed {
+                return Ok(Verdict::Unproven(format!("its neighbour: {}", name_of(&outcome))));
+            }
+            // A string of JSON is one of Python, too.
+            prefix = format!("neighbour = {}\n", serde_json::Value::from(printed.trim_end()));
+            neighbour = Some(sandbox);
         }
-        let outcome = name_of(&outcome(backend, &self.program).await?);
-        let held = self.expect.split('|').any(|expected| expected == outcome.split(':').next().unwrap_or_default());
-        Ok(if held { Verdict::Held } else { Verdict::Broken(format!("{outcome}, instead of {}", self.expect)) })
+        let control = create(backend, limits()).await?;
+        let (outcome, _) = run(&control, &format!("{prefix}{}", self.control)).await?;
+        control.close().await;
+        if outcome != Outcome::Completed {
+            return Ok(Verdict::Unproven(name_of(&outcome)));
+        }
+        let timeout = if self.expect == "time" { SOON } else { limits().timeout };
+        let attacker = create(backend, Limits { timeout, ..limits() }).await?;
+        let (outcome, _) = run(&attacker, &format!("{prefix}{}", self.program)).await?;
+        attacker.close().await;
+        let outcome = name_of(&outcome);
+        if !self.expect.split('|').any(|expected| expected == outcome.split(':').next().unwrap_or_default()) {
+            return Ok(Verdict::Broken(format!("{outcome}, instead of {}", self.expect)));
+        }
+        if let (Some(neighbour), Some(code)) = (&neighbour, &self.after) {
+            let (outcome, _) = run(neighbour, code).await?;
+            if outcome != Outcome::Completed {
+                return Ok(Verdict::Broken(format!("its neighbour afterwards: {}", name_of(&outcome))));
+            }
+        }
+        if let Some(neighbour) = neighbour {
+            neighbour.close().await;
+        }
+        Ok(Verdict::Held)
     }
 }
 
-async fn outcome(backend: &Local, code: &str) -> Result<Outcome, Error> {
-    let sandbox = backend.create(SandboxSpec { limits: limits(), workspace: None }).await?;
+async fn create(backend: &Local, limits: Limits) -> Result<Sandbox, Error> {
+    backend.create(SandboxSpec { limits, workspace: None }).await
+}
+
+/// Runs a program and returns its outcome and what it printed.
+async fn run(sandbox: &Sandbox, code: &str) -> Result<(Outcome, String), Error> {
     let mut execution = sandbox.execute(code).await?;
-    let mut outcome = Outcome::KernelDied(Death::Unknown);
+    let mut printed = String::new();
     while let Some(event) = execution.next().await {
-        if let Event::Finished(finished) = event {
-            outcome = finished.outcome;
+        match event {
+            Event::Stdout(text) => printed.push_str(&text),
+            Event::Finished(finished) => return Ok((finished.outcome, printed)),
+            _ => {}
         }
     }
-    sandbox.close().await;
-    Ok(outcome)
+    Ok((Outcome::KernelDied(Death::Unknown), printed))
 }
 
 /// An outcome in the words of the suite, with details behind a colon.
