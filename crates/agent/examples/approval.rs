@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
-use aludel_agent::upstream::chat::{Chat, ChatOptions};
+use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::demo::Demo;
 use aludel_agent::{Agent, Approval, ApprovalRequest, CodeInterpreter, Event};
 use aludel_sandbox::{Limits, Local, LocalConfig, Require, Start, template};
@@ -37,6 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let builder = match (arguments.next(), arguments.next()) {
         (Some(url), Some(model)) => Agent::builder(Chat::new(ChatOptions {
+            protocol: Protocol::Chat,
             url,
             model,
             key: None,

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use aludel_agent::upstream::chat::{Chat, ChatOptions};
+use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::{Capabilities, FunctionTool};
 use aludel_agent::{
     Agent, AgentBuilder, Approval, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Turn, text_of,
@@ -15,6 +15,7 @@ use serde_json::json;
 
 fn builder(upstream: &ScriptedUpstream, function_calling: bool) -> AgentBuilder {
     let options = ChatOptions {
+        protocol: Protocol::Chat,
         url: upstream.url(),
         model: "scripted".into(),
         key: None,

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use aludel_agent::upstream::chat::{Chat, ChatOptions};
+use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::{Capabilities, FunctionTool, ToolChoice, UpstreamError};
 use aludel_agent::{
     Agent, AgentBuilder, Approval, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Secret, Turn, text_of,
@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 
 fn options(upstream: &ScriptedUpstream) -> ChatOptions {
     ChatOptions {
+        protocol: Protocol::Chat,
         url: upstream.url(),
         model: "scripted".into(),
         key: Some(Secret::new("sk-very-secret").from_origin("env:TEST_KEY")),

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use aludel_agent::upstream::chat::{Chat, ChatOptions};
+use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::{
     Capabilities, Delta, FinishReason, Request, Sampling, ToolChoice, Unreachable, Upstream, UpstreamError,
 };
@@ -15,6 +15,7 @@ use tokio::io::AsyncWriteExt;
 
 fn options(url: String) -> ChatOptions {
     ChatOptions {
+        protocol: Protocol::Chat,
         url,
         model: "scripted".into(),
         key: None,
@@ -272,6 +273,7 @@ async fn what_keeps_a_connection_from_being_made_is_named() {
 #[test]
 fn options_that_cannot_work_are_refused_at_once() {
     let with_key = |key: &str| ChatOptions {
+        protocol: Protocol::Chat,
         key: Some(Secret::new(key).from_origin("env:TEST_KEY")),
         ..options("http://localhost/v1".into())
     };

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::upstream::chat::{Chat, ChatOptions};
+use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::demo::Demo;
 use aludel_agent::upstream::{Capabilities, Upstream};
 
-use crate::config::{Endpoint, Http, Model, Surroundings};
+use crate::config::{Api, Endpoint, Http, Model, Surroundings};
 use crate::exit::usage;
 
 /// The model as the agent knows it.
@@ -16,8 +16,9 @@ pub(crate) fn of(model: &Model, surroundings: &Surroundings) -> anyhow::Result<A
         Endpoint::Demo => return Ok(Arc::new(Demo::new(Duration::ZERO))),
         Endpoint::Http(http) => http,
     };
-    let Http { api: _, url, key, upstream_name, vision, function_calling, idle_timeout } = &**http;
+    let Http { api, url, key, upstream_name, vision, function_calling, idle_timeout } = &**http;
     let options = ChatOptions {
+        protocol: if **api == Api::Responses { Protocol::Responses } else { Protocol::Chat },
         url: (**url).clone(),
         model: (**upstream_name).clone(),
         key: key.fetch(&model.name, surroundings)?,

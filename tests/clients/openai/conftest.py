@@ -18,14 +18,15 @@ HERE = Path(__file__).parent
 class Server:
     """A server that can be killed and started again on the same data."""
 
-    def __init__(self, upstream, **settings):
+    def __init__(self, upstream, api="chat", **settings):
         self.directory = tempfile.TemporaryDirectory()
         data = Path(self.directory.name)
         if shared := os.environ.get("ALUDEL_TEMPLATES"):
             (data / "templates").symlink_to(shared)
         lines = [f"{key} = {value}" for key, value in settings.items()]
         models = "\n".join(
-            f'[[model]]\nname = "{name}"\nurl = "http://127.0.0.1:{upstream}/v1"\nkey = "sk-test"' for name in ("scripted", "gpt-5")
+            f'[[model]]\nname = "{name}"\napi = "{api}"\nurl = "http://127.0.0.1:{upstream}/v1"\nkey = "sk-test"'
+            for name in ("scripted", "gpt-5")
         )
         (data / "aludel.toml").write_text("[sandbox]\n" + "\n".join(lines) + "\n" + models)
         self.process = None

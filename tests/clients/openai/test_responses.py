@@ -392,3 +392,28 @@ def test_a_structured_answer(client):
 
     response = client.responses.parse(model="gpt-5", input="2**20", tools=[AUTO], text_format=Said)
     assert response.output_parsed.schema_ == "Said" and "1048576" in response.output_parsed.said
+
+
+def test_an_upstream_that_speaks_responses(server):
+    """The other server is the upstream: our tool is a function there, and its programs run here."""
+    nearer = Server(server.url.rsplit(":", 1)[1], api="responses")
+    client = nearer.client()
+    before = len(list(server.client().containers.list(limit=100)))
+    response = ask(client, "two programs", instructions="Be brief.", max_output_tokens=1000)
+    assert response.output_text == "x plus one is 21." and len(calls(response)) == 2
+    assert response.usage.total_tokens == 330
+    assert len(list(server.client().containers.list(limit=100))) == before
+    assert "sunny" in ask(client, _weather(client), tools=[AUTO, WEATHER]).output_text
+    with pytest.raises(openai.InternalServerError, match="scripted"):
+        ask(client.with_options(max_retries=0), "upstream says 400")
+    nearer.stop()
+
+
+WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
+
+
+def _weather(client):
+    first = ask(client, "How is the weather?", tools=[AUTO, WEATHER])
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    return [{"role": "user", "content": "How is the weather?"}, call.model_dump(), output]

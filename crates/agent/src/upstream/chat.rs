@@ -1,10 +1,11 @@
-//! Any endpoint that speaks OpenAI's Chat Completions.
+//! Any endpoint that speaks one of OpenAI's two protocols: Chat Completions, as nearly all do, or Responses.
 
 mod answer;
 mod endpoint;
 mod failure;
 mod manners;
 mod render;
+mod responses;
 mod sse;
 
 use std::time::Duration;
@@ -35,9 +36,20 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the usage and the end of the stream are awaited once the answer itself is whole: some servers leave the connection open.
 const EPILOGUE: Duration = Duration::from_secs(2);
 
+/// Which of the two protocols an endpoint speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Chat Completions.
+    Chat,
+    /// Responses.
+    Responses,
+}
+
 /// Where a model is and how it is asked.
 #[derive(Debug, Clone)]
 pub struct ChatOptions {
+    /// What is spoken there.
+    pub protocol: Protocol,
     /// The base, which usually ends in `/v1`. A query, as some clouds want it, is kept.
     pub url: String,
     /// The model's name at the upstream.
@@ -63,7 +75,7 @@ pub struct Chat {
 impl Chat {
     /// Makes the upstream; nothing is sent before the first call. The error says what is wrong with the options.
     pub fn new(options: ChatOptions) -> Result<Self, String> {
-        let endpoint = Endpoint::parse(&options.url)?;
+        let endpoint = Endpoint::parse(&options.url, options.protocol)?;
         let authorization = options.key.as_ref().map(authorization).transpose()?;
         // A second installation fails, and the first one serves.
         let _installed = rustls::crypto::ring::default_provider().install_default();
@@ -120,8 +132,12 @@ impl Chat {
         let mut lessons = 0;
         loop {
             let style = self.manners.style();
-            let body = render::request(&self.options.model, request, self.options.capabilities.vision, style);
-            let body = serde_json::to_vec(&body).map_err(|error| self.not_understood(error.to_string(), ""))?;
+            let (model, vision) = (&self.options.model, self.options.capabilities.vision);
+            let body = match self.options.protocol {
+                Protocol::Chat => serde_json::to_vec(&render::request(model, request, vision, style)),
+                Protocol::Responses => serde_json::to_vec(&responses::request(model, request, vision)),
+            };
+            let body = body.map_err(|error| self.not_understood(error.to_string(), ""))?;
             let error = match self.attempt(body, answer).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
@@ -168,6 +184,14 @@ impl Chat {
         if let Ok(envelope) = serde_json::from_slice::<ErrorEnvelope>(&body) {
             return Err(self.reported(&envelope.error, &String::from_utf8_lossy(&body)));
         }
+        if self.options.protocol == Protocol::Responses {
+            let object = serde_json::from_slice(&body).map_err(|error| {
+                self.not_understood(format!("its JSON is no response ({error})"), &String::from_utf8_lossy(&body))
+            })?;
+            self.response_whole(object, answer).await?;
+            answer.end().await;
+            return Ok(());
+        }
         let response: Response = serde_json::from_slice(&body).map_err(|error| {
             self.not_understood(format!("its JSON is no completion ({error})"), &String::from_utf8_lossy(&body))
         })?;
@@ -194,6 +218,7 @@ impl Chat {
         let mut read = 0;
         let mut beginning = Vec::new();
         let mut ended = false;
+        let mut events = responses::Events::default();
         while !ended {
             let is_whole = answer.is_whole();
             let patience = self.options.idle_timeout;
@@ -222,7 +247,10 @@ impl Chat {
                     answer.end().await;
                     return Ok(());
                 }
-                self.chunk(&data, answer).await?;
+                match self.options.protocol {
+                    Protocol::Chat => self.chunk(&data, answer).await?,
+                    Protocol::Responses => self.response_event(&data, &mut events, answer).await?,
+                }
             }
         }
         if answer.is_whole() {

@@ -89,6 +89,8 @@ pub(crate) struct Http {
 pub(crate) enum Api {
     /// Chat Completions.
     Chat,
+    /// Responses.
+    Responses,
     /// None: the script.
     Demo,
 }
@@ -255,8 +257,9 @@ impl FromStr for Api {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "chat" => Ok(Self::Chat),
+            "responses" => Ok(Self::Responses),
             "demo" => Ok(Self::Demo),
-            _ => Err("is not an API that this version speaks; there are chat and demo"),
+            _ => Err("is not an API that this version speaks; there are chat, responses and demo"),
         }
     }
 }
@@ -265,6 +268,7 @@ impl fmt::Display for Api {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Chat => "chat",
+            Self::Responses => "responses",
             Self::Demo => "demo",
         })
     }

@@ -125,6 +125,10 @@ impl Answer {
             cached: usage.prompt_tokens_details.map(|details| details.cached_tokens).unwrap_or_default(),
             reasoning: usage.completion_tokens_details.map(|details| details.reasoning_tokens).unwrap_or_default(),
         };
+        self.used(usage).await;
+    }
+
+    pub(super) async fn used(&mut self, usage: Usage) {
         self.tell(Delta::Usage(usage)).await;
     }
 

@@ -2,10 +2,9 @@
 
 use reqwest::Url;
 
-/// The path of the one method that we call.
-const METHOD: &str = "/chat/completions";
+use super::Protocol;
 
-/// The address of Chat Completions below a base.
+/// The address of the one method that we call, below a base.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     url: Url,
@@ -14,7 +13,11 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// Takes the base as people write it: with or without a slash at its end, or with the method already there.
-    pub(super) fn parse(base: &str) -> Result<Self, String> {
+    pub(super) fn parse(base: &str, protocol: Protocol) -> Result<Self, String> {
+        let method = match protocol {
+            Protocol::Chat => "/chat/completions",
+            Protocol::Responses => "/responses",
+        };
         let base = base.trim();
         let mut url = Url::parse(base).map_err(|error| {
             // What cannot be read may hold a password.
@@ -30,7 +33,7 @@ impl Endpoint {
             return Err(format!("the url {base:?} must begin with http:// or https://"));
         }
         let path = url.path().trim_end_matches('/');
-        let path = format!("{}{METHOD}", path.strip_suffix(METHOD).unwrap_or(path));
+        let path = format!("{}{method}", path.strip_suffix(method).unwrap_or(path));
         url.set_path(&path);
         url.set_fragment(None);
         let mut shown = url.clone();
@@ -73,9 +76,18 @@ mod tests {
             ("https://host/v1/chat/completions/", "https://host/v1/chat/completions"),
             ("https://host/x?api-version=1#y", "https://host/x/chat/completions?api-version=1"),
         ] {
-            assert_eq!(Endpoint::parse(base).unwrap().url().as_str(), url, "{base}");
+            assert_eq!(Endpoint::parse(base, Protocol::Chat).unwrap().url().as_str(), url, "{base}");
         }
-        assert_eq!(Endpoint::parse("https://host/x?key=1").unwrap().shown(), "https://host/x/chat/completions");
+        assert_eq!(
+            Endpoint::parse("https://host/x?key=1", Protocol::Chat).unwrap().shown(),
+            "https://host/x/chat/completions"
+        );
+    }
+
+    #[test]
+    fn each_protocol_has_its_method() {
+        let url = Endpoint::parse("https://host/v1", Protocol::Responses).unwrap().url();
+        assert_eq!(url.as_str(), "https://host/v1/responses");
     }
 
     #[test]
@@ -87,7 +99,7 @@ mod tests {
             ("http://192.168.0.1/v1", false),
             ("https://localhost.example/v1", false),
         ] {
-            assert_eq!(Endpoint::parse(base).unwrap().is_loopback(), expected, "{base}");
+            assert_eq!(Endpoint::parse(base, Protocol::Chat).unwrap().is_loopback(), expected, "{base}");
         }
     }
 }

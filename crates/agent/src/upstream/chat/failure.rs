@@ -84,7 +84,12 @@ impl Chat {
 
     /// An error in the place of an answer; one without a message is shown as it was sent.
     pub(super) fn reported(&self, error: &ErrorBody, sent: &str) -> UpstreamError {
-        let said = if error.message.is_empty() { sent } else { &error.message };
+        self.failed(&error.message, sent)
+    }
+
+    /// An answer that ended as failed; one without a message is shown as it was sent.
+    pub(super) fn failed(&self, message: &str, sent: &str) -> UpstreamError {
+        let said = if message.is_empty() { sent } else { message };
         UpstreamError::Reported { endpoint: self.endpoint.shown(), detail: self.detail(said) }
     }
 

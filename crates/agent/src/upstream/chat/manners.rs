@@ -75,7 +75,11 @@ mod tests {
             ("https://mine.openai.azure.com/openai/v1", MaxTokens::OfCompletion),
             ("http://localhost:8000/v1", MaxTokens::Plain),
         ] {
-            assert_eq!(Manners::of(&Endpoint::parse(url).unwrap()).style().max_tokens, expected, "{url}");
+            assert_eq!(
+                Manners::of(&Endpoint::parse(url, super::super::Protocol::Chat).unwrap()).style().max_tokens,
+                expected,
+                "{url}"
+            );
         }
     }
 }

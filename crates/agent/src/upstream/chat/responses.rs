@@ -1,0 +1,274 @@
+//! The other of OpenAI's protocols, Responses, as an upstream: requests into it, its events out of it.
+//!
+//! Our own tool goes there as a function like any other, and nothing is stored there: the conversation is sent anew each time.
+
+use std::collections::HashSet;
+
+use aludel_wire::chat::{CallDelta, CalledFunctionDelta};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::Chat;
+use super::answer::Answer;
+use crate::item::{Item, Part, text_of};
+use crate::upstream::{AnswerFormat, Request, ToolChoice, UpstreamError, Usage};
+
+/// The body of a request.
+pub(super) fn request(model: &str, request: &Request, vision: bool) -> Value {
+    let sampling = &request.sampling;
+    let mut body = Map::new();
+    let mut set = |name: &str, value: Value| {
+        if !value.is_null() {
+            body.insert(name.to_owned(), value);
+        }
+    };
+    set("model", json!(model));
+    set("input", request.items.iter().filter_map(|item| input(item, vision)).collect());
+    set("stream", json!(true));
+    set("store", json!(false));
+    if !request.instructions.is_empty() {
+        set("instructions", json!(request.instructions));
+    }
+    if !request.tools.is_empty() {
+        let tools = request.tools.iter().map(|tool| {
+            json!({
+                "type": "function", "name": tool.name, "description": tool.description,
+                "parameters": tool.parameters, "strict": false,
+            })
+        });
+        set("tools", tools.collect());
+        match &request.tool_choice {
+            ToolChoice::Auto => {}
+            ToolChoice::None => set("tool_choice", json!("none")),
+            ToolChoice::Required => set("tool_choice", json!("required")),
+            ToolChoice::Named(name) => set("tool_choice", json!({ "type": "function", "name": name })),
+        }
+    }
+    set("temperature", json!(sampling.temperature));
+    set("top_p", json!(sampling.top_p));
+    set("max_output_tokens", json!(sampling.max_output_tokens));
+    if let Some(effort) = &sampling.reasoning_effort {
+        set("reasoning", json!({ "effort": effort, "summary": "auto" }));
+    }
+    match &sampling.format {
+        None => {}
+        Some(AnswerFormat::Json) => set("text", json!({ "format": { "type": "json_object" } })),
+        Some(AnswerFormat::Schema(schema)) => {
+            let mut format = schema.as_object().cloned().unwrap_or_default();
+            format.insert("type".into(), "json_schema".into());
+            set("text", json!({ "format": format }));
+        }
+    }
+    Value::Object(body)
+}
+
+fn input(item: &Item, vision: bool) -> Option<Value> {
+    Some(match item {
+        Item::User(content) => json!({ "type": "message", "role": "user", "content": parts(content, vision) }),
+        Item::Assistant(text) => {
+            let content = [json!({ "type": "output_text", "text": text, "annotations": [] })];
+            json!({ "type": "message", "role": "assistant", "content": content })
+        }
+        // Thoughts can be given back only as that server sealed them, and nothing of it was kept.
+        Item::Reasoning(_) => return None,
+        Item::Call(call) => json!({
+            "type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments,
+        }),
+        Item::Output(output) => {
+            let has_images = vision && output.parts.iter().any(|part| !matches!(part, Part::Text(_)));
+            let content = if has_images { parts(&output.parts, vision) } else { json!(text_of(&output.parts)) };
+            json!({ "type": "function_call_output", "call_id": output.call_id, "output": content })
+        }
+    })
+}
+
+fn parts(parts: &[Part], vision: bool) -> Value {
+    let image = |url: String| json!({ "type": "input_image", "image_url": url, "detail": "auto" });
+    let render = |part: &Part| match part {
+        Part::Text(text) => Some(json!({ "type": "input_text", "text": text })),
+        Part::Image { mime, data } if vision => {
+            Some(image(format!("data:{mime};base64,{}", BASE64_STANDARD.encode(data))))
+        }
+        Part::ImageUrl(url) if vision => Some(image(url.clone())),
+        Part::Image { .. } | Part::ImageUrl(_) => None,
+    };
+    parts.iter().filter_map(render).collect()
+}
+
+/// The fields of all events that matter to us. Others are skipped, unknown events too.
+#[derive(Deserialize)]
+struct Event {
+    #[serde(rename = "type", default)]
+    kind: String,
+    delta: Option<Value>,
+    output_index: Option<u32>,
+    arguments: Option<String>,
+    item: Option<OutputItem>,
+    response: Option<Object>,
+    message: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct OutputItem {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    call_id: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    arguments: String,
+    content: Option<Vec<ContentPart>>,
+}
+
+#[derive(Deserialize)]
+struct ContentPart {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    refusal: String,
+}
+
+/// A response as it ended.
+#[derive(Deserialize)]
+pub(super) struct Object {
+    #[serde(default)]
+    output: Vec<OutputItem>,
+    usage: Option<Tokens>,
+    status: Option<String>,
+    incomplete_details: Option<Details>,
+    error: Option<Reported>,
+}
+
+#[derive(Deserialize)]
+struct Details {
+    #[serde(default)]
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct Reported {
+    #[serde(default)]
+    message: String,
+}
+
+#[derive(Deserialize)]
+struct Tokens {
+    #[serde(default)]
+    input_tokens: u64,
+    #[serde(default)]
+    output_tokens: u64,
+    input_tokens_details: Option<Map<String, Value>>,
+    output_tokens_details: Option<Map<String, Value>>,
+}
+
+impl Tokens {
+    fn usage(&self) -> Usage {
+        let figure = |details: &Option<Map<String, Value>>, name: &str| {
+            details.as_ref().and_then(|details| details.get(name)?.as_u64()).unwrap_or_default()
+        };
+        Usage {
+            input: self.input_tokens,
+            cached: figure(&self.input_tokens_details, "cached_tokens"),
+            output: self.output_tokens,
+            reasoning: figure(&self.output_tokens_details, "reasoning_tokens"),
+        }
+    }
+}
+
+/// The events of one answer.
+#[derive(Default)]
+pub(super) struct Events {
+    /// Calls whose arguments came in pieces; the others' come at their end.
+    in_pieces: HashSet<u32>,
+}
+
+impl Chat {
+    /// Takes one event of the stream.
+    pub(super) async fn response_event(
+        &self,
+        data: &str,
+        events: &mut Events,
+        answer: &mut Answer,
+    ) -> Result<(), UpstreamError> {
+        let event: Event = serde_json::from_str(data)
+            .map_err(|error| self.not_understood(format!("an event is not of the Responses API ({error})"), data))?;
+        let delta = event.delta.and_then(|delta| delta.as_str().map(str::to_owned));
+        let too_large = |what| self.too_large(what);
+        match event.kind.as_str() {
+            "response.output_text.delta" => answer.text(delta).await,
+            "response.refusal.delta" => answer.refusal(delta).await,
+            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => answer.reasoning(delta).await,
+            "response.output_item.added" => {
+                if let Some(item) = event.item.filter(|item| item.kind == "function_call") {
+                    answer
+                        .call(piece(event.output_index, Some(item.call_id), Some(item.name), String::new()))
+                        .await
+                        .map_err(too_large)?;
+                }
+            }
+            "response.function_call_arguments.delta" => {
+                events.in_pieces.extend(event.output_index);
+                let fragment = delta.unwrap_or_default();
+                answer.call(piece(event.output_index, None, None, fragment)).await.map_err(too_large)?;
+            }
+            "response.function_call_arguments.done" => {
+                let told = event.output_index.is_some_and(|index| events.in_pieces.contains(&index));
+                if !told && let Some(arguments) = event.arguments {
+                    answer.call(piece(event.output_index, None, None, arguments)).await.map_err(too_large)?;
+                }
+            }
+            "response.completed" | "response.incomplete" | "response.failed" => {
+                if let Some(object) = event.response {
+                    self.response_end(&object, answer, data).await?;
+                }
+            }
+            "error" => return Err(self.failed(event.message.as_deref().unwrap_or_default(), data)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a response that came whole.
+    pub(super) async fn response_whole(&self, object: Object, answer: &mut Answer) -> Result<(), UpstreamError> {
+        for (index, item) in object.output.iter().enumerate() {
+            if item.kind == "function_call" {
+                let index = u32::try_from(index).ok();
+                let call = piece(index, Some(item.call_id.clone()), Some(item.name.clone()), item.arguments.clone());
+                answer.call(call).await.map_err(|what| self.too_large(what))?;
+            }
+            for part in item.content.iter().flatten().filter(|_| item.kind == "message") {
+                match part.kind.as_str() {
+                    "refusal" => answer.refusal(Some(part.refusal.clone())).await,
+                    _ => answer.text(Some(part.text.clone())).await,
+                }
+            }
+        }
+        self.response_end(&object, answer, "").await
+    }
+
+    async fn response_end(&self, object: &Object, answer: &mut Answer, sent: &str) -> Result<(), UpstreamError> {
+        if let Some(tokens) = &object.usage {
+            answer.used(tokens.usage()).await;
+        }
+        if let Some(error) = &object.error {
+            return Err(self.failed(&error.message, sent));
+        }
+        let reason = object.incomplete_details.as_ref().map(|details| details.reason.as_str());
+        answer.finish(match (object.status.as_deref(), reason) {
+            (Some("failed" | "cancelled"), _) => return Err(self.failed("", sent)),
+            (_, Some("max_output_tokens")) => "length",
+            (_, Some(other)) => other,
+            (_, None) => "stop",
+        });
+        Ok(())
+    }
+}
+
+fn piece(index: Option<u32>, id: Option<String>, name: Option<String>, arguments: String) -> CallDelta {
+    CallDelta { index, id, kind: None, function: CalledFunctionDelta { name, arguments } }
+}
