@@ -7,14 +7,19 @@ use serde::Deserialize;
 use crate::{Death, Error, Event, LimitHit, Limits, Local, Outcome, Sandbox, SandboxSpec};
 
 /// The suite, by file.
-const SUITE: [(&str, &str); 7] = [
+const SUITE: [(&str, &str); 12] = [
     ("host", include_str!("../../../tests/escapes/host.toml")),
-    ("incidents", include_str!("../../../tests/escapes/incidents.toml")),
+    ("information", include_str!("../../../tests/escapes/information.toml")),
+    ("files", include_str!("../../../tests/escapes/files.toml")),
     ("containers", include_str!("../../../tests/escapes/containers.toml")),
+    ("incidents", include_str!("../../../tests/escapes/incidents.toml")),
     ("kernel", include_str!("../../../tests/escapes/kernel.toml")),
     ("syscalls", include_str!("../../../tests/escapes/syscalls.toml")),
     ("network", include_str!("../../../tests/escapes/network.toml")),
+    ("neighbours", include_str!("../../../tests/escapes/neighbours.toml")),
+    ("channel", include_str!("../../../tests/escapes/channel.toml")),
     ("exhaustion", include_str!("../../../tests/escapes/exhaustion.toml")),
+    ("endings", include_str!("../../../tests/escapes/endings.toml")),
 ];
 
 /// A hostile program.
