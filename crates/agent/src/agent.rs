@@ -27,6 +27,7 @@ pub(crate) struct Parts {
     pub(crate) tool_choice: ToolChoice,
     pub(crate) sampling: Sampling,
     pub(crate) budgets: Budgets,
+    pub(crate) max_programs: Option<u32>,
 }
 
 /// Puts an agent together.
@@ -75,6 +76,7 @@ impl Agent {
             tool_choice: ToolChoice::Auto,
             sampling: Sampling::default(),
             budgets: Budgets::default(),
+            max_programs: None,
         })
     }
 
@@ -130,6 +132,13 @@ impl AgentBuilder {
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.0.sampling = sampling;
+        self
+    }
+
+    /// After so many programs the model has to answer with what it has. A budget, by contrast, ends the turn.
+    #[must_use]
+    pub fn max_programs(mut self, count: u32) -> Self {
+        self.0.max_programs = Some(count);
         self
     }
 

@@ -92,10 +92,7 @@ pub enum Ending {
     /// The model declines.
     Refused,
     /// The answer was cut off by the upstream: its limit of tokens, or its filter.
-    CutOff {
-        /// By which.
-        reason: &'static str,
-    },
+    CutOff(CutOff),
     /// A budget is used up. What was made so far is kept.
     Budget(Budget),
     /// The model called tools of the caller's, who answers them in the next turn.
@@ -113,6 +110,24 @@ pub enum Ending {
     Sandbox(String),
     /// The caller cancelled.
     Cancelled,
+}
+
+/// What of the upstream's cut an answer off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CutOff {
+    /// Its limit of tokens, or the one that the caller asked for.
+    Length,
+    /// Its content filter.
+    Filter,
+}
+
+impl std::fmt::Display for CutOff {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Length => "the limit of tokens for one answer",
+            Self::Filter => "the upstream's content filter",
+        })
+    }
 }
 
 /// Which budget.

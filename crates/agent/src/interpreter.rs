@@ -1,8 +1,10 @@
 //! The tool that runs Python.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
-use aludel_session::{FileEntry, Session};
+use aludel_session::{FileEntry, Limits, Session};
+use futures_util::future::BoxFuture;
 
 use crate::approval::{Approval, ApprovalRequest, Approver};
 use crate::excerpt;
@@ -19,15 +21,66 @@ const MAX_CODE: usize = 1 << 20;
 /// A tool that runs the programs a model writes, in a session.
 #[derive(Debug, Clone)]
 pub struct CodeInterpreter {
-    session: Session,
+    place: Place,
     packages: Vec<String>,
     approver: Approver,
+}
+
+/// Where programs run.
+#[derive(Debug, Clone)]
+enum Place {
+    Open(Session),
+    OnDemand(OnDemand),
+}
+
+/// A session that is opened when the first program is to run.
+#[derive(Clone)]
+pub struct OnDemand {
+    files: Vec<FileEntry>,
+    limits: Limits,
+    open: Arc<dyn Fn() -> BoxFuture<'static, Result<Session, String>> + Send + Sync>,
+}
+
+impl OnDemand {
+    /// A session that will have these limits and, at first, these files. `open` is called for each program and returns the same session
+    /// each time, or says why there is none.
+    pub fn new<F, R>(limits: Limits, files: Vec<FileEntry>, open: F) -> Self
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Session, String>> + Send + 'static,
+    {
+        Self { files, limits, open: Arc::new(move || Box::pin(open())) }
+    }
+}
+
+impl fmt::Debug for OnDemand {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("OnDemand").field("files", &self.files).finish_non_exhaustive()
+    }
 }
 
 impl CodeInterpreter {
     /// Runs programs in this session, without asking.
     pub fn new(session: Session) -> Self {
-        Self { session, packages: Vec::new(), approver: Approver::Nobody }
+        Self::at(Place::Open(session))
+    }
+
+    /// Runs programs in a session that is opened for the first of them, without asking.
+    pub fn on_demand(session: OnDemand) -> Self {
+        Self::at(Place::OnDemand(session))
+    }
+
+    fn at(place: Place) -> Self {
+        Self { place, packages: Vec::new(), approver: Approver::Nobody }
+    }
+
+    /// The name by which a model knows it that also has these tools of the caller's.
+    pub fn name_beside(others: &[FunctionTool]) -> String {
+        let mut name = NAME.to_owned();
+        while others.iter().any(|tool| tool.name == name) {
+            name.push_str("_sandbox");
+        }
+        name
     }
 
     /// Tells the model what is installed.
@@ -49,9 +102,12 @@ impl CodeInterpreter {
         self
     }
 
-    /// Where the programs run.
-    pub fn session(&self) -> &Session {
-        &self.session
+    /// Where the programs run, or why they cannot.
+    pub(crate) async fn session(&self) -> Result<Session, String> {
+        match &self.place {
+            Place::Open(session) => Ok(session.clone()),
+            Place::OnDemand(OnDemand { open, .. }) => open().await,
+        }
     }
 
     pub(crate) fn approver(&self) -> &Approver {
@@ -60,10 +116,13 @@ impl CodeInterpreter {
 
     /// The tool as it is offered to the model now, under a name that no tool of the caller's has.
     pub(crate) async fn tool(&self, others: &[FunctionTool]) -> FunctionTool {
-        let files = self.session.files().await.unwrap_or_default();
+        let description = match &self.place {
+            Place::Open(session) => self.description(session.limits(), &session.files().await.unwrap_or_default()),
+            Place::OnDemand(OnDemand { files, limits, .. }) => self.description(limits, files),
+        };
         FunctionTool {
-            name: free_name(others),
-            description: self.description(&files),
+            name: Self::name_beside(others),
+            description,
             parameters: serde_json::json!({
                 "type": "object",
                 "properties": { "code": { "type": "string", "description": "The Python program to run." } },
@@ -73,8 +132,7 @@ impl CodeInterpreter {
         }
     }
 
-    fn description(&self, files: &[FileEntry]) -> String {
-        let limits = self.session.limits();
+    fn description(&self, limits: &Limits, files: &[FileEntry]) -> String {
         let mut text = format!(
             "Runs Python in a stateful notebook: variables persist between calls, top-level await works, the last expression's value is shown. \
              The working directory is /mnt/data: the user's files are there, and what you save there is given to the user; refer to it as \
@@ -103,14 +161,6 @@ impl CodeInterpreter {
         }
         text
     }
-}
-
-fn free_name(others: &[FunctionTool]) -> String {
-    let mut name = NAME.to_owned();
-    while others.iter().any(|tool| tool.name == name) {
-        name.push_str("_sandbox");
-    }
-    name
 }
 
 /// The program in a call's arguments, or what is wrong with them in words that help the model to do better.

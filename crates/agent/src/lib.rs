@@ -21,8 +21,8 @@ pub mod upstream;
 
 pub use agent::{Agent, AgentBuilder, Budgets, Turn, TurnStream};
 pub use approval::{Approval, ApprovalRequest};
-pub use event::{Budget, Ending, Event};
-pub use interpreter::CodeInterpreter;
+pub use event::{Budget, CutOff, Ending, Event};
+pub use interpreter::{CodeInterpreter, OnDemand};
 pub use item::{Call, Item, Output, Part, text_of};
-pub use observation::{describe_outcome, size};
+pub use observation::{describe_outcome, framed, size};
 pub use secret::Secret;

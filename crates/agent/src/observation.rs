@@ -204,6 +204,13 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.0} PB")
 }
 
+/// What a program of an earlier turn printed, as a model gets to see it: bounded, and framed as data.
+pub fn framed(output: &str) -> String {
+    let mut framed = Framed::new();
+    framed.section("output", output, MAX_STREAM);
+    framed.close()
+}
+
 /// Untrusted text between two marks. They hold a random word that nobody inside could know.
 struct Framed {
     word: String,

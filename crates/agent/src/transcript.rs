@@ -268,7 +268,7 @@ pub fn describe_ending(ending: &Ending) -> Option<String> {
     Some(match ending {
         Ending::Answered => return None,
         Ending::Refused => "The model declined to answer.".to_owned(),
-        Ending::CutOff { reason } => format!("The answer was cut off by {reason}."),
+        Ending::CutOff(by) => format!("The answer was cut off by {by}."),
         Ending::Budget(budget) => format!("Stopped: the budget of {budget} is used up. What was made so far is kept."),
         Ending::ClientTools(calls) => format!("The model waits for the answers of {} tools.", calls.len()),
         Ending::Upstream(error) => error.to_string(),

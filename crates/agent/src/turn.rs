@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Parts, Turn};
-use crate::event::{Budget, Ending, Event};
+use crate::event::{Budget, CutOff, Ending, Event};
 use crate::fenced;
 use crate::flow::Sink;
 use crate::interpreter;
@@ -168,6 +168,9 @@ impl State {
         }
         // Forced again and again, the model could never answer.
         let tool_choice = if number == 1 { parts.tool_choice.clone() } else { ToolChoice::Auto };
+        // A tool that disappears could be called all the same, and an upstream may cache the beginning of its requests.
+        let tool_choice =
+            if self.has_no_programs_left() && parts.client_tools.is_empty() { ToolChoice::None } else { tool_choice };
         let tools = self.tool.iter().chain(&parts.client_tools).cloned().collect();
         Request { instructions: parts.instructions.clone(), items: self.items.clone(), tools, tool_choice, sampling }
     }
@@ -202,8 +205,8 @@ impl State {
         if reply.calls.is_empty() {
             return Some(match reply.finish {
                 _ if reply.refused => Ending::Refused,
-                Some(FinishReason::Length) => Ending::CutOff { reason: "the limit of tokens for one answer" },
-                Some(FinishReason::ContentFilter) => Ending::CutOff { reason: "the upstream's content filter" },
+                Some(FinishReason::Length) => Ending::CutOff(CutOff::Length),
+                Some(FinishReason::ContentFilter) => Ending::CutOff(CutOff::Filter),
                 Some(FinishReason::Stop) | None => Ending::Answered,
             });
         }
@@ -259,6 +262,10 @@ impl State {
             Some(interpreter) if is_ours => interpreter.clone(),
             _ => return Ok(self.reject(id, self.no_such_tool(name)).await),
         };
+        if self.has_no_programs_left() {
+            let reason = "No more programs can be run for this answer. Answer with what you have.";
+            return Ok(self.reject(id, reason.to_owned()).await);
+        }
         match interpreter::code_of(arguments) {
             Ok(code) => self.run(&interpreter, id, code, consent).await,
             Err(_) if cut_off => {
@@ -267,6 +274,11 @@ impl State {
             }
             Err(reason) => Ok(self.reject(id, reason).await),
         }
+    }
+
+    /// Whether the caller wants no more programs to be run. The model can still answer, unlike after a budget.
+    fn has_no_programs_left(&self) -> bool {
+        self.parts.max_programs.is_some_and(|most| self.tool_calls >= most)
     }
 
     fn no_such_tool(&self, name: &str) -> String {

@@ -1,14 +1,16 @@
 //! Turns that end early, and turns of several tools: nothing is lost, nothing goes on, and the conversation can be continued.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
-use aludel_agent::upstream::{Capabilities, FunctionTool};
+use aludel_agent::upstream::{AnswerFormat, Capabilities, FunctionTool, Sampling};
 use aludel_agent::{
-    Agent, AgentBuilder, Approval, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Turn, text_of,
+    Agent, AgentBuilder, Approval, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, OnDemand, Turn, text_of,
 };
-use aludel_session::Event as ExecutionEvent;
+use aludel_session::{Event as ExecutionEvent, FileEntry};
 use aludel_testkit::{Bench, End, Scripted, ScriptedUpstream};
 use futures_util::StreamExt;
 use serde_json::json;
@@ -291,5 +293,61 @@ async fn a_program_that_the_token_limit_cut_off_is_called_so() {
         ScriptedUpstream::start(vec![Scripted::Events(events, End::Done), Scripted::Text("Shorter then.")]).await;
     let turn = agent(&upstream, &bench).build().run("Go").await;
     assert!(observations(&turn)[0].contains("limit of tokens"), "{:?}", observations(&turn));
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn after_the_last_program_the_model_must_answer() {
+    let bench = Bench::start().await;
+    let two = vec![("python", json!({ "code": "1" }).to_string()), ("python", json!({ "code": "2" }).to_string())];
+    let upstream = ScriptedUpstream::start(vec![Scripted::Calls(two), Scripted::Text("One.")]).await;
+    let sampling = Sampling { format: Some(AnswerFormat::Json), parallel_calls: Some(false), ..Sampling::default() };
+    let agent = agent(&upstream, &bench).max_programs(1).sampling(sampling).build();
+    let (events, turn) = follow(&agent, "?").await;
+    assert_eq!((&turn.ending, turn.answer.as_str()), (&Ending::Answered, "One."));
+    let run = events.iter().filter(|event| matches!(event, Event::CodeFinished { .. })).count();
+    assert_eq!(run, 1);
+    assert!(observations(&turn)[1].contains("No more programs"), "{:?}", observations(&turn));
+    let requests = upstream.requests();
+    assert_eq!((requests[0].get("tool_choice"), &requests[1]["tool_choice"]), (None, &json!("none")));
+    assert_eq!(requests[0]["response_format"], json!({ "type": "json_object" }));
+    assert_eq!(requests[0]["parallel_tool_calls"], json!(false));
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_on_demand_is_opened_for_the_first_program_and_not_before() {
+    let bench = Bench::start().await;
+    let opened = Arc::new(AtomicUsize::new(0));
+    let file = FileEntry { path: "given.csv".into(), size: 3, mime: "text/csv" };
+    let on_demand = || {
+        let (session, opened) = (bench.session.clone(), Arc::clone(&opened));
+        OnDemand::new(bench.session.limits().clone(), vec![file.clone()], move || {
+            let (session, opened) = (session.clone(), Arc::clone(&opened));
+            async move {
+                opened.fetch_add(1, Ordering::Relaxed);
+                Ok(session)
+            }
+        })
+    };
+    let upstream = ScriptedUpstream::start(vec![
+        Scripted::Text("No need."),
+        Scripted::Python("print('ran')"),
+        Scripted::Text("Done."),
+    ])
+    .await;
+    let agent = builder(&upstream, true).code_interpreter(CodeInterpreter::on_demand(on_demand())).build();
+    agent.run("?").await;
+    assert_eq!(opened.load(Ordering::Relaxed), 0);
+    let tool = upstream.requests()[0]["tools"][0].to_string();
+    assert!(tool.contains("given.csv (3 bytes)"), "{tool}");
+    let turn = agent.run("?").await;
+    assert_eq!(opened.load(Ordering::Relaxed), 1);
+    assert!(observations(&turn)[0].contains("ran"));
+
+    let refused = OnDemand::new(bench.session.limits().clone(), Vec::new(), async || Err("no room".to_owned()));
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("1")]).await;
+    let agent = builder(&upstream, true).code_interpreter(CodeInterpreter::on_demand(refused)).build();
+    assert_eq!(agent.run("?").await.ending, Ending::Sandbox("no room".into()));
     bench.stop().await;
 }

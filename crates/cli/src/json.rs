@@ -265,7 +265,7 @@ fn name_of(ending: &Ending) -> &'static str {
     match ending {
         Ending::Answered => "answered",
         Ending::Refused => "refused",
-        Ending::CutOff { .. } => "cut_off",
+        Ending::CutOff(_) => "cut_off",
         Ending::Budget(_) => "budget",
         Ending::ClientTools(_) => "client_tools",
         Ending::Upstream(_) => "upstream",

@@ -137,7 +137,7 @@ pub(crate) fn save_transcript(transcript: &Transcript, out: &mut Out) -> anyhow:
 pub(crate) fn exit_of(ending: &Ending) -> Exit {
     match ending {
         Ending::Answered => Exit::Success,
-        Ending::Refused | Ending::CutOff { .. } | Ending::ClientTools(_) | Ending::AwaitsApproval { .. } => {
+        Ending::Refused | Ending::CutOff(_) | Ending::ClientTools(_) | Ending::AwaitsApproval { .. } => {
             Exit::ProgramFailed
         }
         Ending::Budget(_) => Exit::Limit,

@@ -80,6 +80,8 @@ def reply(body):
     place, question = last_question(body["messages"])
     outputs = [message for message in body["messages"][place + 1 :] if message["role"] == "tool"]
     script = next((steps for words, steps in SCRIPTS.items() if words in question), None)
+    if body.get("tool_choice") == "none":
+        return "Enough."
     if script is None or not body.get("tools") and any(isinstance(step, dict) for step in script):
         return f"You said: {question}"
     step = script[min(len(outputs), len(script) - 1)]

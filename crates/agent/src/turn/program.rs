@@ -57,9 +57,8 @@ impl State {
             biased;
             // The session may be busy with a program of somebody else's.
             ending = self.stopped() => return Err(ending.into()),
-            execution = interpreter.session().execute(&code) => execution,
+            execution = start(interpreter, &code) => execution?,
         };
-        let execution = execution.map_err(|error| Halt::Ends(Ending::Sandbox(error.to_string())))?;
         let (observer, stopped) = self.watch(call_id, execution).await;
         let failed = observer.failed();
         let repeated = failed && self.last_failure.as_ref() == Some(&code);
@@ -130,4 +129,9 @@ impl State {
         self.sink.send(Event::ApprovalDecided { call_id: call_id.to_owned(), denied: denied.clone() }).await;
         Ok(denied)
     }
+}
+
+async fn start(interpreter: &CodeInterpreter, code: &str) -> Result<Execution, Ending> {
+    let session = interpreter.session().await.map_err(Ending::Sandbox)?;
+    session.execute(code).await.map_err(|error| Ending::Sandbox(error.to_string()))
 }

@@ -107,6 +107,8 @@ pub struct Sampling {
     pub reasoning_effort: Option<String>,
     /// The form of the answer, where it is not free.
     pub format: Option<AnswerFormat>,
+    /// Whether the model may call several tools at once.
+    pub parallel_calls: Option<bool>,
 }
 
 /// The form that an answer must have.

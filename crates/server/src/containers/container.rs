@@ -36,8 +36,9 @@ pub(crate) struct Container {
 /// Whether there is a session. Held while files move, so that the session and the store agree.
 #[derive(Debug)]
 enum Life {
-    /// None: nobody needed one yet, or it ended. The next one starts from the files in the store.
-    Dormant,
+    /// None: nobody needed one yet, or it ended. The next one starts from the files in the store, in the place that is kept for it if there
+    /// is one.
+    Dormant(Option<OwnedSemaphorePermit>),
     /// One that counts among the live ones.
     Live { session: Session, _place: OwnedSemaphorePermit },
     /// There will be none any more.
@@ -72,7 +73,7 @@ impl Container {
             id: record.id.clone(),
             idle: record.idle,
             last_active_ms: AtomicI64::new(now_ms()),
-            life: Mutex::new(Life::Dormant),
+            life: Mutex::new(Life::Dormant(None)),
         }
     }
 
@@ -81,15 +82,39 @@ impl Container {
         &self.id
     }
 
+    /// What it may use.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Makes sure that there is room for a session; an error when there is none. To be given back with [`Container::release`].
+    pub(crate) async fn reserve(&self) -> Result<(), ApiError> {
+        let mut life = self.life.lock().await;
+        if let Life::Dormant(place @ None) = &mut *life {
+            *place = Some(self.shared.place_for(&self.tenant).await?);
+        }
+        Ok(())
+    }
+
+    /// Gives a reserved place back that nobody used.
+    pub(crate) async fn release(&self) {
+        if let Life::Dormant(place) = &mut *self.life.lock().await {
+            *place = None;
+        }
+    }
+
     /// Its session, opened now if there is none: a new one has the files that the store kept, and no variables.
     pub(crate) async fn session(&self) -> Result<Session, ApiError> {
         let mut life = self.life.lock().await;
-        match &*life {
+        let reserved = match &mut *life {
             Life::Live { session, .. } => return Ok(session.clone()),
             Life::Deleted => return Err(no_container(self.id.as_str())),
-            Life::Dormant => {}
-        }
-        let place = self.shared.place_for(&self.tenant).await?;
+            Life::Dormant(place) => place.take(),
+        };
+        let place = match reserved {
+            Some(place) => place,
+            None => self.shared.place_for(&self.tenant).await?,
+        };
         let session = Session::create(self.shared.backend.clone(), self.limits.clone()).await?;
         if let Err(error) = self.restore(&session).await {
             // The error that matters is the other one.
@@ -193,7 +218,7 @@ impl Container {
             Life::Live { session, .. } => {
                 session.add_file(path, blob.path()).await.map_err(refused_file)?;
             }
-            Life::Dormant => self.check_room(path, blob.bytes()).await?,
+            Life::Dormant(_) => self.check_room(path, blob.bytes()).await?,
             Life::Deleted => return Err(no_container(self.id.as_str())),
         }
         self.put_one(new_file(path, mime, Source::User), blob).await
@@ -279,7 +304,7 @@ impl Container {
 
     /// Ends the session; the files in the store stay.
     pub(super) async fn end(&self) {
-        self.replace(Life::Dormant).await;
+        self.replace(Life::Dormant(None)).await;
     }
 
     /// Ends the session for good.

@@ -4,7 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::{Agent, Approval, Budgets, CodeInterpreter};
+use aludel_agent::{Agent, Approval, CodeInterpreter, OnDemand};
+use aludel_session::{FileEntry, mime_of};
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant};
 use aludel_wire::openai::{Deleted, List};
 use axum::Json;
@@ -25,7 +26,7 @@ use super::run::{Keep, Run};
 use super::stream::{self, SILENCE};
 use super::writer::{Status, Told, Writer, shown, shown_item};
 use crate::app::App;
-use crate::containers::Container;
+use crate::containers::{Container, ROOT};
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 
@@ -105,14 +106,11 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
         .instructions(instructions)
         .tool_choice(ask.tool_choice.clone())
         .sampling(ask.sampling.clone());
-    let mut budgets = Budgets::default();
     if let Some(calls) = ask.max_tool_calls {
-        budgets.tool_calls = calls;
+        agent = agent.max_programs(calls);
     }
-    agent = agent.budgets(budgets);
     if let Some(container) = &container {
-        let session = container.session().await?;
-        let mut interpreter = CodeInterpreter::new(session).packages(app.packages.clone());
+        let mut interpreter = CodeInterpreter::on_demand(on_demand(container).await?).packages(app.packages.clone());
         if ask.mcp.as_ref().is_some_and(|mcp| mcp.asks) {
             interpreter = interpreter.approve(async |_| Approval::Later);
         }
@@ -151,6 +149,22 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
     run.begin(ask.background).await?;
     app.tasks.spawn(run.carry_out());
     Ok(())
+}
+
+/// The container's session, which is made when the first program is to run: many answers need none.
+/// Room for it is kept from now on: who asks when there is none hears so at once.
+async fn on_demand(container: &Arc<Container>) -> Result<OnDemand, ApiError> {
+    container.reserve().await?;
+    let files = container.files().await?.into_iter().filter_map(|file| {
+        let path = file.path.strip_prefix(ROOT)?.trim_start_matches('/').to_owned();
+        let mime = mime_of(&path);
+        Some(FileEntry { path, size: file.bytes, mime })
+    });
+    let opened = Arc::clone(container);
+    Ok(OnDemand::new(container.limits().clone(), files.collect(), move || {
+        let container = Arc::clone(&opened);
+        async move { container.session().await.map_err(|error| error.cause.unwrap_or(error.message)) }
+    }))
 }
 
 async fn open(

@@ -151,6 +151,7 @@ impl Ask {
         let include: Vec<String> = fields.optional("include")?.unwrap_or_default();
         let metadata = crate::conversations::metadata(&mut fields)?.unwrap_or_else(|| json!({}));
 
+        let parallel: Option<bool> = fields.optional("parallel_tool_calls")?;
         let text: Option<Map<String, Value>> = fields.optional("text")?;
         let format = format(text.as_ref().and_then(|text| text.get("format")))?;
 
@@ -170,6 +171,7 @@ impl Ask {
             ("tool_choice", choice),
             ("tools", Value::Array(tools.into_iter().map(without_secrets).collect())),
             ("metadata", metadata),
+            ("parallel_tool_calls", json!(parallel.unwrap_or(true))),
             (
                 "text",
                 text.map_or_else(|| json!({ "format": { "type": "text" }, "verbosity": "medium" }), Value::Object),
@@ -178,7 +180,6 @@ impl Ask {
             echo.insert(name.to_owned(), value);
         }
         for (name, otherwise) in [
-            ("parallel_tool_calls", json!(true)),
             ("prompt_cache_key", Value::Null),
             ("safety_identifier", Value::Null),
             ("service_tier", json!("default")),
@@ -208,7 +209,14 @@ impl Ask {
             functions,
             tool_choice,
             max_tool_calls,
-            sampling: Sampling { temperature, top_p, max_output_tokens, reasoning_effort: effort, format },
+            sampling: Sampling {
+                temperature,
+                top_p,
+                max_output_tokens,
+                reasoning_effort: effort,
+                format,
+                parallel_calls: parallel,
+            },
             include: Include::of(include.iter().map(String::as_str)),
             echo,
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::upstream::UpstreamError;
-use aludel_agent::{Agent, Budget, Ending, Event, Item};
+use aludel_agent::{Agent, Budget, CutOff, Ending, Event, Item};
 use aludel_session::{Event as ExecutionEvent, Finished, MimeBundle, Outcome};
 use aludel_store::{ConversationId, ResponseRecord, Tenant, now};
 use axum::http::StatusCode;
@@ -88,6 +88,9 @@ impl Run {
             }
         };
         let files = self.files().await;
+        if let Some(container) = &self.container {
+            container.release().await;
+        }
         if let Ok(Ending::Budget(budget)) = &ending
             && self.writer.is_empty()
         {
@@ -284,8 +287,8 @@ fn status_of(ending: &Ending) -> Status {
         Ending::Answered | Ending::Refused | Ending::ClientTools(_) | Ending::AwaitsApproval { .. } => {
             Status::Completed
         }
-        Ending::CutOff { reason } if reason.contains("filter") => Status::Incomplete("content_filter"),
-        Ending::CutOff { .. } | Ending::Budget(Budget::Tokens(_)) => Status::Incomplete("max_output_tokens"),
+        Ending::CutOff(CutOff::Filter) => Status::Incomplete("content_filter"),
+        Ending::CutOff(CutOff::Length) | Ending::Budget(Budget::Tokens(_)) => Status::Incomplete("max_output_tokens"),
         Ending::Budget(_) => Status::Incomplete("max_messages"),
         Ending::Cancelled => Status::Cancelled,
         Ending::Upstream(error) => {

@@ -57,7 +57,7 @@ pub(super) fn request(model: &str, request: &upstream::Request, vision: bool, st
         messages: messages(&request.instructions, &request.items, vision, style.thoughts),
         tool_choice: tool_choice.filter(|_| !tools.is_empty()),
         tools: (!tools.is_empty()).then_some(tools),
-        parallel_tool_calls: None,
+        parallel_tool_calls: request.sampling.parallel_calls.filter(|_| !request.tools.is_empty()),
         stream: Some(true),
         stream_options: style.stream_options.then_some(StreamOptions { include_usage: true }),
         temperature: request.sampling.temperature,

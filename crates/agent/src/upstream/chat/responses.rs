@@ -39,6 +39,7 @@ pub(super) fn request(model: &str, request: &Request, vision: bool) -> Value {
             })
         });
         set("tools", tools.collect());
+        set("parallel_tool_calls", json!(sampling.parallel_calls));
         match &request.tool_choice {
             ToolChoice::Auto => {}
             ToolChoice::None => set("tool_choice", json!("none")),
