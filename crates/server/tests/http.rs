@@ -180,7 +180,7 @@ async fn too_many_requests_at_once_are_told_to_come_again() {
         slow.push(half_a_request(server.address).await);
     }
     let busy = async || {
-        for _ in 0..100 {
+        for _ in 0..1000 {
             let answer = server.get("/v1/files").await;
             if answer.status == 429 {
                 return answer;
