@@ -32,6 +32,15 @@ pub mod syscalls;
 mod warden;
 mod zygote;
 
+/// What the fuzzers in `fuzz/` reach of the inside. Not there in any other build.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    /// The compiled filters: the one of clone3, the silent, the reporting and the observing one.
+    pub fn filters() -> [Vec<u8>; 4] {
+        crate::lockdown::filters().expect("the filters compile")
+    }
+}
+
 pub use entry::{Warden, WardenError};
 pub use warden::WORKSPACES;
 

@@ -8,6 +8,8 @@ pub mod attack;
 mod error;
 mod execution;
 mod frame;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod limits;
 mod local;
 mod output;

@@ -1,0 +1,73 @@
+//! The compiled seccomp filters, run by an evaluator of our own, say of every system call what the list says, and end.
+#![no_main]
+
+use std::sync::LazyLock;
+
+const ALLOW: u32 = 0x7fff_0000;
+const REFUSE: u32 = 0x0005_0001;
+const UNKNOWN: u32 = 0x0005_0026;
+const NOTIFY: u32 = 0x7fc0_0000;
+const KILL: u32 = 0x8000_0000;
+const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+const CLONE3: u64 = 435;
+
+static FILTERS: LazyLock<[Vec<u8>; 4]> = LazyLock::new(aludel_jail::fuzzing::filters);
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let word = |at: usize| {
+        let mut bytes = [0; 8];
+        let end = data.len().min(at * 8 + 8);
+        if let Some(part) = data.get(at * 8..end) {
+            bytes[..part.len()].copy_from_slice(part);
+        }
+        u64::from_le_bytes(bytes)
+    };
+    // Mostly numbers that exist, sometimes any.
+    let number = if data.first().is_some_and(|byte| byte % 8 == 0) { word(0) as u32 } else { word(0) as u32 % 512 };
+    let arguments = [word(1), word(2), word(3), word(4), word(5), word(6)];
+    let mut call = Vec::from(number.to_le_bytes());
+    call.extend(ARCHITECTURE.to_le_bytes());
+    call.extend([0; 8]);
+    arguments.iter().for_each(|argument| call.extend(argument.to_le_bytes()));
+
+    let [clone3, silent, reporting, observing] = &*FILTERS;
+    let permitted = aludel_jail::syscalls::permits(number.into(), arguments);
+    assert_eq!(run(clone3, &call) == UNKNOWN, u64::from(number) == CLONE3, "{number}");
+    assert_eq!(run(silent, &call), if permitted { ALLOW } else { REFUSE }, "{number} {arguments:x?}");
+    assert_eq!(run(reporting, &call), if permitted { ALLOW } else { NOTIFY }, "{number} {arguments:x?}");
+    assert!(matches!(run(observing, &call), ALLOW | NOTIFY));
+    // Of another architecture's numbers nothing is known.
+    call[4..8].copy_from_slice(&0x4000_0003_u32.to_le_bytes());
+    assert_eq!(run(silent, &call), KILL);
+});
+
+/// Classic BPF as far as filters of system calls use it.
+fn run(program: &[u8], data: &[u8]) -> u32 {
+    let instructions: Vec<&[u8]> = program.chunks_exact(8).collect();
+    let (mut accumulator, mut at) = (0_u32, 0);
+    loop {
+        let instruction = instructions[at];
+        let code = u16::from_le_bytes([instruction[0], instruction[1]]);
+        let (jt, jf) = (usize::from(instruction[2]), usize::from(instruction[3]));
+        let k = u32::from_le_bytes([instruction[4], instruction[5], instruction[6], instruction[7]]);
+        let branch = |taken: bool| 1 + if taken { jt } else { jf };
+        at += match code {
+            0x20 => {
+                let at = k as usize;
+                accumulator = u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
+                1
+            }
+            0x54 => {
+                accumulator &= k;
+                1
+            }
+            0x05 => 1 + k as usize,
+            0x15 => branch(accumulator == k),
+            0x25 => branch(accumulator > k),
+            0x35 => branch(accumulator >= k),
+            0x45 => branch(accumulator & k != 0),
+            0x06 => return k,
+            other => panic!("an instruction {other:#x}"),
+        };
+    }
+}
