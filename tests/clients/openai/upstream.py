@@ -43,6 +43,7 @@ SCRIPTS = {
     "count": ["import os\nn = len([f for f in os.listdir() if f.startswith('run')])\nopen(f'run{n}', 'w')\nprint(n + 1)", "Run {output} times."],
     "weather": [{"name": "get_weather", "arguments": {"city": "Paris"}}, "It is {output} in Paris."],
     "loops": ["print(1)"] * 50,
+    "prints much": ["for _ in range(20): print('x' * 100000)", "x" * 3_000_000],
     "who am I": ["name = QUESTION[-1]\nopen('/mnt/data/' + name + '.txt', 'w').write(name)\nprint(name)", "You are {output}."],
 }
 
@@ -99,6 +100,8 @@ class Handler(BaseHTTPRequestHandler):
         _, question = last_question(body["messages"])
         if fault := re.search(r"upstream says (\d+)", question):
             return self.answer(int(fault[1]), {"error": {"message": "scripted", "type": "x"}})
+        if "a long story" in question and len(body["messages"]) > 3:
+            return self.answer(400, {"error": {"message": "maximum context length exceeded", "type": "x"}})
         if "upstream hangs up" in question:
             self.close_connection = True
             return self.connection.close()
@@ -110,6 +113,11 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
+        if "think" in question:
+            for piece in ("Let me ", "see. "):
+                self.chunk({"reasoning_content": piece})
+            if any("Let me see." in (message.get("reasoning_content") or "") for message in body["messages"]):
+                self.chunk({"content": "I remember. "})
         if isinstance(answer, str):
             for piece in re.findall(r".{1,7}", answer, re.S) or [""]:
                 self.chunk({"content": piece})

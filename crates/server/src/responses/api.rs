@@ -138,6 +138,7 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
         live,
         agent: agent.build(),
         items,
+        truncate: ask.truncate,
         container,
         writer,
         keep,

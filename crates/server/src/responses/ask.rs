@@ -36,6 +36,8 @@ pub(super) struct Ask {
     pub(super) tool_choice: ToolChoice,
     pub(super) max_tool_calls: Option<u32>,
     pub(super) sampling: Sampling,
+    /// Whether the oldest part of a conversation may be left out when it is too long for the model.
+    pub(super) truncate: bool,
     pub(super) include: Include,
     /// The fields that an answer repeats.
     pub(super) echo: Map<String, Value>,
@@ -217,6 +219,7 @@ impl Ask {
                 format,
                 parallel_calls: parallel,
             },
+            truncate: echo.get("truncation").is_some_and(|truncation| truncation == "auto"),
             include: Include::of(include.iter().map(String::as_str)),
             echo,
         })

@@ -1,6 +1,7 @@
 //! Responses that are being written, or were a moment ago: who listens, who cancels, who asks for the same again.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,7 @@ pub(super) struct Live {
     /// Ends the turn.
     pub(super) cancel: CancellationToken,
     told: Mutex<Vec<Arc<Told>>>,
+    bytes: AtomicUsize,
     state: watch::Sender<State>,
     end: Mutex<Option<End>>,
     began: Instant,
@@ -101,6 +103,7 @@ impl Responses {
             fingerprint,
             cancel: CancellationToken::new(),
             told: Mutex::default(),
+            bytes: AtomicUsize::new(0),
             state: watch::Sender::new(State::default()),
             end: Mutex::default(),
             began: Instant::now(),
@@ -127,11 +130,17 @@ impl Responses {
 impl Live {
     /// Lets everybody who listens have these events.
     pub(super) fn tell(&self, events: &[Told]) {
+        self.bytes.fetch_add(events.iter().map(|told| told.text.len()).sum(), Ordering::Relaxed);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.extend(events.iter().cloned().map(Arc::new));
         let count = told.len();
         drop(told);
         self.state.send_modify(|state| state.told = count);
+    }
+
+    /// Bytes of all events so far.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Says that nothing more comes.

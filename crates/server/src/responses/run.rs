@@ -21,6 +21,8 @@ use crate::containers::{Container, ContainerFile};
 use crate::error::ApiError;
 use crate::http::log;
 
+/// Bytes of all events of one response: they are in memory as long as somebody may follow them.
+const MAX_LOG: usize = 256 << 20;
 /// How long a response that is not to be stored is kept for whoever polls for it.
 const UNSTORED: i64 = 600;
 
@@ -32,6 +34,8 @@ pub(super) struct Run {
     pub(super) agent: Agent,
     /// The conversation as the model gets it.
     pub(super) items: Vec<Item>,
+    /// Whether the oldest part of it may be left out when it is too long for the model.
+    pub(super) truncate: bool,
     pub(super) container: Option<Arc<Container>>,
     pub(super) writer: Writer,
     pub(super) keep: Keep,
@@ -78,7 +82,10 @@ impl Run {
     pub(super) async fn carry_out(mut self) {
         self.writer.tell_of_response("response.in_progress", &Status::InProgress);
         self.tell();
-        let ending = self.turn().await;
+        let mut ending = self.turn().await;
+        while self.truncate && self.writer.is_empty() && is_too_long(&ending) && self.leave_out_oldest() {
+            ending = self.turn().await;
+        }
         let (status, error) = match &ending {
             Ok(ending) => (status_of(ending), error_of(ending)),
             Err(error) => {
@@ -122,7 +129,7 @@ impl Run {
     }
 
     async fn turn(&mut self) -> Result<Ending, ApiError> {
-        let mut stream = self.agent.resume(std::mem::take(&mut self.items));
+        let mut stream = self.agent.resume(self.items.clone());
         let canceller = stream.canceller();
         let (live, closing) = (Arc::clone(&self.live), self.app.closing.clone());
         let mut shown: HashMap<String, Shown> = HashMap::new();
@@ -179,10 +186,23 @@ impl Run {
                 | Event::Observation { .. } => {}
             }
             let milestone = self.tell();
+            if self.live.bytes() > MAX_LOG {
+                let message = format!("The response is larger than {} MB.", MAX_LOG >> 20);
+                return Err(ApiError::too_large(message));
+            }
             if milestone {
                 self.flush().await?;
             }
         }
+    }
+
+    /// Leaves out the older half of the conversation, up to a message of the user's. Returns whether anything is left to try.
+    fn leave_out_oldest(&mut self) -> bool {
+        let half = self.items.len().div_ceil(2);
+        let next = self.items.iter().enumerate().skip(half.max(1)).find(|(_, item)| matches!(item, Item::User(_)));
+        let Some((place, _)) = next else { return false };
+        self.items.drain(..place);
+        true
     }
 
     async fn end_program(&mut self, call_id: &str, shown: Shown, finished: &Finished) -> Result<(), ApiError> {
@@ -301,6 +321,11 @@ fn status_of(ending: &Ending) -> Status {
             Status::Failed { code: "server_error", message }
         }
     }
+}
+
+/// Whether a model's server refused a conversation, for its length most likely.
+fn is_too_long(ending: &Result<Ending, ApiError>) -> bool {
+    matches!(ending, Ok(Ending::Upstream(UpstreamError::Rejected { status: 400 | 413 | 422, .. })))
 }
 
 /// What a client gets in place of a response of which nothing was written.
