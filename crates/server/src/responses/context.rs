@@ -222,11 +222,7 @@ impl ForModel {
                     self.items.push(Item::Call(Call { id: id.clone(), name: "python".into(), arguments }));
                 }
                 self.approved.remove(&id);
-                let output = match text("output") {
-                    "" => "(no output)",
-                    output => output,
-                };
-                self.items.push(Item::output(id, output));
+                self.items.push(Item::output(id, shown(text("output"))));
             }
             other => {
                 let message = format!("Items of type '{other}' are not understood here.");
@@ -330,10 +326,7 @@ impl ForModel {
         if images > 0 {
             text.push_str(&format!("\n[{images} images were shown to the user]"));
         }
-        if text.is_empty() {
-            text.push_str("(no output)");
-        }
-        self.items.push(Item::Output(Output { call_id: id, parts: vec![Part::Text(text)] }));
+        self.items.push(Item::output(id, shown(&text)));
     }
 
     /// What was called and never answered gets an answer that says so: models are told of no call without one.
@@ -350,6 +343,11 @@ impl ForModel {
         }
         finished
     }
+}
+
+/// What a program of an earlier turn put out: data, as it was when it was new.
+fn shown(output: &str) -> String {
+    if output.is_empty() { "(no output)".to_owned() } else { aludel_agent::framed(output) }
 }
 
 async fn image(part: &Value, app: &App, tenant: &Tenant) -> Result<Part, ApiError> {
