@@ -88,7 +88,7 @@ pub fn limits() -> Limits {
 }
 
 /// How long a program runs that is to be ended for its time: the suite waits for each of them.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(1);
 
 impl Attack {
     /// Runs the control and then the attack, each in a fresh sandbox.
