@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::{Death, Error, Event, LimitHit, Limits, Local, Outcome, Sandbox, SandboxSpec};
 
 /// The suite, by file.
-const SUITE: [(&str, &str); 12] = [
+const SUITE: [(&str, &str); 13] = [
     ("host", include_str!("../../../tests/escapes/host.toml")),
     ("information", include_str!("../../../tests/escapes/information.toml")),
     ("files", include_str!("../../../tests/escapes/files.toml")),
@@ -20,6 +20,7 @@ const SUITE: [(&str, &str); 12] = [
     ("channel", include_str!("../../../tests/escapes/channel.toml")),
     ("exhaustion", include_str!("../../../tests/escapes/exhaustion.toml")),
     ("endings", include_str!("../../../tests/escapes/endings.toml")),
+    ("open", include_str!("../../../tests/escapes/open.toml")),
 ];
 
 /// A hostile program.
@@ -88,7 +89,7 @@ pub fn limits() -> Limits {
 }
 
 /// How long a program runs that is to be ended for its time: the suite waits for each of them.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(1);
 
 impl Attack {
     /// Runs the control and then the attack, each in a fresh sandbox.
