@@ -9,9 +9,11 @@ const UNKNOWN: u32 = 0x0005_0026;
 const NOTIFY: u32 = 0x7fc0_0000;
 const KILL: u32 = 0x8000_0000;
 const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+const DONE: u32 = 0x0005_0000;
 const CLONE3: u64 = 435;
+const FLUSHES: [u32; 2] = if cfg!(target_arch = "x86_64") { [74, 75] } else { [82, 83] };
 
-static FILTERS: LazyLock<[Vec<u8>; 4]> = LazyLock::new(aludel_jail::fuzzing::filters);
+static FILTERS: LazyLock<[Vec<u8>; 5]> = LazyLock::new(aludel_jail::fuzzing::filters);
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let word = |at: usize| {
@@ -30,9 +32,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     call.extend([0; 8]);
     arguments.iter().for_each(|argument| call.extend(argument.to_le_bytes()));
 
-    let [clone3, silent, reporting, observing] = &*FILTERS;
+    let [clone3, flush, silent, reporting, observing] = &*FILTERS;
     let permitted = aludel_jail::syscalls::permits(number.into(), arguments);
     assert_eq!(run(clone3, &call) == UNKNOWN, u64::from(number) == CLONE3, "{number}");
+    assert_eq!(run(flush, &call) == DONE, FLUSHES.contains(&number), "{number}");
     assert_eq!(run(silent, &call), if permitted { ALLOW } else { REFUSE }, "{number} {arguments:x?}");
     assert_eq!(run(reporting, &call), if permitted { ALLOW } else { NOTIFY }, "{number} {arguments:x?}");
     assert!(matches!(run(observing, &call), ALLOW | NOTIFY));

@@ -35,8 +35,8 @@ mod zygote;
 /// What the fuzzers in `fuzz/` reach of the inside. Not there in any other build.
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    /// The compiled filters: the one of clone3, the silent, the reporting and the observing one.
-    pub fn filters() -> [Vec<u8>; 4] {
+    /// The compiled filters: those of clone3 and of flushes, the silent, the reporting and the observing one.
+    pub fn filters() -> [Vec<u8>; 5] {
         crate::lockdown::filters().expect("the filters compile")
     }
 }

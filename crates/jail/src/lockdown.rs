@@ -105,9 +105,10 @@ pub(crate) enum Refusal {
 
 /// Places of the filters that [`filters`] returns.
 const CLONE3_FILTER: usize = 0;
-const SILENT_FILTER: usize = 1;
-const REPORTING_FILTER: usize = 2;
-const OBSERVING_FILTER: usize = 3;
+const FLUSH_FILTER: usize = 1;
+const SILENT_FILTER: usize = 2;
+const REPORTING_FILTER: usize = 3;
+const OBSERVING_FILTER: usize = 4;
 
 /// What the list depends on.
 pub(crate) struct Lockdown<'a> {
@@ -191,6 +192,7 @@ impl Lockdown<'_> {
         const SECCOMP_FILTER_FLAG_NEW_LISTENER: i64 = 8;
         let apply = |flags: i64, filter: usize| vec![Int(SECCOMP_SET_MODE_FILTER), Int(flags), Filter(filter)];
         step("apply seccomp", libc::SYS_seccomp, apply(0, CLONE3_FILTER));
+        step("apply seccomp", libc::SYS_seccomp, apply(0, FLUSH_FILTER));
         match self.refusal {
             Refusal::Silent => step("apply seccomp", libc::SYS_seccomp, apply(0, SILENT_FILTER)),
             Refusal::Reported | Refusal::Observed => {
@@ -228,21 +230,21 @@ impl Lockdown<'_> {
 }
 
 /// The compiled filters that [`Argument::Filter`] refers to, as the bytes of their instructions.
-pub(crate) fn filters() -> Result<[Vec<u8>; 4], StepError> {
+pub(crate) fn filters() -> Result<[Vec<u8>; 5], StepError> {
     let failed = |reason: String| StepError {
         step: "compile the seccomp filters".into(),
         source: std::io::Error::other(reason),
     };
-    let [clone3, allowed] = syscalls::filters().map_err(failed)?;
+    let [clone3, flush, allowed] = syscalls::filters().map_err(failed)?;
     let reporting = syscalls::reporting(&allowed);
     let observing = syscalls::observing().map_err(failed)?;
-    Ok([clone3, allowed, reporting, observing].map(|program| program.iter().flat_map(bytes_of).collect()))
+    Ok([clone3, flush, allowed, reporting, observing].map(|program| program.iter().flat_map(bytes_of).collect()))
 }
 
 /// The filters of a process that nobody listens to.
-pub(crate) fn silent_filters() -> Result<[Vec<u8>; 2], StepError> {
-    let [clone3, silent, ..] = filters()?;
-    Ok([clone3, silent])
+pub(crate) fn silent_filters() -> Result<[Vec<u8>; 3], StepError> {
+    let [clone3, flush, silent, ..] = filters()?;
+    Ok([clone3, flush, silent])
 }
 
 fn bytes_of(instruction: &seccompiler::sock_filter) -> Vec<u8> {

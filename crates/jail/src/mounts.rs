@@ -51,7 +51,13 @@ impl BaseSources {
             .step("make the template read-only")?;
         let devices = DEVICES
             .into_iter()
-            .map(|name| Ok((name, detached(&Path::new("/dev").join(name))?)))
+            .map(|name| {
+                let tree = detached(&Path::new("/dev").join(name))?;
+                // Devices can be written to all the same; what this keeps is their times, which are the host's and seen by all.
+                sys::mount_setattr(tree.as_fd(), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID)
+                    .step(format!("make /dev/{name} read-only"))?;
+                Ok((name, tree))
+            })
             .collect::<Result<_, StepError>>()?;
         Ok(Self { root: root_tree, proc: detached(Path::new("/proc"))?, devices })
     }

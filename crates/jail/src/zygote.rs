@@ -46,7 +46,7 @@ const ENVIRONMENT: &[&str] = &[
 #[derive(Serialize)]
 struct Hello {
     /// The seccomp filters that [`lockdown::Argument::Filter`] refers to.
-    filters: [Vec<u8>; 4],
+    filters: [Vec<u8>; 5],
 }
 
 /// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), its Landlock ruleset if there is one, the control socket,

@@ -119,6 +119,9 @@ def become(program, steps, descriptors, filters):
     status = 1
     control = descriptors["control"]
     try:
+        if program != "command":
+            # One of its own: flags of a shared one would be seen by all sandboxes.
+            descriptors["stdin"] = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         lock_down(steps, descriptors, filters)
         control = kernel.CONTROL_FD
         hand_over(descriptors.get("listener"))

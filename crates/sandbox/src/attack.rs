@@ -20,7 +20,7 @@ const SUITE: [(&str, &str); 13] = [
     ("channel", include_str!("../../../tests/escapes/channel.toml")),
     ("exhaustion", include_str!("../../../tests/escapes/exhaustion.toml")),
     ("endings", include_str!("../../../tests/escapes/endings.toml")),
-    ("open", include_str!("../../../tests/escapes/open.toml")),
+    ("shared", include_str!("../../../tests/escapes/shared.toml")),
 ];
 
 /// A hostile program.
