@@ -34,6 +34,12 @@ SCRIPTS = {
     "a chart": [CHART, "Here is the chart."],
     "two programs": ["x = 20", "print(x + 1)", "x plus one is {output}."],
     "fails first": ["import os\n1 / 0", "print('mended')", "It is {output}."],
+    "three programs and a link": [
+        "sums = [7, 5, 9]\nsum(sums)",
+        "open('/mnt/data/sums.csv', 'w').write('7,5,9')",
+        "sums[:2]",
+        "Here’s the file: [the sums](sandbox:/mnt/data/sums.csv).",
+    ],
     "set y": ["y = 'kept'", "y is set."],
     "get y": ["print(y)", "y is {output}."],
     "write a file": ["open('/mnt/data/note.txt', 'w').write('a note')\nprint('written')", "See sandbox:/mnt/data/note.txt"],
@@ -113,10 +119,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        if "think" in question:
+        if "think" in question or "ponder" in question:
             for piece in ("Let me ", "see. "):
                 self.chunk({"reasoning_content": piece})
-            if any("Let me see." in (message.get("reasoning_content") or "") for message in body["messages"]):
+            if "think" in question and any("Let me see." in (message.get("reasoning_content") or "") for message in body["messages"]):
                 self.chunk({"content": "I remember. "})
         if isinstance(answer, str):
             for piece in re.findall(r".{1,7}", answer, re.S) or [""]:
