@@ -21,7 +21,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub(crate) use given::{ConfigError, Origin};
-pub(crate) use model::{Api, Endpoint, Http, Model};
+pub(crate) use model::{Api, Endpoint, Model};
 pub(crate) use surroundings::Surroundings;
 
 use given::{Given, Setting};

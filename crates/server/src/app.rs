@@ -1,10 +1,8 @@
 //! What all handlers share.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use aludel_agent::upstream::Upstream;
 use aludel_session::{Limits, Local};
 use aludel_store::{Store, Tenant, now};
 use tokio::sync::Semaphore;
@@ -13,15 +11,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::containers::Containers;
 use crate::error::ApiError;
-use crate::responses::Responses;
+use crate::models::{Model, Models};
+use crate::turn::LiveTurns;
 
 /// A server that is ready to serve.
 pub struct App {
     pub(crate) store: Store,
-    pub(crate) models: BTreeMap<String, Model>,
+    models: RwLock<Arc<Models>>,
     pub(crate) containers: Containers,
     pub(crate) settings: Settings,
-    pub(crate) responses: Responses,
+    /// Turns that are going on.
+    pub(crate) live: LiveTurns,
     /// What is installed in every container.
     pub(crate) packages: Vec<String>,
     /// When the server started, seconds since 1970.
@@ -34,17 +34,6 @@ pub struct App {
     pub(crate) requests: Arc<Semaphore>,
     /// How many KiB of bodies may be in memory at once.
     pub(crate) bodies: Arc<Semaphore>,
-}
-
-/// A model that clients can ask.
-#[derive(Clone)]
-pub struct Model {
-    /// What clients call it.
-    pub name: String,
-    /// Who offers it, for people.
-    pub owner: String,
-    /// The model itself.
-    pub upstream: Arc<dyn Upstream>,
 }
 
 /// What a server may use, and what it gives.
@@ -104,8 +93,8 @@ impl App {
     ) -> Self {
         Self {
             containers: Containers::new(store.clone(), backend, settings.clone()),
-            models: models.into_iter().map(|model| (model.name.clone(), model)).collect(),
-            responses: Responses::default(),
+            models: RwLock::new(Arc::new(Models::new(models))),
+            live: LiveTurns::default(),
             packages,
             started: now(),
             closing: CancellationToken::new(),
@@ -117,13 +106,15 @@ impl App {
         }
     }
 
-    /// The model of this name.
-    pub(crate) fn model(&self, name: &str) -> Result<&Model, ApiError> {
-        self.models.get(name).ok_or_else(|| {
-            let names: Vec<&str> = self.models.keys().map(String::as_str).collect();
-            let message = format!("The model '{name}' does not exist here; there are: {}.", names.join(", "));
-            ApiError::not_found(message).param("model").code("model_not_found")
-        })
+    /// The models as they are now.
+    pub(crate) fn models(&self) -> Arc<Models> {
+        Arc::clone(&self.models.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Offers these models from now on. What is going on keeps those that it began with.
+    pub fn set_models(&self, models: impl IntoIterator<Item = Model>) {
+        let models = Arc::new(Models::new(models));
+        *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
     }
 
     /// How much more a tenant may store, bytes; an error when it is nothing.

@@ -119,6 +119,11 @@ impl ApiError {
         Self { retry_after: Some(retry_after), ..error }
     }
 
+    /// 503: the server is about to end.
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message)
+    }
+
     /// 500: our fault. The cause is for the log.
     pub(crate) fn internal(cause: impl std::fmt::Display) -> Self {
         let message = "The server failed to do this; its log says why, under the request's id.";

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod chat;
 mod containers;
 mod conversations;
 mod error;
@@ -11,7 +12,9 @@ mod models;
 mod responses;
 mod router;
 mod serve;
+mod turn;
 mod uploads;
 
-pub use app::{App, Model, Settings};
+pub use app::{App, Settings};
+pub use models::Model;
 pub use serve::{ServeError, serve};

@@ -3,6 +3,7 @@
 mod answer;
 mod endpoint;
 mod failure;
+mod forward;
 mod manners;
 mod render;
 mod responses;
@@ -21,6 +22,7 @@ use crate::secret::Secret;
 use answer::Answer;
 use endpoint::Endpoint;
 use failure::chain;
+pub use forward::Forwarded;
 use manners::Manners;
 
 /// Bytes of one answer.

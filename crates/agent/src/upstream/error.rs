@@ -121,6 +121,21 @@ pub enum UpstreamError {
     },
 }
 
+impl UpstreamError {
+    /// Whether another model may be able to do what this one cannot: it is busy, broken or out of reach, and the request is not at fault.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(
+            self,
+            Self::RateLimited { .. }
+                | Self::Server { .. }
+                | Self::Unreachable { .. }
+                | Self::Dropped { .. }
+                | Self::Idle { .. }
+                | Self::NotUnderstood { .. }
+        )
+    }
+}
+
 /// At which step no connection came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreachable {

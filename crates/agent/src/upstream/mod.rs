@@ -13,8 +13,10 @@ use futures_util::stream::BoxStream;
 use crate::item::Item;
 
 pub use error::{Unreachable, UpstreamError};
+pub use fallback::Fallback;
 
 mod error;
+mod fallback;
 
 /// A language model that can be called.
 pub trait Upstream: Send + Sync {
@@ -109,6 +111,8 @@ pub struct Sampling {
     pub format: Option<AnswerFormat>,
     /// Whether the model may call several tools at once.
     pub parallel_calls: Option<bool>,
+    /// More fields of a request of Chat Completions, as a client of that protocol sent them. Upstreams of other protocols leave them out.
+    pub chat_fields: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The form that an answer must have.

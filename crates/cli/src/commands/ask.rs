@@ -72,7 +72,7 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
     }
     let inputs = inputs::check(&args.files)?;
     let Some(model) = context.config.models.first() else { return Err(usage("no model is configured")) };
-    let upstream = upstream::of(model, &context.surroundings)?;
+    let upstream = upstream::first(&context.config.models, &context.surroundings)?;
     console::tell(&paint::faint(&describe(model)));
     let mut out = match &args.out {
         Some(directory) => Out::existing(directory.clone())?,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use aludel_server::{App, Model, ServeError, Settings};
+use aludel_server::{App, ServeError, Settings};
 use aludel_store::Store;
 use anyhow::Context as _;
 use clap::Args;
@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use super::Context;
 use crate::args::flag;
-use crate::config::{Config, Endpoint, Flag, Section};
+use crate::config::{Config, Flag, Section};
 use crate::console::{Console, Stream};
 use crate::engine::Engine;
 use crate::exit::{Exit, usage};
@@ -38,7 +38,7 @@ impl ServeArgs {
 pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit> {
     let config = &context.config;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
-    let models = models(context)?;
+    let models = upstream::all(&config.models, &context.surroundings)?;
     let store = Store::open(&state(&config.server.data)).await.context("cannot open the server's state")?;
     let wanted = &config.server.listen;
     let listener = TcpListener::bind(**wanted).await;
@@ -84,17 +84,6 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
 /// Where a server keeps what outlives it. Of its own, so that nobody else can read it.
 pub(crate) fn state(data: &Path) -> PathBuf {
     data.join("state")
-}
-
-fn models(context: &Context) -> anyhow::Result<Vec<Model>> {
-    let models = context.config.models.iter().map(|model| {
-        let owner = match &model.endpoint {
-            Endpoint::Demo => "aludel: a script, not a language model".to_owned(),
-            Endpoint::Http(http) => (*http.upstream_name).clone(),
-        };
-        Ok(Model { name: (*model.name).clone(), owner, upstream: upstream::of(model, &context.surroundings)? })
-    });
-    models.collect()
 }
 
 fn settings(config: &Config) -> Settings {

@@ -80,7 +80,12 @@ fn plain(value: &DeValue<'_>) -> Option<String> {
         DeValue::Integer(number) => Some(number.to_string()),
         DeValue::Float(number) => Some(number.to_string()),
         DeValue::Boolean(on) => Some(on.to_string()),
-        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+        // As in an environment variable.
+        DeValue::Array(values) => {
+            let values: Option<Vec<String>> = values.iter().map(|value| plain(value.get_ref())).collect();
+            values.map(|values| values.join(","))
+        }
+        DeValue::Datetime(_) | DeValue::Table(_) => None,
     }
 }
 

@@ -30,6 +30,15 @@ pub(crate) fn resolve_all(raw: Vec<RawModel>) -> Result<Vec<Model>, ConfigError>
     if !models.iter().any(|model| *model.name == DEMO) {
         models.push(Model::demo());
     }
+    for model in &models {
+        for other in &model.fallback.0 {
+            if *other == *model.name || !models.iter().any(|model| *model.name == *other) {
+                let why = format!("cannot fall back to `{other}`: there is no other model of that name");
+                let origin = model.fallback.origin.clone();
+                return Err(ConfigError::Model { origin, name: (*model.name).clone(), why });
+            }
+        }
+    }
     Ok(models)
 }
 
@@ -45,6 +54,7 @@ pub(crate) struct RawModel {
     vision: Option<Setting<bool>>,
     function_calling: Option<Setting<bool>>,
     idle_timeout: Option<Setting<Span>>,
+    fallback: Option<Setting<Names>>,
 }
 
 /// What holds.
@@ -54,6 +64,8 @@ pub(crate) struct Model {
     pub(crate) name: Setting<String>,
     /// Where it is.
     pub(crate) endpoint: Endpoint,
+    /// The models that step in for it, in order.
+    pub(crate) fallback: Setting<Names>,
 }
 
 /// Where a model is.
@@ -97,7 +109,7 @@ pub(crate) enum Api {
 
 impl RawModel {
     pub(crate) const KEYS: &[&str] =
-        &["name", "url", "api", "key", "upstream_name", "vision", "function_calling", "idle_timeout"];
+        &["name", "url", "api", "key", "upstream_name", "vision", "function_calling", "idle_timeout", "fallback"];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
@@ -113,6 +125,7 @@ impl RawModel {
                 self.function_calling = Some(given.parse::<Switch>("model.function_calling")?.map(|switch| switch.0));
             }
             "idle_timeout" => self.idle_timeout = Some(given.parse("model.idle_timeout")?),
+            "fallback" => self.fallback = Some(given.parse("model.fallback")?),
             _ => return Err(super::unknown_key("model", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -134,7 +147,8 @@ impl RawModel {
 
     /// Whether nothing was given at all.
     fn is_empty(&self) -> bool {
-        let Self { start: _, name, url, api, key, upstream_name, vision, function_calling, idle_timeout } = self;
+        let Self { start: _, name, url, api, key, upstream_name, vision, function_calling, idle_timeout, fallback } =
+            self;
         name.is_none()
             && url.is_none()
             && api.is_none()
@@ -143,6 +157,7 @@ impl RawModel {
             && vision.is_none()
             && function_calling.is_none()
             && idle_timeout.is_none()
+            && fallback.is_none()
     }
 
     /// Puts what a higher layer says about one model over what is known, and that model first, which makes it the default.
@@ -172,6 +187,7 @@ impl RawModel {
             vision: self.vision.or(below.vision),
             function_calling: self.function_calling.or(below.function_calling),
             idle_timeout: self.idle_timeout.or(below.idle_timeout),
+            fallback: self.fallback.or(below.fallback),
         };
         models.insert(0, merged);
     }
@@ -188,7 +204,7 @@ impl RawModel {
             Api::Chat
         }));
         if *api == Api::Demo {
-            return Ok(Model { name, endpoint: Endpoint::Demo });
+            return Ok(Model { name, endpoint: Endpoint::Demo, fallback: Setting::default(Names::default()) });
         }
         let Some(url) = self.url else {
             let why = match &name.origin {
@@ -211,14 +227,16 @@ impl RawModel {
             function_calling: self.function_calling.unwrap_or(Setting::default(true)),
             idle_timeout: self.idle_timeout.unwrap_or(Setting::default(Span::from_secs(120))),
         };
-        Ok(Model { name, endpoint: Endpoint::Http(Box::new(http)) })
+        let fallback = self.fallback.unwrap_or(Setting::default(Names::default()));
+        Ok(Model { name, endpoint: Endpoint::Http(Box::new(http)), fallback })
     }
 }
 
 impl Model {
     /// The scripted model, as nobody configured it.
     fn demo() -> Self {
-        Self { name: Setting::default(DEMO.to_owned()), endpoint: Endpoint::Demo }
+        let fallback = Setting::default(Names::default());
+        Self { name: Setting::default(DEMO.to_owned()), endpoint: Endpoint::Demo, fallback }
     }
 
     pub(crate) fn entries(&self) -> Vec<Entry> {
@@ -233,6 +251,7 @@ impl Model {
                 Entry::new(key("vision"), &http.vision),
                 Entry::new(key("function_calling"), &http.function_calling),
                 Entry::new(key("idle_timeout"), &http.idle_timeout),
+                Entry::new(key("fallback"), &self.fallback),
             ],
         }
     }
@@ -285,6 +304,25 @@ impl FromStr for Word {
             return Err("is not a name");
         }
         Ok(Self(text.to_owned()))
+    }
+}
+
+/// Names of models, with commas between them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Names(pub(crate) Vec<String>);
+
+impl FromStr for Names {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        names.map(|name| name.parse().map(|Word(name)| name)).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0.join(", "))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
@@ -97,17 +97,45 @@ impl FromRequest<Arc<App>> for Fields {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (bytes, _place) = read(request.into_body(), &app.bodies).await?;
-        if bytes.trim_ascii().is_empty() {
-            return Ok(Self(Map::new()));
-        }
-        match parse(&bytes)? {
-            Value::Object(fields) => Ok(Self(fields)),
-            _ => Err(ApiError::bad_request("The JSON body must be an object.").code("invalid_json")),
-        }
+        Self::parse(&bytes)
+    }
+}
+
+/// A body that is JSON, as it was sent.
+pub(crate) struct Raw {
+    pub(crate) bytes: Bytes,
+    /// Stands for the memory that it takes.
+    _place: OwnedSemaphorePermit,
+}
+
+impl FromRequest<Arc<App>> for Raw {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let (bytes, place) = read(request.into_body(), &app.bodies).await?;
+        check_shape(&bytes)?;
+        Ok(Self { bytes: bytes.into(), _place: place })
+    }
+}
+
+impl Raw {
+    /// Its fields.
+    pub(crate) fn fields(&self) -> Result<Fields, ApiError> {
+        Fields::parse(&self.bytes)
     }
 }
 
 impl Fields {
+    fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
+        if bytes.trim_ascii().is_empty() {
+            return Ok(Self(Map::new()));
+        }
+        match parse(bytes)? {
+            Value::Object(fields) => Ok(Self(fields)),
+            _ => Err(ApiError::bad_request("The JSON body must be an object.").code("invalid_json")),
+        }
+    }
+
     /// All of them, as they were sent but for blanks and order.
     pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(&self.0).unwrap_or_default()

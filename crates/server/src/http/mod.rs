@@ -11,6 +11,6 @@ mod params;
 pub(crate) use around::{Caller, HEALTH, around, log};
 pub(crate) use download::download;
 pub(crate) use form::{Form, Upload};
-pub(crate) use json::Fields;
+pub(crate) use json::{Fields, Raw};
 pub(crate) use names::{check_name, mime_of};
 pub(crate) use params::Params;

@@ -1,37 +1,27 @@
 //! The routes of the Responses API.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
-use aludel_agent::{Agent, Approval, CodeInterpreter, OnDemand};
-use aludel_session::{FileEntry, mime_of};
+use aludel_agent::{Agent, Approval, CodeInterpreter};
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant};
 use aludel_wire::openai::{Deleted, List};
 use axum::Json;
-use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::header::HOST;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::unfold;
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::ask::{Ask, Include, Interpreter};
+use super::ask::{Ask, Include};
 use super::context::Context;
-use super::live::{End, Fingerprint, Live};
 use super::run::{Keep, Run};
-use super::stream::{self, SILENCE};
-use super::writer::{Status, Told, Writer, shown, shown_item};
+use super::writer::{Status, Writer, framed, shown, shown_item};
 use crate::app::App;
-use crate::containers::{Container, ROOT};
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
+use crate::turn::{Fingerprint, Live, PATIENCE, Told, follow, leash, on_demand, replay, wait};
 
-/// How long a turn goes on without the client that asked for it: clients that gave up ask again, and then find it.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Events of one response that are read at once.
 const EVENTS: usize = 1_000_000;
 
@@ -42,15 +32,15 @@ pub(crate) async fn create(
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, ApiError> {
-    let fingerprint = fingerprint(&headers, &fields);
+    let fingerprint = Fingerprint::of(&headers, &fields);
     let ask = Ask::read(fields, host(&headers))?;
     let (stream, background, include) = (ask.stream, ask.background, ask.include);
-    let live = match app.responses.begin(&tenant, fingerprint, ResponseId::new()) {
+    let live = match app.live.begin(&tenant, fingerprint, ResponseId::new()) {
         Err(same) => same,
         Ok(live) => {
             let id = live.id.clone();
             if let Err(error) = start(&app, &tenant, ask, Arc::clone(&live)).await {
-                app.responses.forget(&id);
+                app.live.forget(&id);
                 return Err(error);
             }
             live
@@ -58,9 +48,9 @@ pub(crate) async fn create(
     };
     let leash = (!background).then(|| leash(&live, stream));
     match (stream, background) {
-        (true, _) => Ok(stream::follow(live, 0, leash)),
+        (true, _) => Ok(follow(live, 0, leash, framed)),
         (false, true) => Ok(Json(shown(current(&app, &tenant, &live.id).await?, include)).into_response()),
-        (false, false) => wait(live, leash, include).await,
+        (false, false) => wait(live, leash, move |object| shown(object, include)).await,
     }
 }
 
@@ -69,35 +59,16 @@ fn host(headers: &HeaderMap) -> &str {
     headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
 }
 
-fn fingerprint(headers: &HeaderMap, fields: &Fields) -> Fingerprint {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let is_retry = text("x-stainless-retry-count").is_some_and(|count| count.trim() != "0");
-    Fingerprint::new(text("idempotency-key"), &fields.to_json(), is_retry)
-}
-
-/// Ends the turn some time after it is dropped, unless it has ended by itself; at once where the client was listening to every word.
-fn leash(live: &Arc<Live>, streams: bool) -> DropGuard {
-    let dropped = CancellationToken::new();
-    let (token, live) = (dropped.clone(), Arc::clone(live));
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = live.ended() => return,
-            () = token.cancelled() => {}
-        }
-        if !streams {
-            let _ended = timeout(PATIENCE, live.ended()).await;
-        }
-        live.cancel.cancel();
-    });
-    dropped.drop_guard()
-}
-
 /// Checks everything that can be wrong with a request, and starts the turn.
 async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
-    let model = app.model(&ask.model)?.clone();
+    let model = app.models().find(&ask.model)?.clone();
     let context = Context::collect(app, tenant, &ask).await?;
     let container = match &ask.interpreter {
-        Some(interpreter) => Some(open(app, tenant, interpreter, &context).await?),
+        Some(interpreter) => {
+            let container = interpreter.open(app, tenant, context.container()).await?;
+            context.place_files(app, tenant, &container).await?;
+            Some(container)
+        }
         None => None,
     };
     let (said, items) = context.for_model(app, tenant).await?;
@@ -152,72 +123,6 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
     Ok(())
 }
 
-/// The container's session, which is made when the first program is to run: many answers need none.
-/// Room for it is kept from now on: who asks when there is none hears so at once.
-async fn on_demand(container: &Arc<Container>) -> Result<OnDemand, ApiError> {
-    container.reserve().await?;
-    let files = container.files().await?.into_iter().filter_map(|file| {
-        let path = file.path.strip_prefix(ROOT)?.trim_start_matches('/').to_owned();
-        let mime = mime_of(&path);
-        Some(FileEntry { path, size: file.bytes, mime })
-    });
-    let opened = Arc::clone(container);
-    Ok(OnDemand::new(container.limits().clone(), files.collect(), move || {
-        let container = Arc::clone(&opened);
-        async move { container.session().await.map_err(|error| error.cause.unwrap_or(error.message)) }
-    }))
-}
-
-async fn open(
-    app: &Arc<App>,
-    tenant: &Tenant,
-    interpreter: &Interpreter,
-    context: &Context,
-) -> Result<Arc<Container>, ApiError> {
-    let used = context.container();
-    let container = app.containers.open(tenant, interpreter.choice(used.clone())).await?;
-    if let (Interpreter::Auto { file_ids, .. }, Some(_)) = (interpreter, used) {
-        let present: Vec<String> = container.files().await?.into_iter().map(|file| file.path).collect();
-        for id in file_ids {
-            let file = app.store.file(tenant, id).await?;
-            let file = file.ok_or_else(|| crate::files::no_file(id.as_str()).param("file_ids"))?;
-            if !present.iter().any(|path| path.ends_with(&format!("/{}", file.filename))) {
-                container.add_stored_file(&file).await?;
-            }
-        }
-    }
-    context.place_files(app, tenant, &container).await?;
-    Ok(container)
-}
-
-/// Answers when the response is done. Clients and proxies give up on a silent connection, so after a while blanks are sent, which may
-/// stand before JSON; the status is 200 then, whatever comes.
-async fn wait(live: Arc<Live>, leash: Option<DropGuard>, include: Include) -> Result<Response, ApiError> {
-    if let Ok(end) = timeout(SILENCE, live.ended()).await {
-        drop(leash);
-        return answer(end, include).map(|object| Json(object).into_response());
-    }
-    let chunks = unfold(Some((live, leash)), move |state| async move {
-        let (live, leash) = state?;
-        match timeout(SILENCE, live.ended()).await {
-            Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((live, leash)))),
-            Ok(end) => {
-                let object = end.map(|end| shown(end.object, include)).unwrap_or_default();
-                Some((Ok(Bytes::from(object.to_string())), None))
-            }
-        }
-    });
-    Ok(([(CONTENT_TYPE, "application/json")], Body::from_stream(chunks)).into_response())
-}
-
-fn answer(end: Option<End>, include: Include) -> Result<Value, ApiError> {
-    match end {
-        Some(End { error: Some(error), .. }) => Err(error),
-        Some(End { object, .. }) => Ok(shown(object, include)),
-        None => Err(ApiError::internal("a response ended without an end")),
-    }
-}
-
 /// `GET /v1/responses/{id}`.
 pub(crate) async fn retrieve(
     State(app): State<Arc<App>>,
@@ -236,9 +141,9 @@ pub(crate) async fn retrieve(
             ApiError::invalid("starting_after", "Invalid 'starting_after': it must be an event's sequence number.")
         })?),
     };
-    if let Some(live) = app.responses.find(&tenant, &id) {
+    if let Some(live) = app.live.find(&tenant, &id) {
         let from = after.map_or(0, |after| usize::try_from(after).unwrap_or(usize::MAX).saturating_add(1));
-        return Ok(stream::follow(live, from, None));
+        return Ok(follow(live, from, None, framed));
     }
     find(&app, &tenant, &id).await?;
     let events = app.store.events(&tenant, &id, after, EVENTS).await?;
@@ -246,7 +151,7 @@ pub(crate) async fn retrieve(
         let kind = serde_json::from_str::<Value>(&text).ok()?.get("type")?.as_str()?.to_owned();
         Some(Told { sequence, kind, text })
     });
-    Ok(stream::replay(&told.collect::<Vec<_>>()))
+    Ok(replay(&told.collect::<Vec<_>>(), framed))
 }
 
 /// The object of a response, finished or not.
@@ -273,10 +178,10 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<Deleted>, ApiError> {
     let id = parse(&id)?;
-    if let Some(live) = app.responses.find(&tenant, &id) {
+    if let Some(live) = app.live.find(&tenant, &id) {
         live.cancel.cancel();
         let _ended = timeout(PATIENCE, live.ended()).await;
-        app.responses.forget(&id);
+        app.live.forget(&id);
     }
     if !app.store.delete_response(&tenant, &id).await? {
         return Err(no_response(id.as_str()));
@@ -296,7 +201,7 @@ pub(crate) async fn cancel(
         let message = "Only responses with background=true can be cancelled.";
         return Err(ApiError::bad_request(message));
     }
-    if let Some(live) = app.responses.find(&tenant, &id).filter(|live| !live.has_ended()) {
+    if let Some(live) = app.live.find(&tenant, &id).filter(|live| !live.has_ended()) {
         live.cancel.cancel();
         let _ended = timeout(PATIENCE, live.ended()).await;
     }

@@ -1,20 +1,21 @@
 //! What a request for a response asks for.
 
+use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
-use aludel_store::{ContainerId, ConversationId, FileId, ResponseId};
+use aludel_store::{ConversationId, ResponseId};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::containers::{ContainerChoice, MemoryLimit, no_container};
 use crate::conversations::stored_item;
 use crate::error::ApiError;
 use crate::http::Fields;
+use crate::turn::{Interpreter, check_function_name};
 
 /// Input items of one request; more is no conversation.
 const MAX_ITEMS: usize = 10_000;
 /// Tools of one request.
 const MAX_TOOLS: usize = 256;
-/// The name under which the model knows our own tool.
+/// The name of our own tool, as clients of our MCP guise know it.
 const PYTHON: &str = "python";
 
 /// A request, understood.
@@ -41,28 +42,6 @@ pub(super) struct Ask {
     pub(super) include: Include,
     /// The fields that an answer repeats.
     pub(super) echo: Map<String, Value>,
-}
-
-/// The code interpreter, as it was asked for.
-#[derive(Debug, Clone)]
-pub(super) enum Interpreter {
-    /// This container.
-    Explicit(ContainerId),
-    /// The conversation's container, or a new one.
-    Auto { file_ids: Vec<FileId>, memory_limit: Option<MemoryLimit> },
-}
-
-impl Interpreter {
-    /// The container to open, given the one that the conversation used last.
-    pub(super) fn choice(&self, used: Option<ContainerId>) -> ContainerChoice {
-        match (self, used) {
-            (Self::Explicit(id), _) => ContainerChoice::Explicit(id.clone()),
-            (Self::Auto { .. }, Some(id)) => ContainerChoice::Reuse(id),
-            (Self::Auto { file_ids, memory_limit }, None) => {
-                ContainerChoice::Auto { file_ids: file_ids.clone(), memory_limit: *memory_limit }
-            }
-        }
-    }
 }
 
 /// The interpreter in the guise of an MCP server: the one kind of hosted tool that clients can approve.
@@ -137,8 +116,8 @@ impl Ask {
         let stream = fields.optional("stream")?.unwrap_or(false);
         let tools: Vec<Value> = fields.optional("tools")?.unwrap_or_default();
         let choice: Value = fields.optional("tool_choice")?.unwrap_or_else(|| "auto".into());
-        let Tools { interpreter, mcp, mut functions } = Tools::read(&tools, host)?;
-        let tool_choice = tool_choice(&choice, interpreter.is_some(), &mut functions)?;
+        let Tools { mut interpreter, mcp, mut functions } = Tools::read(&tools, host)?;
+        let tool_choice = tool_choice(&choice, &mut interpreter, &mut functions)?;
         let max_tool_calls: Option<u32> = fields.optional("max_tool_calls")?;
         let max_output_tokens: Option<u32> = fields.optional("max_output_tokens")?;
         let temperature: Option<f64> = fields.optional("temperature")?;
@@ -218,6 +197,7 @@ impl Ask {
                 reasoning_effort: effort,
                 format,
                 parallel_calls: parallel,
+                ..Sampling::default()
             },
             truncate: echo.get("truncation").is_some_and(|truncation| truncation == "auto"),
             include: Include::of(include.iter().map(String::as_str)),
@@ -289,11 +269,10 @@ impl Tools {
         for (index, tool) in tools.iter().enumerate() {
             let param = format!("tools[{index}]");
             match tool.get("type").and_then(Value::as_str) {
-                Some("code_interpreter") => read.interpreter = Some(interpreter(tool, &param)?),
+                Some("code_interpreter") => read.interpreter = Some(Interpreter::read(tool, &param)?),
                 Some("mcp") => {
                     read.mcp = Some(mcp(tool, &param, host)?);
-                    let auto = Interpreter::Auto { file_ids: Vec::new(), memory_limit: None };
-                    read.interpreter.get_or_insert(auto);
+                    read.interpreter.get_or_insert(Interpreter::AUTO);
                 }
                 Some("function") => read.functions.push(function(tool, &param)?),
                 Some(other) => {
@@ -340,11 +319,7 @@ fn mcp(tool: &Value, param: &str, host: &str) -> Result<Mcp, ApiError> {
 
 fn function(tool: &Value, param: &str) -> Result<FunctionTool, ApiError> {
     let name = tool.get("name").and_then(Value::as_str).ok_or_else(|| ApiError::missing(format!("{param}.name")))?;
-    let plain = |character: char| character.is_ascii_alphanumeric() || character == '_' || character == '-';
-    if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-        let message = format!("Invalid '{param}.name': letters, digits, '_' and '-', at most 64 of them.");
-        return Err(ApiError::invalid(format!("{param}.name"), message));
-    }
+    check_function_name(name, param)?;
     Ok(FunctionTool {
         name: name.to_owned(),
         description: tool.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
@@ -353,64 +328,6 @@ fn function(tool: &Value, param: &str) -> Result<FunctionTool, ApiError> {
             _ => json!({ "type": "object", "properties": {} }),
         },
     })
-}
-
-fn interpreter(tool: &Value, param: &str) -> Result<Interpreter, ApiError> {
-    let param = format!("{param}.container");
-    match tool.get("container") {
-        Some(Value::String(id)) => {
-            Ok(Interpreter::Explicit(ContainerId::parse(id).ok_or_else(|| no_container(id).param(param))?))
-        }
-        Some(Value::Object(container)) => auto(container, &param),
-        None | Some(Value::Null) => Err(ApiError::missing(param)),
-        Some(_) => {
-            let message = format!("Invalid type for '{param}': expected a container's id or an object.");
-            Err(ApiError::bad_request(message).param(param).code("invalid_type"))
-        }
-    }
-}
-
-fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiError> {
-    const KNOWN: [&str; 4] = ["type", "file_ids", "memory_limit", "network_policy"];
-    if let Some(unknown) = container.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-        let param = format!("{param}.{unknown}");
-        return Err(ApiError::bad_request(format!("Unknown parameter: '{param}'."))
-            .param(param)
-            .code("unknown_parameter"));
-    }
-    match container.get("type").and_then(Value::as_str) {
-        Some("auto") => {}
-        Some(other) => {
-            let message = format!("Invalid value: '{other}'. Supported values are: 'auto'.");
-            return Err(ApiError::invalid(format!("{param}.type"), message));
-        }
-        None => return Err(ApiError::missing(format!("{param}.type"))),
-    }
-    let ids: Vec<String> = match container.get("file_ids") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(ids) => serde_json::from_value(ids.clone()).map_err(|error| {
-            ApiError::invalid(format!("{param}.file_ids"), format!("Invalid '{param}.file_ids': {error}."))
-        })?,
-    };
-    let file =
-        |id: &String| FileId::parse(id).ok_or_else(|| crate::files::no_file(id).param(format!("{param}.file_ids")));
-    let memory_limit = match container.get("memory_limit") {
-        None | Some(Value::Null) => None,
-        Some(limit) => {
-            let parsed = limit.as_str().and_then(MemoryLimit::parse);
-            Some(parsed.ok_or_else(|| {
-                let message = format!("Invalid value: {limit}. Supported values are: '1g', '4g', '16g', and '64g'.");
-                ApiError::invalid(format!("{param}.memory_limit"), message)
-            })?)
-        }
-    };
-    if let Some(policy) = container.get("network_policy").filter(|policy| !policy.is_null())
-        && policy.get("type").and_then(Value::as_str) != Some("disabled")
-    {
-        let message = "Containers here have no network; 'network_policy' can only be {\"type\": \"disabled\"}.";
-        return Err(ApiError::invalid(format!("{param}.network_policy"), message));
-    }
-    Ok(Interpreter::Auto { file_ids: ids.iter().map(file).collect::<Result<_, _>>()?, memory_limit })
 }
 
 fn without_secrets(mut tool: Value) -> Value {
@@ -425,10 +342,11 @@ fn without_secrets(mut tool: Value) -> Value {
 
 fn tool_choice(
     choice: &Value,
-    has_interpreter: bool,
+    interpreter: &mut Option<Interpreter>,
     functions: &mut Vec<FunctionTool>,
 ) -> Result<ToolChoice, ApiError> {
     let invalid = |message: String| Err(ApiError::invalid("tool_choice", message));
+    let has_interpreter = interpreter.is_some();
     let no_interpreter = || invalid("Tool choice 'code_interpreter' not found in 'tools' parameter.".to_owned());
     match choice {
         Value::String(word) => match word.as_str() {
@@ -440,9 +358,11 @@ fn tool_choice(
             }
         },
         Value::Object(object) => match object.get("type").and_then(Value::as_str) {
-            Some("code_interpreter") if has_interpreter => Ok(ToolChoice::Named(PYTHON.to_owned())),
+            Some("code_interpreter") if has_interpreter => {
+                Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions)))
+            }
             Some("code_interpreter") => no_interpreter(),
-            Some("mcp") if has_interpreter => Ok(ToolChoice::Named(PYTHON.to_owned())),
+            Some("mcp") if has_interpreter => Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions))),
             Some("function") => match object.get("name").and_then(Value::as_str) {
                 Some(name) if functions.iter().any(|tool| tool.name == name) => Ok(ToolChoice::Named(name.to_owned())),
                 Some(name) => invalid(format!("Tool choice '{name}' not found in 'tools' parameter.")),
@@ -453,6 +373,11 @@ fn tool_choice(
                 functions.retain(|tool| {
                     allowed.iter().any(|entry| entry.get("name").is_some_and(|name| *name == tool.name))
                 });
+                let ours =
+                    |entry: &Value| entry.get("type").is_some_and(|kind| kind == "code_interpreter" || kind == "mcp");
+                if !allowed.iter().any(ours) {
+                    *interpreter = None;
+                }
                 let required = object.get("mode").is_some_and(|mode| mode == "required");
                 Ok(if required { ToolChoice::Required } else { ToolChoice::Auto })
             }

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use aludel_agent::{Call, Item, Output, Part};
-use aludel_store::{ContainerId, FileId, ResponseId, Tenant};
+use aludel_store::{ContainerId, ResponseId, Tenant};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::ask::{Ask, no_previous};
@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::containers::{Container, ROOT};
 use crate::conversations::no_conversation;
 use crate::error::ApiError;
-use crate::http::check_name;
+use crate::turn::{inline_file, replayed, replayed_output, stored_file};
 
 /// Responses that one may build on, one after another.
 const MAX_CHAIN: usize = 1000;
@@ -71,7 +71,7 @@ impl Context {
                 continue;
             }
             if let Some(id) = part.get("file_id").and_then(Value::as_str) {
-                container.add_stored_file(&stored(app, tenant, id).await?).await?;
+                container.add_stored_file(&stored_file(app, tenant, id).await?).await?;
             } else if let Some((name, mime, bytes)) = inline_file(part)? {
                 let mut blob = app.store.new_blob().await?;
                 blob.write(&bytes).await?;
@@ -143,33 +143,6 @@ fn resolved(item: &Value, known: &HashMap<String, Value>) -> Result<Value, ApiEr
     Ok(item.clone())
 }
 
-async fn stored(app: &App, tenant: &Tenant, id: &str) -> Result<aludel_store::FileRecord, ApiError> {
-    let file = match FileId::parse(id) {
-        Some(file) => app.store.file(tenant, &file).await?,
-        None => None,
-    };
-    file.ok_or_else(|| crate::files::no_file(id).param("input"))
-}
-
-/// A file that comes with the request itself: its name, type and contents.
-fn inline_file(part: &Value) -> Result<Option<(String, String, Vec<u8>)>, ApiError> {
-    let data = part.get("file_data").or_else(|| part.get("image_url")).and_then(Value::as_str);
-    let Some(data) = data.and_then(|data| data.strip_prefix("data:").or_else(|| part.get("file_data").map(|_| data)))
-    else {
-        return Ok(None);
-    };
-    let (mime, encoded) = data.split_once(";base64,").unwrap_or(("application/octet-stream", data));
-    let bytes = BASE64_STANDARD
-        .decode(encoded.trim())
-        .map_err(|error| ApiError::invalid("input", format!("A file in 'input' is not valid base64: {error}.")))?;
-    let name = match part.get("filename").and_then(Value::as_str) {
-        Some(name) => name.to_owned(),
-        None => format!("{}.{}", aludel_store::fresh_id("input_"), mime.rsplit(['/', '+']).next().unwrap_or("bin")),
-    };
-    check_name(&name)?;
-    Ok(Some((name, mime.to_owned(), bytes)))
-}
-
 /// Builds the model's view, in which every call has exactly one output.
 #[derive(Default)]
 struct ForModel {
@@ -222,7 +195,7 @@ impl ForModel {
                     self.items.push(Item::Call(Call { id: id.clone(), name: "python".into(), arguments }));
                 }
                 self.approved.remove(&id);
-                self.items.push(Item::output(id, shown(text("output"))));
+                self.items.push(Item::output(id, replayed_output(text("output"))));
             }
             other => {
                 let message = format!("Items of type '{other}' are not understood here.");
@@ -271,7 +244,7 @@ impl ForModel {
     /// A file is told by its name; programs can read it.
     async fn file(&self, part: &Value, app: &App, tenant: &Tenant) -> Result<String, ApiError> {
         let name = match part.get("file_id").and_then(Value::as_str) {
-            Some(id) => stored(app, tenant, id).await?.filename,
+            Some(id) => stored_file(app, tenant, id).await?.filename,
             None => match part.get("filename").and_then(Value::as_str) {
                 Some(name) => name.to_owned(),
                 None => {
@@ -316,17 +289,7 @@ impl ForModel {
 
     /// A program that was run, as a call of our tool.
     fn program(&mut self, item: &Value) {
-        let id = item.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let code = item.get("code").and_then(Value::as_str).unwrap_or_default();
-        let arguments = json!({ "code": code }).to_string();
-        self.items.push(Item::Call(Call { id: id.clone(), name: "python".into(), arguments }));
-        let outputs = item.get("outputs").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let mut text: String = outputs.iter().filter_map(|output| output.get("logs")?.as_str()).collect();
-        let images = outputs.iter().filter(|output| output.get("url").is_some()).count();
-        if images > 0 {
-            text.push_str(&format!("\n[{images} images were shown to the user]"));
-        }
-        self.items.push(Item::output(id, shown(&text)));
+        self.items.extend(replayed(item));
     }
 
     /// What was called and never answered gets an answer that says so: models are told of no call without one.
@@ -345,14 +308,9 @@ impl ForModel {
     }
 }
 
-/// What a program of an earlier turn put out: data, as it was when it was new.
-fn shown(output: &str) -> String {
-    if output.is_empty() { "(no output)".to_owned() } else { aludel_agent::framed(output) }
-}
-
 async fn image(part: &Value, app: &App, tenant: &Tenant) -> Result<Part, ApiError> {
     if let Some(id) = part.get("file_id").and_then(Value::as_str) {
-        let file = stored(app, tenant, id).await?;
+        let file = stored_file(app, tenant, id).await?;
         let path = app.store.blob_path(&file.blob);
         let data = tokio::fs::read(&path).await.map_err(ApiError::internal)?;
         return Ok(Part::Image { mime: file.mime, data: data.into() });

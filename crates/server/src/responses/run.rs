@@ -2,24 +2,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use aludel_agent::upstream::UpstreamError;
 use aludel_agent::{Agent, Budget, CutOff, Ending, Event, Item};
-use aludel_session::{Event as ExecutionEvent, Finished, MimeBundle, Outcome};
+use aludel_session::Event as ExecutionEvent;
 use aludel_store::{ConversationId, ResponseRecord, Tenant, now};
-use axum::http::StatusCode;
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use futures_util::StreamExt;
 use serde_json::Value;
 
-use super::live::{End, Live};
-use super::writer::{Status, Told, Writer};
+use super::writer::{Status, Writer};
 use crate::app::App;
 use crate::containers::{Container, ContainerFile};
 use crate::error::ApiError;
 use crate::http::log;
+use crate::turn::{End, Ended, Live, Output, Told, error_of, words_for_clients};
 
 /// Bytes of all events of one response: they are in memory as long as somebody may follow them.
 const MAX_LOG: usize = 256 << 20;
@@ -56,13 +52,6 @@ pub(super) enum Keep {
     ForAWhile,
     /// Not at all.
     Not,
-}
-
-/// What a program did, as far as clients see it.
-#[derive(Default)]
-struct Shown {
-    logs: String,
-    images: Vec<(String, Vec<u8>)>,
 }
 
 impl Run {
@@ -132,7 +121,7 @@ impl Run {
         let mut stream = self.agent.resume(self.items.clone());
         let canceller = stream.canceller();
         let (live, closing) = (Arc::clone(&self.live), self.app.closing.clone());
-        let mut shown: HashMap<String, Shown> = HashMap::new();
+        let mut outputs: HashMap<String, Output> = HashMap::new();
         let mut written: HashMap<String, String> = HashMap::new();
         let mut ending = Ending::Cancelled;
         loop {
@@ -168,14 +157,17 @@ impl Run {
                     self.writer.run_program(&call_id);
                     match event {
                         ExecutionEvent::Finished(finished) => {
-                            let shown = shown.remove(&call_id).unwrap_or_default();
-                            self.end_program(&call_id, shown, &finished).await?;
+                            let output = outputs.remove(&call_id).unwrap_or_default();
+                            if let Some(container) = &self.container {
+                                let ended = output.end(&finished, container).await?;
+                                self.writer.end_program(&call_id, ended);
+                            }
                         }
-                        event => shown.entry(call_id).or_default().see(event),
+                        event => outputs.entry(call_id).or_default().see(event),
                     }
                 }
                 Event::CallRejected { call_id, reason } => {
-                    self.writer.end_program(&call_id, "failed", Vec::new(), &reason, Vec::new());
+                    self.writer.end_program(&call_id, Ended::rejected(reason));
                 }
                 Event::Usage(usage) => self.writer.use_tokens(usage),
                 Event::Finished(end) => ending = end,
@@ -203,28 +195,6 @@ impl Run {
         let Some((place, _)) = next else { return false };
         self.items.drain(..place);
         true
-    }
-
-    async fn end_program(&mut self, call_id: &str, shown: Shown, finished: &Finished) -> Result<(), ApiError> {
-        let Some(container) = self.container.clone() else { return Ok(()) };
-        let Shown { mut logs, images } = shown;
-        let status = match &finished.outcome {
-            Outcome::Completed | Outcome::Failed(_) => "completed",
-            Outcome::Interrupted => "incomplete",
-            Outcome::Limit(_) | Outcome::KernelDied(_) => "failed",
-        };
-        if status != "completed" {
-            logs.push_str(&aludel_agent::describe_outcome(finished));
-        }
-        let mut made = Vec::new();
-        let mut urls = Vec::new();
-        for (mime, bytes) in images {
-            made.push(container.add_figure(&bytes, &mime).await?);
-            urls.push(format!("data:{mime};base64,{}", BASE64_STANDARD.encode(&bytes)));
-        }
-        made.extend(container.store_changes(&finished.files).await?);
-        self.writer.end_program(call_id, status, urls, &logs, made);
-        Ok(())
     }
 
     async fn files(&self) -> Vec<ContainerFile> {
@@ -276,32 +246,6 @@ impl Run {
     }
 }
 
-impl Shown {
-    fn see(&mut self, event: ExecutionEvent) {
-        match event {
-            ExecutionEvent::Stdout(text) | ExecutionEvent::Stderr(text) => self.logs.push_str(&text),
-            ExecutionEvent::Display(bundle) => self.bundle(&bundle, "\n"),
-            // As a notebook shows it: without a line end.
-            ExecutionEvent::Result(bundle) => self.bundle(&bundle, ""),
-            ExecutionEvent::Error(error) => {
-                self.logs.push_str(&error.traceback);
-                self.logs.push('\n');
-            }
-            ExecutionEvent::Finished(_) => {}
-        }
-    }
-
-    fn bundle(&mut self, bundle: &MimeBundle, end: &str) {
-        match bundle.image() {
-            Some((mime, bytes)) => self.images.push((mime.to_owned(), bytes.to_vec())),
-            None => {
-                self.logs.push_str(bundle.text().unwrap_or_default());
-                self.logs.push_str(end);
-            }
-        }
-    }
-}
-
 fn status_of(ending: &Ending) -> Status {
     match ending {
         Ending::Answered | Ending::Refused | Ending::ClientTools(_) | Ending::AwaitsApproval { .. } => {
@@ -326,40 +270,4 @@ fn status_of(ending: &Ending) -> Status {
 /// Whether a model's server refused a conversation, for its length most likely.
 fn is_too_long(ending: &Result<Ending, ApiError>) -> bool {
     matches!(ending, Ok(Ending::Upstream(UpstreamError::Rejected { status: 400 | 413 | 422, .. })))
-}
-
-/// What a client gets in place of a response of which nothing was written.
-fn error_of(ending: &Ending) -> Option<ApiError> {
-    let error = match ending {
-        Ending::Upstream(error) => error,
-        Ending::Sandbox(reason) => return Some(ApiError::internal(reason)),
-        _ => return None,
-    };
-    let message = words_for_clients(error);
-    let cause = Some(error.to_string());
-    Some(match error {
-        UpstreamError::RateLimited { retry_after, .. } => {
-            ApiError { cause, ..ApiError::too_many(message, retry_after.unwrap_or(Duration::from_secs(5))) }
-        }
-        UpstreamError::Rejected { .. } | UpstreamError::NotFound { .. } => {
-            ApiError { cause, ..ApiError::bad_request(message) }
-        }
-        _ => ApiError { cause, status: StatusCode::BAD_GATEWAY, message, ..ApiError::internal("") },
-    })
-}
-
-/// What went wrong, without what only the operator should know: addresses and keys.
-fn words_for_clients(error: &UpstreamError) -> String {
-    match error {
-        UpstreamError::RateLimited { detail, .. } => format!("The model is over its rate limit or quota: {detail}"),
-        UpstreamError::Rejected { detail, .. } => format!("The model's server rejected the request: {detail}"),
-        UpstreamError::Server { detail, .. } | UpstreamError::Reported { detail, .. } => {
-            format!("The model's server failed: {detail}")
-        }
-        UpstreamError::Dropped { .. } => "The model's server ended the connection in the middle of its answer.".into(),
-        UpstreamError::Idle { after, .. } => {
-            format!("The model's server sent nothing for {} s.", after.as_secs())
-        }
-        _ => "The model cannot be asked; the server's log says why, under the response's id.".into(),
-    }
 }

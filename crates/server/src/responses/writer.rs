@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::ask::Include;
 use super::context::{digest_of, wrapped};
 use crate::containers::ContainerFile;
+use crate::turn::{Ended, Told};
 
 /// A response that is being written.
 #[derive(Debug)]
@@ -32,16 +33,6 @@ pub(super) struct Writer {
     uncited: Vec<ContainerFile>,
     usage: Usage,
     events: Vec<Told>,
-}
-
-/// One event.
-#[derive(Debug, Clone)]
-pub(super) struct Told {
-    pub(super) sequence: u64,
-    /// Its `type`.
-    pub(super) kind: String,
-    /// All of it, as JSON on one line.
-    pub(super) text: String,
 }
 
 #[derive(Debug)]
@@ -74,6 +65,11 @@ impl Status {
             Self::Cancelled => "cancelled",
         }
     }
+}
+
+/// An event as it stands in a stream of this protocol.
+pub(super) fn framed(told: &Told) -> String {
+    format!("event: {}\ndata: {}\n\n", told.kind, told.text)
 }
 
 impl Writer {
@@ -377,27 +373,17 @@ impl Writer {
         self.tell_of_program("interpreting", place);
     }
 
-    /// The program ended. `images` are data URLs; `made` are the files that it left or showed.
-    pub(super) fn end_program(
-        &mut self,
-        call_id: &str,
-        status: &str,
-        images: Vec<String>,
-        logs: &str,
-        made: Vec<ContainerFile>,
-    ) {
+    /// The program ended.
+    pub(super) fn end_program(&mut self, call_id: &str, ended: Ended) {
         let Some(program) = self.programs.remove(call_id) else { return };
-        if self.mcp.is_some() {
-            self.uncited.extend(made);
-            return self.end_mcp_call(&program, status, logs);
-        }
-        let mut outputs: Vec<Value> = images.into_iter().map(|url| json!({ "type": "image", "url": url })).collect();
-        if !logs.is_empty() {
-            outputs.push(json!({ "type": "logs", "logs": logs }));
-        }
+        let outputs = ended.outputs();
+        let Ended { status, logs, made, images: _ } = ended;
         for file in made {
             self.uncited.retain(|known| known.path != file.path);
             self.uncited.push(file);
+        }
+        if self.mcp.is_some() {
+            return self.end_mcp_call(&program, status, &logs);
         }
         self.set(program.place, "code", program.code.into());
         self.set(program.place, "outputs", Value::Array(outputs));
@@ -441,7 +427,7 @@ impl Writer {
         self.end_thoughts();
         let open: Vec<String> = self.programs.keys().cloned().collect();
         for call_id in open {
-            self.end_program(&call_id, "incomplete", Vec::new(), "", Vec::new());
+            self.end_program(&call_id, Ended::incomplete());
         }
         if self.message.is_none() && needs_message {
             self.start_message();
@@ -576,7 +562,8 @@ mod tests {
         writer.run_program("c");
         writer.run_program("c");
         let made = file("out.csv");
-        writer.end_program("c", "completed", vec!["data:image/png;base64,AA==".into()], "2", vec![made.clone()]);
+        let images = vec!["data:image/png;base64,AA==".into()];
+        writer.end_program("c", Ended { status: "completed", images, logs: "2".into(), made: vec![made.clone()] });
         writer.text("It is ");
         writer.text("2.");
         writer.finish(&Status::Completed, &[made], true);

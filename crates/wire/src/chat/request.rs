@@ -45,6 +45,9 @@ pub struct Request {
     /// The form that the answer must have: `{"type": "json_schema", "json_schema": {…}}` or `{"type": "json_object"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_format: Option<serde_json::Value>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub more: serde_json::Map<String, Value>,
 }
 
 /// What a stream contains.

@@ -69,6 +69,7 @@ pub(super) fn request(model: &str, request: &upstream::Request, vision: bool, st
             AnswerFormat::Json => json!({ "type": "json_object" }),
             AnswerFormat::Schema(schema) => json!({ "type": "json_schema", "json_schema": schema }),
         }),
+        more: request.sampling.chat_fields.clone(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Responses that are being written, or were a moment ago: who listens, who cancels, who asks for the same again.
+//! Answers that are being written, or were a moment ago: who listens, who cancels, who asks for the same again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aludel_store::{ResponseId, Tenant};
+use axum::http::HeaderMap;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::writer::Told;
 use crate::error::ApiError;
+use crate::http::Fields;
 
 /// How long a finished response is kept for clients that ask again.
 const KEPT: Duration = Duration::from_secs(600);
@@ -21,17 +22,27 @@ const MOST: usize = 2000;
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Responses(Mutex<HashMap<ResponseId, Arc<Live>>>);
+pub(crate) struct LiveTurns(Mutex<HashMap<ResponseId, Arc<Live>>>);
 
-/// One response.
+/// One event.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    pub(crate) sequence: u64,
+    /// What kind of event it is, in a protocol that says so.
+    pub(crate) kind: String,
+    /// All of it, as JSON on one line.
+    pub(crate) text: String,
+}
+
+/// One turn and what is told of it.
 #[derive(Debug)]
-pub(super) struct Live {
-    pub(super) id: ResponseId,
+pub(crate) struct Live {
+    pub(crate) id: ResponseId,
     tenant: Tenant,
     /// What it was asked with, if a client may ask with the same again.
     fingerprint: Fingerprint,
     /// Ends the turn.
-    pub(super) cancel: CancellationToken,
+    pub(crate) cancel: CancellationToken,
     told: Mutex<Vec<Arc<Told>>>,
     bytes: AtomicUsize,
     state: watch::Sender<State>,
@@ -48,25 +59,32 @@ struct State {
 
 /// How it ended.
 #[derive(Debug, Clone)]
-pub(super) struct End {
+pub(crate) struct End {
     /// The whole object.
-    pub(super) object: Value,
+    pub(crate) object: Value,
     /// What a client that has heard nothing yet gets instead: nothing was done.
-    pub(super) error: Option<ApiError>,
+    pub(crate) error: Option<ApiError>,
 }
 
 /// What tells a repeated request from another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fingerprint {
+pub(crate) struct Fingerprint {
     /// The client's own word for it, or the request's contents.
     digest: [u8; 32],
     /// Whether the client says that it asks again.
-    pub(super) is_retry: bool,
+    pub(crate) is_retry: bool,
 }
 
 impl Fingerprint {
+    /// Of a request.
+    pub(crate) fn of(headers: &HeaderMap, fields: &Fields) -> Self {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let is_retry = text("x-stainless-retry-count").is_some_and(|count| count.trim() != "0");
+        Self::new(text("idempotency-key"), &fields.to_json(), is_retry)
+    }
+
     /// By the key, if there is one; otherwise by the contents, which count only for a client that says it asks again.
-    pub(super) fn new(key: Option<&str>, body: &str, is_retry: bool) -> Self {
+    fn new(key: Option<&str>, body: &str, is_retry: bool) -> Self {
         let digest = match key {
             Some(key) => Sha256::digest(["key\0", key].concat()),
             None => Sha256::digest(["body\0", body].concat()),
@@ -75,9 +93,9 @@ impl Fingerprint {
     }
 }
 
-impl Responses {
+impl LiveTurns {
     /// Makes room for a new response; or finds the one that the same request began before.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &self,
         tenant: &Tenant,
         fingerprint: Fingerprint,
@@ -113,11 +131,11 @@ impl Responses {
     }
 
     /// A response of this tenant that is still known.
-    pub(super) fn find(&self, tenant: &Tenant, id: &ResponseId) -> Option<Arc<Live>> {
+    pub(crate) fn find(&self, tenant: &Tenant, id: &ResponseId) -> Option<Arc<Live>> {
         self.lock().get(id).filter(|live| live.tenant == *tenant).cloned()
     }
 
-    pub(super) fn forget(&self, id: &ResponseId) {
+    pub(crate) fn forget(&self, id: &ResponseId) {
         self.lock().remove(id);
     }
 
@@ -129,7 +147,7 @@ impl Responses {
 
 impl Live {
     /// Lets everybody who listens have these events.
-    pub(super) fn tell(&self, events: &[Told]) {
+    pub(crate) fn tell(&self, events: &[Told]) {
         self.bytes.fetch_add(events.iter().map(|told| told.text.len()).sum(), Ordering::Relaxed);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.extend(events.iter().cloned().map(Arc::new));
@@ -139,22 +157,22 @@ impl Live {
     }
 
     /// Bytes of all events so far.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// Says that nothing more comes.
-    pub(super) fn end(&self, end: End) {
+    pub(crate) fn end(&self, end: End) {
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
         self.state.send_modify(|state| state.ended = true);
     }
 
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.state.borrow().ended
     }
 
     /// Waits for the end.
-    pub(super) async fn ended(&self) -> Option<End> {
+    pub(crate) async fn ended(&self) -> Option<End> {
         let mut state = self.state.subscribe();
         // The sender lives as long as this does.
         let _ended = state.wait_for(|state| state.ended).await.map(|state| *state);
@@ -162,7 +180,7 @@ impl Live {
     }
 
     /// The event at a place, as soon as it is told; `None` when there will be none.
-    pub(super) async fn event(&self, place: usize) -> Option<Arc<Told>> {
+    pub(crate) async fn event(&self, place: usize) -> Option<Arc<Told>> {
         let mut state = self.state.subscribe();
         let _moved = state.wait_for(|state| state.told > place || state.ended).await.map(|state| *state);
         self.told.lock().unwrap_or_else(PoisonError::into_inner).get(place).cloned()

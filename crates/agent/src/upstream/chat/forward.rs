@@ -1,0 +1,63 @@
+//! Handing a request of Chat Completions on as it is, and the answer back.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::{BoxStream, try_unfold};
+use reqwest::StatusCode;
+use reqwest::header::{AUTHORIZATION, HeaderMap};
+
+use super::{Chat, Protocol, UpstreamError, chain};
+
+/// How long to wait before a request is sent again that reached nobody.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// An answer as the endpoint gives it.
+pub struct Forwarded {
+    /// Its status.
+    pub status: StatusCode,
+    /// All of its headers.
+    pub headers: HeaderMap,
+    /// Its body as it comes. The stream ends after an error: nothing for as long as the upstream may be silent, or a connection that broke.
+    pub body: BoxStream<'static, Result<Bytes, UpstreamError>>,
+}
+
+impl Chat {
+    /// Whether requests of Chat Completions can be handed on.
+    pub fn forwards(&self) -> bool {
+        self.options.protocol == Protocol::Chat
+    }
+
+    /// Hands a request on: with these headers and this body, and our own key. Any status is an answer; an error means that there is none.
+    /// Redirects are not followed. A request that reached nobody is sent once more.
+    pub async fn forward(&self, headers: HeaderMap, body: Bytes) -> Result<Forwarded, UpstreamError> {
+        let response = match self.send(headers.clone(), body.clone()).await {
+            Err(UpstreamError::Unreachable { .. }) => {
+                tokio::time::sleep(BREATH).await;
+                self.send(headers, body).await?
+            }
+            sent => sent?,
+        };
+        let (status, headers) = (response.status(), response.headers().clone());
+        let patience = self.options.idle_timeout;
+        let body = try_unfold((response.bytes_stream().boxed(), self.clone()), move |(mut body, chat)| async move {
+            match tokio::time::timeout(patience, body.next()).await {
+                Err(_) => Err(chat.idle()),
+                Ok(None) => Ok(None),
+                Ok(Some(Err(error))) => Err(chat.dropped(&chain(&error))),
+                Ok(Some(Ok(piece))) => Ok(Some((piece, (body, chat)))),
+            }
+        });
+        Ok(Forwarded { status, headers, body: body.boxed() })
+    }
+
+    async fn send(&self, headers: HeaderMap, body: Bytes) -> Result<reqwest::Response, UpstreamError> {
+        let mut request = self.client.post(self.endpoint.url()).headers(headers);
+        if let Some(key) = &self.authorization {
+            request = request.header(AUTHORIZATION, key.clone());
+        }
+        let sent = tokio::time::timeout(self.options.idle_timeout, request.body(body).send()).await;
+        sent.map_err(|_| self.idle())?.map_err(|error| self.unreachable(&error))
+    }
+}

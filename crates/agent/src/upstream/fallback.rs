@@ -1,0 +1,71 @@
+//! A model with others that step in for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+
+use super::{Capabilities, Delta, Request, Upstream, UpstreamError};
+use crate::flow::Flow;
+
+/// Asks the first model; the next one is asked when one cannot answer and has not begun to.
+#[derive(Clone)]
+pub struct Fallback {
+    first: Arc<dyn Upstream>,
+    others: Vec<Arc<dyn Upstream>>,
+}
+
+impl Fallback {
+    /// Puts them in order. A model that cannot call functions cannot step in for one that can, nor the other way round: the error names it.
+    pub fn new(first: Arc<dyn Upstream>, others: Vec<Arc<dyn Upstream>>) -> Result<Self, String> {
+        let calls = first.capabilities().function_calling;
+        match others.iter().find(|other| other.capabilities().function_calling != calls) {
+            Some(other) => {
+                Err(format!("`{}` and `{}` differ in whether they can call functions", first.name(), other.name()))
+            }
+            None => Ok(Self { first, others }),
+        }
+    }
+}
+
+impl Upstream for Fallback {
+    fn name(&self) -> &str {
+        self.first.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.first.capabilities()
+    }
+
+    fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+        let Self { first, others } = self.clone();
+        let flow = Flow::new(|sink| async move {
+            let mut left = others.into_iter();
+            let mut model = first;
+            loop {
+                let mut deltas = model.call(request.clone());
+                let mut has_begun = false;
+                let mut failure = None;
+                while let Some(delta) = deltas.next().await {
+                    match delta {
+                        Err(error) if !has_begun && error.is_unavailable() => failure = Some(error),
+                        delta => {
+                            has_begun |= !matches!(delta, Ok(Delta::Retrying { .. }));
+                            sink.send(delta).await;
+                        }
+                    }
+                }
+                let Some(error) = failure else { return };
+                let Some(next) = left.next() else {
+                    sink.send(Err(error)).await;
+                    return;
+                };
+                let reason = format!("{error}; asking `{}` instead", next.name());
+                sink.send(Ok(Delta::Retrying { wait: Duration::ZERO, reason })).await;
+                model = next;
+            }
+        });
+        flow.boxed()
+    }
+}

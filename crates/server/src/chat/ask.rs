@@ -1,0 +1,362 @@
+//! What a request for a chat completion asks for.
+
+use std::borrow::Cow;
+
+use aludel_agent::CodeInterpreter;
+use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::http::Fields;
+use crate::turn::{Interpreter, check_function_name};
+
+/// Messages of one request; more is no conversation.
+const MAX_MESSAGES: usize = 10_000;
+/// Tools of one request.
+const MAX_TOOLS: usize = 256;
+/// Answers of one request: each is a turn of its own, with a container of its own.
+const MAX_CHOICES: u32 = 8;
+/// Stop words, as OpenAI has it.
+const MAX_STOPS: usize = 4;
+/// What only the model's server could give, and what cannot be put together from several calls of the model.
+const NOT_WITH_PROGRAMS: [&str; 6] = ["logprobs", "top_logprobs", "audio", "prediction", "functions", "function_call"];
+/// What goes to the model's server as it is.
+const FOR_THE_MODEL: [&str; 10] = [
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+    "service_tier",
+    "verbosity",
+    "metadata",
+];
+
+/// As much of a request as tells who is to answer it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Head<'a> {
+    /// The model, where it stands in the body.
+    #[serde(borrow)]
+    pub(super) model: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tools: Option<&'a RawValue>,
+    #[serde(borrow)]
+    messages: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct ToolHead<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<Cow<'a, str>>,
+}
+
+impl Head<'_> {
+    /// Whether programs of ours are or were part of the conversation.
+    pub(super) fn is_ours(&self) -> bool {
+        let asks = self.tools.is_some_and(|tools| {
+            // What is no list of tools is for the model's server to refuse.
+            let tools: Vec<ToolHead> = serde_json::from_str(tools.get()).unwrap_or_default();
+            tools.iter().any(|tool| tool.kind.as_deref() == Some("code_interpreter"))
+        });
+        // Other servers refuse fields of ours in a message.
+        asks || self.messages.is_some_and(|messages| messages.get().contains("\"code_interpreter_calls\""))
+    }
+
+    /// The model's name.
+    pub(super) fn model_name(&self) -> Result<String, ApiError> {
+        let model = self.model.ok_or_else(|| ApiError::missing("model"))?;
+        serde_json::from_str(model.get())
+            .map_err(|_| ApiError::invalid("model", "Invalid type for 'model': expected a string."))
+    }
+}
+
+/// A request, understood.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) model: String,
+    pub(super) messages: Vec<Value>,
+    pub(super) interpreter: Option<Interpreter>,
+    pub(super) functions: Vec<FunctionTool>,
+    pub(super) tool_choice: ToolChoice,
+    pub(super) sampling: Sampling,
+    /// How many answers.
+    pub(super) choices: u32,
+    pub(super) stop: Vec<String>,
+    pub(super) stream: bool,
+    /// Whether the stream tells the usage.
+    pub(super) include_usage: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum StopField {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Deserialize)]
+struct StreamOptions {
+    #[serde(default)]
+    include_usage: bool,
+}
+
+impl Ask {
+    /// Reads the body of a request.
+    pub(super) fn read(mut fields: Fields) -> Result<Self, ApiError> {
+        for name in NOT_WITH_PROGRAMS {
+            let value: Option<Value> = fields.optional(name)?;
+            if value.is_some_and(|value| value != Value::Bool(false) && value != json!(0)) {
+                let message = format!("'{name}' is not available together with the tool 'code_interpreter'.");
+                return Err(ApiError::bad_request(message).param(name).code("unsupported_parameter"));
+            }
+        }
+        let modalities: Option<Vec<String>> = fields.optional("modalities")?;
+        if modalities.is_some_and(|kinds| kinds.iter().any(|kind| kind != "text")) {
+            let message = "With the tool 'code_interpreter', 'modalities' can only be [\"text\"].";
+            return Err(ApiError::invalid("modalities", message));
+        }
+        let model: String = fields.required("model")?;
+        let messages: Vec<Value> = fields.required("messages")?;
+        if messages.is_empty() || messages.len() > MAX_MESSAGES {
+            let message = format!("Invalid 'messages': there must be from 1 to {MAX_MESSAGES}.");
+            return Err(ApiError::invalid("messages", message));
+        }
+        let tools: Vec<Value> = fields.optional("tools")?.unwrap_or_default();
+        let (mut interpreter, mut functions) = read_tools(&tools)?;
+        let choice: Value = fields.optional("tool_choice")?.unwrap_or_else(|| "auto".into());
+        let tool_choice = tool_choice(&choice, &mut interpreter, &mut functions)?;
+        let temperature: Option<f64> = fields.optional("temperature")?;
+        let top_p: Option<f64> = fields.optional("top_p")?;
+        for (name, value, most) in [("temperature", temperature, 2.0), ("top_p", top_p, 1.0)] {
+            if value.is_some_and(|value| !(0.0..=most).contains(&value)) {
+                return Err(ApiError::invalid(name, format!("Invalid '{name}': it must be from 0 to {most}.")));
+            }
+        }
+        let max_tokens: Option<u32> = fields.optional("max_tokens")?;
+        let max_completion_tokens: Option<u32> = fields.optional("max_completion_tokens")?;
+        let choices = fields.optional("n")?.unwrap_or(1);
+        if choices == 0 || choices > MAX_CHOICES {
+            let message = format!("Invalid 'n': with the tool 'code_interpreter' it must be from 1 to {MAX_CHOICES}.");
+            return Err(ApiError::invalid("n", message));
+        }
+        let stop = match fields.optional("stop")? {
+            None => Vec::new(),
+            Some(StopField::One(word)) => vec![word],
+            Some(StopField::Many(words)) => words,
+        };
+        if stop.len() > MAX_STOPS {
+            return Err(ApiError::invalid("stop", format!("Too many words in 'stop': at most {MAX_STOPS}.")));
+        }
+        let stream_options: Option<StreamOptions> = fields.optional("stream_options")?;
+        let format: Option<Value> = fields.optional("response_format")?;
+        let mut chat_fields = Map::new();
+        for name in FOR_THE_MODEL {
+            if let Some(value) = fields.optional(name)? {
+                chat_fields.insert(name.to_owned(), value);
+            }
+        }
+        Ok(Self {
+            model,
+            messages,
+            interpreter,
+            functions,
+            tool_choice,
+            sampling: Sampling {
+                temperature,
+                top_p,
+                max_output_tokens: max_completion_tokens.or(max_tokens),
+                reasoning_effort: fields.optional("reasoning_effort")?,
+                format: read_format(format.as_ref())?,
+                parallel_calls: fields.optional("parallel_tool_calls")?,
+                chat_fields,
+            },
+            choices,
+            stop,
+            stream: fields.optional("stream")?.unwrap_or(false),
+            include_usage: stream_options.is_some_and(|options| options.include_usage),
+        })
+    }
+}
+
+fn read_format(format: Option<&Value>) -> Result<Option<AnswerFormat>, ApiError> {
+    let Some(format) = format else { return Ok(None) };
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(AnswerFormat::Json)),
+        Some("json_schema") => match format.get("json_schema") {
+            Some(schema @ Value::Object(_)) => Ok(Some(AnswerFormat::Schema(schema.clone()))),
+            _ => Err(ApiError::missing("response_format.json_schema")),
+        },
+        _ => {
+            let message = "Invalid 'response_format.type': it must be 'text', 'json_object' or 'json_schema'.";
+            Err(ApiError::invalid("response_format.type", message))
+        }
+    }
+}
+
+fn read_tools(tools: &[Value]) -> Result<(Option<Interpreter>, Vec<FunctionTool>), ApiError> {
+    if tools.len() > MAX_TOOLS {
+        return Err(ApiError::invalid("tools", format!("Too many 'tools': at most {MAX_TOOLS}.")));
+    }
+    let (mut interpreter, mut functions) = (None, Vec::new());
+    for (index, tool) in tools.iter().enumerate() {
+        let param = format!("tools[{index}]");
+        match tool.get("type").and_then(Value::as_str) {
+            Some("code_interpreter") if interpreter.is_some() => {
+                let message = "There can be only one tool of the type 'code_interpreter'.";
+                return Err(ApiError::invalid(format!("{param}.type"), message));
+            }
+            // This protocol has no word for a container of its own, so a client may leave it out.
+            Some("code_interpreter") if tool.get("container").is_none_or(Value::is_null) => {
+                interpreter = Some(Interpreter::AUTO);
+            }
+            Some("code_interpreter") => interpreter = Some(Interpreter::read(tool, &param)?),
+            Some("function") => functions.push(function(tool.get("function"), &format!("{param}.function"))?),
+            Some(other) => {
+                let message = format!("Invalid value: '{other}'. Tools here are 'code_interpreter' and 'function'.");
+                return Err(ApiError::invalid(format!("{param}.type"), message));
+            }
+            None => return Err(ApiError::missing(format!("{param}.type"))),
+        }
+    }
+    Ok((interpreter, functions))
+}
+
+fn function(function: Option<&Value>, param: &str) -> Result<FunctionTool, ApiError> {
+    let function = function.ok_or_else(|| ApiError::missing(param))?;
+    let name = function.get("name").and_then(Value::as_str);
+    let name = name.ok_or_else(|| ApiError::missing(format!("{param}.name")))?;
+    check_function_name(name, param)?;
+    Ok(FunctionTool {
+        name: name.to_owned(),
+        description: function.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        parameters: match function.get("parameters") {
+            Some(parameters @ Value::Object(_)) => parameters.clone(),
+            _ => json!({ "type": "object", "properties": {} }),
+        },
+    })
+}
+
+fn tool_choice(
+    choice: &Value,
+    interpreter: &mut Option<Interpreter>,
+    functions: &mut Vec<FunctionTool>,
+) -> Result<ToolChoice, ApiError> {
+    let invalid = |message: String| Err(ApiError::invalid("tool_choice", message));
+    let has_interpreter = interpreter.is_some();
+    let named = |name: &str, functions: &[FunctionTool]| {
+        if functions.iter().any(|tool| tool.name == name) {
+            Ok(ToolChoice::Named(name.to_owned()))
+        } else if name == "code_interpreter" && has_interpreter {
+            Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions)))
+        } else {
+            invalid(format!("Tool choice '{name}' not found in 'tools' parameter."))
+        }
+    };
+    if let Some(word) = choice.as_str() {
+        return match word {
+            "auto" => Ok(ToolChoice::Auto),
+            "none" => Ok(ToolChoice::None),
+            "required" if has_interpreter || !functions.is_empty() => Ok(ToolChoice::Required),
+            "required" => invalid("'tool_choice' is 'required', and there are no 'tools'.".to_owned()),
+            other => {
+                invalid(format!("Invalid value: '{other}'. Supported values are: 'none', 'auto', and 'required'."))
+            }
+        };
+    }
+    match choice.get("type").and_then(Value::as_str) {
+        Some("code_interpreter") => named("code_interpreter", functions),
+        Some("function") => match choice.pointer("/function/name").and_then(Value::as_str) {
+            Some(name) => named(name, functions),
+            None => Err(ApiError::missing("tool_choice.function.name")),
+        },
+        Some("allowed_tools") => {
+            let allowed = choice.pointer("/allowed_tools/tools").and_then(Value::as_array);
+            let allowed = allowed.map(Vec::as_slice).unwrap_or_default();
+            functions.retain(|tool| {
+                allowed.iter().any(|entry| entry.pointer("/function/name").is_some_and(|name| *name == tool.name))
+            });
+            if !allowed.iter().any(|entry| entry.get("type").is_some_and(|kind| kind == "code_interpreter")) {
+                *interpreter = None;
+            }
+            let required = choice.pointer("/allowed_tools/mode").is_some_and(|mode| mode == "required");
+            Ok(if required { ToolChoice::Required } else { ToolChoice::Auto })
+        }
+        Some(other) => invalid(format!("Tool choice '{other}' is not available here.")),
+        None => invalid("Invalid 'tool_choice': it must be a text or an object.".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(body: Value) -> Result<Ask, ApiError> {
+        let mut fields = json!({ "model": "m", "messages": [{ "role": "user", "content": "hi" }] });
+        for (name, value) in body.as_object().unwrap() {
+            fields[name] = value.clone();
+        }
+        Ask::read(Fields(fields.as_object().unwrap().clone()))
+    }
+
+    #[test]
+    fn every_way_to_choose_the_interpreter_is_understood() {
+        let tools = json!([{ "type": "code_interpreter" }, { "type": "function", "function": { "name": "python" } }]);
+        for choice in [
+            json!({ "type": "code_interpreter" }),
+            json!({ "type": "function", "function": { "name": "code_interpreter" } }),
+        ] {
+            let ask = ask(json!({ "tools": tools, "tool_choice": choice })).unwrap();
+            assert_eq!(ask.tool_choice, ToolChoice::Named("python_sandbox".into()));
+        }
+        let choice = json!({ "type": "function", "function": { "name": "python" } });
+        assert_eq!(
+            ask(json!({ "tools": tools, "tool_choice": choice })).unwrap().tool_choice,
+            ToolChoice::Named("python".into())
+        );
+        let choice = json!({ "type": "allowed_tools", "allowed_tools": { "mode": "required", "tools": [{ "type": "code_interpreter" }] } });
+        let ask = ask(json!({ "tools": tools, "tool_choice": choice })).unwrap();
+        assert!(ask.functions.is_empty() && ask.tool_choice == ToolChoice::Required);
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_refused_by_name() {
+        for (body, param) in [
+            (json!({ "tools": [{ "type": "code_interpreter" }, { "type": "code_interpreter" }] }), "tools[1].type"),
+            (json!({ "tools": [{ "type": "web_search" }] }), "tools[0].type"),
+            (json!({ "n": 9 }), "n"),
+            (json!({ "n": 0 }), "n"),
+            (json!({ "logprobs": true }), "logprobs"),
+            (json!({ "stop": ["1", "2", "3", "4", "5"] }), "stop"),
+            (json!({ "tool_choice": "required" }), "tool_choice"),
+            (json!({ "tool_choice": { "type": "function", "function": { "name": "f" } } }), "tool_choice"),
+            (json!({ "messages": [] }), "messages"),
+            (json!({ "response_format": { "type": "xml" } }), "response_format.type"),
+            (json!({ "modalities": ["text", "audio"] }), "modalities"),
+        ] {
+            assert_eq!(ask(body.clone()).unwrap_err().param.as_deref(), Some(param), "{body}");
+        }
+        assert!(ask(json!({ "logprobs": false, "modalities": ["text"], "n": null })).is_ok());
+    }
+
+    #[test]
+    fn only_our_tool_makes_a_request_ours() {
+        let is_ours = |body: &str| serde_json::from_str::<Head>(body).unwrap().is_ours();
+        assert!(is_ours(r#"{"tools": [{"type": "function"}, {"type": "code_interpreter"}]}"#));
+        assert!(is_ours(r#"{"tools": [{"type": "code\u005finterpreter"}]}"#));
+        assert!(is_ours(r#"{"messages": [{"role": "assistant", "code_interpreter_calls": []}]}"#));
+        for other in [
+            r#"{"tools": [{"type": "function", "function": {"name": "code_interpreter"}}]}"#,
+            r#"{"tools": "code_interpreter"}"#,
+            r#"{"tools": null}"#,
+            r#"{"messages": [{"content": "code_interpreter"}]}"#,
+            "{}",
+        ] {
+            assert!(!is_ours(other), "{other}");
+        }
+    }
+}

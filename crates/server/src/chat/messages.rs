@@ -1,0 +1,242 @@
+//! The conversation of a request, as the model and the container get it.
+
+use std::collections::HashSet;
+
+use aludel_agent::{Call, Item, Output, Part, text_of};
+use aludel_store::{ContainerId, FileRecord, Tenant};
+use serde_json::{Map, Value};
+
+use super::rounds;
+use crate::app::App;
+use crate::containers::{Container, ROOT};
+use crate::error::ApiError;
+use crate::turn::{inline_file, replayed, stored_file};
+
+/// Rounds that are looked up in one request, the newest.
+const MAX_RECALLED: usize = 64;
+
+/// A conversation.
+#[derive(Debug, Default)]
+pub(super) struct Conversation {
+    /// What system and developer messages say.
+    pub(super) instructions: String,
+    pub(super) items: Vec<Item>,
+    /// The container that it used last.
+    pub(super) container: Option<ContainerId>,
+    files: Vec<Attached>,
+    /// How many of the files come before the model's last message.
+    old_files: usize,
+    /// Calls of the client's functions that are not answered yet.
+    open: HashSet<String>,
+}
+
+#[derive(Debug)]
+enum Attached {
+    Stored(FileRecord),
+    Inline { name: String, mime: String, bytes: Vec<u8> },
+}
+
+impl Attached {
+    fn name(&self) -> &str {
+        match self {
+            Self::Stored(file) => &file.filename,
+            Self::Inline { name, .. } => name,
+        }
+    }
+}
+
+impl Conversation {
+    /// Reads the messages of a request.
+    pub(super) async fn read(app: &App, tenant: &Tenant, messages: &[Value]) -> Result<Self, ApiError> {
+        let mut conversation = Self::default();
+        let mut recallable = messages.iter().filter(|message| first_call(message).is_some()).count();
+        for (index, message) in messages.iter().enumerate() {
+            let param = format!("messages[{index}]");
+            let message = message
+                .as_object()
+                .ok_or_else(|| ApiError::invalid(&param, format!("Invalid type for '{param}': expected an object.")))?;
+            let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
+            match role {
+                "system" | "developer" => {
+                    let parts = conversation.parts(app, tenant, message.get("content"), &param).await?;
+                    let separator = if conversation.instructions.is_empty() { "" } else { "\n\n" };
+                    conversation.instructions.extend([separator, &text_of(&parts)]);
+                }
+                "user" => {
+                    let parts = conversation.parts(app, tenant, message.get("content"), &param).await?;
+                    conversation.items.push(Item::User(parts));
+                }
+                "assistant" => {
+                    conversation.old_files = conversation.files.len();
+                    let mut programs = message.get("code_interpreter_calls").and_then(Value::as_array).cloned();
+                    if let (None, Some(call_id)) = (&programs, first_call(&messages[index])) {
+                        if recallable <= MAX_RECALLED {
+                            programs = Some(rounds::recall(app, tenant, call_id).await?);
+                        }
+                        recallable -= 1;
+                    }
+                    conversation.assistant(app, tenant, message, programs.unwrap_or_default(), &param).await?;
+                }
+                "tool" => {
+                    let call_id = message.get("tool_call_id").and_then(Value::as_str);
+                    let call_id = call_id.ok_or_else(|| ApiError::missing(format!("{param}.tool_call_id")))?;
+                    if !conversation.open.remove(call_id) {
+                        let message = format!(
+                            "'{param}' with role 'tool' must be a response to a preceding message with 'tool_calls'; \
+                             there is no unanswered call '{call_id}'."
+                        );
+                        return Err(ApiError::bad_request(message).param(param));
+                    }
+                    let parts = conversation.parts(app, tenant, message.get("content"), &param).await?;
+                    conversation.items.push(Item::Output(Output { call_id: call_id.to_owned(), parts }));
+                }
+                other => {
+                    let message = format!(
+                        "Invalid value: '{other}'. Supported values are: 'system', 'developer', 'user', 'assistant', \
+                         and 'tool'."
+                    );
+                    return Err(ApiError::invalid(format!("{param}.role"), message));
+                }
+            }
+        }
+        if let Some(call_id) = conversation.open.iter().next() {
+            let message = format!(
+                "An assistant message with 'tool_calls' must be followed by tool messages responding to each \
+                 'tool_call_id'. The following tool_call_ids did not have response messages: {call_id}."
+            );
+            return Err(ApiError::bad_request(message).param("messages"));
+        }
+        Ok(conversation)
+    }
+
+    async fn assistant(
+        &mut self,
+        app: &App,
+        tenant: &Tenant,
+        message: &Map<String, Value>,
+        programs: Vec<Value>,
+        param: &str,
+    ) -> Result<(), ApiError> {
+        for program in &programs {
+            let used = program.get("container_id").and_then(Value::as_str).and_then(ContainerId::parse);
+            self.container = used.or(self.container.take());
+            self.items.extend(replayed(program));
+        }
+        if let Some(thoughts) = message.get("reasoning_content").and_then(Value::as_str).filter(|text| !text.is_empty())
+        {
+            self.items.push(Item::Reasoning(thoughts.to_owned()));
+        }
+        let text = match message.get("content") {
+            None | Some(Value::Null) => message.get("refusal").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            content => text_of(&self.parts(app, tenant, content, param).await?),
+        };
+        if !text.is_empty() {
+            self.items.push(Item::Assistant(text));
+        }
+        let calls = message.get("tool_calls").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        for (index, call) in calls.iter().enumerate() {
+            let param = format!("{param}.tool_calls[{index}]");
+            let text = |path: &str| call.pointer(path).and_then(Value::as_str);
+            let id = text("/id").ok_or_else(|| ApiError::missing(format!("{param}.id")))?;
+            let name = text("/function/name").ok_or_else(|| ApiError::missing(format!("{param}.function.name")))?;
+            let arguments = text("/function/arguments").unwrap_or_default();
+            let arguments = if serde_json::from_str::<Value>(arguments).is_ok() { arguments } else { "{}" };
+            if !self.open.insert(id.to_owned()) {
+                return Err(ApiError::invalid(
+                    format!("{param}.id"),
+                    format!("There are two calls with the id '{id}'."),
+                ));
+            }
+            let call = Call { id: id.to_owned(), name: name.to_owned(), arguments: arguments.to_owned() };
+            self.items.push(Item::Call(call));
+        }
+        Ok(())
+    }
+
+    async fn parts(
+        &mut self,
+        app: &App,
+        tenant: &Tenant,
+        content: Option<&Value>,
+        param: &str,
+    ) -> Result<Vec<Part>, ApiError> {
+        let content = match content {
+            None | Some(Value::Null) => return Err(ApiError::missing(format!("{param}.content"))),
+            Some(Value::String(text)) => return Ok(vec![Part::Text(text.clone())]),
+            Some(Value::Array(content)) => content,
+            Some(_) => {
+                let message = format!("Invalid type for '{param}.content': expected a text or a list of parts.");
+                return Err(ApiError::invalid(format!("{param}.content"), message));
+            }
+        };
+        let mut parts = Vec::with_capacity(content.len());
+        for (index, part) in content.iter().enumerate() {
+            let param = format!("{param}.content[{index}]");
+            let text = |path: &str| part.pointer(path).and_then(Value::as_str);
+            parts.push(match text("/type") {
+                Some("text") => Part::Text(text("/text").unwrap_or_default().to_owned()),
+                Some("refusal") => Part::Text(text("/refusal").unwrap_or_default().to_owned()),
+                Some("image_url") => {
+                    let url = text("/image_url/url");
+                    Part::ImageUrl(url.ok_or_else(|| ApiError::missing(format!("{param}.image_url.url")))?.to_owned())
+                }
+                Some("file") => {
+                    let file = part.get("file").unwrap_or(&Value::Null);
+                    let file = attached(app, tenant, file, &param).await?;
+                    let told = format!("[The user attached a file: {ROOT}/{}]", file.name());
+                    self.files.push(file);
+                    Part::Text(told)
+                }
+                other => {
+                    let message = format!("Parts of type '{}' are not understood here.", other.unwrap_or_default());
+                    return Err(ApiError::invalid(format!("{param}.type"), message));
+                }
+            });
+        }
+        Ok(parts)
+    }
+
+    /// Puts the files of the messages into the container. Every request repeats the old ones: they are there unless the container is new.
+    pub(super) async fn place_files(&self, app: &App, container: &Container) -> Result<(), ApiError> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let present: HashSet<String> = container.files().await?.into_iter().map(|file| file.path).collect();
+        for (index, file) in self.files.iter().enumerate() {
+            if index < self.old_files && present.contains(&format!("{ROOT}/{}", file.name())) {
+                continue;
+            }
+            let (mime, blob) = match file {
+                Attached::Stored(file) => (&file.mime, app.store.copy_blob(&file.blob, file.bytes).await?),
+                Attached::Inline { mime, bytes, .. } => {
+                    let mut blob = app.store.new_blob().await?;
+                    blob.write(bytes).await?;
+                    (mime, blob.finish().await?)
+                }
+            };
+            container.add_file(file.name(), mime, blob).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Result<Attached, ApiError> {
+    if let Some(id) = file.get("file_id").and_then(Value::as_str) {
+        return Ok(Attached::Stored(stored_file(app, tenant, id).await?));
+    }
+    if file.get("filename").and_then(Value::as_str).is_none() {
+        let message = "Files are taken by 'file_id', or as 'file_data' with a 'filename'.";
+        return Err(ApiError::invalid(format!("{param}.file"), message));
+    }
+    let inline = inline_file(file)?.ok_or_else(|| ApiError::missing(format!("{param}.file.file_data")))?;
+    let (name, mime, bytes) = inline;
+    Ok(Attached::Inline { name, mime, bytes })
+}
+
+/// The id of the first function that an assistant's message calls.
+fn first_call(message: &Value) -> Option<&str> {
+    message
+        .pointer("/tool_calls/0/id")?
+        .as_str()
+        .filter(|_| message.get("role").is_some_and(|role| role == "assistant"))
+}

@@ -1,0 +1,105 @@
+//! Requests without our tool: the model's server gets them as they are, and the client gets its answer as it is.
+//!
+//! Two things change: the key, and the model's name where the server calls it something else, which is replaced in place. Headers pass by
+//! the two lists below, and no others.
+
+use aludel_agent::upstream::Upstream as _;
+use aludel_agent::upstream::chat::{Chat, Forwarded};
+use axum::body::{Body, Bytes};
+use axum::http::header::{
+    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER,
+};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::Response;
+
+use super::ask::Head;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::http::log;
+use crate::turn::words_for_clients;
+
+/// What a model's server hears of the client's headers.
+const TO_THE_SERVER: [HeaderName; 6] = [
+    ACCEPT,
+    ACCEPT_ENCODING,
+    CONTENT_TYPE,
+    HeaderName::from_static("openai-beta"),
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+];
+/// What the client hears of the server's headers, besides [`LIMITS`].
+const TO_THE_CLIENT: [HeaderName; 9] = [
+    CACHE_CONTROL,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    RETRY_AFTER,
+    HeaderName::from_static("retry-after-ms"),
+    HeaderName::from_static("x-should-retry"),
+    HeaderName::from_static("openai-processing-ms"),
+    HeaderName::from_static("openai-version"),
+];
+/// What headers that tell of rate limits begin with.
+const LIMITS: &str = "x-ratelimit-";
+
+/// Hands a request on, to the model's server or to those that step in for it. `None` if there is no server that takes it as it is.
+pub(super) async fn on(
+    app: &App,
+    head: &Head<'_>,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Option<Response>, ApiError> {
+    let models = app.models();
+    let model = models.find(&head.model_name()?)?;
+    let Some(first) = model.endpoint.clone() else { return Ok(None) };
+    let mut servers = vec![first];
+    servers.extend(model.fallback.iter().filter_map(|name| models.get(name)?.endpoint.clone()));
+    let headers: HeaderMap = headers
+        .iter()
+        .filter(|(name, _)| TO_THE_SERVER.contains(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let last = servers.len() - 1;
+    for (place, server) in servers.iter().enumerate() {
+        let is_last = place == last;
+        match server.forward(headers.clone(), with_model(body, head, server)).await {
+            Ok(answer) if is_last || !is_unavailable(answer.status) => return Ok(Some(respond(answer))),
+            Ok(answer) => log(&format!("{}: {}; the next model is asked", server.name(), answer.status)),
+            Err(error) if is_last || !error.is_unavailable() => {
+                let message = words_for_clients(&error);
+                let cause = Some(error.to_string());
+                return Err(ApiError { cause, status: StatusCode::BAD_GATEWAY, message, ..ApiError::internal("") });
+            }
+            Err(error) => log(&format!("{error}; the next model is asked")),
+        }
+    }
+    Ok(None)
+}
+
+fn is_unavailable(status: StatusCode) -> bool {
+    status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
+}
+
+/// The body with the name by which the server knows the model.
+fn with_model(body: &Bytes, head: &Head, server: &Chat) -> Bytes {
+    let name = serde_json::Value::from(server.name()).to_string();
+    let Some(given) = head.model.map(|model| model.get()).filter(|given| *given != name) else { return body.clone() };
+    // Where it stands: what was parsed lies in the body.
+    let start = given.as_ptr() as usize - body.as_ptr() as usize;
+    let (before, after) = (body.slice(..start), body.slice(start + given.len()..));
+    [&before[..], name.as_bytes(), &after[..]].concat().into()
+}
+
+fn respond(answer: Forwarded) -> Response {
+    let Forwarded { status, headers, body } = answer;
+    let mut response = Response::new(Body::from_stream(body));
+    *response.status_mut() = status;
+    for (name, value) in &headers {
+        if TO_THE_CLIENT.contains(name) || name.as_str().starts_with(LIMITS) {
+            response.headers_mut().append(name.clone(), value.clone());
+        }
+    }
+    // An error that is not ours keeps its own words.
+    response.extensions_mut().insert(crate::error::Failure(None));
+    response
+}

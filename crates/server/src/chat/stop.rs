@@ -1,0 +1,76 @@
+//! The client's stop words. They end the answer that it reads; programs may contain them.
+
+/// Watches a text that comes in pieces.
+#[derive(Debug, Clone)]
+pub(super) struct Stop {
+    words: Vec<String>,
+    /// What may be the beginning of a stop word.
+    held: String,
+}
+
+/// What may be told of a piece.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// This much, and the text goes on.
+    Text(String),
+    /// This much, and a stop word came after it.
+    Stopped(String),
+}
+
+impl Stop {
+    pub(super) fn new(words: Vec<String>) -> Self {
+        Self { words: words.into_iter().filter(|word| !word.is_empty()).collect(), held: String::new() }
+    }
+
+    /// Takes the next piece.
+    pub(super) fn hear(&mut self, piece: &str) -> Heard {
+        let mut text = std::mem::take(&mut self.held);
+        text.push_str(piece);
+        if let Some(place) = self.words.iter().filter_map(|word| text.find(word)).min() {
+            text.truncate(place);
+            return Heard::Stopped(text);
+        }
+        let held = self.words.iter().map(|word| beginning_at_end(&text, word)).max().unwrap_or(0);
+        self.held = text.split_off(text.len() - held);
+        Heard::Text(text)
+    }
+
+    /// The text is over: what was held back is no stop word.
+    pub(super) fn end(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Bytes at the end of a text that a word begins with.
+fn beginning_at_end(text: &str, word: &str) -> usize {
+    let beginnings = word.char_indices().map(|(byte, _)| byte).rev();
+    beginnings.filter_map(|byte| word.get(..byte)).find(|beginning| text.ends_with(beginning)).map_or(0, str::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(words: &[&str], pieces: &[&str]) -> (String, bool) {
+        let mut stop = Stop::new(words.iter().map(|word| (*word).to_owned()).collect());
+        let mut told = String::new();
+        for piece in pieces {
+            match stop.hear(piece) {
+                Heard::Text(text) => told.push_str(&text),
+                Heard::Stopped(text) => return (told + &text, true),
+            }
+        }
+        (told + &stop.end(), false)
+    }
+
+    #[test]
+    fn a_stop_word_is_found_across_pieces_and_never_told() {
+        assert_eq!(read(&["END"], &["a E", "N", "D b"]), ("a ".into(), true));
+        assert_eq!(read(&["END"], &["a E", "N", "E"]), ("a ENE".into(), false));
+        assert_eq!(read(&["\n\n", "ü!"], &["one\n", "two ü", "! three"]), ("one\ntwo ".into(), true));
+        assert_eq!(read(&["bb", "abc"], &["aabcbb"]), ("a".into(), true));
+        assert_eq!(read(&["aab"], &["aa", "ab"]), ("a".into(), true));
+        assert_eq!(read(&["", "x"], &["abc"]), ("abc".into(), false));
+        assert_eq!(read(&[], &["abc", ""]), ("abc".into(), false));
+    }
+}

@@ -1,0 +1,380 @@
+//! From what happens in a turn to a completion, whole and in chunks.
+//!
+//! To a client that knows only the protocol it looks like any answer: text, then an end. What programs did is in fields of our own, in the
+//! message (`code_interpreter_calls`, `files`) and, in the same words, in the deltas of a stream: every entry of a list there has an
+//! `index`, and texts continue, so that a client which adds deltas up gets the same message.
+
+use aludel_agent::Call;
+use aludel_agent::upstream::Usage;
+use aludel_store::{fresh_id, now};
+use serde_json::{Map, Value, json};
+
+use super::stop::{Heard, Stop};
+use crate::containers::ContainerFile;
+use crate::turn::{Ended, Told};
+
+/// A completion that is being written.
+#[derive(Debug)]
+pub(super) struct Writer {
+    id: String,
+    created: i64,
+    model: String,
+    /// Whether chunks are wanted, and whether they tell the usage.
+    stream: Option<IncludeUsage>,
+    choices: Vec<Choice>,
+    usage: Usage,
+    sequence: u64,
+    chunks: Vec<Told>,
+}
+
+/// Whether a stream tells the usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct IncludeUsage(pub(super) bool);
+
+/// One of the answers.
+#[derive(Debug)]
+struct Choice {
+    container: Option<String>,
+    stop: Stop,
+    /// Text of this round that is told only if it is the last one: where the answer has a form, nothing may stand before it.
+    held_round: Option<String>,
+    /// Whether the text goes on that was told last.
+    in_text: bool,
+    content: String,
+    thoughts: String,
+    programs: Vec<Program>,
+    files: Vec<ContainerFile>,
+    calls: Vec<Value>,
+    has_begun: bool,
+    finish: Option<&'static str>,
+}
+
+#[derive(Debug)]
+struct Program {
+    call_id: String,
+    item: Value,
+    has_ended: bool,
+}
+
+impl Writer {
+    /// One choice for each of the containers. `is_formed` says whether the answer must have a form.
+    pub(super) fn new(
+        model: String,
+        stream: Option<IncludeUsage>,
+        containers: &[Option<String>],
+        stop: &[String],
+        is_formed: bool,
+    ) -> Self {
+        let choices = containers.iter().map(|container| Choice {
+            container: container.clone(),
+            stop: Stop::new(stop.to_vec()),
+            held_round: is_formed.then(String::new),
+            in_text: false,
+            content: String::new(),
+            thoughts: String::new(),
+            programs: Vec::new(),
+            files: Vec::new(),
+            calls: Vec::new(),
+            has_begun: false,
+            finish: None,
+        });
+        Self {
+            id: fresh_id("chatcmpl-"),
+            created: now(),
+            model,
+            stream,
+            choices: choices.collect(),
+            usage: Usage::default(),
+            sequence: 0,
+            chunks: Vec::new(),
+        }
+    }
+
+    /// The chunks since this was last asked.
+    pub(super) fn take_chunks(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.chunks)
+    }
+
+    pub(super) fn use_tokens(&mut self, usage: Usage) {
+        self.usage += usage;
+    }
+
+    /// Whether a client that listens has heard anything yet.
+    pub(super) fn has_begun(&self) -> bool {
+        self.sequence > 0
+    }
+
+    /// Whether this answer is complete.
+    pub(super) fn has_finished(&self, index: usize) -> bool {
+        self.choices.get(index).is_none_or(|choice| choice.finish.is_some())
+    }
+
+    /// What the programs of an answer did, as it stands in its message.
+    pub(super) fn programs(&self, index: usize) -> Vec<Value> {
+        let programs = self.choices.get(index).map(|choice| choice.programs.as_slice()).unwrap_or_default();
+        programs.iter().map(|program| program.item.clone()).collect()
+    }
+
+    fn tell(&mut self, index: usize, mut delta: Value, finish: Option<&'static str>) {
+        let Some(choice) = self.choices.get_mut(index).filter(|_| self.stream.is_some()) else { return };
+        if !std::mem::replace(&mut choice.has_begun, true)
+            && let Some(fields) = delta.as_object_mut()
+        {
+            fields.insert("role".into(), "assistant".into());
+            fields.entry("content").or_insert_with(|| "".into());
+        }
+        self.chunk(json!([{ "index": index, "delta": delta, "logprobs": null, "finish_reason": finish }]), None);
+    }
+
+    fn chunk(&mut self, choices: Value, usage: Option<Value>) {
+        let mut chunk = Map::new();
+        chunk.insert("id".into(), self.id.clone().into());
+        chunk.insert("object".into(), "chat.completion.chunk".into());
+        chunk.insert("created".into(), self.created.into());
+        chunk.insert("model".into(), self.model.clone().into());
+        chunk.insert("choices".into(), choices);
+        if self.stream == Some(IncludeUsage(true)) {
+            chunk.insert("usage".into(), usage.unwrap_or_default());
+        }
+        self.push(Value::Object(chunk).to_string());
+    }
+
+    fn push(&mut self, text: String) {
+        self.chunks.push(Told { sequence: self.sequence, kind: String::new(), text });
+        self.sequence += 1;
+    }
+
+    /// The model writes. Returns whether it is to go on: a stop word ends the answer.
+    pub(super) fn text(&mut self, index: usize, piece: &str) -> bool {
+        let Some(choice) = self.choices.get_mut(index) else { return false };
+        if let Some(held) = &mut choice.held_round {
+            held.push_str(piece);
+            return true;
+        }
+        let (text, goes_on) = match choice.stop.hear(piece) {
+            Heard::Text(text) => (text, true),
+            Heard::Stopped(text) => (text, false),
+        };
+        self.say(index, &text);
+        if !goes_on {
+            self.finish(index, "stop");
+        }
+        goes_on
+    }
+
+    /// Tells a text as it is.
+    fn say(&mut self, index: usize, text: &str) {
+        let Some(choice) = self.choices.get_mut(index) else { return };
+        if text.is_empty() {
+            return;
+        }
+        // What was said before a program and what is said after it are two paragraphs.
+        let needs_break = !choice.in_text && !choice.content.is_empty();
+        let text = if needs_break { format!("\n\n{text}") } else { text.to_owned() };
+        choice.in_text = true;
+        choice.content.push_str(&text);
+        self.tell(index, json!({ "content": text }), None);
+    }
+
+    /// Nothing more comes of the text so far.
+    fn end_text(&mut self, index: usize) {
+        let Some(choice) = self.choices.get_mut(index) else { return };
+        let held = choice.stop.end();
+        self.say(index, &held);
+        if let Some(choice) = self.choices.get_mut(index) {
+            choice.in_text = false;
+            if let Some(held) = &mut choice.held_round {
+                held.clear();
+            }
+        }
+    }
+
+    /// The model thinks aloud.
+    pub(super) fn think(&mut self, index: usize, piece: &str) {
+        if let Some(choice) = self.choices.get_mut(index) {
+            choice.thoughts.push_str(piece);
+        }
+        self.tell(index, json!({ "reasoning_content": piece }), None);
+    }
+
+    /// The model begins a program.
+    pub(super) fn start_program(&mut self, index: usize, call_id: &str) {
+        self.end_text(index);
+        let Some(choice) = self.choices.get_mut(index) else { return };
+        let item = json!({
+            "id": fresh_id("ci_"), "type": "code_interpreter_call", "container_id": choice.container, "code": "",
+        });
+        let mut delta = item.clone();
+        delta["index"] = choice.programs.len().into();
+        choice.programs.push(Program { call_id: call_id.to_owned(), item, has_ended: false });
+        self.tell(index, json!({ "code_interpreter_calls": [delta] }), None);
+    }
+
+    /// The model goes on writing a program.
+    pub(super) fn code(&mut self, index: usize, call_id: &str, piece: &str) {
+        if let Some((place, program)) = self.program(index, call_id) {
+            if let Some(Value::String(code)) = program.item.get_mut("code") {
+                code.push_str(piece);
+            }
+            self.tell(index, json!({ "code_interpreter_calls": [{ "index": place, "code": piece }] }), None);
+        }
+    }
+
+    /// The program is complete.
+    pub(super) fn code_done(&mut self, index: usize, call_id: &str, code: &str) {
+        if let Some((_, program)) = self.program(index, call_id) {
+            program.item["code"] = code.into();
+        }
+    }
+
+    /// The program ended.
+    pub(super) fn end_program(&mut self, index: usize, call_id: &str, ended: Ended) {
+        let Some((place, program)) = self.program(index, call_id) else { return };
+        let outputs = ended.outputs();
+        program.has_ended = true;
+        program.item["status"] = ended.status.into();
+        program.item["outputs"] = outputs.clone().into();
+        let indexed = outputs.into_iter().enumerate().map(|(index, mut output)| {
+            output["index"] = index.into();
+            output
+        });
+        let indexed: Vec<Value> = indexed.collect();
+        let delta = json!({ "index": place, "status": ended.status, "outputs": indexed });
+        self.tell(index, json!({ "code_interpreter_calls": [delta] }), None);
+        if let Some(choice) = self.choices.get_mut(index) {
+            for file in ended.made {
+                choice.files.retain(|known| known.path != file.path);
+                choice.files.push(file);
+            }
+        }
+    }
+
+    fn program(&mut self, index: usize, call_id: &str) -> Option<(usize, &mut Program)> {
+        let programs = &mut self.choices.get_mut(index)?.programs;
+        programs.iter_mut().enumerate().rev().find(|(_, program)| program.call_id == call_id && !program.has_ended)
+    }
+
+    /// A call of a function of the client's.
+    pub(super) fn function_call(&mut self, index: usize, id: &str, call: &Call) {
+        self.end_text(index);
+        let Some(choice) = self.choices.get_mut(index) else { return };
+        let function = json!({ "name": call.name, "arguments": call.arguments });
+        let call = json!({ "id": id, "type": "function", "function": function });
+        let mut delta = call.clone();
+        delta["index"] = choice.calls.len().into();
+        choice.calls.push(call);
+        self.tell(index, json!({ "tool_calls": [delta] }), None);
+    }
+
+    /// An answer is complete.
+    pub(super) fn finish(&mut self, index: usize, reason: &'static str) {
+        if self.has_finished(index) {
+            return;
+        }
+        let Some(choice) = self.choices.get_mut(index) else { return };
+        if let Some(held) = choice.held_round.take() {
+            let goes_on = self.text(index, &held);
+            if !goes_on {
+                return;
+            }
+        }
+        self.end_text(index);
+        let Some(choice) = self.choices.get_mut(index) else { return };
+        let open: Vec<String> = choice
+            .programs
+            .iter()
+            .filter(|program| !program.has_ended)
+            .map(|program| program.call_id.clone())
+            .collect();
+        for call_id in open {
+            self.end_program(index, &call_id, Ended::incomplete());
+        }
+        let Some(choice) = self.choices.get_mut(index) else { return };
+        choice.finish = Some(reason);
+        let files = choice.files();
+        if !files.is_empty() {
+            let indexed: Vec<Value> = files
+                .into_iter()
+                .enumerate()
+                .map(|(index, mut file)| {
+                    file["index"] = index.into();
+                    file
+                })
+                .collect();
+            self.tell(index, json!({ "files": indexed }), None);
+        }
+        self.tell(index, json!({}), Some(reason));
+    }
+
+    /// Ends a stream. Nothing comes after it.
+    pub(super) fn end(&mut self) {
+        match self.stream {
+            None => {}
+            Some(IncludeUsage(tells)) => {
+                if tells {
+                    self.chunk(json!([]), Some(usage_of(&self.usage)));
+                }
+                self.push("[DONE]".to_owned());
+            }
+        }
+    }
+
+    /// Ends a stream with an error, as clients know it. Nothing comes after it.
+    pub(super) fn fail(&mut self, error: &aludel_wire::openai::ErrorEnvelope) {
+        if self.stream.is_some() {
+            self.push(serde_json::to_string(error).unwrap_or_default());
+        }
+    }
+
+    /// The completion.
+    pub(super) fn object(&self) -> Value {
+        let choices: Vec<Value> = self.choices.iter().enumerate().map(|(index, choice)| choice.object(index)).collect();
+        json!({
+            "id": self.id, "object": "chat.completion", "created": self.created, "model": self.model, "choices": choices,
+            "usage": usage_of(&self.usage), "service_tier": null, "system_fingerprint": null,
+        })
+    }
+}
+
+impl Choice {
+    fn files(&self) -> Vec<Value> {
+        let files = self.files.iter().map(|file| {
+            json!({
+                "container_id": self.container, "file_id": file.id.as_str(), "path": file.path, "bytes": file.bytes,
+                "filename": file.path.rsplit('/').next().unwrap_or(&file.path), "mime_type": file.mime,
+            })
+        });
+        files.collect()
+    }
+
+    fn object(&self, index: usize) -> Value {
+        let mut message = Map::new();
+        message.insert("role".into(), "assistant".into());
+        let has_content = !self.content.is_empty() || self.calls.is_empty();
+        message.insert("content".into(), if has_content { self.content.clone().into() } else { Value::Null });
+        message.insert("refusal".into(), Value::Null);
+        message.insert("annotations".into(), json!([]));
+        if !self.thoughts.is_empty() {
+            message.insert("reasoning_content".into(), self.thoughts.clone().into());
+        }
+        if !self.calls.is_empty() {
+            message.insert("tool_calls".into(), self.calls.clone().into());
+        }
+        if !self.programs.is_empty() {
+            let programs: Vec<Value> = self.programs.iter().map(|program| program.item.clone()).collect();
+            message.insert("code_interpreter_calls".into(), programs.into());
+            message.insert("files".into(), self.files().into());
+        }
+        json!({ "index": index, "message": message, "logprobs": null, "finish_reason": self.finish })
+    }
+}
+
+fn usage_of(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.total(),
+        "prompt_tokens_details": { "cached_tokens": usage.cached, "audio_tokens": 0 },
+        "completion_tokens_details": { "reasoning_tokens": usage.reasoning },
+    })
+}

@@ -1,0 +1,95 @@
+//! How a client hears of a turn: events as they come, one frame each, with a comment when there is nothing to tell for a while; or the
+//! end alone.
+//!
+//! No `id:` and no `retry:` lines: the Python client takes the blank line after a comment for an event then.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use serde_json::Value;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::live::{End, Live, Told};
+use crate::error::ApiError;
+
+/// How long nothing may be said: proxies and clients give up on a silent connection.
+pub(crate) const SILENCE: Duration = Duration::from_secs(10);
+/// How long a turn goes on without the client that asked for it: clients that gave up ask again, and then find it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const COMMENT: &str = ": keep-alive\n\n";
+
+/// An event as it stands in a protocol's stream.
+pub(crate) type Framing = fn(&Told) -> String;
+
+/// The events of a turn that lives, from a place on. `guard` is dropped with the client's connection.
+pub(crate) fn follow(live: Arc<Live>, from: usize, guard: Option<DropGuard>, framed: Framing) -> Response {
+    let frames = unfold((live, from, guard), move |(live, place, guard)| async move {
+        let Ok(event) = timeout(SILENCE, live.event(place)).await else {
+            return Some((Bytes::from_static(COMMENT.as_bytes()), (live, place, guard)));
+        };
+        let frame = event?;
+        Some((Bytes::from(framed(&frame)), (live, place + 1, guard)))
+    });
+    respond(Body::from_stream(futures_util::StreamExt::map(frames, Ok::<_, Infallible>)))
+}
+
+/// Events that are in the store.
+pub(crate) fn replay(events: &[Told], framed: Framing) -> Response {
+    respond(Body::from(events.iter().map(framed).collect::<String>()))
+}
+
+/// Ends the turn some time after it is dropped, unless it has ended by itself; at once where the client was listening to every word.
+pub(crate) fn leash(live: &Arc<Live>, streams: bool) -> DropGuard {
+    let dropped = CancellationToken::new();
+    let (token, live) = (dropped.clone(), Arc::clone(live));
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = live.ended() => return,
+            () = token.cancelled() => {}
+        }
+        if !streams {
+            let _ended = timeout(PATIENCE, live.ended()).await;
+        }
+        live.cancel.cancel();
+    });
+    dropped.drop_guard()
+}
+
+/// Answers when the turn is done, with the object as `shown` has it. Clients and proxies give up on a silent connection, so after a while
+/// blanks are sent, which may stand before JSON; the status is 200 then, whatever comes.
+pub(crate) async fn wait(
+    live: Arc<Live>,
+    leash: Option<DropGuard>,
+    shown: impl Fn(Value) -> Value + Send + 'static,
+) -> Result<Response, ApiError> {
+    if let Ok(end) = timeout(SILENCE, live.ended()).await {
+        drop(leash);
+        return match end {
+            Some(End { error: Some(error), .. }) => Err(error),
+            Some(End { object, .. }) => Ok(Json(shown(object)).into_response()),
+            None => Err(ApiError::internal("a turn ended without an end")),
+        };
+    }
+    let chunks = unfold(Some((live, leash, shown)), async |state| {
+        let (live, leash, shown) = state?;
+        match timeout(SILENCE, live.ended()).await {
+            Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((live, leash, shown)))),
+            Ok(end) => {
+                let object = end.map(|end| shown(end.object)).unwrap_or_default();
+                Some((Ok(Bytes::from(object.to_string())), None))
+            }
+        }
+    });
+    Ok(([(CONTENT_TYPE, "application/json")], Body::from_stream(chunks)).into_response())
+}
+
+fn respond(body: Body) -> Response {
+    ([(CONTENT_TYPE, "text/event-stream; charset=utf-8"), (CACHE_CONTROL, "no-cache")], body).into_response()
+}

@@ -1,0 +1,143 @@
+//! The tools of a request: the code interpreter with its container, and functions of the client's.
+
+use std::sync::Arc;
+
+use aludel_agent::OnDemand;
+use aludel_session::{FileEntry, mime_of};
+use aludel_store::{ContainerId, FileId, Tenant};
+use serde_json::{Map, Value};
+
+use crate::app::App;
+use crate::containers::{Container, ContainerChoice, MemoryLimit, ROOT, no_container};
+use crate::error::ApiError;
+
+/// The code interpreter, as it was asked for.
+#[derive(Debug, Clone)]
+pub(crate) enum Interpreter {
+    /// This container.
+    Explicit(ContainerId),
+    /// The conversation's container, or a new one.
+    Auto { file_ids: Vec<FileId>, memory_limit: Option<MemoryLimit> },
+}
+
+impl Interpreter {
+    /// A container that is made when it is needed.
+    pub(crate) const AUTO: Self = Self::Auto { file_ids: Vec::new(), memory_limit: None };
+
+    /// Reads the `container` of a tool; `param` is the tool's place in the request.
+    pub(crate) fn read(tool: &Value, param: &str) -> Result<Self, ApiError> {
+        let param = format!("{param}.container");
+        match tool.get("container") {
+            Some(Value::String(id)) => {
+                Ok(Self::Explicit(ContainerId::parse(id).ok_or_else(|| no_container(id).param(param))?))
+            }
+            Some(Value::Object(container)) => auto(container, &param),
+            None | Some(Value::Null) => Err(ApiError::missing(param)),
+            Some(_) => {
+                let message = format!("Invalid type for '{param}': expected a container's id or an object.");
+                Err(ApiError::bad_request(message).param(param).code("invalid_type"))
+            }
+        }
+    }
+
+    /// Opens the container, given the one that the conversation used last: with the files that were asked for.
+    pub(crate) async fn open(
+        &self,
+        app: &App,
+        tenant: &Tenant,
+        used: Option<ContainerId>,
+    ) -> Result<Arc<Container>, ApiError> {
+        let is_used = used.is_some();
+        let container = app.containers.open(tenant, self.choice(used)).await?;
+        if let (Self::Auto { file_ids, .. }, true) = (self, is_used) {
+            let present: Vec<String> = container.files().await?.into_iter().map(|file| file.path).collect();
+            for id in file_ids {
+                let file = app.store.file(tenant, id).await?;
+                let file = file.ok_or_else(|| crate::files::no_file(id.as_str()).param("file_ids"))?;
+                if !present.iter().any(|path| path.ends_with(&format!("/{}", file.filename))) {
+                    container.add_stored_file(&file).await?;
+                }
+            }
+        }
+        Ok(container)
+    }
+
+    fn choice(&self, used: Option<ContainerId>) -> ContainerChoice {
+        match (self, used) {
+            (Self::Explicit(id), _) => ContainerChoice::Explicit(id.clone()),
+            (Self::Auto { .. }, Some(id)) => ContainerChoice::Reuse(id),
+            (Self::Auto { file_ids, memory_limit }, None) => {
+                ContainerChoice::Auto { file_ids: file_ids.clone(), memory_limit: *memory_limit }
+            }
+        }
+    }
+}
+
+/// The container's session, which is made when the first program is to run: many answers need none.
+/// Room for it is kept from now on: who asks when there is none hears so at once.
+pub(crate) async fn on_demand(container: &Arc<Container>) -> Result<OnDemand, ApiError> {
+    container.reserve().await?;
+    let files = container.files().await?.into_iter().filter_map(|file| {
+        let path = file.path.strip_prefix(ROOT)?.trim_start_matches('/').to_owned();
+        let mime = mime_of(&path);
+        Some(FileEntry { path, size: file.bytes, mime })
+    });
+    let opened = Arc::clone(container);
+    Ok(OnDemand::new(container.limits().clone(), files.collect(), move || {
+        let container = Arc::clone(&opened);
+        async move { container.session().await.map_err(|error| error.cause.unwrap_or(error.message)) }
+    }))
+}
+
+fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiError> {
+    const KNOWN: [&str; 4] = ["type", "file_ids", "memory_limit", "network_policy"];
+    if let Some(unknown) = container.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+        let param = format!("{param}.{unknown}");
+        return Err(ApiError::bad_request(format!("Unknown parameter: '{param}'."))
+            .param(param)
+            .code("unknown_parameter"));
+    }
+    match container.get("type").and_then(Value::as_str) {
+        Some("auto") => {}
+        Some(other) => {
+            let message = format!("Invalid value: '{other}'. Supported values are: 'auto'.");
+            return Err(ApiError::invalid(format!("{param}.type"), message));
+        }
+        None => return Err(ApiError::missing(format!("{param}.type"))),
+    }
+    let ids: Vec<String> = match container.get("file_ids") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(ids) => serde_json::from_value(ids.clone()).map_err(|error| {
+            ApiError::invalid(format!("{param}.file_ids"), format!("Invalid '{param}.file_ids': {error}."))
+        })?,
+    };
+    let file =
+        |id: &String| FileId::parse(id).ok_or_else(|| crate::files::no_file(id).param(format!("{param}.file_ids")));
+    let memory_limit = match container.get("memory_limit") {
+        None | Some(Value::Null) => None,
+        Some(limit) => {
+            let parsed = limit.as_str().and_then(MemoryLimit::parse);
+            Some(parsed.ok_or_else(|| {
+                let message = format!("Invalid value: {limit}. Supported values are: '1g', '4g', '16g', and '64g'.");
+                ApiError::invalid(format!("{param}.memory_limit"), message)
+            })?)
+        }
+    };
+    if let Some(policy) = container.get("network_policy").filter(|policy| !policy.is_null())
+        && policy.get("type").and_then(Value::as_str) != Some("disabled")
+    {
+        let message = "Containers here have no network; 'network_policy' can only be {\"type\": \"disabled\"}.";
+        return Err(ApiError::invalid(format!("{param}.network_policy"), message));
+    }
+    Ok(Interpreter::Auto { file_ids: ids.iter().map(file).collect::<Result<_, _>>()?, memory_limit })
+}
+
+/// Checks the name of a function of the client's.
+pub(crate) fn check_function_name(name: &str, param: &str) -> Result<(), ApiError> {
+    let plain = |character: char| character.is_ascii_alphanumeric() || character == '_' || character == '-';
+    if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+        let message = format!("Invalid '{param}.name': letters, digits, '_' and '-', at most 64 of them.");
+        return Err(ApiError::invalid(format!("{param}.name"), message));
+    }
+    Ok(())
+}
