@@ -11,9 +11,11 @@ mod sandbox;
 mod serve;
 mod template;
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 
-use crate::config::{Config, Flag, Surroundings};
+use crate::config::{Config, ConfigError, Flag, Surroundings};
 use crate::exit::Exit;
 
 /// What every command gets.
@@ -22,8 +24,18 @@ pub(crate) struct Context {
     pub(crate) config: Config,
     /// The environment.
     pub(crate) surroundings: Surroundings,
+    /// The configuration file that was asked for, and what flags gave: to read all of it again.
+    pub(crate) asked: (Option<PathBuf>, Vec<Flag>),
     /// Whether to say more.
     pub(crate) verbose: bool,
+}
+
+impl Context {
+    /// The configuration as it is now.
+    pub(crate) fn reload(&self) -> Result<Config, ConfigError> {
+        let (file, flags) = &self.asked;
+        crate::config::load(&self.surroundings, file.as_deref(), flags)
+    }
 }
 
 /// What can be done.

@@ -38,11 +38,12 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<Exit> {
     let surroundings = Surroundings::of_this_process();
-    let config = config::load(&surroundings, arguments.config.as_deref(), &arguments.flags())?;
+    let asked = (arguments.config.clone(), arguments.flags());
+    let config = config::load(&surroundings, asked.0.as_deref(), &asked.1)?;
     for warning in &config.warnings {
         console::tell(&format!("{} {warning}", paint::warning("warning:")));
     }
-    let context = Context { config, surroundings, verbose: arguments.verbose };
+    let context = Context { config, surroundings, asked, verbose: arguments.verbose };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
     let exit = runtime.block_on(arguments.command.run(&context));

@@ -24,3 +24,18 @@ impl Signals {
         }
     }
 }
+
+/// Hears SIGHUP, with which operators ask to read the configuration again.
+#[derive(Debug)]
+pub(crate) struct Hangups(Signal);
+
+impl Hangups {
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self(signal(SignalKind::hangup())?))
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) {
+        self.0.recv().await;
+    }
+}

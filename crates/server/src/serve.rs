@@ -45,15 +45,15 @@ pub enum ServeError {
 
 /// Serves until `shutdown` is done, then lets requests finish and ends what runs.
 pub async fn serve(
-    app: App,
+    app: impl Into<Arc<App>>,
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
+    let app = app.into();
     let address = listener.local_addr().map_err(ServeError::Listener)?;
     if !address.ip().is_loopback() && !app.store.has_keys().await? {
         return Err(ServeError::NoKeys(address));
     }
-    let app = Arc::new(app);
     if let Err(error) = responses::end_unfinished(&app).await {
         log(&format!("cannot look for unfinished responses: {}", error.cause.unwrap_or(error.message)));
     }

@@ -18,19 +18,24 @@ HERE = Path(__file__).parent
 class Server:
     """A server that can be killed and started again on the same data."""
 
-    def __init__(self, upstream, api="chat", **settings):
+    def __init__(self, upstream, api="chat", models=None, **settings):
         self.directory = tempfile.TemporaryDirectory()
         data = Path(self.directory.name)
         if shared := os.environ.get("ALUDEL_TEMPLATES"):
             (data / "templates").symlink_to(shared)
         lines = [f"{key} = {value}" for key, value in settings.items()]
-        models = "\n".join(
-            f'[[model]]\nname = "{name}"\napi = "{api}"\nurl = "http://127.0.0.1:{upstream}/v1"\nkey = "sk-test"'
-            for name in ("scripted", "gpt-5")
-        )
-        (data / "aludel.toml").write_text("[sandbox]\n" + "\n".join(lines) + "\n" + models)
+        self.settings = "[sandbox]\n" + "\n".join(lines) + "\n"
+        usual = {"api": f'"{api}"', "url": f'"http://127.0.0.1:{upstream}/v1"', "key": '"sk-test"'}
+        self.configure(models or {name: usual for name in ("scripted", "gpt-5")})
         self.process = None
         self.start()
+
+    def configure(self, models):
+        tables = [
+            f'[[model]]\nname = "{name}"\n' + "\n".join(f"{key} = {value}" for key, value in model.items())
+            for name, model in models.items()
+        ]
+        (Path(self.directory.name) / "aludel.toml").write_text(self.settings + "\n".join(tables))
 
     def start(self):
         command = [*shlex.split(os.environ.get("ALUDEL", "aludel")), "serve", "--listen", "127.0.0.1:0"]

@@ -33,5 +33,20 @@ assert.ok(names.includes("monthly.csv") && names.includes("monthly.png"), names)
 
 const next = await client.responses.create({ model: "gpt-5", input: "hello", previous_response_id: chart.id });
 assert.equal(next.output_text, "You said: hello");
+
+const question = { model: "gpt-5", messages: [{ role: "user", content: "two programs" }], tools: [{ type: "code_interpreter" }] };
+const completion = await client.chat.completions.create(question);
+assert.equal(completion.choices[0].message.content, "x plus one is 21.");
+assert.equal(completion.choices[0].message.code_interpreter_calls[1].outputs[0].logs, "21\n");
+let content = "", code = "", finish;
+for await (const chunk of await client.chat.completions.create({ ...question, stream: true })) {
+  const { delta, finish_reason } = chunk.choices[0];
+  content += delta.content ?? "";
+  code += (delta.code_interpreter_calls ?? []).map((call) => call.code ?? "").join("");
+  assert.equal(delta.tool_calls, undefined);
+  finish = finish_reason ?? finish;
+}
+assert.deepEqual([content, code, finish], ["x plus one is 21.", "x = 20print(x + 1)", "stop"]);
+
 await assert.rejects(client.responses.retrieve("resp_none"), OpenAI.NotFoundError);
 console.log("ok");

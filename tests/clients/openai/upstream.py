@@ -48,6 +48,18 @@ SCRIPTS = {
     "dies": ["import os\nos.abort()", "It died."],
     "count": ["import os\nn = len([f for f in os.listdir() if f.startswith('run')])\nopen(f'run{n}', 'w')\nprint(n + 1)", "Run {output} times."],
     "weather": [{"name": "get_weather", "arguments": {"city": "Paris"}}, "It is {output} in Paris."],
+    "runs and asks": [
+        ["x = 6 * 7\nprint(x)", {"name": "get_weather", "arguments": {"city": "Paris"}}],
+        "print(x + 1)",
+        "Both: {output}.",
+    ],
+    "talks first": [["Let me compute. ", "print(40 + 2)"], "It is {output}."],
+    "two at once": [["a = 5\nprint(a)", "print(a + 1)"], "Last: {output}."],
+    "silent": ["pass", "Nothing was printed."],
+    "stderr": ["import sys\nprint('to err', file=sys.stderr)\n2 + 2", "Seen: {output}."],
+    "bad arguments": [{"name": "python", "arguments": [1]}, "I could not run it."],
+    "unknown tool": [{"name": "no_such_tool", "arguments": {}}, "There is none."],
+    "always calls": ["print('forced')"] * 50,
     "loops": ["print(1)"] * 50,
     "prints much": ["for _ in range(20): print('x' * 100000)", "x" * 3_000_000],
     "who am I": ["name = QUESTION[-1]\nopen('/mnt/data/' + name + '.txt', 'w').write(name)\nprint(name)", "You are {output}."],
@@ -91,10 +103,25 @@ def reply(body):
         return "Enough."
     if script is None or not body.get("tools") and any(isinstance(step, dict) for step in script):
         return f"You said: {question}"
-    step = script[min(len(outputs), len(script) - 1)]
-    is_last = len(outputs) >= len(script) - 1
+    # A step may be several calls: what was put out counts for as many.
+    place, seen = 0, len(outputs)
+    while seen > 0 and place < len(script) - 1:
+        seen -= sum(not is_said(call) for call in script[place]) if isinstance(script[place], list) else 1
+        place += 1
+    step = script[place]
+    is_last = place == len(script) - 1
+    if "always calls" in question:
+        return "I was not forced." if body.get("tool_choice", "auto") == "auto" and outputs else program(step, question)
     if is_last and isinstance(step, str) and "loops" not in question:
         return step.replace("{output}", printed(text_of(outputs[-1]))) if outputs else step
+    return step if isinstance(step, list) else program(step, question)
+
+
+def is_said(call):
+    return isinstance(call, str) and call.endswith(". ")
+
+
+def program(step, question):
     return step if isinstance(step, dict) else {"name": "python", "arguments": {"code": step.replace("QUESTION", repr(question.split()))}}
 
 
@@ -129,10 +156,15 @@ class Handler(BaseHTTPRequestHandler):
                 self.chunk({"content": piece})
             self.chunk({}, "stop")
         else:
-            call = {"index": 0, "id": f"call_{time.time_ns()}", "type": "function"}
-            self.chunk({"tool_calls": [{**call, "function": {"name": answer["name"], "arguments": ""}}]})
-            for piece in re.findall(r".{1,11}", json.dumps(answer["arguments"]), re.S):
-                self.chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
+            for index, one in enumerate(answer if isinstance(answer, list) else [answer]):
+                if is_said(one):
+                    self.chunk({"content": one})
+                    continue
+                one = program(one, question)
+                call = {"index": index, "id": f"call_{time.time_ns()}", "type": "function"}
+                self.chunk({"tool_calls": [{**call, "function": {"name": one["name"], "arguments": ""}}]})
+                for piece in re.findall(r".{1,11}", json.dumps(one["arguments"]), re.S):
+                    self.chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
             self.chunk({}, "tool_calls")
         usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
         self.data(json.dumps({**self.base(), "choices": [], "usage": usage}))

@@ -1,6 +1,7 @@
 //! `aludel serve`: the server.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aludel_server::{App, ServeError, Settings};
 use aludel_store::Store;
@@ -14,12 +15,13 @@ use crate::config::{Config, Flag, Section};
 use crate::console::{Console, Stream};
 use crate::engine::Engine;
 use crate::exit::{Exit, usage};
-use crate::signals::Signals;
+use crate::signals::{Hangups, Signals};
 use crate::{console, paint, upstream};
 
 /// Serve the OpenAI API, with programs running in sandboxes on this machine
 ///
 /// Prints `listening on http://ADDRESS` when it is ready. Files, containers, conversations and responses are kept in the data directory.
+/// SIGHUP reads the models of the configuration again; what is going on keeps those that it began with. Other settings need a restart.
 /// SIGTERM or Ctrl-C lets requests finish and ends; a second one does not wait. Without API keys (`aludel keys create`) it
 /// serves this machine alone.
 #[derive(Debug, Args)]
@@ -38,6 +40,7 @@ impl ServeArgs {
 pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit> {
     let config = &context.config;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
+    let mut hangups = Hangups::listen().context("cannot listen to signals")?;
     let models = upstream::all(&config.models, &context.surroundings)?;
     let store = Store::open(&state(&config.server.data)).await.context("cannot open the server's state")?;
     let wanted = &config.server.listen;
@@ -56,10 +59,10 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
         ));
     }
     let packages = engine.template.packages().iter().map(|package| package.name.clone()).collect();
-    let app = App::new(store, engine.backend.clone(), models, packages, settings(config));
+    let app = Arc::new(App::new(store, engine.backend.clone(), models, packages, settings(config)));
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
-    let served = aludel_server::serve(app, listener, async {
+    let served = aludel_server::serve(Arc::clone(&app), listener, async {
         // Nobody drops the sender before it was used or serving is over.
         let _asked = was_asked.await;
     });
@@ -70,7 +73,17 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
         let _over = asked.send(());
         signals.next().await;
     };
+    let reloading = async {
+        loop {
+            hangups.next().await;
+            match reload(context, &app) {
+                Ok(models) => console::tell(&format!("models reloaded; there are: {models}")),
+                Err(error) => console::tell(&format!("{} nothing was reloaded: {error:#}", paint::warning("warning:"))),
+            }
+        }
+    };
     let exit = tokio::select! {
+        () = reloading => Exit::Success,
         served = served => {
             served.context("cannot serve")?;
             Exit::Success
@@ -79,6 +92,14 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     };
     engine.backend.shutdown().await;
     Ok(exit)
+}
+
+/// Offers the models that the configuration has now. Returns their names.
+fn reload(context: &Context, app: &App) -> anyhow::Result<String> {
+    let models = upstream::all(&context.reload()?.models, &context.surroundings)?;
+    let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+    app.set_models(models);
+    Ok(names.join(", "))
 }
 
 /// Where a server keeps what outlives it. Of its own, so that nobody else can read it.

@@ -270,6 +270,10 @@ fn tool_choice(
     }
     match choice.get("type").and_then(Value::as_str) {
         Some("code_interpreter") => named("code_interpreter", functions),
+        // As some gateways have it.
+        Some("hosted_tool") if choice.get("name").is_some_and(|name| name == "code_interpreter") => {
+            named("code_interpreter", functions)
+        }
         Some("function") => match choice.pointer("/function/name").and_then(Value::as_str) {
             Some(name) => named(name, functions),
             None => Err(ApiError::missing("tool_choice.function.name")),
@@ -309,6 +313,7 @@ mod tests {
         for choice in [
             json!({ "type": "code_interpreter" }),
             json!({ "type": "function", "function": { "name": "code_interpreter" } }),
+            json!({ "type": "hosted_tool", "name": "code_interpreter" }),
         ] {
             let ask = ask(json!({ "tools": tools, "tool_choice": choice })).unwrap();
             assert_eq!(ask.tool_choice, ToolChoice::Named("python_sandbox".into()));

@@ -362,6 +362,12 @@ fn tool_choice(
                 Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions)))
             }
             Some("code_interpreter") => no_interpreter(),
+            // As some gateways have it.
+            Some("hosted_tool")
+                if has_interpreter && object.get("name").is_some_and(|name| name == "code_interpreter") =>
+            {
+                Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions)))
+            }
             Some("mcp") if has_interpreter => Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions))),
             Some("function") => match object.get("name").and_then(Value::as_str) {
                 Some(name) if functions.iter().any(|tool| tool.name == name) => Ok(ToolChoice::Named(name.to_owned())),

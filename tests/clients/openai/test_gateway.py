@@ -1,0 +1,208 @@
+"""What stands between a client and the model's server: requests that are handed on, servers that fail, models that step in."""
+
+import gzip
+import http.client
+import json
+import signal
+import time
+
+import openai
+import pytest
+
+from conftest import Server
+from recorder import Recorder, answers, call, chunk, hangs, hangs_up, runs, says, streams
+
+AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
+ODD = b'{ "messages": [{"role":"user","content":"caf\\u00e9 \xe2\x98\x95"}],\n "x_unknown" : {"b":1,"a":[1.50,1e3]}, "model":"alias" ,"tools":[]}'
+COMPLETION = b'{"id":"chatcmpl-1",  "object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hi","x":1},"finish_reason":"stop"}]}'
+
+
+class Gateway:
+    """A server in front of recorders."""
+
+    def __init__(self, recorders, models=None):
+        self.recorders = recorders
+        models = models or {"alias": recorders[0].model(upstream_name='"real"')}
+        self.server = Server(None, models=models)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        assert self.server.stop() == 0
+        [recorder.stop() for recorder in self.recorders]
+
+    def post(self, body, headers=()):
+        """Raw bytes in, raw bytes out."""
+        host, port = self.server.url.removeprefix("http://").split(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json", **dict(headers)})
+        response = connection.getresponse()
+        return response, response.read()
+
+    def client(self):
+        return self.server.client(max_retries=0)
+
+    def ask(self, **options):
+        options = {"model": "alias", "messages": [{"role": "user", "content": "go"}], "tools": [AUTO], **options}
+        return self.client().chat.completions.create(**options)
+
+
+def test_a_request_without_our_tool_is_handed_on_byte_for_byte():
+    headers = [("x-ratelimit-remaining-tokens", "7"), ("set-cookie", "a=b"), ("server", "secret/1"), ("openai-version", "v")]
+    recorder = Recorder(answers(200, COMPLETION, headers))
+    with Gateway([recorder]) as gateway:
+        sent = [("authorization", "Bearer ours"), ("cookie", "c=d"), ("x-stainless-os", "x"), ("openai-beta", "b"), ("accept-encoding", "identity")]
+        response, body = gateway.post(ODD, sent)
+        assert (response.status, body) == (200, COMPLETION)
+        path, headers, body = recorder.requests[0]
+        assert path == "/v1/chat/completions"
+        # But for the model's name, which the server knows by another one.
+        assert body == ODD.replace(b'"alias"', b'"real"')
+        headers = {name.lower(): value for name, value in headers.items()}
+        assert headers["authorization"] == "Bearer sk-upstream" and headers["openai-beta"] == "b"
+        assert not {"cookie", "x-stainless-os"} & set(headers)
+        seen = {name.lower() for name, _ in response.getheaders()}
+        assert {"x-ratelimit-remaining-tokens", "openai-version", "x-request-id", "content-length"} <= seen
+        assert not {"set-cookie", "server"} & seen
+        assert response.getheader("content-type") == "application/json"
+
+
+def test_streams_and_packed_bodies_are_handed_on_as_they_are():
+    frames = [b": odd\n\n", b"data: {\"x\" : 1}\r\n\r\n", b"event: made-up\ndata: 2\n\n", b"data: [DONE]\n\n"]
+    packed = gzip.compress(COMPLETION)
+    recorder = Recorder(streams(*frames), answers(200, packed, [("content-encoding", "gzip")]))
+    with Gateway([recorder]) as gateway:
+        response, body = gateway.post(ODD)
+        assert body == b"".join(frames) and response.getheader("content-type") == "text/event-stream"
+        response, body = gateway.post(ODD, [("accept-encoding", "gzip")])
+        assert body == packed and response.getheader("content-encoding") == "gzip"
+
+
+def test_a_stream_is_handed_on_while_it_comes():
+    def slow(handler):
+        streams(chunk({"content": "a"}), end=True)
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream")
+        handler.send_header("transfer-encoding", "chunked")
+        handler.end_headers()
+        for text in ("a", "b"):
+            frame = chunk({"content": text})
+            handler.wfile.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
+            handler.wfile.flush()
+            time.sleep(2)
+        handler.wfile.write(b"0\r\n\r\n")
+
+    with Gateway([Recorder(slow)]) as gateway:
+        began, seen = time.time(), []
+        for _ in gateway.ask(tools=openai.NOT_GIVEN, stream=True):
+            seen.append(time.time() - began)
+        assert seen[0] < 1.5 < seen[1]
+
+
+@pytest.mark.parametrize("status, body", [(418, b'{"odd": "error"}'), (404, b"no json"), (500, b'{"error": {"message": "x"}}')])
+def test_errors_of_the_server_are_handed_on(status, body):
+    with Gateway([Recorder(answers(status, body))]) as gateway:
+        response, got = gateway.post(ODD)
+        assert (response.status, got) == (status, body)
+
+
+def test_requests_that_name_no_model_are_refused():
+    recorder = Recorder(answers(200, COMPLETION))
+    with Gateway([recorder]) as gateway:
+        for body, status, words in [
+            (b"{}", 400, "model"),
+            (b'{"model": 1}', 400, "model"),
+            (b'{"model": "none"}', 404, "alias"),
+            (b'{"model": "alias", "model": "alias"}', 400, "duplicate"),
+            (b'{"model": "alias"', 400, "JSON"),
+            (b"", 400, "JSON"),
+        ]:
+            response, got = gateway.post(body)
+            assert response.status == status and words in json.loads(got)["error"]["message"], got
+        assert recorder.requests == []
+
+
+def test_models_step_in_for_each_other():
+    busy, broken, good = Recorder(answers(429, {})), Recorder(hangs_up), Recorder(answers(200, COMPLETION), says("good"))
+    gone = Recorder(answers(200, b""))
+    gone.stop()
+    models = {
+        "alias": busy.model(fallback='["second", "third", "fourth"]'),
+        "second": broken.model(),
+        "third": gone.model(),
+        "fourth": good.model(upstream_name='"real"'),
+    }
+    with Gateway([busy, broken, good], models) as gateway:
+        assert gateway.post(ODD)[1] == COMPLETION
+        assert json.loads(good.requests[0][2])["model"] == "real"
+        # The same in a turn of ours.
+        assert gateway.ask().choices[0].message.content == "good"
+        assert len(good.requests) == 2
+
+
+def test_a_reload_offers_other_models_and_drops_no_request():
+    recorder = Recorder(answers(200, COMPLETION))
+    with Gateway([recorder]) as gateway:
+        server, client = gateway.server, gateway.client()
+        assert "alias" in {model.id for model in client.models.list()}
+        server.configure({"new": recorder.model()})
+        server.process.send_signal(signal.SIGHUP)
+        for _ in range(100):
+            names = {model.id for model in client.models.list()}
+            if "new" in names:
+                break
+            time.sleep(0.05)
+        assert "new" in names and "alias" not in names
+        # A configuration that makes no sense changes nothing.
+        server.configure({"bad": {"url": '"nonsense"'}})
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert "new" in {model.id for model in client.models.list()}
+        server.configure({"new": recorder.model()})
+
+
+COUNT = "import os\nn = len(os.listdir('/mnt/data'))\nopen(f'/mnt/data/{n}', 'w').close()\nprint('ran', n)"
+GARBAGE = streams(b"data: {{{\n\n")
+
+
+@pytest.mark.parametrize("fault", [hangs_up, answers(500, {}), answers(400, {}), GARBAGE, streams(chunk({"content": "a"}), end=False)])
+@pytest.mark.parametrize("phase", ["first call", "after a program"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_server_that_fails_in_any_phase(fault, phase, stream):
+    """The client hears an error, code runs once, and no sandbox is left."""
+    before = [] if phase == "first call" else [runs(COUNT)]
+    recorder = Recorder(*before, fault)
+    with Gateway([recorder]) as gateway:
+        with pytest.raises(openai.APIError) as raised:
+            for _ in gateway.ask(stream=True) if stream else [gateway.ask()]:
+                pass
+        assert raised.value.message
+        if phase == "after a program" and not stream:
+            # Nobody is to try again what has run.
+            assert raised.value.response.headers["x-should-retry"] == "false"
+        calls = [body for _, _, body in recorder.requests if b'"role":"tool"' in body]
+        assert all(body.count(b"ran 0") == 1 and b"ran 1" not in body for body in calls)
+        for _ in range(50):
+            if not gateway.client().containers.list().data and not gateway.server.sandboxes():
+                break
+            time.sleep(0.1)
+        assert gateway.client().containers.list().data == []
+
+
+def test_a_server_that_hangs_is_given_up():
+    recorder = Recorder(runs(COUNT), hangs)
+    with Gateway([recorder], {"alias": recorder.model(idle_timeout='"1s"')}) as gateway:
+        with pytest.raises(openai.InternalServerError, match="sent nothing"):
+            gateway.ask()
+        assert gateway.client().containers.list().data == []
+
+
+def test_a_busy_server_is_asked_again_when_it_says():
+    recorder = Recorder(answers(429, {}, [("retry-after", "1")]), runs(COUNT), answers(503, {}), says("done"))
+    with Gateway([recorder]) as gateway:
+        began = time.time()
+        completion = gateway.ask()
+        assert completion.choices[0].message.content == "done" and time.time() - began >= 1
+        # The request was repeated, the program was not.
+        assert len(recorder.requests) == 4 and recorder.requests[-1][2].count(b"ran 0") == 1
