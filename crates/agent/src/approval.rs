@@ -30,6 +30,11 @@ pub enum Approval {
     },
 }
 
+/// What a model is told of a program that may not run.
+pub fn denied(reason: &str) -> String {
+    format!("The user did not allow this program to run: {reason}")
+}
+
 type Callback = dyn Fn(ApprovalRequest) -> BoxFuture<'static, Approval> + Send + Sync;
 
 /// Who is asked.

@@ -20,7 +20,7 @@ mod turn;
 pub mod upstream;
 
 pub use agent::{Agent, AgentBuilder, Budgets, Turn, TurnStream};
-pub use approval::{Approval, ApprovalRequest};
+pub use approval::{Approval, ApprovalRequest, denied};
 pub use event::{Budget, CutOff, Ending, Event};
 pub use interpreter::{CodeInterpreter, OnDemand};
 pub use item::{Call, Item, Output, Part, text_of};

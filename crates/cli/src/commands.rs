@@ -1,6 +1,8 @@
 //! The commands, a file each.
 
+mod approvals;
 mod ask;
+mod audit;
 mod bench;
 mod config;
 mod demo;
@@ -47,6 +49,9 @@ pub(crate) enum Command {
     Serve(serve::ServeArgs),
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    #[command(subcommand)]
+    Approvals(approvals::ApprovalsCommand),
+    Audit(audit::AuditArgs),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
     #[command(subcommand)]
@@ -65,6 +70,8 @@ impl Command {
             Self::Demo(args) => demo::run(args, context).await,
             Self::Serve(args) => serve::run(args, context).await,
             Self::Keys(command) => keys::run(command, context).await,
+            Self::Approvals(command) => approvals::run(command, context).await,
+            Self::Audit(args) => audit::run(args, context).await,
             Self::Doctor(args) => doctor::run(&args, context).await,
             Self::Config(args) => config::run(&args, context),
             Self::Sandbox(command) => sandbox::run(command, context).await,
@@ -81,6 +88,8 @@ impl Command {
             Self::Serve(args) => args.flags(),
             Self::Demo(_)
             | Self::Keys(_)
+            | Self::Approvals(_)
+            | Self::Audit(_)
             | Self::Doctor(_)
             | Self::Config(_)
             | Self::Sandbox(_)
@@ -97,6 +106,8 @@ impl Command {
             Self::Demo(_)
             | Self::Serve(_)
             | Self::Keys(_)
+            | Self::Approvals(_)
+            | Self::Audit(_)
             | Self::Doctor(_)
             | Self::Config(_)
             | Self::Sandbox(_)

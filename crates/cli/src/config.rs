@@ -3,6 +3,7 @@
 //! Each section is a file of its own and has two types: what was given, layer over layer, and what holds. All layers speak the same keys and
 //! the same text, so a value is understood in one place wherever it comes from.
 
+mod approval;
 mod environment;
 mod file;
 mod given;
@@ -24,6 +25,7 @@ pub(crate) use given::{ConfigError, Origin};
 pub(crate) use model::{Api, Endpoint, Model};
 pub(crate) use surroundings::Surroundings;
 
+use approval::{Approval, RawApproval};
 use given::{Given, Setting};
 use model::RawModel;
 use nearest::nearest;
@@ -39,6 +41,8 @@ pub(crate) struct Config {
     pub(crate) server: Server,
     /// `[sandbox]`
     pub(crate) sandbox: Sandbox,
+    /// `[approval]`
+    pub(crate) approval: Approval,
     /// The models, the one that is asked when nobody names one first. The scripted model is always among them.
     pub(crate) models: Vec<Model>,
     /// The file that was read, if there was one.
@@ -67,17 +71,20 @@ pub(crate) enum Section {
     Server,
     /// `[sandbox]`
     Sandbox,
+    /// `[approval]`
+    Approval,
     /// `[[model]]`
     Model,
 }
 
 impl Section {
-    const ALL: [Self; 3] = [Self::Server, Self::Sandbox, Self::Model];
+    const ALL: [Self; 4] = [Self::Server, Self::Sandbox, Self::Approval, Self::Model];
 
     fn name(self) -> &'static str {
         match self {
             Self::Server => "server",
             Self::Sandbox => "sandbox",
+            Self::Approval => "approval",
             Self::Model => "model",
         }
     }
@@ -86,6 +93,7 @@ impl Section {
         match self {
             Self::Server => RawServer::KEYS,
             Self::Sandbox => RawSandbox::KEYS,
+            Self::Approval => RawApproval::KEYS,
             Self::Model => RawModel::KEYS,
         }
     }
@@ -96,6 +104,7 @@ impl Section {
 struct RawConfig {
     server: RawServer,
     sandbox: RawSandbox,
+    approval: RawApproval,
     models: Vec<RawModel>,
 }
 
@@ -105,6 +114,7 @@ impl RawConfig {
         match section {
             Section::Server => self.server.set(key, given),
             Section::Sandbox => self.sandbox.set(key, given),
+            Section::Approval => self.approval.set(key, given),
             Section::Model => model.set(key, given),
         }
     }
@@ -130,10 +140,11 @@ pub(crate) fn load(surroundings: &Surroundings, file: Option<&Path>, flags: &[Fl
     }
     environment::read(surroundings, &mut raw)?;
     raw.set_flags(flags)?;
-    let RawConfig { server, sandbox, models } = raw;
+    let RawConfig { server, sandbox, approval, models } = raw;
     let models = model::resolve_all(models)?;
     let warnings = models.iter().filter_map(Model::warning).collect();
-    Ok(Config { server: server.resolve(surroundings)?, sandbox: sandbox.resolve()?, models, file, warnings })
+    let (server, sandbox) = (server.resolve(surroundings)?, sandbox.resolve()?);
+    Ok(Config { server, sandbox, approval: approval.resolve(), models, file, warnings })
 }
 
 /// One line of `aludel config`.
@@ -162,6 +173,7 @@ impl Config {
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let mut entries = self.server.entries();
         entries.extend(self.sandbox.entries());
+        entries.extend(self.approval.entries());
         entries.extend(self.models.iter().flat_map(Model::entries));
         entries
     }

@@ -84,6 +84,15 @@ pub(crate) fn reveal(code: &str) -> String {
     text
 }
 
+/// The beginning of a text on one line, at most so many characters, with nothing hidden.
+pub(crate) fn excerpt(text: &str, most: usize) -> String {
+    let line = reveal(text).replace(['\n', '\t'], " ");
+    match line.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line,
+    }
+}
+
 /// Characters without a width, which make different names look the same.
 fn is_invisible(character: char) -> bool {
     matches!(character, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}')

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::approvals::Approvals;
 use crate::containers::Containers;
 use crate::error::ApiError;
 use crate::models::{Model, Models};
@@ -53,6 +54,8 @@ pub struct Settings {
     pub requests: usize,
     /// How much one tenant may store, bytes.
     pub storage: u64,
+    /// Which programs are held back.
+    pub approvals: Approvals,
 }
 
 impl Default for Settings {
@@ -66,6 +69,7 @@ impl Default for Settings {
             containers: 64,
             requests: 256,
             storage: 20 << 30,
+            approvals: Approvals::default(),
         }
     }
 }

@@ -108,6 +108,11 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, ErrorKind::InvalidRequest, message)
     }
 
+    /// 409: it is not as the client thinks.
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self { should_retry: Some(false), ..Self::new(StatusCode::CONFLICT, ErrorKind::InvalidRequest, message) }
+    }
+
     /// 413: more than is taken.
     pub(crate) fn too_large(message: impl Into<String>) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::InvalidRequest, message).code("request_too_large")

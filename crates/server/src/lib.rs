@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod approvals;
 mod chat;
 mod containers;
 mod conversations;
@@ -16,5 +17,6 @@ mod turn;
 mod uploads;
 
 pub use app::{App, Settings};
+pub use approvals::{ApprovalMode, Approvals, Otherwise, Webhook};
 pub use models::Model;
 pub use serve::{ServeError, serve};

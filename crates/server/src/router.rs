@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::{chat, containers, conversations, files, http, models, responses, uploads};
+use crate::{approvals, chat, containers, conversations, files, http, models, responses, uploads};
 
 pub(crate) fn routes(app: Arc<App>) -> Router {
     Router::new()
@@ -40,6 +40,8 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
             "/v1/conversations/{conversation}/items/{item}",
             get(conversations::retrieve_item).delete(conversations::delete_item),
         )
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{approval}", get(approvals::retrieve).post(approvals::decide))
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/input_tokens", post(responses::input_tokens))

@@ -54,7 +54,7 @@ pub async fn serve(
     if !address.ip().is_loopback() && !app.store.has_keys().await? {
         return Err(ServeError::NoKeys(address));
     }
-    if let Err(error) = responses::end_unfinished(&app).await {
+    if let Err(error) = responses::after_restart(&app).await {
         log(&format!("cannot look for unfinished responses: {}", error.cause.unwrap_or(error.message)));
     }
     app.tasks.spawn(containers::reap(Arc::clone(&app)));

@@ -8,7 +8,8 @@ use rusqlite::{Connection, OptionalExtension, Params, Row};
 use crate::Error;
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 1] = ["
+const FORMATS: [&str; 2] = [
+    "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
     created_at INTEGER NOT NULL, revoked_at INTEGER
@@ -64,7 +65,28 @@ CREATE TABLE response_events (
     response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE, sequence INTEGER NOT NULL, event TEXT NOT NULL,
     PRIMARY KEY (response, sequence)
 ) STRICT, WITHOUT ROWID;
-"];
+",
+    "
+CREATE TABLE approvals (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, request TEXT NOT NULL, call_id TEXT NOT NULL, container TEXT NOT NULL,
+    model TEXT NOT NULL, code TEXT NOT NULL, sha256 TEXT NOT NULL, reasons TEXT NOT NULL, created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL, status TEXT NOT NULL, decided_at INTEGER, decided_by TEXT, reason TEXT,
+    started_at INTEGER, resume TEXT
+) STRICT;
+CREATE INDEX approvals_of_tenant ON approvals (tenant, status, id);
+CREATE INDEX approvals_of_request ON approvals (request, call_id);
+
+CREATE TABLE audit (
+    number INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, tenant TEXT NOT NULL, event TEXT NOT NULL,
+    request TEXT NOT NULL, container TEXT NOT NULL, sha256 TEXT NOT NULL, code TEXT NOT NULL, actor TEXT NOT NULL,
+    outcome TEXT NOT NULL, chain TEXT NOT NULL
+) STRICT;
+CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+CREATE TRIGGER audit_is_not_shortened BEFORE DELETE ON audit
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+",
+];
 
 /// How long a statement waits for another process that is writing.
 const BUSY: Duration = Duration::from_secs(10);

@@ -113,6 +113,8 @@ ids! {
     ConversationId = "conv_" + 48;
     /// A response.
     ResponseId = "resp_" + 48;
+    /// A program that waits for approval.
+    ApprovalId = "appr_" + 32;
 }
 
 /// A new id of a kind that has no table of its own, such as `msg_`: sortable like all others.

@@ -4,6 +4,8 @@
 //! is done. What a file holds is a blob: written under a temporary name, synced, renamed, and only then named by a row.
 #![forbid(unsafe_code)]
 
+mod approvals;
+mod audit;
 mod blobs;
 mod containers;
 mod conversations;
@@ -22,13 +24,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::Connection;
 
+pub use approvals::{ApprovalRecord, ApprovalStatus, Decided, Decision, NewApproval, program_digest};
+pub use audit::{AuditEntry, AuditEvent, AuditRecord, Tampered};
 pub use blobs::{BlobName, BlobWriter, NewBlob, Scratch};
 pub use containers::{ContainerFileRecord, ContainerRecord, NewContainerFile, Place, Source};
 pub use conversations::ConversationRecord;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
-    ContainerFileId, ContainerId, ConversationId, FileId, KeyId, PartId, ResponseId, Tenant, UploadId, fresh_id,
+    ApprovalId, ContainerFileId, ContainerId, ConversationId, FileId, KeyId, PartId, ResponseId, Tenant, UploadId,
+    fresh_id,
 };
 pub use keys::{KeyRecord, NewKey};
 pub use page::{Order, Page, PageQuery};

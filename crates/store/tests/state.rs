@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use aludel_store::{
-    ContainerFileId, Error, FileRecord, NewBlob, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place,
-    ResponseId, ResponseRecord, Source, Store, Tenant, UploadStatus,
+    ApprovalStatus, AuditEntry, AuditEvent, ContainerFileId, Decided, Decision, Error, FileRecord, NewApproval,
+    NewBlob, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place, ResponseId, ResponseRecord, Source, Store,
+    Tampered, Tenant, UploadStatus, program_digest,
 };
 use serde_json::json;
 
@@ -282,4 +283,92 @@ async fn a_response_and_its_log_survive_a_restart() {
     assert!(store.events(&other, &id, None, 10).await.unwrap().is_empty());
     assert!(store.delete_response(&mine, &id).await.unwrap());
     assert!(store.events(&mine, &id, None, 10).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_program_is_decided_once_by_its_tenant_and_by_what_was_seen() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open(data.path()).await.unwrap();
+    let key = store.create_key("other").await.unwrap();
+    let (ada, eve) = (Tenant::local(), store.tenant_of_key(&key.secret).await.unwrap().unwrap());
+    let new = NewApproval {
+        request: "resp_1".into(),
+        call_id: "call_1".into(),
+        container: "cntr_1".into(),
+        model: "m".into(),
+        code: "print(1)".into(),
+        reasons: vec!["line 1".into()],
+        patience: 60,
+        resume: Some("{}".into()),
+    };
+    let asked = store.add_approval(&ada, new.clone()).await.unwrap();
+    let decision = |status, sha256: &str| Decision { sha256: sha256.into(), status, by: "ada".into(), reason: None };
+    let yes = || decision(ApprovalStatus::Approved, &asked.sha256);
+    let (pending, id) = (Some(ApprovalStatus::Pending), &asked.id);
+    assert_eq!(store.decide(Some(&eve), id, yes()).await.unwrap(), Decided::Unknown);
+    assert_eq!(store.approval(Some(&eve), id).await.unwrap(), None);
+    assert_eq!(store.approvals(Some(&eve), None, PageQuery::first(10)).await.unwrap().data, []);
+    let other = decision(ApprovalStatus::Approved, &program_digest("print(2)"));
+    assert_eq!(store.decide(Some(&ada), id, other).await.unwrap(), Decided::OtherProgram);
+    assert_eq!(store.approvals(None, pending, PageQuery::first(10)).await.unwrap().data, [asked.clone()]);
+    let Decided::Now(approved) = store.decide(Some(&ada), id, yes()).await.unwrap() else { panic!() };
+    assert_eq!((approved.status, approved.decided_by.as_deref()), (ApprovalStatus::Approved, Some("ada")));
+    let late = decision(ApprovalStatus::Refused, &asked.sha256);
+    assert_eq!(store.decide(None, id, late).await.unwrap(), Decided::Before(approved.clone()));
+    store.expire_approval(id).await.unwrap();
+    assert_eq!(store.approval_of_call("resp_1", "call_1").await.unwrap(), Some(approved));
+    assert_eq!(store.approvals(Some(&ada), pending, PageQuery::first(10)).await.unwrap().data, []);
+    store.start_approved(id).await.unwrap();
+    assert_eq!(store.resumable("resp_1").await.unwrap(), None);
+    let second = store.add_approval(&ada, new.clone()).await.unwrap();
+    assert_eq!(store.resumable("resp_1").await.unwrap(), Some((second.clone(), "{}".into())));
+    store.expire_approvals_except(vec!["resp_1".into()]).await.unwrap();
+    assert_eq!(store.approval(None, &second.id).await.unwrap().unwrap().status, ApprovalStatus::Pending);
+    store.expire_approvals_except(vec!["resp_2".into()]).await.unwrap();
+    assert_eq!(store.approval(None, &second.id).await.unwrap().unwrap().status, ApprovalStatus::Expired);
+}
+
+#[tokio::test]
+async fn the_audit_log_only_grows_and_shows_what_was_changed() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open(data.path()).await.unwrap();
+    let entry = |event, code: &str| AuditEntry {
+        event,
+        request: "resp_1".into(),
+        container: "cntr_1".into(),
+        code: code.into(),
+        actor: "rules".into(),
+        outcome: String::new(),
+    };
+    let tenant = Tenant::local();
+    store.audit(&tenant, vec![entry(AuditEvent::Started, "1"), entry(AuditEvent::Ended, "1")]).await.unwrap();
+    store.audit(&tenant, vec![entry(AuditEvent::Refused, "2")]).await.unwrap();
+    let log = store.audit_log(0, 10).await.unwrap();
+    assert_eq!(
+        log.iter().map(|record| (record.number, &*record.event)).collect::<Vec<_>>(),
+        [(1, "started"), (2, "ended"), (3, "refused")]
+    );
+    assert_eq!(log[2].sha256, program_digest("2"));
+    assert_eq!(store.verify_audit_log().await.unwrap(), Ok(3));
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    for query in ["DELETE FROM audit", "UPDATE audit SET code = '3' WHERE number = 2"] {
+        assert!(database.execute(query, []).unwrap_err().to_string().contains("only be added to"), "{query}");
+    }
+    // Whoever can write the file can take the guard away, but is found out.
+    for (query, number) in
+        [("UPDATE audit SET outcome = 'x' WHERE number = 2", 2), ("DELETE FROM audit WHERE number = 1", 1)]
+    {
+        database
+            .execute_batch("SAVEPOINT before; DROP TRIGGER audit_is_not_changed; DROP TRIGGER audit_is_not_shortened")
+            .unwrap();
+        database.execute(query, []).unwrap();
+        database.execute_batch("RELEASE before").unwrap();
+        assert_eq!(store.verify_audit_log().await.unwrap(), Err(Tampered { number }));
+        database
+            .execute_batch(
+                "CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit BEGIN SELECT 1; END;
+                                CREATE TRIGGER audit_is_not_shortened BEFORE DELETE ON audit BEGIN SELECT 1; END",
+            )
+            .unwrap();
+    }
 }

@@ -18,13 +18,13 @@ HERE = Path(__file__).parent
 class Server:
     """A server that can be killed and started again on the same data."""
 
-    def __init__(self, upstream, api="chat", models=None, **settings):
+    def __init__(self, upstream, api="chat", models=None, sections="", **settings):
         self.directory = tempfile.TemporaryDirectory()
         data = Path(self.directory.name)
         if shared := os.environ.get("ALUDEL_TEMPLATES"):
             (data / "templates").symlink_to(shared)
         lines = [f"{key} = {value}" for key, value in settings.items()]
-        self.settings = "[sandbox]\n" + "\n".join(lines) + "\n"
+        self.settings = sections + "[sandbox]\n" + "\n".join(lines) + "\n"
         usual = {"api": f'"{api}"', "url": f'"http://127.0.0.1:{upstream}/v1"', "key": '"sk-test"'}
         self.configure(models or {name: usual for name in ("scripted", "gpt-5")})
         self.process = None

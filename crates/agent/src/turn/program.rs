@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_session::{Event as ExecutionEvent, Execution};
 
 use super::State;
-use crate::approval::{Approval, ApprovalRequest, Approver};
+use crate::approval::{Approval, ApprovalRequest, Approver, denied};
 use crate::event::{Budget, Ending, Event};
 use crate::interpreter::CodeInterpreter;
 use crate::item::Part;
@@ -50,7 +50,7 @@ impl State {
         if consent == Consent::Asked
             && let Some(reason) = self.denied(interpreter, call_id, &code).await?
         {
-            return Ok(vec![Part::Text(format!("The user did not allow this program to run: {reason}"))]);
+            return Ok(vec![Part::Text(denied(&reason))]);
         }
         self.tool_calls += 1;
         let execution = tokio::select! {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aludel_server::{App, ServeError, Settings};
+use aludel_server::{App, Approvals, ServeError, Settings};
 use aludel_store::Store;
 use anyhow::Context as _;
 use clap::Args;
@@ -42,6 +42,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let mut hangups = Hangups::listen().context("cannot listen to signals")?;
     let models = upstream::all(&config.models, &context.surroundings)?;
+    let approvals = config.approval.settings(&context.surroundings)?;
     let store = Store::open(&state(&config.server.data)).await.context("cannot open the server's state")?;
     let wanted = &config.server.listen;
     let listener = TcpListener::bind(**wanted).await;
@@ -59,7 +60,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
         ));
     }
     let packages = engine.template.packages().iter().map(|package| package.name.clone()).collect();
-    let app = Arc::new(App::new(store, engine.backend.clone(), models, packages, settings(config)));
+    let app = Arc::new(App::new(store, engine.backend.clone(), models, packages, settings(config, approvals)));
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
     let served = aludel_server::serve(Arc::clone(&app), listener, async {
@@ -107,7 +108,7 @@ pub(crate) fn state(data: &Path) -> PathBuf {
     data.join("state")
 }
 
-fn settings(config: &Config) -> Settings {
+fn settings(config: &Config, approvals: Approvals) -> Settings {
     let (server, sandbox) = (&config.server, &config.sandbox);
     Settings {
         limits: sandbox.limits(),
@@ -117,5 +118,6 @@ fn settings(config: &Config) -> Settings {
         containers: server.containers.0,
         requests: server.requests.0,
         storage: server.storage.bytes(),
+        approvals,
     }
 }

@@ -194,10 +194,10 @@ pub(crate) enum ConfigError {
         why: &'static str,
     },
     /// A key that cannot be had.
-    #[error("the key of the model `{model}` ({origin}): {why}")]
+    #[error("{what} ({origin}): {why}")]
     Key {
-        /// Whose key.
-        model: String,
+        /// Which key.
+        what: String,
         /// Where it says where the key is.
         origin: Origin,
         /// What is wrong.

@@ -46,7 +46,12 @@ impl KeySource {
 impl Setting<KeySource> {
     /// Fetches the key of `model`.
     pub(crate) fn fetch(&self, model: &str, surroundings: &Surroundings) -> Result<Option<Secret>, ConfigError> {
-        let failed = |why: String| ConfigError::Key { model: model.to_owned(), origin: self.origin.clone(), why };
+        self.fetch_for(&format!("the key of the model `{model}`"), surroundings)
+    }
+
+    /// Fetches the secret that is called `what`.
+    pub(crate) fn fetch_for(&self, what: &str, surroundings: &Surroundings) -> Result<Option<Secret>, ConfigError> {
+        let failed = |why: String| ConfigError::Key { what: what.to_owned(), origin: self.origin.clone(), why };
         let secret = match &**self {
             KeySource::None => return Ok(None),
             KeySource::Literal(secret) => secret.clone(),

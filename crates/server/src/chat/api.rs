@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_agent::{Agent, CodeInterpreter};
-use aludel_store::{ResponseId, Tenant};
+use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -15,6 +15,7 @@ use super::pass;
 use super::run::{Answer, Run};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
+use crate::approvals::{Asked, Gate, Origin};
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
 use crate::models::Model;
@@ -73,9 +74,10 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
     let models = app.models();
     let model = models.find(&ask.model)?;
     let conversation = Conversation::read(app, tenant, &ask.messages).await?;
+    let id = fresh_id("chatcmpl-");
     let mut answers = Vec::new();
     for _ in 0..ask.choices {
-        match prepare(app, tenant, &ask, model, &conversation).await {
+        match prepare(app, tenant, &id, &ask, model, &conversation).await {
             Ok(answer) => answers.push(answer),
             Err(error) => {
                 for answer in answers {
@@ -88,7 +90,7 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
     let containers: Vec<Option<String>> =
         answers.iter().map(|answer| answer.container.as_ref().map(|container| container.id().to_string())).collect();
     let stream = ask.stream.then_some(IncludeUsage(ask.include_usage));
-    let writer = Writer::new(ask.model, stream, &containers, &ask.stop, ask.sampling.format.is_some());
+    let writer = Writer::new(id, ask.model, stream, &containers, &ask.stop, ask.sampling.format.is_some());
     let run = Run {
         app: Arc::clone(app),
         tenant: tenant.clone(),
@@ -106,6 +108,7 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
 async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
+    id: &str,
     ask: &Ask,
     model: &Model,
     conversation: &Conversation,
@@ -118,7 +121,7 @@ async fn prepare(
         agent = agent.client_tool(tool.clone());
     }
     let Some(interpreter) = &ask.interpreter else {
-        return Ok(Answer { agent: agent.build(), container: None, is_own: false });
+        return Ok(Answer { agent: agent.build(), gate: None, container: None, is_own: false });
     };
     let used = conversation.container.clone();
     let is_own = used.is_none() && matches!(interpreter, Interpreter::Auto { .. });
@@ -129,11 +132,15 @@ async fn prepare(
     };
     match placed.await {
         Ok(session) => {
+            let (request, at) = (id.to_owned(), container.id().to_string());
+            let origin = Origin { request, container: at, model: model.name.clone(), resume: None };
+            let gate = Gate::new(app, tenant, origin, Asked::AsConfigured);
             let interpreter = CodeInterpreter::on_demand(session).packages(app.packages.clone());
-            Ok(Answer { agent: agent.code_interpreter(interpreter).build(), container: Some(container), is_own })
+            let agent = agent.code_interpreter(gate.guard(interpreter)).build();
+            Ok(Answer { agent, gate: Some(gate), container: Some(container), is_own })
         }
         Err(error) => {
-            Answer { agent: agent.build(), container: Some(container), is_own }.abandon(app, tenant).await;
+            Answer { agent: agent.build(), gate: None, container: Some(container), is_own }.abandon(app, tenant).await;
             Err(error)
         }
     }

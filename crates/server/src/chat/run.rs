@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::rounds;
 use super::writer::Writer;
 use crate::app::App;
+use crate::approvals::Gate;
 use crate::containers::Container;
 use crate::error::ApiError;
 use crate::http::log;
@@ -37,6 +38,8 @@ pub(super) struct Run {
 /// One of the answers.
 pub(super) struct Answer {
     pub(super) agent: Agent,
+    /// What its programs go through.
+    pub(super) gate: Option<Arc<Gate>>,
     pub(super) container: Option<Arc<Container>>,
     /// Whether this request made the container, and nobody else knows of it yet.
     pub(super) is_own: bool,
@@ -161,8 +164,10 @@ impl Run {
             Event::CodeFinished { call_id, code } => self.writer.code_done(index, &call_id, &code),
             Event::Execution { call_id, event: ExecutionEvent::Finished(finished) } => {
                 let output = outputs.remove(&(index, call_id.clone())).unwrap_or_default();
-                if let Some(container) = self.answers.get(index).and_then(|answer| answer.container.clone()) {
-                    let ended = output.end(&finished, &container).await?;
+                let Some(Answer { gate, container, .. }) = self.answers.get(index) else { return Ok(()) };
+                if let (Some(gate), Some(container)) = (gate, container) {
+                    gate.ended(&call_id, &finished).await?;
+                    let ended = output.end(&finished, container).await?;
                     self.writer.end_program(index, &call_id, ended);
                 }
             }
@@ -173,11 +178,15 @@ impl Run {
             Event::CallRejected { call_id, reason } => {
                 self.writer.end_program(index, &call_id, Ended::rejected(reason));
             }
+            Event::ApprovalDecided { call_id, denied: Some(reason) } => {
+                let ended = Ended::rejected(format!("It was not allowed to run: {reason}"));
+                self.writer.end_program(index, &call_id, ended);
+            }
             Event::Usage(usage) => self.writer.use_tokens(usage),
             Event::RoundStarted { .. }
             | Event::Retrying { .. }
             | Event::ApprovalRequested { .. }
-            | Event::ApprovalDecided { .. }
+            | Event::ApprovalDecided { denied: None, .. }
             | Event::Observation { .. } => {}
         }
         Ok(())

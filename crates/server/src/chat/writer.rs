@@ -59,6 +59,7 @@ struct Program {
 impl Writer {
     /// One choice for each of the containers. `is_formed` says whether the answer must have a form.
     pub(super) fn new(
+        id: String,
         model: String,
         stream: Option<IncludeUsage>,
         containers: &[Option<String>],
@@ -79,7 +80,7 @@ impl Writer {
             finish: None,
         });
         Self {
-            id: fresh_id("chatcmpl-"),
+            id,
             created: now(),
             model,
             stream,

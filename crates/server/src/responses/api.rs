@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use aludel_agent::{Agent, Approval, CodeInterpreter};
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant};
 use aludel_wire::openai::{Deleted, List};
 use axum::Json;
@@ -10,20 +9,17 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::http::header::HOST;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::ask::{Ask, Include};
 use super::context::Context;
-use super::run::{Keep, Run};
-use super::writer::{Status, Writer, framed, shown, shown_item};
+use super::start::{self, EVENTS};
+use super::writer::{framed, shown, shown_item};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
-use crate::turn::{Fingerprint, Live, PATIENCE, Told, follow, leash, on_demand, replay, wait};
-
-/// Events of one response that are read at once.
-const EVENTS: usize = 1_000_000;
+use crate::turn::{Fingerprint, PATIENCE, Told, follow, leash, replay, wait};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(
@@ -33,13 +29,14 @@ pub(crate) async fn create(
     fields: Fields,
 ) -> Result<Response, ApiError> {
     let fingerprint = Fingerprint::of(&headers, &fields);
+    let resume = start::resume_of(&app, &fields, host(&headers));
     let ask = Ask::read(fields, host(&headers))?;
     let (stream, background, include) = (ask.stream, ask.background, ask.include);
     let live = match app.live.begin(&tenant, fingerprint, ResponseId::new()) {
         Err(same) => same,
         Ok(live) => {
             let id = live.id.clone();
-            if let Err(error) = start(&app, &tenant, ask, Arc::clone(&live)).await {
+            if let Err(error) = start::new(&app, &tenant, ask, resume, Arc::clone(&live)).await {
                 app.live.forget(&id);
                 return Err(error);
             }
@@ -57,70 +54,6 @@ pub(crate) async fn create(
 /// What the client calls this server.
 fn host(headers: &HeaderMap) -> &str {
     headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
-}
-
-/// Checks everything that can be wrong with a request, and starts the turn.
-async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
-    let model = app.models().find(&ask.model)?.clone();
-    let context = Context::collect(app, tenant, &ask).await?;
-    let container = match &ask.interpreter {
-        Some(interpreter) => {
-            let container = interpreter.open(app, tenant, context.container()).await?;
-            context.place_files(app, tenant, &container).await?;
-            Some(container)
-        }
-        None => None,
-    };
-    let (said, items) = context.for_model(app, tenant).await?;
-    let instructions = [ask.instructions.clone().unwrap_or_default(), said].join("\n\n").trim().to_owned();
-    let mut agent = Agent::builder(model.upstream)
-        .instructions(instructions)
-        .tool_choice(ask.tool_choice.clone())
-        .sampling(ask.sampling.clone());
-    if let Some(calls) = ask.max_tool_calls {
-        agent = agent.max_programs(calls);
-    }
-    if let Some(container) = &container {
-        let mut interpreter = CodeInterpreter::on_demand(on_demand(container).await?).packages(app.packages.clone());
-        if ask.mcp.as_ref().is_some_and(|mcp| mcp.asks) {
-            interpreter = interpreter.approve(async |_| Approval::Later);
-        }
-        agent = agent.code_interpreter(interpreter);
-    }
-    for tool in &ask.functions {
-        agent = agent.client_tool(tool.clone());
-    }
-    let mut base = ask.echo.clone();
-    base.insert("id".into(), live.id.as_str().into());
-    base.insert("object".into(), "response".into());
-    base.insert("created_at".into(), aludel_store::now().into());
-    let mut writer = Writer::new(base, ask.include, ask.mcp.map(|mcp| mcp.label));
-    if let Some(container) = &container {
-        writer.set_container(container.id().to_string());
-    }
-    let keep = match (ask.store, ask.background) {
-        (true, _) => Keep::Forever,
-        (false, true) => Keep::ForAWhile,
-        (false, false) => Keep::Not,
-    };
-    let mut run = Run {
-        app: Arc::clone(app),
-        tenant: tenant.clone(),
-        live,
-        agent: agent.build(),
-        items,
-        truncate: ask.truncate,
-        container,
-        writer,
-        keep,
-        input: context.into_new(),
-        conversation: ask.conversation,
-        unsaved: Vec::new(),
-        ran_code: false,
-    };
-    run.begin(ask.background).await?;
-    app.tasks.spawn(run.carry_out());
-    Ok(())
 }
 
 /// `GET /v1/responses/{id}`.
@@ -245,23 +178,4 @@ pub(crate) async fn input_tokens(
     let context = Context::collect(&app, &tenant, &ask).await?;
     let instructions = ask.instructions.as_deref().map_or(0, |text| text.len().div_ceil(4));
     Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": context.tokens() + instructions })))
-}
-
-/// Says of what a server that died left unfinished that it failed.
-pub(crate) async fn end_unfinished(app: &App) -> Result<(), ApiError> {
-    for (tenant, id) in app.store.responses_with_status(&["in_progress", "queued"]).await? {
-        let Some(mut record) = app.store.response(&tenant, &id).await? else { continue };
-        let next = app.store.events(&tenant, &id, None, EVENTS).await?.last().map_or(0, |(sequence, _)| sequence + 1);
-        let error =
-            json!({ "code": "server_error", "message": "The server was stopped before the response was done." });
-        let object = record.object.as_object_mut().map(std::mem::take).unwrap_or_default();
-        let mut object: Map<String, Value> = object;
-        object.insert("status".into(), Status::Failed { code: "", message: String::new() }.word().into());
-        object.insert("error".into(), error);
-        record.object = Value::Object(object);
-        let event = json!({ "type": "response.failed", "sequence_number": next, "response": record.object });
-        app.store.append_events(&tenant, &id, vec![(next, event.to_string())]).await?;
-        app.store.put_response(&tenant, record).await?;
-    }
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! The conversation so far: stored items, and what the model and the container get of them.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use aludel_agent::{Call, Item, Output, Part};
@@ -29,8 +30,10 @@ const WRAPPED: &str = "aludel.";
 pub(super) struct Context {
     /// All items, oldest first, the new ones last.
     items: Vec<Value>,
-    /// How many of them are new.
-    new: usize,
+    /// Which of them are new.
+    new: Range<usize>,
+    /// Whether the new ones were dealt with before a restart.
+    is_resumed: bool,
 }
 
 impl Context {
@@ -46,13 +49,23 @@ impl Context {
             }
             (None, None) => Vec::new(),
         };
-        let new = ask.input.len();
+        let before = items.len();
         let known: HashMap<String, Value> =
             items.iter().filter_map(|item| Some((item.get("id")?.as_str()?.to_owned(), item.clone()))).collect();
         for item in &ask.input {
             items.push(resolved(item, &known)?);
         }
-        Ok(Self { items, new })
+        let new = before..items.len();
+        Ok(Self { items, new, is_resumed: false })
+    }
+
+    /// The same as it was when the server ended: with the items that were new, and what was answered.
+    pub(super) fn resumed(mut self, new: Vec<Value>, answered: &[Value]) -> Self {
+        self.new = self.items.len()..self.items.len() + new.len();
+        self.items.extend(new);
+        self.items.extend_from_slice(answered);
+        self.is_resumed = true;
+        self
     }
 
     /// The container that the conversation used last.
@@ -63,7 +76,10 @@ impl Context {
 
     /// Puts the files of new messages into the container.
     pub(super) async fn place_files(&self, app: &App, tenant: &Tenant, container: &Container) -> Result<(), ApiError> {
-        let new = self.items.get(self.items.len() - self.new..).unwrap_or_default();
+        if self.is_resumed {
+            return Ok(());
+        }
+        let new = self.items.get(self.new.clone()).unwrap_or_default();
         let parts: Vec<&Value> = new.iter().filter_map(|item| item.get("content")?.as_array()).flatten().collect();
         for part in parts {
             let kind = part.get("type").and_then(Value::as_str);
@@ -81,24 +97,41 @@ impl Context {
         Ok(())
     }
 
-    /// The items as the model gets them, and what system and developer messages say.
-    pub(super) async fn for_model(&self, app: &App, tenant: &Tenant) -> Result<(String, Vec<Item>), ApiError> {
+    /// The items as the model gets them, and what goes with them.
+    pub(super) async fn for_model(&self, app: &App, tenant: &Tenant) -> Result<View, ApiError> {
         let mut model = ForModel::default();
         for (index, item) in self.items.iter().enumerate() {
+            if index == self.new.start {
+                model.refused.clear();
+            }
             model.add(item, &format!("input[{index}]"), app, tenant).await?;
         }
-        Ok((model.instructions.join("\n\n"), model.finish()))
+        if self.is_resumed {
+            model.refused.clear();
+        }
+        let (instructions, refused) = (model.instructions.join("\n\n"), std::mem::take(&mut model.refused));
+        Ok(View { instructions, items: model.finish(), refused })
     }
 
     /// The new items.
     pub(super) fn into_new(mut self) -> Vec<Value> {
-        self.items.split_off(self.items.len() - self.new)
+        self.items.drain(self.new.clone()).collect()
     }
 
     /// About as many tokens as the items are.
     pub(super) fn tokens(&self) -> usize {
         self.items.iter().map(|item| item.to_string().len()).sum::<usize>().div_ceil(4)
     }
+}
+
+/// A conversation as the model gets it.
+#[derive(Debug)]
+pub(super) struct View {
+    /// What system and developer messages say.
+    pub(super) instructions: String,
+    pub(super) items: Vec<Item>,
+    /// Programs that the new items refuse, each with the reason.
+    pub(super) refused: Vec<(String, String)>,
 }
 
 /// The items of a response and of all that it builds on, oldest first.
@@ -151,6 +184,8 @@ struct ForModel {
     open: HashSet<String>,
     /// Programs that may run now.
     approved: HashSet<String>,
+    /// Programs that were refused, each with the reason.
+    refused: Vec<(String, String)>,
 }
 
 impl ForModel {
@@ -281,10 +316,21 @@ impl ForModel {
         } else {
             self.open.remove(id);
             let reason = item.get("reason").and_then(Value::as_str).unwrap_or("no reason was given");
-            let words = format!("The user did not allow this program to run: {reason}");
-            self.items.push(Item::output(id, words));
+            if let Some(code) = self.code_of(id) {
+                self.refused.push((code, reason.to_owned()));
+            }
+            self.items.push(Item::output(id, aludel_agent::denied(reason)));
         }
         Ok(())
+    }
+
+    /// The program of a call.
+    fn code_of(&self, id: &str) -> Option<String> {
+        let arguments = self.items.iter().find_map(|item| match item {
+            Item::Call(call) if call.id == id => Some(&call.arguments),
+            _ => None,
+        });
+        Some(serde_json::from_str::<Value>(arguments?).ok()?.get("code")?.as_str()?.to_owned())
     }
 
     /// A program that was run, as a call of our tool.

@@ -1,12 +1,14 @@
 //! The Responses API: a model, a code interpreter, and a log of everything that a client was told.
 //!
-//! `ask` understands a request, `context` collects what it builds on, `run` carries it out, `writer` puts what happens into the words
+//! `ask` understands a request, `context` collects what it builds on, `start` puts both together, `run` carries it out, `writer` puts what happens into the words
 //! of the protocol.
 
 mod api;
 mod ask;
 mod context;
 mod run;
+mod start;
 mod writer;
 
-pub(crate) use api::{cancel, create, delete, end_unfinished, input_items, input_tokens, retrieve};
+pub(crate) use api::{cancel, create, delete, input_items, input_tokens, retrieve};
+pub(crate) use start::after_restart;

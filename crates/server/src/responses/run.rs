@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use aludel_agent::upstream::UpstreamError;
-use aludel_agent::{Agent, Budget, CutOff, Ending, Event, Item};
+use aludel_agent::{Agent, Approval, ApprovalRequest, Budget, CutOff, Ending, Event, Item};
 use aludel_session::Event as ExecutionEvent;
 use aludel_store::{ConversationId, ResponseRecord, Tenant, now};
 use futures_util::StreamExt;
 use serde_json::Value;
 
-use super::writer::{Status, Writer};
+use super::writer::{Status, Writer, is_approval};
 use crate::app::App;
+use crate::approvals::Gate;
 use crate::containers::{Container, ContainerFile};
 use crate::error::ApiError;
 use crate::http::log;
@@ -33,6 +34,8 @@ pub(super) struct Run {
     /// Whether the oldest part of it may be left out when it is too long for the model.
     pub(super) truncate: bool,
     pub(super) container: Option<Arc<Container>>,
+    /// What programs go through.
+    pub(super) gate: Option<Arc<Gate>>,
     pub(super) writer: Writer,
     pub(super) keep: Keep,
     /// What it adds to the conversation.
@@ -41,6 +44,8 @@ pub(super) struct Run {
     /// Events that are told and not yet in the store.
     pub(super) unsaved: Vec<Told>,
     pub(super) ran_code: bool,
+    /// Whether somebody is asked about a program.
+    pub(super) is_waiting: bool,
 }
 
 /// Whether a response is stored.
@@ -71,7 +76,21 @@ impl Run {
     pub(super) async fn carry_out(mut self) {
         self.writer.tell_of_response("response.in_progress", &Status::InProgress);
         self.tell();
-        let mut ending = self.turn().await;
+        self.carry_on(None).await;
+    }
+
+    /// Runs the turn to its end, from a program on that waits for somebody's decision, if one does.
+    pub(super) async fn carry_on(mut self, waiting: Option<ApprovalRequest>) {
+        let mut ending = match waiting {
+            Some(program) => self.resumed(program).await,
+            None => self.turn().await,
+        };
+        if self.is_waiting && self.keep == Keep::Forever && self.app.closing.is_cancelled() {
+            // It goes on after the restart.
+            let object = self.writer.object(&Status::InProgress);
+            let error = Some(ApiError::unavailable("The server is ending; the response goes on when it is back."));
+            return self.live.end(End { object, error });
+        }
         while self.truncate && self.writer.is_empty() && is_too_long(&ending) && self.leave_out_oldest() {
             ending = self.turn().await;
         }
@@ -117,6 +136,24 @@ impl Run {
         self.live.end(End { object, error: error.filter(|_| self.writer.output().is_empty()) });
     }
 
+    /// Waits for the decision about a program, and goes on with it.
+    async fn resumed(&mut self, program: ApprovalRequest) -> Result<Ending, ApiError> {
+        let Some(gate) = self.gate.clone() else { return Err(ApiError::internal("a program without a gate")) };
+        let call_id = program.call_id.clone();
+        self.is_waiting = true;
+        let decision = tokio::select! {
+            decision = gate.pass(program) => decision,
+            () = self.live.cancel.cancelled() => return Ok(Ending::Cancelled),
+            () = self.app.closing.cancelled() => return Ok(Ending::Cancelled),
+        };
+        self.is_waiting = false;
+        if let Approval::Deny { reason } = decision {
+            self.items.push(Item::output(&call_id, aludel_agent::denied(&reason)));
+            self.writer.end_program(&call_id, Ended::rejected(reason));
+        }
+        self.turn().await
+    }
+
     async fn turn(&mut self) -> Result<Ending, ApiError> {
         let mut stream = self.agent.resume(self.items.clone());
         let canceller = stream.canceller();
@@ -152,13 +189,17 @@ impl Run {
                 Event::Execution { call_id, event } => {
                     self.ran_code = true;
                     if let Some(code) = written.remove(&call_id) {
+                        if let Some(gate) = self.gate.as_ref().filter(|_| is_approval(&call_id)) {
+                            gate.approved_by_client(&call_id, &code).await?;
+                        }
                         self.writer.start_mcp_call(&call_id, &code);
                     }
                     self.writer.run_program(&call_id);
                     match event {
                         ExecutionEvent::Finished(finished) => {
                             let output = outputs.remove(&call_id).unwrap_or_default();
-                            if let Some(container) = &self.container {
+                            if let (Some(gate), Some(container)) = (&self.gate, &self.container) {
+                                gate.ended(&call_id, &finished).await?;
                                 let ended = output.end(&finished, container).await?;
                                 self.writer.end_program(&call_id, ended);
                             }
@@ -171,10 +212,23 @@ impl Run {
                 }
                 Event::Usage(usage) => self.writer.use_tokens(usage),
                 Event::Finished(end) => ending = end,
+                // The program is shown to whoever decides, and found after a restart.
+                Event::ApprovalRequested { .. } if self.gate.as_ref().is_some_and(|gate| gate.holds()) => {
+                    self.tell();
+                    self.flush().await?;
+                    self.save(&Status::InProgress).await?;
+                    self.is_waiting = true;
+                }
+                Event::ApprovalDecided { call_id, denied } => {
+                    self.is_waiting = false;
+                    if let Some(reason) = denied {
+                        self.writer
+                            .end_program(&call_id, Ended::rejected(format!("It was not allowed to run: {reason}")));
+                    }
+                }
                 Event::RoundStarted { .. }
                 | Event::Retrying { .. }
                 | Event::ApprovalRequested { .. }
-                | Event::ApprovalDecided { .. }
                 | Event::Observation { .. } => {}
             }
             let milestone = self.tell();

@@ -67,6 +67,11 @@ impl Status {
     }
 }
 
+/// Whether a call was a request for approval in an earlier response.
+pub(super) fn is_approval(call_id: &str) -> bool {
+    call_id.starts_with("mcpr_")
+}
+
 /// An event as it stands in a stream of this protocol.
 pub(super) fn framed(told: &Told) -> String {
     format!("event: {}\ndata: {}\n\n", told.kind, told.text)
@@ -93,6 +98,15 @@ impl Writer {
     /// Where programs run.
     pub(super) fn set_container(&mut self, id: String) {
         self.container = Some(id);
+    }
+
+    /// Goes on where another one stopped: with these items, of which the last is a program that did not run yet.
+    pub(super) fn restore(&mut self, output: Vec<Value>, sequence: u64, call_id: &str) {
+        let place = output.len().saturating_sub(1);
+        let code = output.last().and_then(|item| item.get("code")?.as_str()).unwrap_or_default().to_owned();
+        let program = Program { place, code, is_written: true, is_running: false };
+        self.programs.insert(call_id.to_owned(), program);
+        (self.output, self.sequence) = (output, sequence);
     }
 
     /// The events since this was last asked.
@@ -321,7 +335,7 @@ impl Writer {
 
     /// The program is complete; this is what is run.
     pub(super) fn code_done(&mut self, call_id: &str, code: &str) {
-        let Some(program) = self.programs.get_mut(call_id) else { return };
+        let Some(program) = self.programs.get_mut(call_id).filter(|program| !program.is_written) else { return };
         program.is_written = true;
         code.clone_into(&mut program.code);
         let place = program.place;
@@ -337,7 +351,7 @@ impl Writer {
     pub(super) fn start_mcp_call(&mut self, call_id: &str, code: &str) {
         let Some(label) = self.mcp.clone() else { return };
         let arguments = json!({ "code": code }).to_string();
-        let request = call_id.starts_with("mcpr_").then_some(call_id);
+        let request = is_approval(call_id).then_some(call_id);
         let id = fresh_id("mcp_");
         let place = self.start(json!({
             "id": id, "type": "mcp_call", "status": "in_progress", "server_label": label, "name": "python",

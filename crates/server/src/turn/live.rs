@@ -83,6 +83,11 @@ impl Fingerprint {
         Self::new(text("idempotency-key"), &fields.to_json(), is_retry)
     }
 
+    /// Of a turn that nobody can ask for again.
+    pub(crate) fn none() -> Self {
+        Self { digest: [0; 32], is_retry: false }
+    }
+
     /// By the key, if there is one; otherwise by the contents, which count only for a client that says it asks again.
     fn new(key: Option<&str>, body: &str, is_retry: bool) -> Self {
         let digest = match key {

@@ -1,0 +1,145 @@
+//! `aludel approvals`: deciding about programs that wait.
+
+use aludel_store::{ApprovalId, ApprovalRecord, ApprovalStatus, Decided, Decision, Order, PageQuery, Store};
+use anyhow::Context as _;
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{Context, serve};
+use crate::console::{Console, Stream};
+use crate::exit::{Exit, usage};
+use crate::terminal;
+
+/// Programs that are listed at once.
+const AT_ONCE: usize = 1000;
+
+/// See and decide which programs of the server's may run
+///
+/// With `approval.mode` set, the server holds programs back until somebody decides, here or over HTTP (`/v1/approvals`). What is approved is
+/// exactly the program that `show` prints.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ApprovalsCommand {
+    /// List the programs that wait
+    List {
+        /// Also those that were decided
+        #[arg(long)]
+        all: bool,
+        /// Print one JSON object a line, with the whole programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a program that waits, and why
+    Show {
+        /// Its id, appr_…
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Let a program run
+    Approve {
+        /// Its id, appr_…
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Only if this is still its SHA-256
+        #[arg(long, value_name = "SHA256")]
+        sha256: Option<String>,
+    },
+    /// Do not let a program run
+    Refuse {
+        /// Its id, appr_…
+        #[arg(value_name = "ID")]
+        id: String,
+        /// What the model is told
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+}
+
+pub(crate) async fn run(command: ApprovalsCommand, context: &Context) -> anyhow::Result<Exit> {
+    let state = serve::state(&context.config.server.data);
+    let store = Store::open_beside(&state).await.context("cannot open the server's state")?;
+    let mut console = Console::new();
+    match command {
+        ApprovalsCommand::List { all, json } => {
+            let status = (!all).then_some(ApprovalStatus::Pending);
+            let page = PageQuery { after: None, limit: AT_ONCE, order: Order::Descending };
+            let mut approvals = store.approvals(None, status, page).await.context("cannot read the approvals")?.data;
+            approvals.reverse();
+            for approval in &approvals {
+                console.line(Stream::Stdout, &if json { whole(approval) } else { line(approval) })?;
+            }
+        }
+        ApprovalsCommand::Show { id } => {
+            let approval = find(&store, &id).await?;
+            console.line(Stream::Stdout, &about(&approval))?;
+            console.line(Stream::Stdout, &terminal::reveal(&approval.code))?;
+        }
+        ApprovalsCommand::Approve { id, sha256 } => {
+            decide(&store, &mut console, &id, sha256, ApprovalStatus::Approved, None).await?;
+        }
+        ApprovalsCommand::Refuse { id, reason } => {
+            decide(&store, &mut console, &id, None, ApprovalStatus::Refused, reason).await?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+async fn find(store: &Store, id: &str) -> anyhow::Result<ApprovalRecord> {
+    let found = match ApprovalId::parse(id) {
+        Some(id) => store.approval(None, &id).await.context("cannot read the approvals")?,
+        None => None,
+    };
+    found.ok_or_else(|| unknown(id))
+}
+
+fn unknown(id: &str) -> anyhow::Error {
+    usage(format!("there is no approval {}; `aludel approvals list` shows them", terminal::name(id)))
+}
+
+async fn decide(
+    store: &Store,
+    console: &mut Console,
+    id: &str,
+    sha256: Option<String>,
+    status: ApprovalStatus,
+    reason: Option<String>,
+) -> anyhow::Result<()> {
+    let approval = find(store, id).await?;
+    let sha256 = sha256.unwrap_or(approval.sha256).to_lowercase();
+    let decision = Decision { sha256, status, by: "the command line".to_owned(), reason };
+    match store.decide(None, &approval.id, decision).await.context("cannot decide")? {
+        Decided::Now(approval) => {
+            console.line(Stream::Stdout, &format!("{} {}", approval.status.word(), approval.id))?;
+            Ok(())
+        }
+        Decided::Before(approval) => Err(usage(format!("{} is {} already", approval.id, approval.status.word()))),
+        Decided::OtherProgram => Err(usage(format!("{id} has another program; look at it again"))),
+        Decided::Unknown => Err(unknown(id)),
+    }
+}
+
+fn line(approval: &ApprovalRecord) -> String {
+    let program = terminal::excerpt(&approval.code, 60);
+    let reasons = terminal::excerpt(&approval.reasons.join("; "), 80);
+    format!("{}  {:8}  {}  {reasons}  | {program}", approval.id, approval.status.word(), approval.tenant.as_str())
+}
+
+fn about(approval: &ApprovalRecord) -> String {
+    let mut lines = vec![
+        format!("# {} ({})", approval.id, approval.status.word()),
+        format!("# of {} in {}, written by {}", approval.request, approval.container, terminal::name(&approval.model)),
+        format!("# sha256 {}", approval.sha256),
+    ];
+    lines.extend(approval.reasons.iter().map(|reason| format!("# asked because {}", terminal::excerpt(reason, 200))));
+    lines.join("\n")
+}
+
+fn whole(approval: &ApprovalRecord) -> String {
+    json!({
+        "id": approval.id.as_str(), "status": approval.status.word(), "tenant": approval.tenant.as_str(),
+        "request": approval.request, "container": approval.container, "model": approval.model,
+        "sha256": approval.sha256, "code": approval.code, "reasons": approval.reasons,
+        "created_at": approval.created_at, "expires_at": approval.expires_at, "decided_by": approval.decided_by,
+        "reason": approval.reason,
+    })
+    .to_string()
+}

@@ -1,0 +1,147 @@
+//! `[approval]`: which programs the server holds back, and who is asked.
+
+use std::fmt;
+use std::str::FromStr;
+
+use aludel_server::{ApprovalMode, Approvals, Otherwise, Webhook};
+
+use super::given::{ConfigError, Given, Setting};
+use super::key::KeySource;
+use super::{Entry, Span, Surroundings};
+
+/// What was given.
+#[derive(Debug, Default)]
+pub(crate) struct RawApproval {
+    mode: Option<Setting<Mode>>,
+    timeout: Option<Setting<Span>>,
+    on_timeout: Option<Setting<OnTimeout>>,
+    webhook: Option<Setting<String>>,
+    webhook_secret: Option<Setting<KeySource>>,
+}
+
+/// What holds.
+#[derive(Debug)]
+pub(crate) struct Approval {
+    /// Which programs wait.
+    mode: Setting<Mode>,
+    /// How long somebody may take.
+    timeout: Setting<Span>,
+    /// What happens then.
+    on_timeout: Setting<OnTimeout>,
+    /// Who is told; empty for nobody.
+    webhook: Setting<String>,
+    /// What the message is signed with.
+    webhook_secret: Setting<KeySource>,
+}
+
+/// Which programs wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Never,
+    Always,
+}
+
+/// What happens to a program that nobody decided about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct OnTimeout(Otherwise);
+
+impl RawApproval {
+    pub(crate) const KEYS: &[&str] = &["mode", "timeout", "on_timeout", "webhook", "webhook_secret"];
+
+    pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
+        match key {
+            "mode" => self.mode = Some(given.parse("approval.mode")?),
+            "timeout" => self.timeout = Some(given.parse("approval.timeout")?),
+            "on_timeout" => self.on_timeout = Some(given.parse("approval.on_timeout")?),
+            "webhook" => self.webhook = Some(given.parse("approval.webhook")?),
+            "webhook_secret" => self.webhook_secret = Some(KeySource::parse(given)?),
+            _ => return Err(super::unknown_key("approval", key, Self::KEYS, given.origin)),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn resolve(self) -> Approval {
+        Approval {
+            mode: self.mode.unwrap_or(Setting::default(Mode::Never)),
+            timeout: self.timeout.unwrap_or(Setting::default(Span::from_secs(300))),
+            on_timeout: self.on_timeout.unwrap_or(Setting::default(OnTimeout(Otherwise::Refuse))),
+            webhook: self.webhook.unwrap_or(Setting::default(String::new())),
+            webhook_secret: self.webhook_secret.unwrap_or(Setting::default(KeySource::None)),
+        }
+    }
+}
+
+impl Approval {
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        vec![
+            Entry::new("approval.mode", &self.mode),
+            Entry::new("approval.timeout", &self.timeout),
+            Entry::new("approval.on_timeout", &self.on_timeout),
+            Entry::new("approval.webhook", &self.webhook),
+            Entry::new("approval.webhook_secret", &self.webhook_secret),
+        ]
+    }
+
+    /// As the server knows it.
+    pub(crate) fn settings(&self, surroundings: &Surroundings) -> anyhow::Result<Approvals> {
+        let webhook = if self.webhook.is_empty() {
+            None
+        } else {
+            let secret = self.webhook_secret.fetch_for("approval.webhook_secret", surroundings)?;
+            let secret = secret.as_ref().map_or("", |secret| secret.expose());
+            let webhook = Webhook::new(&self.webhook, secret);
+            Some(webhook.map_err(|why| crate::exit::usage(format!("{}: the webhook: {why}", self.webhook.origin)))?)
+        };
+        Ok(Approvals {
+            mode: match *self.mode {
+                Mode::Never => ApprovalMode::Never,
+                Mode::Always => ApprovalMode::Always,
+            },
+            patience: self.timeout.duration(),
+            otherwise: self.on_timeout.0,
+            webhook,
+        })
+    }
+}
+
+impl FromStr for Mode {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "never" => Ok(Self::Never),
+            "always" => Ok(Self::Always),
+            _ => Err("is neither never nor always"),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Never => "never",
+            Self::Always => "always",
+        })
+    }
+}
+
+impl FromStr for OnTimeout {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "refuse" => Ok(Self(Otherwise::Refuse)),
+            "allow" => Ok(Self(Otherwise::Allow)),
+            _ => Err("is neither refuse nor allow"),
+        }
+    }
+}
+
+impl fmt::Display for OnTimeout {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self.0 {
+            Otherwise::Refuse => "refuse",
+            Otherwise::Allow => "allow",
+        })
+    }
+}

@@ -1,0 +1,224 @@
+//! The gate that every program of a turn goes through.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome};
+use aludel_session::Finished;
+use aludel_store::{
+    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, Decision, NewApproval, Tenant, now,
+};
+use tokio::time::sleep;
+
+use super::{ApprovalMode, Otherwise};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::http::log;
+
+/// How often is looked whether somebody has decided: it may be another process.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Decides about the programs of one request, and writes the audit log.
+pub(crate) struct Gate {
+    app: Arc<App>,
+    tenant: Tenant,
+    /// The response or completion.
+    request: String,
+    container: String,
+    model: String,
+    /// Whether a client decides about each program, by itself and in a later request.
+    asked: Asked,
+    /// What the request needs in order to go on after a restart, if it can.
+    resume: Option<String>,
+    /// The programs that run, by their calls.
+    running: Mutex<HashMap<String, String>>,
+}
+
+/// Where programs come from, and where they run.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) request: String,
+    pub(crate) container: String,
+    pub(crate) model: String,
+    /// What the request needs in order to go on after a restart, if it can.
+    pub(crate) resume: Option<String>,
+}
+
+/// Who is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Whoever the server's settings say.
+    AsConfigured,
+    /// The client, which answers in a later request.
+    TheClient,
+}
+
+impl Gate {
+    pub(crate) fn new(app: &Arc<App>, tenant: &Tenant, of: Origin, asked: Asked) -> Arc<Self> {
+        let Origin { request, container, model, resume } = of;
+        let (app, tenant, running) = (Arc::clone(app), tenant.clone(), Mutex::default());
+        Arc::new(Self { app, tenant, request, container, model, asked, resume, running })
+    }
+
+    /// Whether programs may wait here for somebody's decision.
+    pub(crate) fn holds(&self) -> bool {
+        self.asked == Asked::AsConfigured && !matches!(self.app.settings.approvals.mode, ApprovalMode::Never)
+    }
+
+    /// Lets the programs of an interpreter through here.
+    pub(crate) fn guard(self: &Arc<Self>, interpreter: CodeInterpreter) -> CodeInterpreter {
+        let gate = Arc::clone(self);
+        interpreter.approve(move |program| {
+            let gate = Arc::clone(&gate);
+            async move { gate.pass(program).await }
+        })
+    }
+
+    /// Whether a program may run. It is in the audit log before it does.
+    pub(crate) async fn pass(&self, program: ApprovalRequest) -> Approval {
+        match self.decide(&program).await {
+            Ok(approval) => approval,
+            Err(error) => {
+                log(&format!("{}: a program was not run: {}", self.request, error.cause.unwrap_or(error.message)));
+                Approval::Deny { reason: "the server could not ask whether it may run".to_owned() }
+            }
+        }
+    }
+
+    async fn decide(&self, program: &ApprovalRequest) -> Result<Approval, ApiError> {
+        if self.asked == Asked::TheClient {
+            self.note(AuditEvent::Asked, &program.code, "the client", "").await?;
+            return Ok(Approval::Later);
+        }
+        let reasons = match &self.app.settings.approvals.mode {
+            ApprovalMode::Never => {
+                self.start(&program.call_id, &program.code, "nobody is asked").await?;
+                return Ok(Approval::Allow);
+            }
+            ApprovalMode::Always => vec!["every program is asked about".to_owned()],
+        };
+        let decided = self.hold(program, reasons).await?;
+        let by = decided.decided_by.as_deref().unwrap_or("nobody in time");
+        if decided.status == ApprovalStatus::Approved {
+            self.note(AuditEvent::Approved, &program.code, by, decided.reason.as_deref().unwrap_or_default()).await?;
+            self.app.store.start_approved(&decided.id).await?;
+            self.start(&program.call_id, &program.code, by).await?;
+            return Ok(Approval::Allow);
+        }
+        let reason = decided.reason.unwrap_or_else(|| match decided.decided_by {
+            Some(_) => "no reason was given".to_owned(),
+            None => "nobody decided in time".to_owned(),
+        });
+        self.note(AuditEvent::Refused, &program.code, by, &reason).await?;
+        Ok(Approval::Deny { reason })
+    }
+
+    /// Waits until somebody decides.
+    async fn hold(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalRecord, ApiError> {
+        let (store, settings) = (&self.app.store, &self.app.settings.approvals);
+        // A turn that goes on after a restart finds what it asked before.
+        let asked = match store.approval_of_call(&self.request, &program.call_id).await? {
+            Some(asked) => asked,
+            None => {
+                let new = NewApproval {
+                    request: self.request.clone(),
+                    call_id: program.call_id.clone(),
+                    container: self.container.clone(),
+                    model: self.model.clone(),
+                    code: program.code.clone(),
+                    reasons,
+                    patience: i64::try_from(settings.patience.as_secs()).unwrap_or(i64::MAX),
+                    resume: self.resume.clone(),
+                };
+                let asked = store.add_approval(&self.tenant, new).await?;
+                self.note(AuditEvent::Asked, &program.code, "", &asked.reasons.join("; ")).await?;
+                if let Some(webhook) = settings.webhook.clone() {
+                    self.app.tasks.spawn(webhook.tell(Arc::clone(&self.app), asked.clone()));
+                }
+                asked
+            }
+        };
+        let _waiting = Waiting { app: &self.app, id: &asked.id };
+        loop {
+            let current = store.approval(None, &asked.id).await?.unwrap_or_else(|| asked.clone());
+            if current.status != ApprovalStatus::Pending {
+                return Ok(current);
+            }
+            if now() >= current.expires_at {
+                let decision = match settings.otherwise {
+                    Otherwise::Refuse => {
+                        store.expire_approval(&asked.id).await?;
+                        continue;
+                    }
+                    Otherwise::Allow => ApprovalStatus::Approved,
+                };
+                let by = "the time limit".to_owned();
+                let sha256 = current.sha256.clone();
+                store.decide(None, &asked.id, Decision { sha256, status: decision, by, reason: None }).await?;
+                continue;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn start(&self, call_id: &str, code: &str, actor: &str) -> Result<(), ApiError> {
+        self.note(AuditEvent::Started, code, actor, "").await?;
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.insert(call_id.to_owned(), code.to_owned());
+        Ok(())
+    }
+
+    /// A program that the client approved in this request is about to run.
+    pub(crate) async fn approved_by_client(&self, call_id: &str, code: &str) -> Result<(), ApiError> {
+        self.note(AuditEvent::Approved, code, "the client", "").await?;
+        self.start(call_id, code, "the client").await
+    }
+
+    /// A program that the client refused in this request.
+    pub(crate) async fn refused_by_client(&self, code: &str, reason: &str) -> Result<(), ApiError> {
+        self.note(AuditEvent::Refused, code, "the client", reason).await
+    }
+
+    /// A program ended.
+    pub(crate) async fn ended(&self, call_id: &str, finished: &Finished) -> Result<(), ApiError> {
+        let code = self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(call_id);
+        match code {
+            Some(code) => self.note(AuditEvent::Ended, &code, "", &describe_outcome(finished)).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn note(&self, event: AuditEvent, code: &str, actor: &str, outcome: &str) -> Result<(), ApiError> {
+        let entry = AuditEntry {
+            event,
+            request: self.request.clone(),
+            container: self.container.clone(),
+            code: code.to_owned(),
+            actor: actor.to_owned(),
+            outcome: outcome.to_owned(),
+        };
+        Ok(self.app.store.audit(&self.tenant, vec![entry]).await?)
+    }
+}
+
+/// A program that somebody waits for. When whoever waits goes away, nobody needs to decide any more; but for the server's end, after which
+/// the turn goes on.
+struct Waiting<'a> {
+    app: &'a Arc<App>,
+    id: &'a ApprovalId,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.app.closing.is_cancelled() {
+            return;
+        }
+        let (app, id) = (Arc::clone(self.app), self.id.clone());
+        self.app.tasks.spawn(async move {
+            if let Err(error) = app.store.expire_approval(&id).await {
+                log(&format!("cannot note that nobody waits for {id} any more: {error}"));
+            }
+        });
+    }
+}

@@ -1,0 +1,147 @@
+//! Telling another program of programs that wait, signed as the Standard Webhooks specification has it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_store::{ApprovalRecord, ApprovalStatus, Decision, now};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use futures_util::StreamExt;
+use hmac::{Hmac, Mac};
+use reqwest::header::CONTENT_TYPE;
+use serde::Deserialize;
+use serde_json::json;
+use sha2::Sha256;
+use tokio::time::sleep;
+
+use super::api::shown;
+use crate::app::App;
+use crate::http::log;
+
+/// What a secret begins with that is written as base64.
+const ENCODED: &str = "whsec_";
+/// How often it is told, with longer and longer waits between.
+const ATTEMPTS: u32 = 4;
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Bytes of an answer.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// Who is told, and how it knows that it is us.
+#[derive(Clone)]
+pub struct Webhook {
+    url: reqwest::Url,
+    secret: Arc<[u8]>,
+    client: reqwest::Client,
+}
+
+/// What an answer may say; without it, the program goes on waiting.
+#[derive(Deserialize)]
+struct Answer {
+    decision: super::api::Verdict,
+    reason: Option<String>,
+}
+
+impl Webhook {
+    /// An `https:` address, or an `http:` one; the secret is `whsec_` and base64, or any other text of at least 16 bytes.
+    pub fn new(url: &str, secret: &str) -> Result<Self, String> {
+        let url = reqwest::Url::parse(url).map_err(|error| format!("the url {url:?}: {error}"))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err("the url must begin with http:// or https://".to_owned());
+        }
+        let secret = match secret.strip_prefix(ENCODED) {
+            Some(encoded) => BASE64_STANDARD.decode(encoded).map_err(|error| format!("the secret: {error}"))?,
+            None => secret.as_bytes().to_vec(),
+        };
+        if secret.len() < 16 {
+            return Err("the secret is shorter than 16 bytes".to_owned());
+        }
+        // A second installation fails, and the first one serves.
+        let _installed = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none()).build();
+        let client = client.map_err(|error| format!("the HTTP client: {error}"))?;
+        Ok(Self { url, secret: secret.into(), client })
+    }
+
+    /// Tells of a program that waits, until it was heard; an answer may decide.
+    pub(super) async fn tell(self, app: Arc<App>, asked: ApprovalRecord) {
+        let body = json!({ "type": "approval.requested", "timestamp": now(), "data": shown(&asked) }).to_string();
+        let mut wait = FIRST_WAIT;
+        for attempt in 1..=ATTEMPTS {
+            match self.send(asked.id.as_str(), &body).await {
+                Ok(answer) => return take(&app, &asked, &answer).await,
+                Err(error) if attempt == ATTEMPTS => {
+                    log(&format!("{}: the webhook was not told: {error}", asked.id));
+                }
+                Err(_) => {
+                    tokio::select! {
+                        () = sleep(wait) => wait *= 2,
+                        () = app.closing.cancelled() => return,
+                    }
+                }
+            }
+        }
+    }
+
+    async fn send(&self, id: &str, body: &str) -> Result<Vec<u8>, String> {
+        let timestamp = now().to_string();
+        let request = self
+            .client
+            .post(self.url.clone())
+            .header(CONTENT_TYPE, "application/json")
+            .header("webhook-id", id)
+            .header("webhook-timestamp", &timestamp)
+            .header("webhook-signature", self.signature(id, &timestamp, body))
+            .body(body.to_owned());
+        let response = request.send().await.map_err(|error| error.without_url().to_string())?;
+        if !response.status().is_success() {
+            return Err(format!("it answered {}", response.status()));
+        }
+        let mut answer = Vec::new();
+        let mut bytes = response.bytes_stream();
+        while let Some(piece) = bytes.next().await {
+            answer.extend(piece.map_err(|error| error.without_url().to_string())?);
+            if answer.len() > MAX_ANSWER {
+                return Err("its answer is too long".to_owned());
+            }
+        }
+        Ok(answer)
+    }
+
+    fn signature(&self, id: &str, timestamp: &str, body: &str) -> String {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("a key of any length will do");
+        mac.update(format!("{id}.{timestamp}.{body}").as_bytes());
+        format!("v1,{}", BASE64_STANDARD.encode(mac.finalize().into_bytes()))
+    }
+}
+
+async fn take(app: &App, asked: &ApprovalRecord, answer: &[u8]) {
+    let Ok(Answer { decision, reason }) = serde_json::from_slice(answer) else { return };
+    let status = ApprovalStatus::from(decision);
+    let decision = Decision { sha256: asked.sha256.clone(), status, by: "the webhook".to_owned(), reason };
+    if let Err(error) = app.store.decide(None, &asked.id, decision).await {
+        log(&format!("{}: the webhook's decision was lost: {error}", asked.id));
+    }
+}
+
+impl std::fmt::Debug for Webhook {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Webhook").field("host", &self.url.host_str()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_signed_as_the_specification_has_it() {
+        // The specification's own example.
+        let webhook = Webhook::new("https://example.com", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let signature = webhook.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", r#"{"test": 2432232314}"#);
+        assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmKtSyZlE3uFJELVlNIOLJ1OE=");
+        assert!(Webhook::new("ftp://example.com", "0123456789abcdef").is_err());
+        assert!(Webhook::new("https://example.com", "short").is_err());
+    }
+}

@@ -1,0 +1,212 @@
+//! Starting a response: a new one, or one that waited for approval when the server ended.
+
+use std::sync::Arc;
+
+use aludel_agent::{Agent, ApprovalRequest, Call, CodeInterpreter, Item};
+use aludel_store::{ApprovalRecord, ResponseId, ResponseRecord, Tenant};
+use serde_json::{Map, Value, json};
+
+use super::ask::Ask;
+use super::context::{Context, View};
+use super::run::{Keep, Run};
+use super::writer::{Status, Writer};
+use crate::app::App;
+use crate::approvals::{ApprovalMode, Asked, Gate, Origin};
+use crate::error::ApiError;
+use crate::http::{Fields, log};
+use crate::turn::{Fingerprint, Live, Told, on_demand};
+
+/// Events of one response that are read at once.
+pub(super) const EVENTS: usize = 1_000_000;
+
+/// What is needed to read a request again: all but its items, which are stored with the response.
+pub(super) fn resume_of(app: &App, fields: &Fields, host: &str) -> Option<String> {
+    if matches!(app.settings.approvals.mode, ApprovalMode::Never) {
+        return None;
+    }
+    let mut fields = fields.0.clone();
+    fields.insert("input".to_owned(), json!([]));
+    Some(json!({ "host": host, "fields": fields }).to_string())
+}
+
+/// Checks everything that can be wrong with a request, and starts the turn.
+pub(super) async fn new(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    ask: Ask,
+    resume: Option<String>,
+    live: Arc<Live>,
+) -> Result<(), ApiError> {
+    let context = Context::collect(app, tenant, &ask).await?;
+    let background = ask.background;
+    let created_at = aludel_store::now();
+    let resume = resume.filter(|_| ask.store);
+    let mut run = prepare(app, tenant, ask, context, live, created_at, resume).await?;
+    run.begin(background).await?;
+    app.tasks.spawn(run.carry_out());
+    Ok(())
+}
+
+async fn prepare(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    ask: Ask,
+    context: Context,
+    live: Arc<Live>,
+    created_at: i64,
+    resume: Option<String>,
+) -> Result<Run, ApiError> {
+    let model = app.models().find(&ask.model)?.clone();
+    let container = match &ask.interpreter {
+        Some(interpreter) => {
+            let container = interpreter.open(app, tenant, context.container()).await?;
+            context.place_files(app, tenant, &container).await?;
+            Some(container)
+        }
+        None => None,
+    };
+    let View { instructions: said, items, refused } = context.for_model(app, tenant).await?;
+    let instructions = [ask.instructions.clone().unwrap_or_default(), said].join("\n\n").trim().to_owned();
+    let mut agent = Agent::builder(model.upstream)
+        .instructions(instructions)
+        .tool_choice(ask.tool_choice.clone())
+        .sampling(ask.sampling.clone());
+    if let Some(calls) = ask.max_tool_calls {
+        agent = agent.max_programs(calls);
+    }
+    let mut gate = None;
+    if let Some(container) = &container {
+        let asked = match &ask.mcp {
+            Some(mcp) if mcp.asks => Asked::TheClient,
+            _ => Asked::AsConfigured,
+        };
+        let (request, at) = (live.id.to_string(), container.id().to_string());
+        let gated = Gate::new(app, tenant, Origin { request, container: at, model: model.name, resume }, asked);
+        for (code, reason) in &refused {
+            gated.refused_by_client(code, reason).await?;
+        }
+        let interpreter = CodeInterpreter::on_demand(on_demand(container).await?).packages(app.packages.clone());
+        agent = agent.code_interpreter(gated.guard(interpreter));
+        gate = Some(gated);
+    }
+    for tool in &ask.functions {
+        agent = agent.client_tool(tool.clone());
+    }
+    let mut base = ask.echo.clone();
+    base.insert("id".into(), live.id.as_str().into());
+    base.insert("object".into(), "response".into());
+    base.insert("created_at".into(), created_at.into());
+    let mut writer = Writer::new(base, ask.include, ask.mcp.map(|mcp| mcp.label));
+    if let Some(container) = &container {
+        writer.set_container(container.id().to_string());
+    }
+    let keep = match (ask.store, ask.background) {
+        (true, _) => Keep::Forever,
+        (false, true) => Keep::ForAWhile,
+        (false, false) => Keep::Not,
+    };
+    Ok(Run {
+        app: Arc::clone(app),
+        tenant: tenant.clone(),
+        live,
+        agent: agent.build(),
+        items,
+        truncate: ask.truncate,
+        container,
+        gate,
+        writer,
+        keep,
+        input: context.into_new(),
+        conversation: ask.conversation,
+        unsaved: Vec::new(),
+        ran_code: false,
+        is_waiting: false,
+    })
+}
+
+/// Goes on with the responses that wait for approval, and says of all others that a server left unfinished that they failed.
+pub(crate) async fn after_restart(app: &Arc<App>) -> Result<(), ApiError> {
+    let mut resumed = Vec::new();
+    for (tenant, id) in app.store.responses_with_status(&["in_progress", "queued"]).await? {
+        let Some(record) = app.store.response(&tenant, &id).await? else { continue };
+        if let Some((asked, request)) = app.store.resumable(id.as_str()).await? {
+            match resume(app, &tenant, record.clone(), asked, &request).await {
+                Ok(()) => {
+                    resumed.push(id.to_string());
+                    continue;
+                }
+                Err(error) => log(&format!("{id} cannot go on: {}", error.cause.unwrap_or(error.message))),
+            }
+        }
+        fail(app, &tenant, &id, record).await?;
+    }
+    Ok(app.store.expire_approvals_except(resumed).await?)
+}
+
+/// Takes a response up where it waits for somebody to decide about a program.
+async fn resume(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    record: ResponseRecord,
+    asked: ApprovalRecord,
+    request: &str,
+) -> Result<(), ApiError> {
+    let broken = |what: &str| ApiError::internal(format!("what was kept of it is not whole: {what}"));
+    let mut kept: Value = serde_json::from_str(request).map_err(ApiError::internal)?;
+    let fields = kept.get_mut("fields").and_then(Value::as_object_mut).map(std::mem::take);
+    let host = kept.get("host").and_then(Value::as_str).unwrap_or_default();
+    let ask = Ask::read(Fields(fields.ok_or_else(|| broken("its request"))?), host)?;
+    let mut output = record.object.get("output").and_then(Value::as_array).cloned().unwrap_or_default();
+    let waits = |item: &Value| {
+        item.get("status").is_some_and(|status| status == "in_progress")
+            && item.get("code").is_some_and(|code| *code == asked.code)
+    };
+    let place = output.iter().rposition(waits).ok_or_else(|| broken("its program"))?;
+    // What the model began after it is begun anew.
+    output.truncate(place + 1);
+    let created_at = record.object.get("created_at").and_then(Value::as_i64).unwrap_or_default();
+    let context = Context::collect(app, tenant, &ask).await?;
+    let context = context.resumed(record.input, output.get(..place).unwrap_or_default());
+    let tool = CodeInterpreter::name_beside(&ask.functions);
+    let live = app.live.begin(tenant, Fingerprint::none(), record.id.clone());
+    let live = live.map_err(|_| broken("it goes on already"))?;
+    let told: Vec<Told> = app
+        .store
+        .events(tenant, &record.id, None, EVENTS)
+        .await?
+        .into_iter()
+        .filter_map(|(sequence, text)| {
+            let kind = serde_json::from_str::<Value>(&text).ok()?.get("type")?.as_str()?.to_owned();
+            Some(Told { sequence, kind, text })
+        })
+        .collect();
+    let next = told.last().map_or(0, |told| told.sequence + 1);
+    live.tell(&told);
+    let prepared = prepare(app, tenant, ask, context, Arc::clone(&live), created_at, Some(request.to_owned())).await;
+    let mut run = match prepared {
+        Ok(run) => run,
+        Err(error) => {
+            app.live.forget(&record.id);
+            return Err(error);
+        }
+    };
+    let (call_id, code) = (asked.call_id, asked.code);
+    run.writer.restore(output, next, &call_id);
+    let arguments = json!({ "code": code }).to_string();
+    run.items.push(Item::Call(Call { id: call_id.clone(), name: tool, arguments }));
+    app.tasks.spawn(run.carry_on(Some(ApprovalRequest { call_id, code })));
+    Ok(())
+}
+
+async fn fail(app: &App, tenant: &Tenant, id: &ResponseId, mut record: ResponseRecord) -> Result<(), ApiError> {
+    let next = app.store.events(tenant, id, None, EVENTS).await?.last().map_or(0, |(sequence, _)| sequence + 1);
+    let error = json!({ "code": "server_error", "message": "The server was stopped before the response was done." });
+    let mut object: Map<String, Value> = record.object.as_object_mut().map(std::mem::take).unwrap_or_default();
+    object.insert("status".into(), Status::Failed { code: "", message: String::new() }.word().into());
+    object.insert("error".into(), error);
+    record.object = Value::Object(object);
+    let event = json!({ "type": "response.failed", "sequence_number": next, "response": record.object });
+    app.store.append_events(tenant, id, vec![(next, event.to_string())]).await?;
+    app.store.put_response(tenant, record).await?;
+    Ok(())
+}

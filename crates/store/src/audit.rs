@@ -1,0 +1,211 @@
+//! The audit log: every program that was decided about or run. It is only ever added to, which the database itself enforces, and each entry
+//! holds a digest of all before it, so that a changed or missing one is found.
+
+use rusqlite::{Row, params};
+use sha2::{Digest, Sha256};
+
+use crate::approvals::program_digest;
+use crate::database::{all, one};
+use crate::id::hex;
+use crate::{Error, Store, Tenant, now_ms};
+
+/// An entry to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// What happened.
+    pub event: AuditEvent,
+    /// The id of the response or the completion that it is part of.
+    pub request: String,
+    /// Where the program runs.
+    pub container: String,
+    /// The program.
+    pub code: String,
+    /// Who did it, in words.
+    pub actor: String,
+    /// How it went, or why.
+    pub outcome: String,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuditEvent {
+    /// Somebody is asked whether a program may run.
+    Asked,
+    /// It may.
+    Approved,
+    /// It may not.
+    Refused,
+    /// It is about to run.
+    Started,
+    /// It ended.
+    Ended,
+}
+
+impl AuditEvent {
+    /// As it stands in the database, and as it is shown.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Asked => "asked",
+            Self::Approved => "approved",
+            Self::Refused => "refused",
+            Self::Started => "started",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// An entry as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditRecord {
+    /// Its place in the log, from 1.
+    pub number: i64,
+    /// When, milliseconds since 1970.
+    pub at_ms: i64,
+    /// Whose program it is.
+    pub tenant: Tenant,
+    /// What happened, as [`AuditEvent::word`] has it.
+    pub event: String,
+    /// What it is part of.
+    pub request: String,
+    /// Where the program runs.
+    pub container: String,
+    /// The SHA-256 of the program, as hexadecimal digits.
+    pub sha256: String,
+    /// The program.
+    pub code: String,
+    /// Who did it.
+    pub actor: String,
+    /// How it went, or why.
+    pub outcome: String,
+    chain: String,
+}
+
+/// Where a log was tampered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tampered {
+    /// The first entry that does not follow from those before it.
+    pub number: i64,
+}
+
+const COLUMNS: &str = "number, at_ms, tenant, event, request, container, sha256, code, actor, outcome, chain";
+
+impl AuditRecord {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            number: row.get(0)?,
+            at_ms: row.get(1)?,
+            tenant: row.get(2)?,
+            event: row.get(3)?,
+            request: row.get(4)?,
+            container: row.get(5)?,
+            sha256: row.get(6)?,
+            code: row.get(7)?,
+            actor: row.get(8)?,
+            outcome: row.get(9)?,
+            chain: row.get(10)?,
+        })
+    }
+
+    /// The digest of this entry and, by the one before it, of all earlier ones.
+    fn link(&self, before: &str) -> String {
+        let mut digest = Sha256::new();
+        let fields = [
+            before,
+            &self.number.to_string(),
+            &self.at_ms.to_string(),
+            self.tenant.as_str(),
+            &self.event,
+            &self.request,
+            &self.container,
+            &self.sha256,
+            &program_digest(&self.code),
+            &self.actor,
+            &self.outcome,
+        ];
+        for field in fields {
+            // The length first: otherwise two fields could share what they say in other ways.
+            digest.update((field.len() as u64).to_be_bytes());
+            digest.update(field.as_bytes());
+        }
+        hex(&digest.finalize())
+    }
+}
+
+impl Store {
+    /// Adds entries to the log, in order.
+    pub async fn audit(&self, tenant: &Tenant, entries: Vec<AuditEntry>) -> Result<(), Error> {
+        let tenant = tenant.clone();
+        self.with(move |database| {
+            let transaction = database.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+            let last = one(&transaction, "SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1", [], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+            })?;
+            let (mut number, mut chain) = last.unwrap_or_default();
+            for entry in entries {
+                number += 1;
+                let mut record = AuditRecord {
+                    number,
+                    at_ms: now_ms(),
+                    tenant: tenant.clone(),
+                    event: entry.event.word().to_owned(),
+                    request: entry.request,
+                    container: entry.container,
+                    sha256: program_digest(&entry.code),
+                    code: entry.code,
+                    actor: entry.actor,
+                    outcome: entry.outcome,
+                    chain: String::new(),
+                };
+                record.chain = record.link(&chain);
+                chain.clone_from(&record.chain);
+                let query =
+                    format!("INSERT INTO audit ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)");
+                transaction.prepare_cached(&query)?.execute(params![
+                    record.number,
+                    record.at_ms,
+                    record.tenant,
+                    record.event,
+                    record.request,
+                    record.container,
+                    record.sha256,
+                    record.code,
+                    record.actor,
+                    record.outcome,
+                    record.chain
+                ])?;
+            }
+            Ok(transaction.commit()?)
+        })
+        .await
+    }
+
+    /// At most `limit` entries after one, oldest first.
+    pub async fn audit_log(&self, after: i64, limit: usize) -> Result<Vec<AuditRecord>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.with(move |database| {
+            let query = format!("SELECT {COLUMNS} FROM audit WHERE number > ?1 ORDER BY number LIMIT ?2");
+            all(database, &query, params![after, limit], AuditRecord::read)
+        })
+        .await
+    }
+
+    /// How many entries the log has; or where it was changed. Entries that were taken off its end cannot be seen missing here: keep the
+    /// number and compare.
+    pub async fn verify_audit_log(&self) -> Result<Result<i64, Tampered>, Error> {
+        const AT_ONCE: usize = 1000;
+        let (mut number, mut chain) = (0, String::new());
+        loop {
+            let records = self.audit_log(number, AT_ONCE).await?;
+            if records.is_empty() {
+                return Ok(Ok(number));
+            }
+            for record in records {
+                if record.number != number + 1 || record.link(&chain) != record.chain {
+                    return Ok(Err(Tampered { number: number + 1 }));
+                }
+                number = record.number;
+                chain = record.chain;
+            }
+        }
+    }
+}

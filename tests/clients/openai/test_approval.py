@@ -1,0 +1,269 @@
+"""Programs that wait for somebody: asked, decided over HTTP, by the command line or a webhook, in time or not, across a restart."""
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import openai
+import pytest
+
+from conftest import Server
+from recorder import Recorder, answers
+from test_chat import chat, programs
+from test_responses import ask, calls
+
+
+@contextlib.contextmanager
+def holding(upstream, **approval):
+    settings = {"mode": '"always"', **approval}
+    server = Server(upstream, sections="[approval]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items()))
+    yield server
+    assert server.stop() == 0
+
+
+def aludel(server, *arguments, check=True):
+    command = [*os.environ.get("ALUDEL", "aludel").split(), *arguments, "--data", server.directory.name]
+    return subprocess.run(command, capture_output=True, text=True, check=check)
+
+
+def pending(client):
+    """The programs that wait, as soon as there is one."""
+    for _ in range(100):
+        waiting = client.get("/approvals", cast_to=object, options={"params": {"status": "pending"}})["data"]
+        if waiting:
+            return waiting
+        time.sleep(0.1)
+    raise AssertionError("nothing waits")
+
+
+def decide(client, approval, decision="approve", **fields):
+    body = {"decision": decision, "sha256": approval["sha256"], **fields}
+    return client.post(f"/approvals/{approval['id']}", cast_to=object, body=body)
+
+
+class Later:
+    """A request that is made beside the test."""
+
+    def __init__(self, request):
+        self.result = None
+        self.thread = threading.Thread(target=self.run, args=(request,))
+        self.thread.start()
+
+    def run(self, request):
+        try:
+            self.result = request()
+        except Exception as error:
+            self.result = error
+
+    def get(self):
+        self.thread.join(60)
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+def test_approve_and_refuse(upstream, api):
+    with holding(upstream) as server:
+        client = server.client()
+        request = ask if api == "responses" else chat
+        later = Later(lambda: request(client, "2**20"))
+        (approval,) = pending(client)
+        assert approval["code"] == "2**20" and approval["status"] == "pending"
+        assert approval["sha256"] == hashlib.sha256(b"2**20").hexdigest()
+        decided = decide(client, approval)
+        assert (decided["status"], decided["decided_by"]) == ("approved", "the API as local")
+        answer = later.get()
+        assert "1048576" in (answer.output_text if api == "responses" else answer.choices[0].message.content)
+        # The model hears why it may not, and says something else.
+        later = Later(lambda: request(client, "2**20"))
+        (approval,) = pending(client)
+        decide(client, approval, "refuse", reason="not on a Saturday")
+        answer = later.get()
+        call = calls(answer)[0] if api == "responses" else programs(answer)[0]
+        outputs = call.outputs[0].logs if api == "responses" else call["outputs"][0]["logs"]
+        assert "not on a Saturday" in outputs
+        with pytest.raises(openai.ConflictError, match="already"):
+            decide(client, approval)
+        events = [json.loads(line) for line in aludel(server, "audit", "--json").stdout.splitlines()]
+        assert [event["event"] for event in events] == ["asked", "approved", "started", "ended", "asked", "refused"]
+        assert {event["code"] for event in events} == {"2**20"} and events[-1]["outcome"] == "not on a Saturday"
+        assert "6 entries, unchanged" in aludel(server, "audit", "--verify").stdout
+
+
+def test_what_cannot_be_decided(upstream):
+    with holding(upstream) as server:
+        client = server.client()
+        keys = {}
+        for name in ("ada", "eve"):
+            keys[name] = aludel(server, "keys", "create", name).stdout.split()[-1]
+        ada, eve = (client.with_options(api_key=keys[name], max_retries=0) for name in ("ada", "eve"))
+        later = Later(lambda: ask(ada, "2**20"))
+        (approval,) = pending(ada)
+        assert eve.get("/approvals", cast_to=object)["data"] == []
+        with pytest.raises(openai.NotFoundError):
+            decide(eve, approval)
+        for sha256 in ("0" * 64, hashlib.sha256(b"2**21").hexdigest()):
+            with pytest.raises(openai.ConflictError, match="not the one"):
+                decide(ada, approval, sha256=sha256)
+        for body in ({}, {"decision": "maybe", "sha256": approval["sha256"]}, {"decision": "approve"}):
+            with pytest.raises(openai.BadRequestError):
+                ada.post(f"/approvals/{approval['id']}", cast_to=object, body=body)
+        assert pending(ada) == [approval]
+        decide(ada, approval)
+        assert later.get().status == "completed"
+
+
+def test_the_command_line_decides(upstream):
+    with holding(upstream) as server:
+        client = server.client()
+        later = Later(lambda: ask(client, "set y"))
+        (approval,) = pending(client)
+        assert approval["id"] in aludel(server, "approvals", "list").stdout
+        shown = aludel(server, "approvals", "show", approval["id"]).stdout
+        assert "y = 'kept'" in shown and approval["sha256"] in shown
+        wrong = aludel(server, "approvals", "approve", approval["id"], "--sha256", "0" * 64, check=False)
+        assert wrong.returncode == 2 and "another program" in wrong.stderr
+        assert "approved" in aludel(server, "approvals", "approve", approval["id"]).stdout
+        assert later.get().status == "completed"
+        again = aludel(server, "approvals", "refuse", approval["id"], check=False)
+        assert again.returncode == 2 and "already" in again.stderr
+        later = Later(lambda: ask(client, "set y"))
+        (approval,) = pending(client)
+        aludel(server, "approvals", "refuse", approval["id"], "--reason", "no y today")
+        assert "no y today" in calls(later.get())[0].outputs[0].logs
+
+
+@pytest.mark.parametrize("on_timeout, words", [("refuse", "nobody decided in time"), ("allow", "1048576")])
+def test_nobody_decides_in_time(upstream, on_timeout, words):
+    with holding(upstream, timeout='"2s"', on_timeout=f'"{on_timeout}"') as server:
+        response = ask(server.client(), "2**20")
+        assert words in calls(response)[0].outputs[0].logs
+        assert aludel(server, "approvals", "list").stdout == ""
+
+
+def test_a_webhook_is_told_and_may_decide(upstream):
+    secret = base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
+    verdicts = [answers(503, {}), answers(200, {}), answers(200, {"decision": "refuse", "reason": "by the hook"})]
+    hook = Recorder(*verdicts)
+    try:
+        settings = {"webhook": f'"{hook.url}/hook"', "webhook_secret": f'"whsec_{secret}"'}
+        with holding(upstream, **settings) as server:
+            client = server.client()
+            later = Later(lambda: ask(client, "2**20"))
+            (approval,) = pending(client)
+            for _ in range(50):
+                if len(hook.requests) == 2:
+                    break
+                time.sleep(0.1)
+            _, headers, body = hook.requests[1]
+            headers = {name.lower(): value for name, value in headers.items()}
+            signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+            digest = hmac.new(base64.b64decode(secret), signed, hashlib.sha256).digest()
+            assert headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
+            told = json.loads(body)
+            assert told["type"] == "approval.requested" and told["data"]["code"] == "2**20"
+            decide(client, approval)
+            assert later.get().status == "completed"
+            assert "by the hook" in calls(ask(client, "2**20"))[0].outputs[0].logs
+    finally:
+        hook.stop()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_in_between(upstream, how):
+    with holding(upstream) as server:
+        response = ask(server.client(), "two programs", background=True)
+        (first,) = pending(server.client())
+        decide(server.client(), first)
+        for _ in range(50):
+            (second,) = pending(server.client())
+            if second["id"] != first["id"]:
+                break
+            time.sleep(0.1)
+        assert second["code"] == "print(x + 1)"
+        time.sleep(0.5)
+        server.restart(how)
+        client = server.client()
+        assert client.responses.retrieve(response.id).status == "in_progress"
+        assert [approval["id"] for approval in pending(client)] == [second["id"]]
+        decide(client, second)
+        for _ in range(100):
+            done = client.responses.retrieve(response.id, include=["code_interpreter_call.outputs"])
+            if done.status != "in_progress":
+                break
+            time.sleep(0.1)
+        assert done.status == "completed"
+        programs = calls(done)
+        # Files outlive a restart and variables do not, which the program hears; it runs once, and the first one not again.
+        assert [call.code for call in programs] == ["x = 20", "print(x + 1)"]
+        assert "NameError" in programs[1].outputs[0].logs
+        events = [json.loads(line)["event"] for line in aludel(server, "audit", "--json").stdout.splitlines()]
+        assert events.count("started") == 2
+        # The whole stream is there, without a gap.
+        stream = client.responses.retrieve(response.id, stream=True)
+        sequence = [event.sequence_number for event in stream]
+        assert sequence == list(range(len(sequence)))
+        # What comes after goes on.
+        assert client.responses.create(model="gpt-5", input="hello", previous_response_id=response.id).output_text
+
+
+def test_a_restart_in_between_and_a_refusal(upstream):
+    with holding(upstream) as server:
+        response = ask(server.client(), "2**20", background=True)
+        (approval,) = pending(server.client())
+        server.stop(signal.SIGKILL)
+        aludel(server, "approvals", "refuse", approval["id"], "--reason", "while it was away")
+        server.start()
+        client = server.client()
+        for _ in range(100):
+            done = client.responses.retrieve(response.id, include=["code_interpreter_call.outputs"])
+            if done.status != "in_progress":
+                break
+            time.sleep(0.1)
+        assert done.status == "completed" and "while it was away" in calls(done)[0].outputs[0].logs
+
+
+def test_whoever_goes_away_leaves_nothing_to_decide(upstream):
+    with holding(upstream) as server:
+        client = server.client()
+        stream = chat(client, "2**20", stream=True)
+        next(iter(stream))
+        (approval,) = pending(client)
+        stream.close()
+        for _ in range(100):
+            if client.get(f"/approvals/{approval['id']}", cast_to=object)["status"] == "expired":
+                break
+            time.sleep(0.1)
+        with pytest.raises(openai.ConflictError, match="expired already"):
+            decide(client, approval)
+        # Neither after a kill, if nothing could go on.
+        later = Later(lambda: chat(client.with_options(max_retries=0), "2**20"))
+        (approval,) = pending(client)
+        server.restart(signal.SIGKILL)
+        with pytest.raises(openai.APIConnectionError):
+            later.get()
+        client = server.client()
+        assert client.get(f"/approvals/{approval['id']}", cast_to=object)["status"] == "expired"
+
+
+def test_a_program_that_was_started_is_never_started_again(upstream):
+    with holding(upstream) as server:
+        response = ask(server.client(), "runs long", background=True)
+        (approval,) = pending(server.client())
+        decide(server.client(), approval)
+        for _ in range(50):
+            if "started" in aludel(server, "audit").stdout:
+                break
+            time.sleep(0.1)
+        server.restart(signal.SIGKILL)
+        assert server.client().responses.retrieve(response.id).status == "failed"
+        time.sleep(1)
+        assert aludel(server, "audit").stdout.count("started") == 1
