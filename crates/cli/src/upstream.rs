@@ -10,25 +10,10 @@ use aludel_agent::upstream::{Capabilities, Fallback, Upstream};
 use crate::config::{Api, Endpoint, Model, Surroundings};
 use crate::exit::usage;
 
-/// A model as the agent knows it, by itself.
-enum Alone {
-    Demo,
-    Chat(Chat),
-}
-
-impl Alone {
-    fn upstream(self) -> Arc<dyn Upstream> {
-        match self {
-            Self::Demo => Arc::new(Demo::new(Duration::ZERO)),
-            Self::Chat(chat) => Arc::new(chat),
-        }
-    }
-}
-
 /// The first of the models, with those that step in for it.
 pub(crate) fn first(models: &[Model], surroundings: &Surroundings) -> anyhow::Result<Arc<dyn Upstream>> {
     let model = models.first().ok_or_else(|| usage("no model is configured"))?;
-    with_fallback(model, alone(model, surroundings)?.upstream(), models, surroundings)
+    with_fallback(model, upstream(endpoint(model, surroundings)?), models, surroundings)
 }
 
 /// All models, as the server knows them.
@@ -38,12 +23,9 @@ pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Resu
             Endpoint::Demo => "aludel: a script, not a language model".to_owned(),
             Endpoint::Http(http) => (*http.upstream_name).clone(),
         };
-        let alone = alone(model, surroundings)?;
-        let endpoint = match &alone {
-            Alone::Chat(chat) if chat.forwards() => Some(chat.clone()),
-            Alone::Chat(_) | Alone::Demo => None,
-        };
-        let upstream = with_fallback(model, alone.upstream(), models, surroundings)?;
+        let endpoint = endpoint(model, surroundings)?;
+        let upstream = with_fallback(model, upstream(endpoint.clone()), models, surroundings)?;
+        let endpoint = endpoint.filter(|endpoint| endpoint.forwards());
         let fallback = model.fallback.0.clone();
         Ok(aludel_server::Model { name: (*model.name).clone(), owner, upstream, endpoint, fallback })
     });
@@ -60,7 +42,7 @@ fn with_fallback(
     for name in &model.fallback.0 {
         // The configuration was checked: there is one.
         for other in models.iter().filter(|other| *other.name == *name) {
-            others.push(alone(other, surroundings)?.upstream());
+            others.push(self::upstream(endpoint(other, surroundings)?));
         }
     }
     if others.is_empty() {
@@ -71,9 +53,18 @@ fn with_fallback(
     Ok(Arc::new(fallback.map_err(|error| usage(format!("{origin}: `fallback` of `{}`: {error}", *model.name)))?))
 }
 
-fn alone(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Alone> {
+/// The model itself; without an endpoint it is the script.
+fn upstream(endpoint: Option<Arc<Chat>>) -> Arc<dyn Upstream> {
+    match endpoint {
+        Some(endpoint) => endpoint,
+        None => Arc::new(Demo::new(Duration::ZERO)),
+    }
+}
+
+/// Where a model is, if it is not the script.
+fn endpoint(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Option<Arc<Chat>>> {
     let http = match &model.endpoint {
-        Endpoint::Demo => return Ok(Alone::Demo),
+        Endpoint::Demo => return Ok(None),
         Endpoint::Http(http) => http,
     };
     let options = ChatOptions {
@@ -85,5 +76,5 @@ fn alone(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Alone> {
         idle_timeout: http.idle_timeout.duration(),
     };
     let chat = Chat::new(options).map_err(|error| usage(format!("{}: {error}", http.url.origin)))?;
-    Ok(Alone::Chat(chat))
+    Ok(Some(Arc::new(chat)))
 }

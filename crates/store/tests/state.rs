@@ -310,7 +310,7 @@ async fn a_program_is_decided_once_by_its_tenant_and_by_what_was_seen() {
     assert_eq!(store.approvals(Some(&eve), None, PageQuery::first(10)).await.unwrap().data, []);
     let other = decision(ApprovalStatus::Approved, &program_digest("print(2)"));
     assert_eq!(store.decide(Some(&ada), id, other).await.unwrap(), Decided::OtherProgram);
-    assert_eq!(store.approvals(None, pending, PageQuery::first(10)).await.unwrap().data, [asked.clone()]);
+    assert_eq!(store.approvals(None, pending, PageQuery::first(10)).await.unwrap().data, std::slice::from_ref(&asked));
     let Decided::Now(approved) = store.decide(Some(&ada), id, yes()).await.unwrap() else { panic!() };
     assert_eq!((approved.status, approved.decided_by.as_deref()), (ApprovalStatus::Approved, Some("ada")));
     let late = decision(ApprovalStatus::Refused, &asked.sha256);

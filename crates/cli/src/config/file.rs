@@ -55,8 +55,10 @@ impl File<'_> {
             let mut model = RawModel::starting_at(origin);
             for (key, value) in entries {
                 let origin = self.origin(key.span().start);
-                let Some(text) = plain(value.get_ref()) else {
-                    return Err(shape(origin, key.get_ref(), value, "one value"));
+                let is_list = section == Section::Model && RawModel::LISTS.contains(&&**key.get_ref());
+                let text = if is_list { list(value.get_ref()) } else { plain(value.get_ref()) };
+                let Some(text) = text else {
+                    return Err(shape(origin, key.get_ref(), value, if is_list { "a list" } else { "one value" }));
                 };
                 raw.set(&mut model, section, key.get_ref(), Given { text, origin })?;
             }
@@ -80,13 +82,15 @@ fn plain(value: &DeValue<'_>) -> Option<String> {
         DeValue::Integer(number) => Some(number.to_string()),
         DeValue::Float(number) => Some(number.to_string()),
         DeValue::Boolean(on) => Some(on.to_string()),
-        // As in an environment variable.
-        DeValue::Array(values) => {
-            let values: Option<Vec<String>> = values.iter().map(|value| plain(value.get_ref())).collect();
-            values.map(|values| values.join(","))
-        }
-        DeValue::Datetime(_) | DeValue::Table(_) => None,
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
     }
+}
+
+/// Several values, or one, as they are written in an environment variable: with commas between.
+fn list(value: &DeValue<'_>) -> Option<String> {
+    let DeValue::Array(values) = value else { return plain(value) };
+    let values: Option<Vec<String>> = values.iter().map(|value| plain(value.get_ref())).collect();
+    values.map(|values| values.join(","))
 }
 
 fn shape(origin: Origin, key: &str, found: &Spanned<DeValue<'_>>, wanted: &'static str) -> ConfigError {

@@ -111,6 +111,9 @@ impl RawModel {
     pub(crate) const KEYS: &[&str] =
         &["name", "url", "api", "key", "upstream_name", "vision", "function_calling", "idle_timeout", "fallback"];
 
+    /// Those that may have several values.
+    pub(crate) const LISTS: &[&str] = &["fallback"];
+
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
             "name" => self.name = Some(given.parse::<Word>("model.name")?.map(|word| word.0)),

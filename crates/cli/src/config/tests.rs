@@ -88,6 +88,12 @@ fn every_key_is_understood() {
         fresh = true
         max_memory = "4g"
         keep = "7d"
+        [approval]
+        mode = "always"
+        timeout = "1h"
+        on_timeout = "allow"
+        webhook = "https://example.com/hook"
+        webhook_secret = "env:THE_SECRET"
         [[model]]
         name = "gpt-5"
         url = "https://example.com/v1"
@@ -97,6 +103,7 @@ fn every_key_is_understood() {
         vision = true
         function_calling = false
         idle_timeout = "5m"
+        fallback = ["local", "demo"]
         [[model]]
         name = "local"
         url = "http://127.0.0.1:11434/v1"
@@ -112,7 +119,7 @@ fn every_key_is_understood() {
             .all(|entry| { entry.key.starts_with("model.local") || entry.key.starts_with("model.demo") })
     );
     assert_eq!(*config.server.data, home.0.path().join("state"));
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:27".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:33".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
@@ -126,7 +133,7 @@ fn what_is_wrong_is_said_with_its_line() {
         ("[sandbox]\nmemroy = '1g'", "aludel.toml:2: there is no `sandbox.memroy`; did you mean `memory`?"),
         ("[sandbx]", "aludel.toml:1: there is no `sandbx`; did you mean `sandbox`?"),
         ("memory = '1g'", "aludel.toml:1: there is no `memory`; did you mean `sandbox.memory`?"),
-        ("[colours]", "aludel.toml:1: there is no `colours`; known are: server, sandbox, model"),
+        ("[colours]", "aludel.toml:1: there is no `colours`; known are: server, sandbox, approval, model"),
         (
             "\n[sandbox]\nmemory = 512",
             "aludel.toml:3: sandbox.memory = \"512\" has no unit; a size is written like 512m or 2g",
@@ -157,6 +164,13 @@ fn what_is_wrong_is_said_with_its_line() {
         ("[[model]]\nname = 'a'\nurl = 'a.example'", "does not begin with http:// or https://"),
         ("[[model]]\nname = 'a'\nvision = 'yes'", "model.vision = \"yes\" is neither true nor false"),
         ("[[model]]\nname = 'demo'\n[[model]]\nname = 'demo'", "aludel.toml:4: the model `demo` is there twice"),
+        (
+            "[[model]]\nname = 'a'\nurl = 'http://a/v1'\nfallback = ['b']",
+            "aludel.toml:4: the model `a` cannot fall back to `b`: there is no other model of that name",
+        ),
+        ("[[model]]\nname = 'a'\nfallback = [['b']]", "`fallback` is of type array, but should be a list"),
+        ("[approval]\nmode = 'sometimes'", "is neither never nor always"),
+        ("[approval]\non_timeout = 'wait'", "is neither refuse nor allow"),
         ("[[model]]\nkey = 'env:'", "aludel.toml:2: model.key names no variable; write env:NAME"),
         ("[sandbox\n", "aludel.toml:1: this is not TOML"),
         ("[sandbox]\nmemory = '1g'\nmemory = '2g'", "aludel.toml:3: this is not TOML: duplicate key"),
