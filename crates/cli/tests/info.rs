@@ -12,7 +12,20 @@ fn the_help_is_the_one_that_was_agreed_on() {
     let said = run(&["--help"]);
     assert_eq!(said.status, Some(0));
     assert_eq!(said.stdout, include_str!("help.txt"), "\n{}", said.stdout);
-    for command in ["run", "ask", "demo", "serve", "keys", "doctor", "config", "sandbox", "template", "bench"] {
+    for command in [
+        "run",
+        "ask",
+        "demo",
+        "serve",
+        "keys",
+        "approvals",
+        "audit",
+        "doctor",
+        "config",
+        "sandbox",
+        "template",
+        "bench",
+    ] {
         assert_eq!(run(&[command, "--help"]).status, Some(0), "{command}");
     }
     assert_eq!(run(&["no-such-command"]).status, Some(2));

@@ -1,6 +1,8 @@
 //! `aludel config`: what holds, and why.
 
-use clap::Args;
+mod import;
+
+use clap::{Args, Subcommand};
 use serde_json::{Map, json};
 
 use super::Context;
@@ -18,9 +20,19 @@ pub(crate) struct ConfigArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(subcommand)]
+    command: Option<ConfigCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    Import(import::ImportArgs),
 }
 
 pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Exit> {
+    if let Some(ConfigCommand::Import(args)) = &args.command {
+        return import::run(args);
+    }
     let entries = context.config.entries();
     if args.json {
         let values: Map<_, _> = entries
