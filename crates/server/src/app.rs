@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::approvals::Approvals;
 use crate::containers::Containers;
 use crate::error::ApiError;
+use crate::http::Places;
 use crate::models::{Model, Models};
 use crate::turn::LiveTurns;
 
@@ -32,7 +33,7 @@ pub struct App {
     /// What goes on beyond its request; the server's end waits for it.
     pub(crate) tasks: TaskTracker,
     /// How many requests may be answered at once.
-    pub(crate) requests: Arc<Semaphore>,
+    pub(crate) requests: Arc<Places>,
     /// How many KiB of bodies may be in memory at once.
     pub(crate) bodies: Arc<Semaphore>,
 }
@@ -52,6 +53,8 @@ pub struct Settings {
     pub containers: usize,
     /// How many requests may be answered at once.
     pub requests: usize,
+    /// How many of them may be one tenant's.
+    pub requests_per_key: usize,
     /// How much one tenant may store, bytes.
     pub storage: u64,
     /// Which programs are held back.
@@ -68,6 +71,7 @@ impl Default for Settings {
             keep: Duration::from_secs(30 * 24 * 3600),
             containers: 64,
             requests: 256,
+            requests_per_key: 256,
             storage: 20 << 30,
             approvals: Approvals::default(),
         }
@@ -103,7 +107,7 @@ impl App {
             started: now(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
-            requests: Arc::new(Semaphore::new(settings.requests)),
+            requests: Places::new(settings.requests, settings.requests_per_key),
             bodies: Arc::new(Semaphore::new(BODIES)),
             store,
             settings,

@@ -117,6 +117,7 @@ fn settings(config: &Config, approvals: Approvals) -> Settings {
         keep: sandbox.keep.duration(),
         containers: server.containers.0,
         requests: server.requests.0,
+        requests_per_key: server.requests_per_key.0,
         storage: server.storage.bytes(),
         approvals,
     }

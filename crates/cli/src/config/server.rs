@@ -16,6 +16,7 @@ pub(crate) struct RawServer {
     data: Option<Setting<PathBuf>>,
     containers: Option<Setting<Count>>,
     requests: Option<Setting<Count>>,
+    requests_per_key: Option<Setting<Count>>,
     storage: Option<Setting<Size>>,
 }
 
@@ -30,12 +31,14 @@ pub(crate) struct Server {
     pub(crate) containers: Setting<Count>,
     /// How many requests may be answered at once.
     pub(crate) requests: Setting<Count>,
+    /// How many of them may be one tenant's.
+    pub(crate) requests_per_key: Setting<Count>,
     /// How much one tenant may store.
     pub(crate) storage: Setting<Size>,
 }
 
 impl RawServer {
-    pub(crate) const KEYS: &[&str] = &["listen", "data", "containers", "requests", "storage"];
+    pub(crate) const KEYS: &[&str] = &["listen", "data", "containers", "requests", "requests_per_key", "storage"];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
@@ -43,6 +46,7 @@ impl RawServer {
             "data" => self.data = Some(given.parse_path("server.data")?),
             "containers" => self.containers = Some(given.parse("server.containers")?),
             "requests" => self.requests = Some(given.parse("server.requests")?),
+            "requests_per_key" => self.requests_per_key = Some(given.parse("server.requests_per_key")?),
             "storage" => self.storage = Some(given.parse("server.storage")?),
             _ => return Err(super::unknown_key("server", key, Self::KEYS, given.origin)),
         }
@@ -63,6 +67,7 @@ impl RawServer {
             data,
             containers: self.containers.unwrap_or(Setting::default(Count(usual.containers))),
             requests: self.requests.unwrap_or(Setting::default(Count(usual.requests))),
+            requests_per_key: self.requests_per_key.unwrap_or(Setting::default(Count(usual.requests_per_key))),
             storage: self.storage.unwrap_or(Setting::default(Size::from_bytes(usual.storage))),
         })
     }
@@ -75,6 +80,7 @@ impl Server {
             Entry::shown("server.data", self.data.display(), &self.data),
             Entry::new("server.containers", &self.containers),
             Entry::new("server.requests", &self.requests),
+            Entry::new("server.requests_per_key", &self.requests_per_key),
             Entry::new("server.storage", &self.storage),
         ]
     }

@@ -17,8 +17,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use tokio::sync::OwnedSemaphorePermit;
 
+use super::places::{NoRoom, Place};
 use crate::app::App;
 use crate::error::{ApiError, Failure};
 
@@ -74,11 +74,13 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
         return Ok(next.run(request).await);
     }
     let caller = identify(app, request.headers()).await?;
-    let Ok(place) = Arc::clone(&app.requests).try_acquire_owned() else {
-        let message =
-            format!("The server is answering {} requests already; try again in a moment.", app.settings.requests);
-        return Err(ApiError::too_many(message, Duration::from_secs(1)));
-    };
+    let place = app.requests.enter(&caller.0).map_err(|no_room| {
+        let message = match no_room {
+            NoRoom::AtAll => format!("The server is answering {} requests already", app.requests.all()),
+            NoRoom::ForThisTenant => "The server is answering as many requests of yours as it can".to_owned(),
+        };
+        ApiError::too_many(format!("{message}; try again in a moment."), Duration::from_secs(1))
+    })?;
     request.extensions_mut().insert(caller);
     let response = next.run(request).await;
     // A stream holds its place until its end.
@@ -132,7 +134,7 @@ fn is_local_host(host: &str) -> bool {
 /// A body that holds a place among the requests.
 struct Placed {
     body: Body,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl HttpBody for Placed {

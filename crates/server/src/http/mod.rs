@@ -7,6 +7,7 @@ mod json;
 mod names;
 mod paced;
 mod params;
+mod places;
 
 pub(crate) use around::{Caller, HEALTH, around, log};
 pub(crate) use download::download;
@@ -14,3 +15,4 @@ pub(crate) use form::{Form, Upload};
 pub(crate) use json::{Fields, Raw};
 pub(crate) use names::{check_name, mime_of};
 pub(crate) use params::Params;
+pub(crate) use places::Places;
