@@ -138,9 +138,10 @@ mod tests {
     #[test]
     fn it_is_signed_as_the_specification_has_it() {
         // The specification's own example.
-        let webhook = Webhook::new("https://example.com", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
-        let signature = webhook.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", r#"{"test": 2432232314}"#);
-        assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmKtSyZlE3uFJELVlNIOLJ1OE=");
+        let webhook = Webhook::new("https://example.com", "whsec_plJ3nmyCDGBKInavdOK15jsl").unwrap();
+        let body = r#"{"event_type":"ping","data":{"success":true}}"#;
+        let signature = webhook.signature("msg_loFOjxBNrRLzqYUf", "1731705121", body);
+        assert_eq!(signature, "v1,rAvfW3dJ/X/qxhsaXPOyyCGmRKsaKWcsNccKXlIktD0=");
         assert!(Webhook::new("ftp://example.com", "0123456789abcdef").is_err());
         assert!(Webhook::new("https://example.com", "short").is_err());
     }
