@@ -10,10 +10,10 @@ use std::time::Duration;
 use aludel_store::{Tenant, fresh_id};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequestParts, Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, CONNECTION, HOST, ORIGIN};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -51,6 +51,10 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
     };
     if response.status().is_client_error() || response.status().is_server_error() {
         response = with_envelope(response);
+    }
+    if matches!(response.status(), StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
+        // The rest of the body is not read, so nothing can follow it; a client that is not told would try.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if let Some(Failure(Some(cause))) = response.extensions().get() {
         log(&format!("{id}: {line}: {cause}"));
