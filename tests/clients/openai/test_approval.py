@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -267,3 +268,41 @@ def test_a_program_that_was_started_is_never_started_again(upstream):
         assert server.client().responses.retrieve(response.id).status == "failed"
         time.sleep(1)
         assert aludel(server, "audit").stdout.count("started") == 1
+
+
+RULES = """
+default = "allow"
+undecidable = "ask"
+[[rule]]
+do = "refuse"
+uses = ["processes"]
+[[rule]]
+do = "ask"
+uses = ["network"]
+"""
+
+
+def test_rules_decide(upstream):
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as rules:
+        rules.write(RULES)
+        rules.flush()
+        with holding(upstream, mode='"rules"', rules=f'"{rules.name}"') as server:
+            client = server.client()
+            # What is allowed runs at once; what is refused is told to the model, which goes on.
+            assert ask(client, "2**20").status == "completed"
+            response = ask(client, "runs a command")
+            assert "uses `os.system` (rule 1)" in calls(response)[0].outputs[0].logs and "mended" in response.output_text
+            # Names are followed from program to program.
+            assert "rule 1" in calls(ask(client, "hides it"))[1].outputs[0].logs
+            later = Later(lambda: ask(client, "asks the network"))
+            (approval,) = pending(client)
+            assert approval["reasons"] == ["line 1 imports `socket` (rule 2)"]
+            decide(client, approval)
+            assert later.get().status == "completed"
+            audit = aludel(server, "audit").stdout
+            assert "refused by the rules" in audit
+        rules.write("[[rule]]\n")
+        rules.flush()
+        with pytest.raises(RuntimeError):
+            with holding(upstream, mode='"rules"', rules=f'"{rules.name}"'):
+                pass

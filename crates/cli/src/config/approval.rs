@@ -1,8 +1,11 @@
 //! `[approval]`: which programs the server holds back, and who is asked.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use aludel_rules::Rules;
 use aludel_server::{ApprovalMode, Approvals, Otherwise, Webhook};
 
 use super::given::{ConfigError, Given, Setting};
@@ -13,6 +16,7 @@ use super::{Entry, Span, Surroundings};
 #[derive(Debug, Default)]
 pub(crate) struct RawApproval {
     mode: Option<Setting<Mode>>,
+    rules: Option<Setting<PathBuf>>,
     timeout: Option<Setting<Span>>,
     on_timeout: Option<Setting<OnTimeout>>,
     webhook: Option<Setting<String>>,
@@ -24,6 +28,8 @@ pub(crate) struct RawApproval {
 pub(crate) struct Approval {
     /// Which programs wait.
     mode: Setting<Mode>,
+    /// The policy; without one, the usual one holds.
+    rules: Option<Setting<PathBuf>>,
     /// How long somebody may take.
     timeout: Setting<Span>,
     /// What happens then.
@@ -39,6 +45,7 @@ pub(crate) struct Approval {
 enum Mode {
     Never,
     Always,
+    Rules,
 }
 
 /// What happens to a program that nobody decided about.
@@ -46,11 +53,12 @@ enum Mode {
 struct OnTimeout(Otherwise);
 
 impl RawApproval {
-    pub(crate) const KEYS: &[&str] = &["mode", "timeout", "on_timeout", "webhook", "webhook_secret"];
+    pub(crate) const KEYS: &[&str] = &["mode", "rules", "timeout", "on_timeout", "webhook", "webhook_secret"];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
             "mode" => self.mode = Some(given.parse("approval.mode")?),
+            "rules" => self.rules = Some(given.parse_path("approval.rules")?),
             "timeout" => self.timeout = Some(given.parse("approval.timeout")?),
             "on_timeout" => self.on_timeout = Some(given.parse("approval.on_timeout")?),
             "webhook" => self.webhook = Some(given.parse("approval.webhook")?),
@@ -63,6 +71,7 @@ impl RawApproval {
     pub(crate) fn resolve(self) -> Approval {
         Approval {
             mode: self.mode.unwrap_or(Setting::default(Mode::Never)),
+            rules: self.rules,
             timeout: self.timeout.unwrap_or(Setting::default(Span::from_secs(300))),
             on_timeout: self.on_timeout.unwrap_or(Setting::default(OnTimeout(Otherwise::Refuse))),
             webhook: self.webhook.unwrap_or(Setting::default(String::new())),
@@ -73,13 +82,23 @@ impl RawApproval {
 
 impl Approval {
     pub(crate) fn entries(&self) -> Vec<Entry> {
+        let unset = Setting::default(PathBuf::new());
+        let rules = self.rules.as_ref().unwrap_or(&unset);
         vec![
             Entry::new("approval.mode", &self.mode),
+            Entry::shown("approval.rules", rules.display(), rules),
             Entry::new("approval.timeout", &self.timeout),
             Entry::new("approval.on_timeout", &self.on_timeout),
             Entry::new("approval.webhook", &self.webhook),
             Entry::new("approval.webhook_secret", &self.webhook_secret),
         ]
+    }
+
+    fn policy(&self) -> anyhow::Result<Rules> {
+        let Some(file) = &self.rules else { return Ok(Rules::usual()) };
+        let text = std::fs::read_to_string(&**file).map_err(|error| format!("cannot be read: {error}"));
+        let rules = text.and_then(|text| Rules::parse(&text).map_err(|error| error.to_string()));
+        rules.map_err(|why| crate::exit::usage(format!("{}: the rules in {}: {why}", file.origin, file.display())))
     }
 
     /// As the server knows it.
@@ -96,6 +115,7 @@ impl Approval {
             mode: match *self.mode {
                 Mode::Never => ApprovalMode::Never,
                 Mode::Always => ApprovalMode::Always,
+                Mode::Rules => ApprovalMode::Rules(Arc::new(self.policy()?)),
             },
             patience: self.timeout.duration(),
             otherwise: self.on_timeout.0,
@@ -111,7 +131,8 @@ impl FromStr for Mode {
         match text {
             "never" => Ok(Self::Never),
             "always" => Ok(Self::Always),
-            _ => Err("is neither never nor always"),
+            "rules" => Ok(Self::Rules),
+            _ => Err("is not never, always or rules"),
         }
     }
 }
@@ -121,6 +142,7 @@ impl fmt::Display for Mode {
         formatter.write_str(match self {
             Self::Never => "never",
             Self::Always => "always",
+            Self::Rules => "rules",
         })
     }
 }

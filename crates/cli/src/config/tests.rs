@@ -91,6 +91,7 @@ fn every_key_is_understood() {
         keep = "7d"
         [approval]
         mode = "always"
+        rules = "rules.toml"
         timeout = "1h"
         on_timeout = "allow"
         webhook = "https://example.com/hook"
@@ -120,7 +121,7 @@ fn every_key_is_understood() {
             .all(|entry| { entry.key.starts_with("model.local") || entry.key.starts_with("model.demo") })
     );
     assert_eq!(*config.server.data, home.0.path().join("state"));
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:34".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:35".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
@@ -170,7 +171,7 @@ fn what_is_wrong_is_said_with_its_line() {
             "aludel.toml:4: the model `a` cannot fall back to `b`: there is no other model of that name",
         ),
         ("[[model]]\nname = 'a'\nfallback = [['b']]", "`fallback` is of type array, but should be a list"),
-        ("[approval]\nmode = 'sometimes'", "is neither never nor always"),
+        ("[approval]\nmode = 'sometimes'", "is not never, always or rules"),
         ("[approval]\non_timeout = 'wait'", "is neither refuse nor allow"),
         ("[[model]]\nkey = 'env:'", "aludel.toml:2: model.key names no variable; write env:NAME"),
         ("[sandbox\n", "aludel.toml:1: this is not TOML"),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome};
+use aludel_rules::Decision as Verdict;
 use aludel_session::Finished;
 use aludel_store::{
     ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, Decision, NewApproval, Tenant, now,
@@ -13,6 +14,7 @@ use tokio::time::sleep;
 
 use super::{ApprovalMode, Otherwise};
 use crate::app::App;
+use crate::containers::Container;
 use crate::error::ApiError;
 use crate::http::log;
 
@@ -25,7 +27,7 @@ pub(crate) struct Gate {
     tenant: Tenant,
     /// The response or completion.
     request: String,
-    container: String,
+    container: Arc<Container>,
     model: String,
     /// Whether a client decides about each program, by itself and in a later request.
     asked: Asked,
@@ -39,7 +41,7 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) request: String,
-    pub(crate) container: String,
+    pub(crate) container: Arc<Container>,
     pub(crate) model: String,
     /// What the request needs in order to go on after a restart, if it can.
     pub(crate) resume: Option<String>,
@@ -87,17 +89,23 @@ impl Gate {
     }
 
     async fn decide(&self, program: &ApprovalRequest) -> Result<Approval, ApiError> {
-        if self.asked == Asked::TheClient {
-            self.note(AuditEvent::Asked, &program.code, "the client", "").await?;
-            return Ok(Approval::Later);
-        }
-        let reasons = match &self.app.settings.approvals.mode {
-            ApprovalMode::Never => {
+        let (verdict, reasons) = self.verdict(&program.code).await?;
+        match verdict {
+            Verdict::Refuse => {
+                let reason = reasons.join("; ");
+                self.note(AuditEvent::Refused, &program.code, "the rules", &reason).await?;
+                return Ok(Approval::Deny { reason });
+            }
+            _ if self.asked == Asked::TheClient => {
+                self.note(AuditEvent::Asked, &program.code, "the client", "").await?;
+                return Ok(Approval::Later);
+            }
+            Verdict::Allow => {
                 self.start(&program.call_id, &program.code, "nobody is asked").await?;
                 return Ok(Approval::Allow);
             }
-            ApprovalMode::Always => vec!["every program is asked about".to_owned()],
-        };
+            Verdict::Ask => {}
+        }
         let decided = self.hold(program, reasons).await?;
         let by = decided.decided_by.as_deref().unwrap_or("nobody in time");
         if decided.status == ApprovalStatus::Approved {
@@ -114,6 +122,23 @@ impl Gate {
         Ok(Approval::Deny { reason })
     }
 
+    /// What the settings say of a program, and why.
+    async fn verdict(&self, code: &str) -> Result<(Verdict, Vec<String>), ApiError> {
+        let rules = match &self.app.settings.approvals.mode {
+            ApprovalMode::Never => return Ok((Verdict::Allow, Vec::new())),
+            ApprovalMode::Always => return Ok((Verdict::Ask, vec!["every program is asked about".to_owned()])),
+            ApprovalMode::Rules(rules) => Arc::clone(rules),
+        };
+        let (container, code) = (Arc::clone(&self.container), code.to_owned());
+        let judged = tokio::task::spawn_blocking(move || {
+            let mut known = container.names.lock().unwrap_or_else(PoisonError::into_inner);
+            rules.judge_after(&mut known, &code)
+        });
+        let judgement = judged.await.map_err(ApiError::internal)?;
+        let reasons = judgement.reasons.iter().map(ToString::to_string).collect();
+        Ok((judgement.decision, reasons))
+    }
+
     /// Waits until somebody decides.
     async fn hold(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalRecord, ApiError> {
         let (store, settings) = (&self.app.store, &self.app.settings.approvals);
@@ -124,7 +149,7 @@ impl Gate {
                 let new = NewApproval {
                     request: self.request.clone(),
                     call_id: program.call_id.clone(),
-                    container: self.container.clone(),
+                    container: self.container.id().to_string(),
                     model: self.model.clone(),
                     code: program.code.clone(),
                     reasons,
@@ -193,7 +218,7 @@ impl Gate {
         let entry = AuditEntry {
             event,
             request: self.request.clone(),
-            container: self.container.clone(),
+            container: self.container.id().to_string(),
             code: code.to_owned(),
             actor: actor.to_owned(),
             outcome: outcome.to_owned(),

@@ -6,7 +6,10 @@ mod api;
 mod gate;
 mod webhook;
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use aludel_rules::Rules;
 
 pub(crate) use api::{decide, list, retrieve};
 pub(crate) use gate::{Asked, Gate, Origin};
@@ -44,6 +47,8 @@ pub enum ApprovalMode {
     Never,
     /// All.
     Always,
+    /// Those that rules do not simply allow or refuse.
+    Rules(Arc<Rules>),
 }
 
 /// What happens to a program that nobody decided about in time.

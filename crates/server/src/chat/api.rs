@@ -132,7 +132,7 @@ async fn prepare(
     };
     match placed.await {
         Ok(session) => {
-            let (request, at) = (id.to_owned(), container.id().to_string());
+            let (request, at) = (id.to_owned(), Arc::clone(&container));
             let origin = Origin { request, container: at, model: model.name.clone(), resume: None };
             let gate = Gate::new(app, tenant, origin, Asked::AsConfigured);
             let interpreter = CodeInterpreter::on_demand(session).packages(app.packages.clone());

@@ -31,6 +31,8 @@ pub(crate) struct Container {
     /// When it was last used, milliseconds since 1970.
     last_active_ms: AtomicI64,
     life: Mutex<Life>,
+    /// What the names of its programs mean, as far as rules have read them.
+    pub(crate) names: std::sync::Mutex<aludel_rules::Known>,
 }
 
 /// Whether there is a session. Held while files move, so that the session and the store agree.
@@ -74,6 +76,7 @@ impl Container {
             idle: record.idle,
             last_active_ms: AtomicI64::new(now_ms()),
             life: Mutex::new(Life::Dormant(None)),
+            names: std::sync::Mutex::default(),
         }
     }
 

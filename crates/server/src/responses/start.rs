@@ -80,7 +80,7 @@ async fn prepare(
             Some(mcp) if mcp.asks => Asked::TheClient,
             _ => Asked::AsConfigured,
         };
-        let (request, at) = (live.id.to_string(), container.id().to_string());
+        let (request, at) = (live.id.to_string(), Arc::clone(container));
         let gated = Gate::new(app, tenant, Origin { request, container: at, model: model.name, resume }, asked);
         for (code, reason) in &refused {
             gated.refused_by_client(code, reason).await?;

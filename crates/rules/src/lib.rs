@@ -1,0 +1,20 @@
+//! Rules on programs: what may run at once, what somebody is asked about, what is refused.
+//!
+//! A program is read, never run: it is parsed as IPython would, names are followed through imports and assignments, text that is put together
+//! from constants is put together. What cannot be known by reading (an import by a computed name, `exec` of a computed text) is
+//! *undecidable*, and ends as the policy says, which is never with "allow".
+//!
+//! This is an aid for those who approve programs, and no boundary: a language in which everything can be changed while it runs cannot be
+//! judged by reading. The sandbox is the boundary.
+#![forbid(unsafe_code)]
+
+mod groups;
+mod judge;
+mod meaning;
+mod policy;
+mod reader;
+
+pub use groups::Group;
+pub use judge::{Judgement, Reason};
+pub use policy::{Decision, PolicyError, Rules};
+pub use reader::Known;

@@ -1,0 +1,180 @@
+//! Policies as people write them.
+
+use serde::Deserialize;
+
+use crate::groups::Group;
+
+/// Bytes of a policy.
+const MAX_POLICY: usize = 256 << 10;
+/// Rules of a policy, and names of one rule.
+const MAX_RULES: usize = 1000;
+
+/// What becomes of a program. The greater one is the stricter one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decision {
+    /// It runs.
+    Allow,
+    /// Somebody is asked.
+    Ask,
+    /// It does not run.
+    Refuse,
+}
+
+/// A policy.
+///
+/// ```toml
+/// default = "allow"            # what a program imports that no rule names
+/// undecidable = "ask"          # what cannot be known by reading: ask or refuse
+///
+/// [[rule]]
+/// do = "ask"                   # allow, ask or refuse; of all rules that fit, the strictest holds
+/// import = ["socket", "requests"]            # modules, with everything below them
+/// call = ["os.remove", "shutil.*"]           # functions, by the name of where they come from, also when they are only passed on
+/// attribute = ["__subclasses__"]             # attributes, whosever they are
+/// uses = ["network", "processes"]            # groups of all that, see [`Group`]
+/// ```
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    /// For imports that no rule names.
+    #[serde(default = "ask")]
+    pub(crate) default: Decision,
+    #[serde(default = "ask")]
+    pub(crate) undecidable: Decision,
+    /// Modules that programs may import besides Python's own and those of the default template.
+    #[serde(default)]
+    pub(crate) modules: Vec<String>,
+    #[serde(default, rename = "rule")]
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// One rule.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rule {
+    #[serde(rename = "do")]
+    pub(crate) decision: Decision,
+    #[serde(default)]
+    pub(crate) import: Vec<String>,
+    #[serde(default)]
+    pub(crate) call: Vec<String>,
+    #[serde(default)]
+    pub(crate) attribute: Vec<String>,
+    #[serde(default)]
+    pub(crate) uses: Vec<Group>,
+}
+
+/// What is wrong with a policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PolicyError(String);
+
+fn ask() -> Decision {
+    Decision::Ask
+}
+
+/// What holds when nobody wrote a policy.
+const USUAL: &str = r#"
+default = "allow"
+undecidable = "ask"
+[[rule]]
+do = "ask"
+uses = ["network", "processes", "code", "native", "introspection", "hostfiles"]
+"#;
+
+impl Rules {
+    /// The usual policy: data may be worked on, everything that could lead further is asked about.
+    pub fn usual() -> Self {
+        Self::parse(USUAL).expect("the usual policy is right: a test reads it")
+    }
+
+    /// Reads a policy. The error says where it is wrong. An empty one is an error too: it would decide nothing.
+    pub fn parse(text: &str) -> Result<Self, PolicyError> {
+        let wrong = |why: &str| Err(PolicyError(why.to_owned()));
+        if text.len() > MAX_POLICY {
+            return wrong("the policy is larger than 256 KB");
+        }
+        let rules: Self = toml::from_str(text).map_err(|error| PolicyError(error.to_string().trim().to_owned()))?;
+        if rules.undecidable == Decision::Allow {
+            return wrong(
+                "`undecidable` cannot be \"allow\": then every rule could be walked around; write \"ask\" or \"refuse\"",
+            );
+        }
+        if rules.rules.is_empty() && rules.default == Decision::Allow {
+            return wrong("the policy has no rule; add a [[rule]], or use no rules at all");
+        }
+        if rules.rules.len() > MAX_RULES {
+            return wrong("the policy has more than 1000 rules");
+        }
+        for (index, rule) in rules.rules.iter().enumerate() {
+            let names = || rule.import.iter().chain(&rule.call).chain(&rule.attribute);
+            if names().next().is_none() && rule.uses.is_empty() {
+                return wrong(&format!("rule {} names nothing; give it import, call, attribute or uses", index + 1));
+            }
+            if names().count() > MAX_RULES {
+                return wrong(&format!("rule {} names more than 1000 things", index + 1));
+            }
+            let odd = |name: &&String| {
+                let name = name.strip_suffix('*').unwrap_or(name);
+                name.is_empty()
+                    || !name.chars().all(|character| character.is_alphanumeric() || "._".contains(character))
+            };
+            if let Some(odd) = names().find(odd) {
+                return wrong(&format!("rule {}: {odd:?} is no name, and no name with a * at its end", index + 1));
+            }
+        }
+        Ok(rules)
+    }
+}
+
+/// Whether a dotted name is one of a pattern: the name itself, what is below it, or what begins like it before a `*`.
+pub(crate) fn fits(name: &str, pattern: &str) -> bool {
+    if let Some(beginning) = pattern.strip_suffix('*') {
+        return name.starts_with(beginning) || Some(name) == beginning.strip_suffix('.');
+    }
+    name == pattern || name.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_policy_is_said() {
+        for (text, words) in [
+            ("default = 'allow'", "has no rule"),
+            ("undecidable = 'allow'", "cannot be \"allow\""),
+            ("colour = 'red'", "unknown field"),
+            ("[[rule]]\ndo = 'ask'", "rule 1 names nothing"),
+            ("[[rule]]\nimport = ['os']", "missing field `do`"),
+            ("[[rule]]\ndo = 'maybe'\nimport = ['os']", "maybe"),
+            ("[[rule]]\ndo = 'ask'\ncall = ['os.system()']", "is no name"),
+            ("[[rule]]\ndo = 'ask'\ncall = ['*']", "is no name"),
+            ("[[rule]]\ndo = 'ask'\nuses = ['everything']", "everything"),
+            ("[[rule]\n", "line 1"),
+        ] {
+            let error = Rules::parse(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}\n{error}");
+        }
+        assert_eq!(Rules::usual().judge("import socket").decision, Decision::Ask);
+        // A policy that says nothing asks about everything that is imported.
+        assert_eq!(Rules::parse("").unwrap().default, Decision::Ask);
+    }
+
+    #[test]
+    fn patterns_mean_what_is_below_them() {
+        for (name, pattern) in [
+            ("os", "os"),
+            ("os.path", "os"),
+            ("os.execv", "os.exec*"),
+            ("shutil.rmtree", "shutil.*"),
+            ("shutil", "shutil.*"),
+        ] {
+            assert!(fits(name, pattern), "{name} {pattern}");
+        }
+        for (name, pattern) in [("osx", "os"), ("os", "os.path"), ("posix.execv", "os.exec*")] {
+            assert!(!fits(name, pattern), "{name} {pattern}");
+        }
+    }
+}
