@@ -8,8 +8,9 @@ use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome}
 use aludel_rules::Decision as Verdict;
 use aludel_session::Finished;
 use aludel_store::{
-    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, Decision, NewApproval, Tenant, now,
+    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, Decision, Error, NewApproval, Tenant, now,
 };
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::{ApprovalMode, Otherwise};
@@ -143,28 +144,16 @@ impl Gate {
     async fn hold(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalRecord, ApiError> {
         let (store, settings) = (&self.app.store, &self.app.settings.approvals);
         // A turn that goes on after a restart finds what it asked before.
-        let asked = match store.approval_of_call(&self.request, &program.call_id).await? {
-            Some(asked) => asked,
-            None => {
-                let new = NewApproval {
-                    request: self.request.clone(),
-                    call_id: program.call_id.clone(),
-                    container: self.container.id().to_string(),
-                    model: self.model.clone(),
-                    code: program.code.clone(),
-                    reasons,
-                    patience: i64::try_from(settings.patience.as_secs()).unwrap_or(i64::MAX),
-                    resume: self.resume.clone(),
-                };
-                let asked = store.add_approval(&self.tenant, new).await?;
-                self.note(AuditEvent::Asked, &program.code, "", &asked.reasons.join("; ")).await?;
-                if let Some(webhook) = settings.webhook.clone() {
-                    self.app.tasks.spawn(webhook.tell(Arc::clone(&self.app), asked.clone()));
-                }
-                asked
+        let before = store.approval_of_call(&self.request, &program.call_id).await?;
+        let is_new = before.is_none();
+        let mut waiting = Waiting::new(&self.app, self.asking(program, reasons, before));
+        let asked = waiting.asked().await?;
+        if is_new {
+            self.note(AuditEvent::Asked, &program.code, "", &asked.reasons.join("; ")).await?;
+            if let Some(webhook) = settings.webhook.clone() {
+                self.app.tasks.spawn(webhook.tell(Arc::clone(&self.app), asked.clone()));
             }
-        };
-        let _waiting = Waiting { app: &self.app, id: &asked.id };
+        }
         loop {
             let current = store.approval(None, &asked.id).await?.unwrap_or_else(|| asked.clone());
             if current.status != ApprovalStatus::Pending {
@@ -184,6 +173,33 @@ impl Gate {
                 continue;
             }
             sleep(PAUSE).await;
+        }
+    }
+
+    /// Makes a program known to whoever decides, unless it is.
+    fn asking(
+        &self,
+        program: &ApprovalRequest,
+        reasons: Vec<String>,
+        before: Option<ApprovalRecord>,
+    ) -> impl Future<Output = Result<ApprovalRecord, Error>> + Send + 'static {
+        let (store, tenant) = (self.app.store.clone(), self.tenant.clone());
+        let patience = self.app.settings.approvals.patience.as_secs();
+        let new = NewApproval {
+            request: self.request.clone(),
+            call_id: program.call_id.clone(),
+            container: self.container.id().to_string(),
+            model: self.model.clone(),
+            code: program.code.clone(),
+            reasons,
+            patience: i64::try_from(patience).unwrap_or(i64::MAX),
+            resume: self.resume.clone(),
+        };
+        async move {
+            match before {
+                Some(before) => Ok(before),
+                None => store.add_approval(&tenant, new).await,
+            }
         }
     }
 
@@ -231,7 +247,25 @@ impl Gate {
 /// the turn goes on.
 struct Waiting<'a> {
     app: &'a Arc<App>,
-    id: &'a ApprovalId,
+    /// A task of its own: what was begun to be written must be known, or nobody could take it back.
+    asking: Option<JoinHandle<Result<ApprovalRecord, Error>>>,
+    id: Option<ApprovalId>,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(app: &'a Arc<App>, asking: impl Future<Output = Result<ApprovalRecord, Error>> + Send + 'static) -> Self {
+        Self { app, asking: Some(app.tasks.spawn(asking)), id: None }
+    }
+
+    /// What was asked, as soon as it is written.
+    async fn asked(&mut self) -> Result<ApprovalRecord, ApiError> {
+        let Some(asking) = &mut self.asking else { return Err(ApiError::internal("nothing was asked")) };
+        let asked = asking.await.map_err(ApiError::internal)?;
+        self.asking = None;
+        let asked = asked?;
+        self.id = Some(asked.id.clone());
+        Ok(asked)
+    }
 }
 
 impl Drop for Waiting<'_> {
@@ -239,8 +273,13 @@ impl Drop for Waiting<'_> {
         if self.app.closing.is_cancelled() {
             return;
         }
-        let (app, id) = (Arc::clone(self.app), self.id.clone());
+        let (app, id, asking) = (Arc::clone(self.app), self.id.take(), self.asking.take());
         self.app.tasks.spawn(async move {
+            let id = match asking {
+                Some(asking) => asking.await.ok().and_then(Result::ok).map(|asked| asked.id),
+                None => id,
+            };
+            let Some(id) = id else { return };
             if let Err(error) = app.store.expire_approval(&id).await {
                 log(&format!("cannot note that nobody waits for {id} any more: {error}"));
             }
