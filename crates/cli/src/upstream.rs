@@ -68,7 +68,12 @@ fn endpoint(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Option
         Endpoint::Http(http) => http,
     };
     let options = ChatOptions {
-        protocol: if *http.api == Api::Responses { Protocol::Responses } else { Protocol::Chat },
+        protocol: match *http.api {
+            Api::Chat | Api::Demo => Protocol::Chat,
+            Api::Responses => Protocol::Responses,
+            Api::Anthropic => Protocol::Anthropic,
+            Api::Gemini => Protocol::Gemini,
+        },
         url: (*http.url).clone(),
         model: (*http.upstream_name).clone(),
         key: http.key.fetch(&model.name, surroundings)?,

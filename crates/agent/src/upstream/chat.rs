@@ -1,12 +1,15 @@
-//! Any endpoint that speaks one of OpenAI's two protocols: Chat Completions, as nearly all do, or Responses.
+//! Models behind HTTP, whatever they speak: Chat Completions, as nearly all do, Responses, Anthropic's Messages or Gemini.
 
 mod answer;
+mod anthropic;
 mod endpoint;
 mod failure;
 mod forward;
+mod gemini;
 mod manners;
 mod render;
 mod responses;
+mod seals;
 mod sse;
 
 use std::time::Duration;
@@ -14,7 +17,7 @@ use std::time::Duration;
 use aludel_wire::chat::{CallDelta, CalledFunctionDelta, Chunk, ErrorEnvelope, Response};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::{Capabilities, Delta, Request, Upstream, UpstreamError};
 use crate::flow::Flow;
@@ -24,6 +27,7 @@ use endpoint::Endpoint;
 use failure::chain;
 pub use forward::Forwarded;
 use manners::Manners;
+use seals::Seals;
 
 /// Bytes of one answer.
 const MAX_ANSWER: u64 = 64 << 20;
@@ -38,13 +42,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the usage and the end of the stream are awaited once the answer itself is whole: some servers leave the connection open.
 const EPILOGUE: Duration = Duration::from_secs(2);
 
-/// Which of the two protocols an endpoint speaks.
+/// Which protocol an endpoint speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Chat Completions.
     Chat,
     /// Responses.
     Responses,
+    /// Anthropic's Messages.
+    Anthropic,
+    /// Google's Gemini.
+    Gemini,
 }
 
 /// Where a model is and how it is asked.
@@ -64,21 +72,23 @@ pub struct ChatOptions {
     pub idle_timeout: Duration,
 }
 
-/// An upstream that speaks Chat Completions.
+/// An upstream behind HTTP.
 #[derive(Debug, Clone)]
 pub struct Chat {
     options: ChatOptions,
     client: reqwest::Client,
     endpoint: Endpoint,
-    authorization: Option<HeaderValue>,
+    /// Headers that every request has: the key, and what else the protocol wants.
+    headers: HeaderMap,
     manners: Manners,
+    seals: Seals,
 }
 
 impl Chat {
     /// Makes the upstream; nothing is sent before the first call. The error says what is wrong with the options.
     pub fn new(options: ChatOptions) -> Result<Self, String> {
-        let endpoint = Endpoint::parse(&options.url, options.protocol)?;
-        let authorization = options.key.as_ref().map(authorization).transpose()?;
+        let endpoint = Endpoint::parse(&options.url, options.protocol, &options.model)?;
+        let headers = headers(&options)?;
         // A second installation fails, and the first one serves.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let mut client = reqwest::Client::builder()
@@ -91,20 +101,31 @@ impl Chat {
         }
         let client = client.build().map_err(|error| format!("the HTTP client: {}", chain(&error)))?;
         let manners = Manners::of(&endpoint);
-        Ok(Self { options, client, endpoint, authorization, manners })
+        Ok(Self { options, client, endpoint, headers, manners, seals: Seals::default() })
     }
 }
 
-/// The key as a header, which the client does not log.
-fn authorization(key: &Secret) -> Result<HeaderValue, String> {
+/// What every request has. The client does not log the key.
+fn headers(options: &ChatOptions) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    if options.protocol == Protocol::Anthropic {
+        headers.insert("anthropic-version", HeaderValue::from_static(anthropic::VERSION));
+    }
+    let Some(key) = &options.key else { return Ok(headers) };
     let named = || format!("the key in {}", key.origin().unwrap_or("the model's `key` setting"));
     if key.expose().is_empty() {
         return Err(format!("{} is empty", named()));
     }
-    let mut header = HeaderValue::from_str(&format!("Bearer {}", key.expose()))
+    let (name, value) = match options.protocol {
+        Protocol::Chat | Protocol::Responses => (AUTHORIZATION, format!("Bearer {}", key.expose())),
+        Protocol::Anthropic => (HeaderName::from_static("x-api-key"), key.expose().to_owned()),
+        Protocol::Gemini => (HeaderName::from_static("x-goog-api-key"), key.expose().to_owned()),
+    };
+    let mut value = HeaderValue::from_str(&value)
         .map_err(|_| format!("{} holds a line break or another character that cannot be sent", named()))?;
-    header.set_sensitive(true);
-    Ok(header)
+    value.set_sensitive(true);
+    headers.insert(name, value);
+    Ok(headers)
 }
 
 impl Upstream for Chat {
@@ -138,6 +159,8 @@ impl Chat {
             let body = match self.options.protocol {
                 Protocol::Chat => serde_json::to_vec(&render::request(model, request, vision, style)),
                 Protocol::Responses => serde_json::to_vec(&responses::request(model, request, vision)),
+                Protocol::Anthropic => serde_json::to_vec(&anthropic::request(model, request, vision, &self.seals)),
+                Protocol::Gemini => serde_json::to_vec(&gemini::request(request, vision, &self.seals)),
             };
             let body = body.map_err(|error| self.not_understood(error.to_string(), ""))?;
             let error = match self.attempt(body, answer).await {
@@ -159,14 +182,12 @@ impl Chat {
     }
 
     async fn attempt(&self, body: Vec<u8>, answer: &mut Answer) -> Result<(), UpstreamError> {
-        let mut request = self
+        let request = self
             .client
             .post(self.endpoint.url())
+            .headers(self.headers.clone())
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "text/event-stream");
-        if let Some(key) = &self.authorization {
-            request = request.header(AUTHORIZATION, key.clone());
-        }
         let sent = tokio::time::timeout(self.options.idle_timeout, request.body(body).send()).await;
         let response = sent.map_err(|_| self.idle())?.map_err(|error| self.unreachable(&error))?;
         if !response.status().is_success() {
@@ -186,13 +207,26 @@ impl Chat {
         if let Ok(envelope) = serde_json::from_slice::<ErrorEnvelope>(&body) {
             return Err(self.reported(&envelope.error, &String::from_utf8_lossy(&body)));
         }
-        if self.options.protocol == Protocol::Responses {
-            let object = serde_json::from_slice(&body).map_err(|error| {
-                self.not_understood(format!("its JSON is no response ({error})"), &String::from_utf8_lossy(&body))
-            })?;
-            self.response_whole(object, answer).await?;
-            answer.end().await;
-            return Ok(());
+        let sent = String::from_utf8_lossy(&body);
+        let odd = |error: serde_json::Error| self.not_understood(format!("its JSON is no answer ({error})"), &sent);
+        match self.options.protocol {
+            Protocol::Chat => {}
+            Protocol::Responses => {
+                self.response_whole(serde_json::from_slice(&body).map_err(odd)?, answer).await?;
+                answer.end().await;
+                return Ok(());
+            }
+            Protocol::Anthropic => {
+                self.anthropic_whole(serde_json::from_slice(&body).map_err(odd)?, answer).await?;
+                answer.end().await;
+                return Ok(());
+            }
+            Protocol::Gemini => {
+                let piece = serde_json::from_slice(&body).map_err(odd)?;
+                self.gemini_piece(piece, &mut 0, &sent, answer).await?;
+                answer.end().await;
+                return Ok(());
+            }
         }
         let response: Response = serde_json::from_slice(&body).map_err(|error| {
             self.not_understood(format!("its JSON is no completion ({error})"), &String::from_utf8_lossy(&body))
@@ -221,6 +255,8 @@ impl Chat {
         let mut beginning = Vec::new();
         let mut ended = false;
         let mut events = responses::Events::default();
+        let mut messages = anthropic::Events::default();
+        let mut calls = 0;
         while !ended {
             let is_whole = answer.is_whole();
             let patience = self.options.idle_timeout;
@@ -252,6 +288,8 @@ impl Chat {
                 match self.options.protocol {
                     Protocol::Chat => self.chunk(&data, answer).await?,
                     Protocol::Responses => self.response_event(&data, &mut events, answer).await?,
+                    Protocol::Anthropic => self.anthropic_event(&data, &mut messages, answer).await?,
+                    Protocol::Gemini => self.gemini_event(&data, &mut calls, answer).await?,
                 }
             }
         }

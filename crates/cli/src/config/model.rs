@@ -103,6 +103,10 @@ pub(crate) enum Api {
     Chat,
     /// Responses.
     Responses,
+    /// Anthropic's Messages.
+    Anthropic,
+    /// Google's Gemini.
+    Gemini,
     /// None: the script.
     Demo,
 }
@@ -280,8 +284,10 @@ impl FromStr for Api {
         match text {
             "chat" => Ok(Self::Chat),
             "responses" => Ok(Self::Responses),
+            "anthropic" => Ok(Self::Anthropic),
+            "gemini" => Ok(Self::Gemini),
             "demo" => Ok(Self::Demo),
-            _ => Err("is not an API that this version speaks; there are chat, responses and demo"),
+            _ => Err("is not an API that this version speaks; there are chat, responses, anthropic, gemini and demo"),
         }
     }
 }
@@ -291,6 +297,8 @@ impl fmt::Display for Api {
         formatter.write_str(match self {
             Self::Chat => "chat",
             Self::Responses => "responses",
+            Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
             Self::Demo => "demo",
         })
     }

@@ -13,10 +13,20 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// Takes the base as people write it: with or without a slash at its end, or with the method already there.
-    pub(super) fn parse(base: &str, protocol: Protocol) -> Result<Self, String> {
+    pub(super) fn parse(base: &str, protocol: Protocol, model: &str) -> Result<Self, String> {
         let method = match protocol {
-            Protocol::Chat => "/chat/completions",
-            Protocol::Responses => "/responses",
+            Protocol::Chat => "/chat/completions".to_owned(),
+            Protocol::Responses => "/responses".to_owned(),
+            Protocol::Anthropic => "/messages".to_owned(),
+            Protocol::Gemini => {
+                format!("/models/{}:streamGenerateContent", model.strip_prefix("models/").unwrap_or(model))
+            }
+        };
+        // Where the two are that have one home each.
+        let version = match protocol {
+            Protocol::Chat | Protocol::Responses => None,
+            Protocol::Anthropic => Some("/v1"),
+            Protocol::Gemini => Some("/v1beta"),
         };
         let base = base.trim();
         let mut url = Url::parse(base).map_err(|error| {
@@ -33,9 +43,14 @@ impl Endpoint {
             return Err(format!("the url {base:?} must begin with http:// or https://"));
         }
         let path = url.path().trim_end_matches('/');
-        let path = format!("{}{method}", path.strip_suffix(method).unwrap_or(path));
+        let path = path.strip_suffix(&method).unwrap_or(path);
+        let version = version.filter(|_| path.is_empty()).unwrap_or_default();
+        let path = format!("{path}{version}{method}");
         url.set_path(&path);
         url.set_fragment(None);
+        if protocol == Protocol::Gemini {
+            url.query_pairs_mut().append_pair("alt", "sse");
+        }
         let mut shown = url.clone();
         shown.set_query(None);
         Ok(Self { url, shown: shown.into() })
@@ -76,18 +91,25 @@ mod tests {
             ("https://host/v1/chat/completions/", "https://host/v1/chat/completions"),
             ("https://host/x?api-version=1#y", "https://host/x/chat/completions?api-version=1"),
         ] {
-            assert_eq!(Endpoint::parse(base, Protocol::Chat).unwrap().url().as_str(), url, "{base}");
+            assert_eq!(Endpoint::parse(base, Protocol::Chat, "m").unwrap().url().as_str(), url, "{base}");
         }
         assert_eq!(
-            Endpoint::parse("https://host/x?key=1", Protocol::Chat).unwrap().shown(),
+            Endpoint::parse("https://host/x?key=1", Protocol::Chat, "m").unwrap().shown(),
             "https://host/x/chat/completions"
         );
     }
 
     #[test]
     fn each_protocol_has_its_method() {
-        let url = Endpoint::parse("https://host/v1", Protocol::Responses).unwrap().url();
-        assert_eq!(url.as_str(), "https://host/v1/responses");
+        for (base, protocol, url) in [
+            ("https://host/v1", Protocol::Responses, "https://host/v1/responses"),
+            ("https://host", Protocol::Anthropic, "https://host/v1/messages"),
+            ("https://host/v1/", Protocol::Anthropic, "https://host/v1/messages"),
+            ("https://host", Protocol::Gemini, "https://host/v1beta/models/m:streamGenerateContent?alt=sse"),
+            ("https://host/x", Protocol::Gemini, "https://host/x/models/m:streamGenerateContent?alt=sse"),
+        ] {
+            assert_eq!(Endpoint::parse(base, protocol, "m").unwrap().url().as_str(), url, "{base}");
+        }
     }
 
     #[test]
@@ -99,7 +121,7 @@ mod tests {
             ("http://192.168.0.1/v1", false),
             ("https://localhost.example/v1", false),
         ] {
-            assert_eq!(Endpoint::parse(base, Protocol::Chat).unwrap().is_loopback(), expected, "{base}");
+            assert_eq!(Endpoint::parse(base, Protocol::Chat, "m").unwrap().is_loopback(), expected, "{base}");
         }
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, try_unfold};
 use reqwest::StatusCode;
-use reqwest::header::{AUTHORIZATION, HeaderMap};
+use reqwest::header::HeaderMap;
 
 use super::{Chat, Protocol, UpstreamError, chain};
 
@@ -53,10 +53,7 @@ impl Chat {
     }
 
     async fn send(&self, headers: HeaderMap, body: Bytes) -> Result<reqwest::Response, UpstreamError> {
-        let mut request = self.client.post(self.endpoint.url()).headers(headers);
-        if let Some(key) = &self.authorization {
-            request = request.header(AUTHORIZATION, key.clone());
-        }
+        let request = self.client.post(self.endpoint.url()).headers(headers).headers(self.headers.clone());
         let sent = tokio::time::timeout(self.options.idle_timeout, request.body(body).send()).await;
         sent.map_err(|_| self.idle())?.map_err(|error| self.unreachable(&error))
     }

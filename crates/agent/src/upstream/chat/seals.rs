@@ -1,0 +1,46 @@
+//! What a server sealed in an answer and wants back with the call that it belongs to: thoughts that only it can read.
+//!
+//! Kept in memory by the id of the call. After a restart they are gone, and a conversation goes on without them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+
+/// Calls that are remembered; the oldest go first.
+const MAX_CALLS: usize = 10_000;
+/// Bytes of what belongs to one call.
+const MAX_SEAL: usize = 256 << 10;
+
+/// All of them. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Seals(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    seals: HashMap<String, Value>,
+    order: VecDeque<String>,
+}
+
+impl Seals {
+    /// Keeps what belongs to a call.
+    pub(super) fn keep(&self, call_id: &str, seal: Value) {
+        if seal.to_string().len() > MAX_SEAL {
+            return;
+        }
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.seals.insert(call_id.to_owned(), seal).is_none() {
+            kept.order.push_back(call_id.to_owned());
+        }
+        while kept.order.len() > MAX_CALLS {
+            if let Some(oldest) = kept.order.pop_front() {
+                kept.seals.remove(&oldest);
+            }
+        }
+    }
+
+    /// What belongs to a call.
+    pub(super) fn of(&self, call_id: &str) -> Option<Value> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).seals.get(call_id).cloned()
+    }
+}

@@ -1,0 +1,175 @@
+"""Models that speak other protocols: what they are asked, byte for byte of JSON, and what clients get of their answers."""
+
+import json
+
+import openai
+import pytest
+
+from recorder import Recorder, answers, streams
+from test_gateway import Gateway
+
+CODE = "print(40 + 2)"
+
+
+def events(*values):
+    return [f"event: {value['type']}\ndata: {json.dumps(value)}\n\n".encode() if "type" in value else f"data: {json.dumps(value)}\r\n\r\n".encode() for value in values]
+
+
+def block(index, start, *deltas):
+    return [
+        {"type": "content_block_start", "index": index, "content_block": start},
+        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+def message(blocks, reason, **usage):
+    begin = {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "content": [], "usage": {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 1}}}
+    end = [{"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 7}}, {"type": "message_stop"}]
+    return streams(*events(begin, {"type": "ping"}, *blocks, *end))
+
+
+ARGUMENTS = json.dumps({"code": CODE})
+THINKS = block(0, {"type": "thinking", "thinking": "", "signature": ""}, {"type": "thinking_delta", "thinking": "Let me "}, {"type": "thinking_delta", "thinking": "see."}, {"type": "signature_delta", "signature": "sealed=="})
+SAYS = block(1, {"type": "text", "text": ""}, {"type": "text_delta", "text": "I compute."})
+CALLS = block(2, {"type": "tool_use", "id": "toolu_1", "name": "python", "input": {}}, {"type": "input_json_delta", "partial_json": ""}, {"type": "input_json_delta", "partial_json": ARGUMENTS[:9]}, {"type": "input_json_delta", "partial_json": ARGUMENTS[9:]})
+ANSWERS = block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "It is "}, {"type": "text_delta", "text": "42."})
+
+
+def asked(recorder, number):
+    path, headers, body = recorder.requests[number]
+    return path, {name.lower(): value for name, value in headers.items()}, json.loads(body)
+
+
+def serve(recorder, api):
+    return Gateway([recorder], {"alias": recorder.model(api=f'"{api}"', upstream_name='"real-1"', vision="true")})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_anthropic(stream):
+    recorder = Recorder(message([*THINKS, *SAYS, *CALLS], "tool_use"), message(ANSWERS, "end_turn"))
+    with serve(recorder, "anthropic") as gateway:
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "go"}]
+        options = {"messages": messages, "reasoning_effort": "medium", "max_completion_tokens": 8000}
+        if stream:
+            chunks = list(gateway.ask(stream=True, stream_options={"include_usage": True}, **options))
+            content = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+            usage = chunks[-1].usage
+        else:
+            completion = gateway.ask(**options)
+            content, usage = completion.choices[0].message.content, completion.usage
+            assert completion.choices[0].message.model_extra["reasoning_content"] == "Let me see."
+        assert content == "I compute.\n\nIt is 42."
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details.cached_tokens) == (30, 14, 10)
+        path, headers, first = asked(recorder, 0)
+        assert path == "/v1/messages" and headers["x-api-key"] == "sk-upstream" and headers["anthropic-version"] == "2023-06-01"
+        assert "authorization" not in headers
+        assert (first["model"], first["max_tokens"], first["system"], first["stream"]) == ("real-1", 8000, "Be brief.", True)
+        assert first["messages"] == [{"role": "user", "content": [{"type": "text", "text": "go"}]}]
+        assert first["thinking"] == {"type": "enabled", "budget_tokens": 2000} and first["tool_choice"] == {"type": "auto"}
+        (tool,) = first["tools"]
+        assert tool["name"] == "python" and tool["input_schema"]["required"] == ["code"]
+        _, _, second = asked(recorder, 1)
+        user, assistant, result = second["messages"]
+        # Thoughts go back sealed as they were, before the call.
+        assert assistant == {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Let me see.", "signature": "sealed=="},
+                {"type": "text", "text": "I compute."},
+                {"type": "tool_use", "id": "toolu_1", "name": "python", "input": {"code": CODE}},
+            ],
+        }
+        (content,) = result["content"]
+        assert result["role"] == "user" and (content["type"], content["tool_use_id"]) == ("tool_result", "toolu_1")
+        assert "42" in content["content"][0]["text"]
+
+
+def test_anthropic_sees_what_programs_show():
+    chart = {"code": "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"}
+    calls = block(0, {"type": "tool_use", "id": "toolu_1", "name": "python", "input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(chart)})
+    recorder = Recorder(message(calls, "tool_use"), message(ANSWERS, "end_turn"))
+    with serve(recorder, "anthropic") as gateway:
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+        gateway.ask(messages=[{"role": "user", "content": [{"type": "text", "text": "see"}, image]}], tool_choice="required", temperature=1.5)
+        _, _, first = asked(recorder, 0)
+        source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+        assert first["messages"][0]["content"][1] == {"type": "image", "source": source}
+        assert first["tool_choice"] == {"type": "any"} and first["temperature"] == 1.0
+        _, _, second = asked(recorder, 1)
+        (result,) = second["messages"][-1]["content"]
+        assert [part["type"] for part in result["content"]] == ["text", "image"] and second["tool_choice"] == {"type": "auto"}
+
+
+def parts(*values, **more):
+    return {"candidates": [{"content": {"role": "model", "parts": list(values)}, **more}], "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 3, "thoughtsTokenCount": 4}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_gemini(stream):
+    calls = [{"text": "Let me see.", "thought": True}, {"text": "I compute."}, {"functionCall": {"name": "python", "args": {"code": CODE}}, "thoughtSignature": "sealed=="}]
+    recorder = Recorder(
+        streams(*events(*[parts(call) for call in calls], parts(finishReason="STOP"))),
+        streams(*events(parts({"text": "It is "}), parts({"text": "42."}, finishReason="STOP"))),
+    )
+    with serve(recorder, "gemini") as gateway:
+        options = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "go"}], "max_tokens": 500}
+        if stream:
+            chunks = list(gateway.ask(stream=True, **options))
+            content = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+        else:
+            completion = gateway.ask(**options)
+            content = completion.choices[0].message.content
+            assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (20, 14)
+            assert completion.usage.completion_tokens_details.reasoning_tokens == 8
+        assert content == "I compute.\n\nIt is 42."
+        path, headers, first = asked(recorder, 0)
+        assert path == "/v1/models/real-1:streamGenerateContent?alt=sse" and headers["x-goog-api-key"] == "sk-upstream"
+        assert first["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
+        assert first["contents"] == [{"role": "user", "parts": [{"text": "go"}]}]
+        assert first["generationConfig"] == {"maxOutputTokens": 500}
+        assert first["toolConfig"] == {"functionCallingConfig": {"mode": "AUTO"}}
+        assert first["tools"][0]["functionDeclarations"][0]["name"] == "python"
+        _, _, second = asked(recorder, 1)
+        user, model, result = second["contents"]
+        assert model == {
+            "role": "model",
+            "parts": [{"text": "I compute."}, {"functionCall": {"name": "python", "args": {"code": CODE}}, "thoughtSignature": "sealed=="}],
+        }
+        (part,) = result["parts"]
+        assert result["role"] == "user" and part["functionResponse"]["name"] == "python" and "42" in part["functionResponse"]["response"]["output"]
+
+
+@pytest.mark.parametrize("api", ["anthropic", "gemini"])
+def test_whole_answers_and_ends(api):
+    whole = {
+        "anthropic": [{"type": "message", "content": [{"type": "text", "text": "whole"}], "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}}, {"type": "message", "content": [{"type": "text", "text": "cut"}], "stop_reason": "max_tokens"}, {"type": "message", "content": [], "stop_reason": "refusal"}],
+        "gemini": [parts({"text": "whole"}, finishReason="STOP"), parts({"text": "cut"}, finishReason="MAX_TOKENS"), {"promptFeedback": {"blockReason": "SAFETY"}}],
+    }[api]
+    recorder = Recorder(*[answers(200, answer) for answer in whole])
+    with serve(recorder, api) as gateway:
+        choices = [gateway.ask(tools=openai.NOT_GIVEN).choices[0] for _ in whole]
+        assert [choice.finish_reason for choice in choices] == ["stop", "length", "content_filter"]
+        assert [choice.message.content for choice in choices] == ["whole", "cut", ""]
+
+
+@pytest.mark.parametrize(
+    "api, error",
+    [
+        ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "the words"}}),
+        ("gemini", {"error": {"code": 429, "message": "the words", "status": "RESOURCE_EXHAUSTED"}}),
+    ],
+)
+def test_failures(api, error):
+    last = streams(*events(error))
+    recorder = Recorder(*[answers(status, error) for status in (401, 404, 400, 429, 429, 429, 529, 529, 529)], last, streams(b"data: {{\n\n"))
+    with serve(recorder, api) as gateway:
+        for kind in (openai.InternalServerError, openai.BadRequestError, openai.BadRequestError, openai.RateLimitError, openai.InternalServerError):
+            with pytest.raises(kind):
+                gateway.ask()
+        # In the middle of a stream, and garbage.
+        with pytest.raises(openai.InternalServerError, match="the words"):
+            gateway.ask()
+        with pytest.raises(openai.InternalServerError):
+            gateway.ask()
+        assert gateway.client().containers.list().data == []
