@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::approvals::Approvals;
 use crate::containers::Containers;
 use crate::error::ApiError;
-use crate::http::Places;
+use crate::http::{Callers, Places};
 use crate::models::{Model, Models};
 use crate::turn::LiveTurns;
 
@@ -32,6 +32,8 @@ pub struct App {
     pub(crate) closing: CancellationToken,
     /// What goes on beyond its request; the server's end waits for it.
     pub(crate) tasks: TaskTracker,
+    /// Whose key is whose.
+    pub(crate) callers: Callers,
     /// How many requests may be answered at once.
     pub(crate) requests: Arc<Places>,
     /// How many KiB of bodies may be in memory at once.
@@ -47,6 +49,8 @@ pub struct Settings {
     pub max_memory: u64,
     /// How long a container may be left alone before it ends.
     pub idle: Duration,
+    /// How long the sandbox of a chat completion is kept for the next request; its files stay as long as those of other containers.
+    pub linger: Duration,
     /// How long the files of a container that ended are kept.
     pub keep: Duration,
     /// How many containers may be live at once.
@@ -68,6 +72,7 @@ impl Default for Settings {
             max_memory: limits.memory,
             limits,
             idle: Duration::from_secs(20 * 60),
+            linger: Duration::from_secs(2 * 60),
             keep: Duration::from_secs(30 * 24 * 3600),
             containers: 64,
             requests: 256,
@@ -107,6 +112,7 @@ impl App {
             started: now(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            callers: Callers::default(),
             requests: Places::new(settings.requests, settings.requests_per_key),
             bodies: Arc::new(Semaphore::new(BODIES)),
             store,

@@ -133,7 +133,7 @@ async fn hostile_names_and_bodies_get_a_clear_400() {
 #[tokio::test]
 async fn after_its_time_a_container_says_so_and_its_files_can_still_be_fetched() {
     let data = tempfile::tempdir().unwrap();
-    let idle = Duration::from_millis(1500);
+    let idle = Duration::from_secs(3);
     let server = start_with(data.path(), Settings { idle, ..settings() }).await;
     let (path, _) = create(&server, json!({ "name": "c" })).await;
     let file = server.send(&format!("{path}/files"), &[], "a.txt", b"kept").await.ok();

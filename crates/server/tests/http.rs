@@ -71,6 +71,7 @@ async fn with_keys_nobody_gets_in_without_one() {
     let mut server = start(data.path()).await;
     server.get("/v1/files").await.ok();
     let key = server.store.create_key("one").await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     let error = server.get("/v1/files").await.refused(401, "provide an API key");
     assert_eq!((&error["type"], &error["code"]), (&json!("authentication_error"), &json!("invalid_api_key")));
     assert_eq!(server.get("/healthz").await.status, 200);
@@ -80,6 +81,8 @@ async fn with_keys_nobody_gets_in_without_one() {
     server.use_key(&key.secret);
     server.get("/v1/files").await.ok();
     assert!(server.store.revoke_key(key.id).await.unwrap());
+    // What was known of a key holds for a second.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     server.get("/v1/files").await.refused(401, "Incorrect API key");
     server.stop().await;
 }

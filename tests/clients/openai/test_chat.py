@@ -278,3 +278,21 @@ def test_the_interpreter_is_there_for_any_protocol_of_the_model(upstream, server
         ).choices[0].message.content == "You said: hello"
     finally:
         second.stop()
+
+
+def test_the_sandbox_of_a_completion_is_not_kept_for_long(upstream):
+    server = Server(upstream, linger='"1s"', pool=0)
+    try:
+        client = server.client()
+        container = programs(chat(client, "write a file"))[0]["container_id"]
+        assert server.sandboxes() == 1
+        for _ in range(100):
+            if server.sandboxes() == 0:
+                break
+            time.sleep(0.1)
+        assert server.sandboxes() == 0
+        # The container is there all the same, with its files.
+        tool = {"type": "code_interpreter", "container": container}
+        assert "a note" in chat(client, "read the file", tools=[tool]).choices[0].message.content
+    finally:
+        assert server.stop() == 0

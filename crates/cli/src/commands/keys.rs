@@ -12,7 +12,7 @@ use crate::{console, terminal};
 /// Make, list or revoke the API keys of the server
 ///
 /// Each key is a user of its own: files, containers, conversations and responses made with one cannot be seen with another.
-/// Changes hold at once, also for a server that is running.
+/// Changes hold within a second, also for a server that is running.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
     /// Make a key and print it; it cannot be shown again

@@ -114,6 +114,7 @@ fn settings(config: &Config, approvals: Approvals) -> Settings {
         limits: sandbox.limits(),
         max_memory: sandbox.max_memory.0.bytes(),
         idle: sandbox.idle.duration(),
+        linger: sandbox.linger.duration(),
         keep: sandbox.keep.duration(),
         containers: server.containers.0,
         requests: server.requests.0,

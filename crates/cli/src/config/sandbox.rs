@@ -24,6 +24,7 @@ pub(crate) struct RawSandbox {
     cpu_time: Option<Setting<CpuTime>>,
     fresh: Option<Setting<bool>>,
     max_memory: Option<Setting<Memory>>,
+    linger: Option<Setting<Span>>,
     keep: Option<Setting<Span>>,
 }
 
@@ -56,6 +57,8 @@ pub(crate) struct Sandbox {
     pub(crate) fresh: Setting<bool>,
     /// The most memory that a client of the server can ask for.
     pub(crate) max_memory: Setting<Memory>,
+    /// How long a server keeps the sandbox of a chat completion for the next request.
+    pub(crate) linger: Setting<Span>,
     /// How long a server keeps the files of a session that ended.
     pub(crate) keep: Setting<Span>,
 }
@@ -75,6 +78,7 @@ impl RawSandbox {
         "cpu_time",
         "fresh",
         "max_memory",
+        "linger",
         "keep",
     ];
 
@@ -93,6 +97,7 @@ impl RawSandbox {
             "fresh" => self.fresh = Some(given.parse("sandbox.fresh")?),
             "output" => self.output = Some(given.parse("sandbox.output")?),
             "max_memory" => self.max_memory = Some(given.parse("sandbox.max_memory")?),
+            "linger" => self.linger = Some(given.parse("sandbox.linger")?),
             "keep" => self.keep = Some(given.parse("sandbox.keep")?),
             _ => return Err(super::unknown_key("sandbox", key, Self::KEYS, given.origin)),
         }
@@ -134,6 +139,7 @@ impl RawSandbox {
             cpu_time: self.cpu_time.unwrap_or(Setting::default(CpuTime(None))),
             fresh: self.fresh.unwrap_or(Setting::default(false)),
             max_memory,
+            linger: self.linger.unwrap_or(Setting::default(Span::from_secs(2 * 60))),
             keep: self.keep.unwrap_or(Setting::default(Span::from_secs(30 * 24 * 3600))),
         })
     }
@@ -155,6 +161,7 @@ impl Sandbox {
             Entry::new("sandbox.cpu_time", &self.cpu_time),
             Entry::new("sandbox.fresh", &self.fresh),
             Entry::new("sandbox.max_memory", &self.max_memory),
+            Entry::new("sandbox.linger", &self.linger),
             Entry::new("sandbox.keep", &self.keep),
         ]
     }

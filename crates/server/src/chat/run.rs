@@ -72,6 +72,8 @@ impl Run {
             // What nobody was told of, or nobody waits for, is of no use.
             if is_cut || self.writer.programs(index).is_empty() {
                 answer.abandon(&self.app, &self.tenant).await;
+            } else if let Some(container) = &answer.container {
+                container.linger(self.app.settings.linger);
             }
         }
         // Only a client that was told of no program may ask again.

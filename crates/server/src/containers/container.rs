@@ -30,6 +30,8 @@ pub(crate) struct Container {
     idle: Duration,
     /// When it was last used, milliseconds since 1970.
     last_active_ms: AtomicI64,
+    /// After how many idle milliseconds its session ends, if earlier than the container does.
+    linger_ms: AtomicI64,
     life: Mutex<Life>,
     /// What the names of its programs mean, as far as rules have read them.
     pub(crate) names: std::sync::Mutex<aludel_rules::Known>,
@@ -75,6 +77,7 @@ impl Container {
             id: record.id.clone(),
             idle: record.idle,
             last_active_ms: AtomicI64::new(now_ms()),
+            linger_ms: AtomicI64::new(i64::MAX),
             life: Mutex::new(Life::Dormant(None)),
             names: std::sync::Mutex::default(),
         }
@@ -289,6 +292,17 @@ impl Container {
     pub(super) fn is_expired(&self) -> bool {
         let idle = i64::try_from(self.idle.as_millis()).unwrap_or(i64::MAX);
         now_ms() >= self.last_active_ms().saturating_add(idle)
+    }
+
+    /// Ends its session when it was left alone so long. The container itself stays: its files are there when it is used again.
+    pub(crate) fn linger(&self, for_: Duration) {
+        let linger = i64::try_from(for_.as_millis()).unwrap_or(i64::MAX);
+        self.linger_ms.store(linger, Ordering::Relaxed);
+    }
+
+    /// Whether its session has been left alone too long.
+    pub(super) fn has_lingered(&self) -> bool {
+        now_ms() >= self.last_active_ms().saturating_add(self.linger_ms.load(Ordering::Relaxed)) && self.is_live()
     }
 
     /// When it was last used, milliseconds since 1970.

@@ -209,7 +209,7 @@ impl Containers {
             if in_use {
                 container.touch();
                 used.push(Arc::clone(container));
-            } else if container.is_expired() {
+            } else if container.is_expired() || container.has_lingered() {
                 ended.push(Arc::clone(container));
                 return false;
             }
@@ -252,7 +252,8 @@ pub(crate) enum Status {
 pub(crate) async fn reap(app: Arc<App>) {
     /// How often the store is looked through.
     const SWEEP: Duration = Duration::from_secs(60);
-    let pause = (app.settings.idle / 4).clamp(Duration::from_millis(50), Duration::from_secs(15));
+    let pause =
+        (app.settings.idle.min(app.settings.linger) / 4).clamp(Duration::from_millis(50), Duration::from_secs(15));
     let mut since_sweep = SWEEP;
     loop {
         app.containers.reap_once().await;

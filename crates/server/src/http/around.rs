@@ -94,11 +94,11 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
 async fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
     let key = bearer(headers);
     if let Some(key) = key
-        && let Some(tenant) = app.store.tenant_of_key(key).await?
+        && let Some(tenant) = app.callers.tenant_of(&app.store, key).await?
     {
         return Ok(Caller(tenant));
     }
-    if app.store.has_keys().await? {
+    if app.callers.has_keys(&app.store).await? {
         return Err(ApiError::unauthorized(match key {
             Some(_) => "Incorrect API key provided.",
             None => "You didn't provide an API key. Send it as: Authorization: Bearer YOUR_KEY.",

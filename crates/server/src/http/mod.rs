@@ -1,6 +1,7 @@
 //! What every route needs of HTTP: who is asking, and bodies that are read with bounds.
 
 mod around;
+mod callers;
 mod download;
 mod form;
 mod json;
@@ -10,6 +11,7 @@ mod params;
 mod places;
 
 pub(crate) use around::{Caller, HEALTH, around, log};
+pub(crate) use callers::Callers;
 pub(crate) use download::download;
 pub(crate) use form::{Form, Upload};
 pub(crate) use json::{Fields, Raw};

@@ -1,0 +1,83 @@
+//! Whose key it is: asked of the store at most once a second for each key, for every request brings one.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aludel_store::{Error, Store, Tenant};
+
+/// How long an answer holds. A key that was revoked is refused after that.
+const FRESH: Duration = Duration::from_secs(1);
+/// Keys that are remembered; with more, all are forgotten.
+const MAX_KEYS: usize = 10_000;
+
+/// What is known of keys.
+#[derive(Debug, Default)]
+pub(crate) struct Callers(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    tenants: HashMap<String, (Instant, Option<Tenant>)>,
+    /// Whether there are keys at all. Once there were, there are.
+    has_keys: Option<(Instant, bool)>,
+}
+
+impl Callers {
+    /// Whose key this is.
+    pub(crate) async fn tenant_of(&self, store: &Store, key: &str) -> Result<Option<Tenant>, Error> {
+        let known =
+            self.lock().tenants.get(key).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, tenant)| tenant.clone());
+        if let Some(tenant) = known {
+            return Ok(tenant);
+        }
+        let tenant = store.tenant_of_key(key).await?;
+        let mut known = self.lock();
+        if known.tenants.len() >= MAX_KEYS {
+            known.tenants.clear();
+        }
+        known.tenants.insert(key.to_owned(), (Instant::now(), tenant.clone()));
+        Ok(tenant)
+    }
+
+    /// Whether there are keys.
+    pub(crate) async fn has_keys(&self, store: &Store) -> Result<bool, Error> {
+        if let Some((at, has_keys)) = self.lock().has_keys
+            && (has_keys || at.elapsed() < FRESH)
+        {
+            return Ok(has_keys);
+        }
+        let has_keys = store.has_keys().await?;
+        self.lock().has_keys = Some((Instant::now(), has_keys));
+        Ok(has_keys)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        // Nothing that could panic happens while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn keys_are_known_for_a_second() {
+        let data = tempfile::tempdir().unwrap();
+        let store = Store::open(data.path()).await.unwrap();
+        let callers = Callers::default();
+        assert!(!callers.has_keys(&store).await.unwrap());
+        let key = store.create_key("a").await.unwrap();
+        assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_some());
+        store.revoke_key(key.id).await.unwrap();
+        assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_some());
+        tokio::time::sleep(FRESH).await;
+        assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_none());
+        assert!(callers.has_keys(&store).await.unwrap());
+        for number in 0..=MAX_KEYS {
+            callers.lock().tenants.insert(number.to_string(), (Instant::now(), None));
+        }
+        callers.tenant_of(&store, "one more").await.unwrap();
+        assert_eq!(callers.lock().tenants.len(), 1);
+    }
+}
