@@ -180,6 +180,8 @@ fn main() -> Result<(), StepError> {
     }
     let Some(setup) = first_message::<Setup>(&control)? else { return Ok(()) };
     let hierarchy = Hierarchy::detect();
+    // Here, where process ids are still the host's.
+    let hierarchy = hierarchy.make_room().map(|()| hierarchy);
     let map = IdMap::choose();
     let user = if map == IdMap::Single { libc::CLONE_NEWUSER } else { 0 };
     let (go_receiver, go_sender) = std::os::unix::net::UnixStream::pair().step("make a pipe")?;
@@ -187,7 +189,7 @@ fn main() -> Result<(), StepError> {
         Ok(sys::Fork::Child) => {
             drop(go_sender);
             (&go_receiver).read_exact(&mut [0]).step("wait for the id maps")?;
-            warden::run(control, &setup, map, &hierarchy);
+            warden::run(control, &setup, map, hierarchy);
             Ok(())
         }
         Ok(sys::Fork::Parent(child)) => {

@@ -70,7 +70,7 @@ struct Warden {
 }
 
 /// Runs until aludel closes the control socket, then removes everything. Runs as pid 1 of its pid namespace.
-pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: &Hierarchy) {
+pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Result<Hierarchy>) {
     let start = || -> Result<(Warden, OwnedFd, Vec<String>), StepError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the parent")?;
         sys::ignore_broken_pipes();
@@ -139,10 +139,10 @@ fn clone_of(fd: &OwnedFd) -> Result<OwnedFd, StepError> {
 }
 
 /// Makes this instance's group and notes it, so that the next start can remove it should this process be killed.
-fn own_group(hierarchy: &Hierarchy, setup: &Setup) -> Result<(Hierarchy, Vec<String>), StepError> {
+fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarchy, Vec<String>), StepError> {
     let mut warnings = Vec::new();
     let name = format!("aludel-{}", setup.instance.file_name().and_then(|name| name.to_str()).unwrap_or("instance"));
-    let own = match hierarchy.descend(&name) {
+    let own = match hierarchy.and_then(|hierarchy| hierarchy.descend(&name)) {
         Ok(own) => own,
         Err(error) => {
             warnings.push(format!("control groups cannot be used ({error})"));
