@@ -340,16 +340,23 @@ fn is_top(group: &Path) -> bool {
     !group.join("cgroup.type").exists()
 }
 
-/// Whether somebody gave this group of version 2 to whoever runs in it: a container's engine made it the top of what can be seen, systemd
-/// marked it, or its owner may write to it but not to what is above.
+/// Whether this group of version 2 is there for whoever runs in it: a container's engine made it the top of what can be seen, systemd marked
+/// it, its owner may write to it but not to what is above, or nobody else runs in it.
 fn is_handed_over(group: &Path, mount: &Path) -> bool {
     let is_marked = |name: &str| {
         let mut value = [0];
         rustix::fs::getxattr(group, name, &mut value).is_ok_and(|length| value[..length] == *b"1")
     };
     let is_outermost = || group == mount || group.parent().is_some_and(|above| !is_writable(above));
-    let is_given = is_outermost() || is_marked("user.delegate") || is_marked("trusted.delegate");
-    !is_top(group) && is_writable(group) && is_given
+    let is_given = || is_outermost() || is_marked("user.delegate") || is_marked("trusted.delegate") || is_ours(group);
+    !is_top(group) && is_writable(group) && is_given()
+}
+
+/// Whether all that runs in the group is this program.
+fn is_ours(group: &Path) -> bool {
+    let program = |process: &str| fs::read_link(format!("/proc/{process}/exe")).ok();
+    let (processes, own) = (read(group, "cgroup.procs").unwrap_or_default(), program("self"));
+    own.is_some() && !processes.is_empty() && processes.lines().all(|process| program(process) == own)
 }
 
 fn usable_controllers(group: &Path) -> Vec<String> {

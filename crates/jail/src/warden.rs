@@ -186,7 +186,7 @@ impl Warden {
                         drain(children);
                         self.reap();
                     }
-                    token => self.look(token),
+                    token => self.look(token, event.flags),
                 }
             }
         }
@@ -225,9 +225,11 @@ impl Warden {
     }
 
     /// Sees to something that is watched. An event may be of something that an earlier one of the same batch took away.
-    fn look(&mut self, token: u64) {
+    fn look(&mut self, token: u64, flags: epoll::EventFlags) {
         let Some(Watch { sandbox: id, what }) = self.watches.remove(&token) else { return };
         match what {
+            // Before Linux 6.11, taking a call that will never come blocks for ever.
+            Watched::Refusals(_) if !flags.contains(epoll::EventFlags::IN) => {}
             Watched::Refusals(mut listener) => {
                 match listener.answer() {
                     Heard::Called(number) => self.reply(&Reply::Called { id, number }),
