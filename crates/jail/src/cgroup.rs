@@ -30,8 +30,8 @@ pub enum Hierarchy {
     Absent,
 }
 
-/// Init and the kernel's checkpoint, which are in the group too.
-const OUR_PROCESSES: u32 = 2;
+/// Init, which is in the group too. Not the checkpoint: there is none in the first cell, and whoever has an id of its own pays for it as well.
+const OUR_PROCESSES: u32 = 1;
 
 /// The group of version 2 that the processes of ours, and those around it, move to.
 const ASIDE: &str = "aludel-host";
@@ -157,6 +157,9 @@ impl Hierarchy {
             Self::V2 { parent, controllers } => {
                 let parent = parent.join(name);
                 enable(&parent, controllers)?;
+                // It limits nothing here; without it, /proc/self/cpuset tells how deep in the host's tree a sandbox lies. Most ordinary
+                // users are not given it.
+                let _unavailable = enable(&parent, &["cpuset".to_owned()]);
                 Self::V2 { parent, controllers: controllers.clone() }
             }
             Self::Absent => Self::Absent,
