@@ -78,11 +78,16 @@ impl Hierarchy {
             is_handed_over(&own, Path::new(mount)).then(|| own.clone())
         };
         let candidates = [given, own.parent().map(Path::to_path_buf), Some(PathBuf::from(mount))];
-        candidates.into_iter().flatten().filter(|path| path.starts_with(mount)).find_map(|parent| {
-            let controllers = usable_controllers(&parent);
-            (controllers.iter().any(|name| name == "memory") && is_writable(&parent))
-                .then_some(Self::V2 { parent, controllers })
-        })
+        let mut usable: Vec<_> = candidates
+            .into_iter()
+            .flatten()
+            .filter(|path| path.starts_with(mount) && is_writable(path))
+            .map(|parent| (usable_controllers(&parent), parent))
+            .filter(|(controllers, _)| controllers.iter().any(|name| name == "memory"))
+            .collect();
+        // A stable sort: of those with as many controllers, the nearest.
+        usable.sort_by_key(|(controllers, _)| std::cmp::Reverse(controllers.len()));
+        usable.into_iter().next().map(|(controllers, parent)| Self::V2 { parent, controllers })
     }
 
     /// Moves the processes of the group that was handed over, this one's parent among them, into one of their own within it: a group with
@@ -343,16 +348,21 @@ fn is_top(group: &Path) -> bool {
     !group.join("cgroup.type").exists()
 }
 
-/// Whether this group of version 2 is there for whoever runs in it: a container's engine made it the top of what can be seen, systemd marked
-/// it, its owner may write to it but not to what is above, or nobody else runs in it.
+/// Whether this group of version 2 is there for whoever runs in it: a container's engine made it the top of what can be seen, its owner may
+/// write to it but not to what is above, or systemd marked it. A user's systemd before version 253 marks nothing; then it is handed over
+/// if it is a scope in which nobody else runs. Not a service: systemd would end all of it when one sandbox runs out of memory.
 fn is_handed_over(group: &Path, mount: &Path) -> bool {
-    let is_marked = |name: &str| {
-        let mut value = [0];
-        rustix::fs::getxattr(group, name, &mut value).is_ok_and(|length| value[..length] == *b"1")
+    let has = |name: &str| {
+        let mut value = [0; 64];
+        rustix::fs::getxattr(group, name, &mut value).is_ok_and(|length| length > 0)
     };
     let is_outermost = || group == mount || group.parent().is_some_and(|above| !is_writable(above));
-    let is_given = || is_outermost() || is_marked("user.delegate") || is_marked("trusted.delegate") || is_ours(group);
-    !is_top(group) && is_writable(group) && is_given()
+    let is_marked = || has("user.delegate") || has("trusted.delegate");
+    let is_unmarked_scope = || {
+        let marks = has("user.invocation_id") || has("trusted.invocation_id");
+        !marks && group.extension().is_some_and(|kind| kind == "scope") && is_ours(group)
+    };
+    !is_top(group) && is_writable(group) && (is_outermost() || is_marked() || is_unmarked_scope())
 }
 
 /// Whether all that runs in the group is this program.
