@@ -33,9 +33,9 @@ pub enum Hierarchy {
 /// Init, which is in the group too. Not the checkpoint: there is none in the first cell, and whoever has an id of its own pays for it as well.
 const OUR_PROCESSES: u32 = 1;
 
-/// The group of version 2 that the processes of ours, and those around it, move to.
+/// The group of version 2 to which aludel, and whoever else is in the group that was handed over, moves.
 const ASIDE: &str = "aludel-host";
-/// How often they are looked for.
+/// How often such processes are looked for.
 const MOVES: usize = 20;
 
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
@@ -77,7 +77,7 @@ impl Hierarchy {
         } else {
             is_handed_over(&own, Path::new(mount)).then(|| own.clone())
         };
-        let candidates = [given, own.parent().map(Path::to_path_buf), Some(PathBuf::from(mount))];
+        let candidates = [given.clone(), own.parent().map(Path::to_path_buf), Some(PathBuf::from(mount))];
         let mut usable: Vec<_> = candidates
             .into_iter()
             .flatten()
@@ -85,8 +85,8 @@ impl Hierarchy {
             .map(|parent| (usable_controllers(&parent), parent))
             .filter(|(controllers, _)| controllers.iter().any(|name| name == "memory"))
             .collect();
-        // A stable sort: of those with as many controllers, the nearest.
-        usable.sort_by_key(|(controllers, _)| std::cmp::Reverse(controllers.len()));
+        // What was handed over is meant for us. Otherwise the one with the most controllers, and of those the nearest: the sort is stable.
+        usable.sort_by_key(|(controllers, path)| (given.as_ref() != Some(path), std::cmp::Reverse(controllers.len())));
         usable.into_iter().next().map(|(controllers, parent)| Self::V2 { parent, controllers })
     }
 
@@ -349,7 +349,7 @@ fn is_top(group: &Path) -> bool {
 }
 
 /// Whether this group of version 2 is there for whoever runs in it: a container's engine made it the top of what can be seen, its owner may
-/// write to it but not to what is above, or systemd marked it. A user's systemd before version 253 marks nothing; then it is handed over
+/// write to it but not to what is above, or systemd marked it. A user's systemd 252 marks nothing; then it is handed over
 /// if it is a scope in which nobody else runs. Not a service: systemd would end all of it when one sandbox runs out of memory.
 fn is_handed_over(group: &Path, mount: &Path) -> bool {
     let has = |name: &str| {
@@ -470,6 +470,10 @@ mod tests {
         tree(top.path(), &["system.slice", "system.slice/a.service"]);
         let parent = parent_of(top.path(), "/system.slice/a.service");
         assert_eq!(parent.as_deref(), Some(top.path().join("system.slice").as_path()));
+        // The top has a controller more.
+        fs::write(top.path().join("cgroup.controllers"), "cpu memory pids\n").unwrap();
+        fs::write(top.path().join("system.slice/cgroup.controllers"), "memory pids\n").unwrap();
+        assert_eq!(parent_of(top.path(), "/system.slice/a.service").as_deref(), Some(top.path()));
     }
 
     #[test]
