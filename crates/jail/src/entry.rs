@@ -53,10 +53,12 @@ pub enum WardenError {
 }
 
 impl Warden {
-    /// Starts a warden and its zygote, and waits until it is ready. Blocks for as long as the template's imports take.
+    /// Starts a warden and its zygote, and waits until it is ready. Blocks for as long as the template's imports take. Raises the number of
+    /// files that this process may open to what it may be raised to.
     pub fn spawn(setup: &Setup, lock: &File) -> Result<(Self, Reply), WardenError> {
         // The linker keeps the constructor only if something refers to it.
         std::hint::black_box(CONSTRUCTOR);
+        allow_many_descriptors().step("raise the limit of open files")?;
         let (control, theirs) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::SEQPACKET,
@@ -133,6 +135,14 @@ impl Drop for Warden {
         self.hang_up();
         self.wait();
     }
+}
+
+/// Nobody may send descriptors who has less open files than its user has descriptors in flight, and without user ids of their own, what
+/// sandboxes send to themselves counts as their user's: so this process and the warden get many more than a sandbox.
+fn allow_many_descriptors() -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
 /// The last lines of a log, bounded.
