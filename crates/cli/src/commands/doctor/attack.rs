@@ -56,7 +56,8 @@ async fn all(backend: &Local, slow: u32) -> anyhow::Result<Vec<(Attack, Verdict)
         }
         let Some(done) = running.join_next().await else { return Ok(results) };
         let (attack, verdict) = done.context("an attack ended early")?;
-        results.push((attack, verdict?));
+        // One that no sandbox could be made for, or that a neighbour spoiled, is told like the others.
+        results.push((attack, verdict.unwrap_or_else(|error| Verdict::Unproven(error.to_string()))));
     }
 }
 
@@ -85,6 +86,6 @@ fn words(verdict: &Verdict) -> (&'static str, Option<String>) {
     match verdict {
         Verdict::Held => ("held", None),
         Verdict::Broken(what) => ("broken", Some(what.clone())),
-        Verdict::Unproven(why) => ("unproven", Some(format!("its control failed: {why}"))),
+        Verdict::Unproven(why) => ("unproven", Some(format!("it or its control could not be run: {why}"))),
     }
 }
