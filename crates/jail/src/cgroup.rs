@@ -30,8 +30,13 @@ pub enum Hierarchy {
     Absent,
 }
 
-/// Init and the kernel's checkpoint, which are in the group too.
-const OUR_PROCESSES: u32 = 2;
+/// Init, which is in the group too. Not the checkpoint: there is none in the first cell, and whoever has an id of its own pays for it as well.
+const OUR_PROCESSES: u32 = 1;
+
+/// The group of version 2 to which aludel, and whoever else is in the group that was handed over, moves.
+const ASIDE: &str = "aludel-host";
+/// How often such processes are looked for.
+const MOVES: usize = 20;
 
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
@@ -65,14 +70,51 @@ impl Hierarchy {
         let (_, _, mount) = mounts.lines().filter_map(mount_of).find(|(kind, ..)| *kind == "cgroup2")?;
         let group = own.lines().find_map(|line| line.strip_prefix("0::"))?;
         let own = Path::new(mount).join(group.trim_start_matches('/'));
-        // The own group holds this process, and a group with processes may not hand controllers on. Root can use the top of the tree;
-        // others need a delegated group whose processes can be moved aside (`systemd-run --user --scope -p Delegate=yes`).
-        let candidates = [own.parent().map(Path::to_path_buf), Some(PathBuf::from(mount)), Some(own)];
-        candidates.into_iter().flatten().filter(|path| path.starts_with(mount)).find_map(|parent| {
-            let controllers = usable_controllers(&parent);
-            (controllers.iter().any(|name| name == "memory") && is_writable(&parent))
-                .then_some(Self::V2 { parent, controllers })
-        })
+        // A group that was handed over to us is ours to divide, once the processes in it made room. Without one, root uses the group or
+        // the tree around its own.
+        let given = if own.ends_with(ASIDE) {
+            own.parent().map(Path::to_path_buf)
+        } else {
+            is_handed_over(&own, Path::new(mount)).then(|| own.clone())
+        };
+        let candidates = [given.clone(), own.parent().map(Path::to_path_buf), Some(PathBuf::from(mount))];
+        let mut usable: Vec<_> = candidates
+            .into_iter()
+            .flatten()
+            .filter(|path| path.starts_with(mount) && is_writable(path))
+            .map(|parent| (usable_controllers(&parent), parent))
+            .filter(|(controllers, _)| controllers.iter().any(|name| name == "memory"))
+            .collect();
+        // What was handed over is meant for us. Otherwise the one with the most controllers, and of those the nearest: the sort is stable.
+        usable.sort_by_key(|(controllers, path)| (given.as_ref() != Some(path), std::cmp::Reverse(controllers.len())));
+        usable.into_iter().next().map(|(controllers, parent)| Self::V2 { parent, controllers })
+    }
+
+    /// Moves the processes of the group that was handed over, this one's parent among them, into one of their own within it: a group with
+    /// processes may not hand controllers on to the groups below it. To be called where process ids are the host's.
+    pub(crate) fn make_room(&self) -> io::Result<()> {
+        let Self::V2 { parent, .. } = self else { return Ok(()) };
+        if is_top(parent) {
+            return Ok(());
+        }
+        let aside = parent.join(ASIDE);
+        // What forks in the meantime leaves a child behind.
+        for _ in 0..MOVES {
+            let processes = read(parent, "cgroup.procs")?;
+            if processes.is_empty() {
+                return Ok(());
+            }
+            make(&aside)?;
+            for process in processes.lines() {
+                match fs::write(aside.join("cgroup.procs"), process) {
+                    // It ended since.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) => return Err(named(&error, &aside)),
+                    Ok(()) => {}
+                }
+            }
+        }
+        Err(io::Error::other(format!("{}: more and more processes come into the group", parent.display())))
     }
 
     /// The limits that cannot be enforced here.
@@ -120,6 +162,9 @@ impl Hierarchy {
             Self::V2 { parent, controllers } => {
                 let parent = parent.join(name);
                 enable(&parent, controllers)?;
+                // It limits nothing here; without it, /proc/self/cpuset tells how deep in the host's tree a sandbox lies. Most ordinary
+                // users are not given it.
+                let _unavailable = enable(&parent, &["cpuset".to_owned()]);
                 Self::V2 { parent, controllers: controllers.clone() }
             }
             Self::Absent => Self::Absent,
@@ -298,6 +343,35 @@ fn mount_of(line: &str) -> Option<(&str, &str, &str)> {
     Some((kind, options, mount_point))
 }
 
+/// Whether the group is the top of the whole tree, which may hold processes and groups.
+fn is_top(group: &Path) -> bool {
+    !group.join("cgroup.type").exists()
+}
+
+/// Whether this group of version 2 is there for whoever runs in it: a container's engine made it the top of what can be seen, its owner may
+/// write to it but not to what is above, or systemd marked it. A user's systemd 252 marks nothing; then it is handed over
+/// if it is a scope in which nobody else runs. Not a service: systemd would end all of it when one sandbox runs out of memory.
+fn is_handed_over(group: &Path, mount: &Path) -> bool {
+    let has = |name: &str| {
+        let mut value = [0; 64];
+        rustix::fs::getxattr(group, name, &mut value).is_ok_and(|length| length > 0)
+    };
+    let is_outermost = || group == mount || group.parent().is_some_and(|above| !is_writable(above));
+    let is_marked = || has("user.delegate") || has("trusted.delegate");
+    let is_unmarked_scope = || {
+        let marks = has("user.invocation_id") || has("trusted.invocation_id");
+        !marks && group.extension().is_some_and(|kind| kind == "scope") && is_ours(group)
+    };
+    !is_top(group) && is_writable(group) && (is_outermost() || is_marked() || is_unmarked_scope())
+}
+
+/// Whether all that runs in the group is this program.
+fn is_ours(group: &Path) -> bool {
+    let program = |process: &str| fs::read_link(format!("/proc/{process}/exe")).ok();
+    let (processes, own) = (read(group, "cgroup.procs").unwrap_or_default(), program("self"));
+    own.is_some() && !processes.is_empty() && processes.lines().all(|process| program(process) == own)
+}
+
 fn usable_controllers(group: &Path) -> Vec<String> {
     let text = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
     text.split_whitespace().filter(|name| CONTROLLERS.contains(name)).map(str::to_owned).collect()
@@ -340,6 +414,11 @@ fn write(directory: &Path, file: &str, value: &str) -> io::Result<()> {
     fs::write(&path, value).map_err(|error| named(&error, &path))
 }
 
+fn read(directory: &Path, file: &str) -> io::Result<String> {
+    let path = directory.join(file);
+    fs::read_to_string(&path).map_err(|error| named(&error, &path))
+}
+
 fn write_if_present(directory: &Path, file: &str, value: &str) -> io::Result<()> {
     if directory.join(file).exists() { write(directory, file, value) } else { Ok(()) }
 }
@@ -357,6 +436,44 @@ mod tests {
         let line = "35 32 0:29 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory";
         assert_eq!(mount_of(line), Some(("cgroup", "rw,memory", "/sys/fs/cgroup/memory")));
         assert_eq!(mount_of("nonsense"), None);
+    }
+
+    /// A tree of version 2 as far as it can be made of ordinary files: its top may be a container's.
+    fn tree(top: &Path, groups: &[&str]) {
+        for group in groups {
+            let group = top.join(group);
+            fs::create_dir_all(&group).unwrap();
+            fs::write(group.join("cgroup.type"), "domain\n").unwrap();
+            fs::write(group.join("cgroup.controllers"), "cpuset cpu memory pids\n").unwrap();
+        }
+    }
+
+    fn parent_of(top: &Path, own: &str) -> Option<PathBuf> {
+        let mounts = format!("35 32 0:29 / {} rw - cgroup2 cgroup2 rw,nsdelegate", top.display());
+        match Hierarchy::v2(&mounts, &format!("0::{own}\n"))? {
+            Hierarchy::V2 { parent, .. } => Some(parent),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_containers_top_is_divided_and_found_again_by_those_who_moved_aside() {
+        let top = tempfile::tempdir().unwrap();
+        tree(top.path(), &["", ASIDE]);
+        assert_eq!(parent_of(top.path(), "/").as_deref(), Some(top.path()));
+        assert_eq!(parent_of(top.path(), "/aludel-host").as_deref(), Some(top.path()));
+    }
+
+    #[test]
+    fn a_group_that_nobody_handed_over_is_not_divided() {
+        let top = tempfile::tempdir().unwrap();
+        tree(top.path(), &["system.slice", "system.slice/a.service"]);
+        let parent = parent_of(top.path(), "/system.slice/a.service");
+        assert_eq!(parent.as_deref(), Some(top.path().join("system.slice").as_path()));
+        // The top has a controller more.
+        fs::write(top.path().join("cgroup.controllers"), "cpu memory pids\n").unwrap();
+        fs::write(top.path().join("system.slice/cgroup.controllers"), "memory pids\n").unwrap();
+        assert_eq!(parent_of(top.path(), "/system.slice/a.service").as_deref(), Some(top.path()));
     }
 
     #[test]

@@ -53,10 +53,12 @@ pub enum WardenError {
 }
 
 impl Warden {
-    /// Starts a warden and its zygote, and waits until it is ready. Blocks for as long as the template's imports take.
+    /// Starts a warden and its zygote, and waits until it is ready. Blocks for as long as the template's imports take. Raises the number of
+    /// files that this process may open to what it may be raised to.
     pub fn spawn(setup: &Setup, lock: &File) -> Result<(Self, Reply), WardenError> {
         // The linker keeps the constructor only if something refers to it.
         std::hint::black_box(CONSTRUCTOR);
+        allow_many_descriptors().step("raise the limit of open files")?;
         let (control, theirs) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::SEQPACKET,
@@ -135,6 +137,14 @@ impl Drop for Warden {
     }
 }
 
+/// Nobody may send descriptors who has less open files than its user has descriptors in flight, and without user ids of their own, what
+/// sandboxes send to themselves counts as their user's: so this process and the warden get many more than a sandbox.
+fn allow_many_descriptors() -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
+}
+
 /// The last lines of a log, bounded.
 fn tail(log: &Path) -> io::Result<String> {
     const KEPT: u64 = 2000;
@@ -180,6 +190,8 @@ fn main() -> Result<(), StepError> {
     }
     let Some(setup) = first_message::<Setup>(&control)? else { return Ok(()) };
     let hierarchy = Hierarchy::detect();
+    // Here, where process ids are still the host's.
+    let hierarchy = hierarchy.make_room().map(|()| hierarchy);
     let map = IdMap::choose();
     let user = if map == IdMap::Single { libc::CLONE_NEWUSER } else { 0 };
     let (go_receiver, go_sender) = std::os::unix::net::UnixStream::pair().step("make a pipe")?;
@@ -187,7 +199,7 @@ fn main() -> Result<(), StepError> {
         Ok(sys::Fork::Child) => {
             drop(go_sender);
             (&go_receiver).read_exact(&mut [0]).step("wait for the id maps")?;
-            warden::run(control, &setup, map, &hierarchy);
+            warden::run(control, &setup, map, hierarchy);
             Ok(())
         }
         Ok(sys::Fork::Parent(child)) => {

@@ -11,7 +11,8 @@
 //! 6. ids, then the remaining capabilities;
 //! 7. no_new_privs, which the next two need;
 //! 8. the parent-death signal, after the ids because changing ids clears it;
-//! 9. Landlock, then seccomp, which forbids all of the above.
+//! 9. Landlock, then seccomp, which forbids all of the above;
+//! 10. the listener goes to the warden, then the limit of open files, which bounds what may be handed over.
 
 use serde::{Deserialize, Serialize};
 
@@ -152,10 +153,7 @@ impl Lockdown<'_> {
         );
 
         for (resource, limit) in self.resource_limits() {
-            let mut bytes = limit.to_ne_bytes().to_vec();
-            bytes.extend(limit.to_ne_bytes());
-            let name = format!("limit resource {resource}");
-            step(&name, libc::SYS_prlimit64, vec![Int(0), Int(resource), Bytes(bytes), Int(0)]);
+            step(&format!("limit resource {resource}"), libc::SYS_prlimit64, limiting(resource, limit));
         }
 
         for capability in 0..=sys::last_capability() {
@@ -204,6 +202,14 @@ impl Lockdown<'_> {
                 }
             }
         }
+        // Last: whoever hands a descriptor over, as is done with the listener, may have as many in flight as open, and the descriptors in
+        // flight of all sandboxes with the same user id count.
+        steps.push(Step {
+            name: "limit the open files".to_owned(),
+            number: libc::SYS_prlimit64,
+            arguments: limiting(libc::RLIMIT_NOFILE.into(), self.limits.open_files.into()),
+            returns: None,
+        });
         steps
     }
 
@@ -213,7 +219,6 @@ impl Lockdown<'_> {
             // for processes which must not be dumped even to a pipe.
             (libc::RLIMIT_CORE.into(), 1),
             (libc::RLIMIT_FSIZE.into(), self.limits.file_size),
-            (libc::RLIMIT_NOFILE.into(), self.limits.open_files.into()),
             (libc::RLIMIT_MEMLOCK.into(), 64 << 10),
             (libc::RLIMIT_MSGQUEUE.into(), 0),
             (libc::RLIMIT_RTPRIO.into(), 0),
@@ -227,6 +232,12 @@ impl Lockdown<'_> {
         limits.push((libc::RLIMIT_NPROC.into(), processes));
         limits
     }
+}
+
+/// The arguments of `prlimit64` that bound a resource of the calling process for good.
+fn limiting(resource: i64, limit: u64) -> Vec<Argument> {
+    let bytes = [limit.to_ne_bytes(), limit.to_ne_bytes()].concat();
+    vec![Argument::Int(0), Argument::Int(resource), Argument::Bytes(bytes), Argument::Int(0)]
 }
 
 /// The compiled filters that [`Argument::Filter`] refers to, as the bytes of their instructions.

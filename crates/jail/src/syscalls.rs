@@ -22,6 +22,8 @@ enum When {
     Without(u8, u64),
     /// The bits `.1` of argument number `.0` are exactly one of `.2`.
     Masked(u8, u64, &'static [u64]),
+    /// Argument number `.0` is anything but `.1`, compared as 32 bits.
+    Not(u8, u64),
 }
 
 /// One allowed system call.
@@ -88,6 +90,9 @@ const MSG_OOB: u64 = libc::MSG_OOB as u64;
 const MAP_HUGETLB: u64 = libc::MAP_HUGETLB as u64;
 const MFD_HUGETLB: u64 = libc::MFD_HUGETLB as u64;
 
+/// The sandbox's init, for everyone inside.
+const INIT: u64 = 1;
+
 const COMMON: &[Allow] = allow! {
     SYS_read, "files, pipes";
     SYS_write, "files, pipes";
@@ -152,8 +157,8 @@ const COMMON: &[Allow] = allow! {
     SYS_exit_group, "processes";
     SYS_wait4, "subprocess";
     SYS_waitid, "asyncio, concurrent.futures";
-    SYS_kill, "own process namespace only";
-    SYS_tgkill, "raise, abort";
+    SYS_kill: When::Not(0, INIT), "own process namespace only; not init, which may have the same user id";
+    SYS_tgkill: When::Not(0, INIT), "raise, abort";
     SYS_getpid, "os.getpid";
     SYS_getppid, "os.getppid, joblib";
     SYS_gettid, "threading";
@@ -316,6 +321,7 @@ pub fn permits(number: i64, arguments: [u64; 6]) -> bool {
         }
         When::Without(argument, bits) => value(argument) & bits & 0xffff_ffff == 0,
         When::Masked(argument, mask, values) => lower(values, value(argument) & mask),
+        When::Not(argument, refused) => value(argument) != refused,
     }
 }
 
@@ -353,6 +359,7 @@ impl Allow {
             When::Masked(argument, mask, values) => {
                 values.iter().map(|value| one(argument, Op::MaskedEq(mask), *value)).collect()
             }
+            When::Not(argument, refused) => Ok(vec![one(argument, Op::Ne, refused)?]),
         }
     }
 }

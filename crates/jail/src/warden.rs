@@ -70,7 +70,7 @@ struct Warden {
 }
 
 /// Runs until aludel closes the control socket, then removes everything. Runs as pid 1 of its pid namespace.
-pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: &Hierarchy) {
+pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Result<Hierarchy>) {
     let start = || -> Result<(Warden, OwnedFd, Vec<String>), StepError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the parent")?;
         sys::ignore_broken_pipes();
@@ -139,10 +139,10 @@ fn clone_of(fd: &OwnedFd) -> Result<OwnedFd, StepError> {
 }
 
 /// Makes this instance's group and notes it, so that the next start can remove it should this process be killed.
-fn own_group(hierarchy: &Hierarchy, setup: &Setup) -> Result<(Hierarchy, Vec<String>), StepError> {
+fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarchy, Vec<String>), StepError> {
     let mut warnings = Vec::new();
     let name = format!("aludel-{}", setup.instance.file_name().and_then(|name| name.to_str()).unwrap_or("instance"));
-    let own = match hierarchy.descend(&name) {
+    let own = match hierarchy.and_then(|hierarchy| hierarchy.descend(&name)) {
         Ok(own) => own,
         Err(error) => {
             warnings.push(format!("control groups cannot be used ({error})"));
@@ -186,7 +186,7 @@ impl Warden {
                         drain(children);
                         self.reap();
                     }
-                    token => self.look(token),
+                    token => self.look(token, event.flags),
                 }
             }
         }
@@ -225,9 +225,11 @@ impl Warden {
     }
 
     /// Sees to something that is watched. An event may be of something that an earlier one of the same batch took away.
-    fn look(&mut self, token: u64) {
+    fn look(&mut self, token: u64, flags: epoll::EventFlags) {
         let Some(Watch { sandbox: id, what }) = self.watches.remove(&token) else { return };
         match what {
+            // Before Linux 6.11, taking a call that will never come blocks for ever.
+            Watched::Refusals(_) if !flags.contains(epoll::EventFlags::IN) => {}
             Watched::Refusals(mut listener) => {
                 match listener.answer() {
                     Heard::Called(number) => self.reply(&Reply::Called { id, number }),

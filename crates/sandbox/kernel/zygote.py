@@ -98,6 +98,7 @@ def lock_down(steps, descriptors, filters):
             raise StepFailed(f"{step['name']}: {os.strerror(ctypes.get_errno())}")
         if step["returns"] is not None:
             descriptors[step["returns"]] = result
+            hand_over(result)
 
 
 def descriptors_by_name(received, has_landlock, devnull, has_stdin):
@@ -124,7 +125,8 @@ def become(program, steps, descriptors, filters):
             descriptors["stdin"] = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         lock_down(steps, descriptors, filters)
         control = kernel.CONTROL_FD
-        hand_over(descriptors.get("listener"))
+        if "listener" not in descriptors:
+            hand_over(None)
         if program == "command":
             run_command(**kernel.Channel(control).receive()["command"])
         elif program["kernel"] == "fresh":

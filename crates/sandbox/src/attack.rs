@@ -70,14 +70,15 @@ pub fn suite() -> Result<Vec<(&'static str, Attack)>, Error> {
     Ok(all)
 }
 
-/// The limits under which the suite runs: small, so that each is hit in a moment.
-pub fn limits() -> Limits {
+/// The limits under which the suite runs: small, so that each is hit in a moment. On a machine that is `slow` times slower than usual, such
+/// as an emulated one, programs have so many times the time; all else stays.
+pub fn limits(slow: u32) -> Limits {
     const MIB: u64 = 1 << 20;
     Limits {
         memory: 300 * MIB,
         processes: 32,
-        timeout: Duration::from_secs(8),
-        grace: Duration::from_millis(300),
+        timeout: Duration::from_secs(8) * slow,
+        grace: Duration::from_millis(300) * slow,
         disk: 64 * MIB,
         files: 2000,
         file_size: 64 * MIB,
@@ -92,12 +93,13 @@ pub fn limits() -> Limits {
 const SOON: Duration = Duration::from_secs(1);
 
 impl Attack {
-    /// Runs the control and then the attack, each in a fresh sandbox.
-    pub async fn run(&self, backend: &Local) -> Result<Verdict, Error> {
+    /// Runs the control and then the attack, each in a fresh sandbox; `slow` is as for [`limits`].
+    pub async fn run(&self, backend: &Local, slow: u32) -> Result<Verdict, Error> {
+        let limits = limits(slow);
         let mut neighbour = None;
         let mut prefix = String::new();
         if let Some(code) = &self.neighbour {
-            let sandbox = create(backend, limits()).await?;
+            let sandbox = create(backend, limits.clone()).await?;
             let (outcome, printed) = run(&sandbox, code).await?;
             if outcome != Outcome::Completed {
                 return Ok(Verdict::Unproven(format!("its neighbour: {}", name_of(&outcome))));
@@ -106,14 +108,14 @@ impl Attack {
             prefix = format!("neighbour = {}\n", serde_json::Value::from(printed.trim_end()));
             neighbour = Some(sandbox);
         }
-        let control = create(backend, limits()).await?;
+        let control = create(backend, limits.clone()).await?;
         let (outcome, _) = run(&control, &format!("{prefix}{}", self.control)).await?;
         control.close().await;
         if outcome != Outcome::Completed {
             return Ok(Verdict::Unproven(name_of(&outcome)));
         }
-        let timeout = if self.expect == "time" { SOON } else { limits().timeout };
-        let attacker = create(backend, Limits { timeout, ..limits() }).await?;
+        let timeout = if self.expect == "time" { SOON * slow } else { limits.timeout };
+        let attacker = create(backend, Limits { timeout, ..limits }).await?;
         let (outcome, _) = run(&attacker, &format!("{prefix}{}", self.program)).await?;
         attacker.close().await;
         let outcome = name_of(&outcome);

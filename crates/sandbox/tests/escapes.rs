@@ -8,7 +8,7 @@ use aludel_sandbox::attack::{Verdict, limits, suite};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_attack_is_held_and_every_control_works() {
     let data = tempfile::tempdir().unwrap();
-    let backend = common::backend_at(data.path(), limits(), 0).await;
+    let backend = common::backend_at(data.path(), limits(1), 0).await;
     let attacks = suite().unwrap();
     assert!(attacks.len() > 100 || cfg!(not(target_arch = "x86_64")), "{}", attacks.len());
     let mut failures = Vec::new();
@@ -20,7 +20,7 @@ async fn every_attack_is_held_and_every_control_works() {
             && let Some((file, attack)) = attacks.next()
         {
             let backend = backend.clone();
-            running.spawn(async move { (format!("{file}: {}", attack.name), attack.run(&backend).await) });
+            running.spawn(async move { (format!("{file}: {}", attack.name), attack.run(&backend, 1).await) });
         }
         let Some(done) = running.join_next().await else { break };
         let (name, verdict) = done.unwrap();

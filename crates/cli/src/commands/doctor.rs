@@ -25,11 +25,14 @@ pub(crate) struct DoctorArgs {
     /// Run hostile programs against the sandbox of this host; takes about half a minute
     #[arg(long)]
     attack: bool,
+    /// Give hostile programs so many times the time, for a machine that is emulated or very busy
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=25), requires = "attack")]
+    slow: u32,
 }
 
 pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<Exit> {
     if args.attack {
-        return attack::run(context, args.json).await;
+        return attack::run(context, args.slow, args.json).await;
     }
     let data = (*context.config.server.data).clone();
     let looked = tokio::task::spawn_blocking(move || {

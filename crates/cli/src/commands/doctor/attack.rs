@@ -18,10 +18,10 @@ use crate::{json, paint, terminal};
 /// How many run at a time: enough that those which wait for their limit do not add up, few enough that they do not disturb one another.
 const AT_ONCE: usize = 3;
 
-pub(super) async fn run(context: &Context, as_json: bool) -> anyhow::Result<Exit> {
+pub(super) async fn run(context: &Context, slow: u32, as_json: bool) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let engine = Engine::start(context, 0).await?;
-    let results = all(&engine.backend).await;
+    let results = all(&engine.backend, slow).await;
     engine.backend.shutdown().await;
     let results = results?;
     let held = results.iter().all(|(_, verdict)| *verdict == Verdict::Held);
@@ -40,7 +40,7 @@ pub(super) async fn run(context: &Context, as_json: bool) -> anyhow::Result<Exit
     Ok(if held { Exit::Success } else { Exit::Ours })
 }
 
-async fn all(backend: &Local) -> anyhow::Result<Vec<(Attack, Verdict)>> {
+async fn all(backend: &Local, slow: u32) -> anyhow::Result<Vec<(Attack, Verdict)>> {
     let mut waiting = suite()?.into_iter();
     let mut running = JoinSet::new();
     let mut results = Vec::new();
@@ -50,13 +50,14 @@ async fn all(backend: &Local) -> anyhow::Result<Vec<(Attack, Verdict)>> {
         {
             let backend = backend.clone();
             running.spawn(async move {
-                let verdict = attack.run(&backend).await;
+                let verdict = attack.run(&backend, slow).await;
                 (attack, verdict)
             });
         }
         let Some(done) = running.join_next().await else { return Ok(results) };
         let (attack, verdict) = done.context("an attack ended early")?;
-        results.push((attack, verdict?));
+        // One that no sandbox could be made for, or that a neighbour spoiled, is told like the others.
+        results.push((attack, verdict.unwrap_or_else(|error| Verdict::Unproven(error.to_string()))));
     }
 }
 
@@ -85,6 +86,6 @@ fn words(verdict: &Verdict) -> (&'static str, Option<String>) {
     match verdict {
         Verdict::Held => ("held", None),
         Verdict::Broken(what) => ("broken", Some(what.clone())),
-        Verdict::Unproven(why) => ("unproven", Some(format!("its control failed: {why}"))),
+        Verdict::Unproven(why) => ("unproven", Some(format!("it or its control could not be run: {why}"))),
     }
 }
