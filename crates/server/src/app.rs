@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::containers::Containers;
 use crate::error::ApiError;
 use crate::models::{Model, Models};
+use crate::telemetry::{Telemetry, Traces};
 use crate::turn::LiveTurns;
 
 /// A server that is ready to serve.
@@ -20,6 +21,7 @@ pub struct App {
     models: RwLock<Arc<Models>>,
     pub(crate) containers: Containers,
     pub(crate) settings: Settings,
+    pub(crate) telemetry: Arc<Telemetry>,
     /// Turns that are going on.
     pub(crate) live: LiveTurns,
     /// What is installed in every container.
@@ -53,6 +55,12 @@ pub struct Settings {
     pub requests: usize,
     /// How much one tenant may store, bytes.
     pub storage: u64,
+    /// Whether there are figures at `/metrics`.
+    pub metrics: bool,
+    /// Where traces are sent, if anywhere.
+    pub traces: Option<Traces>,
+    /// Whether prompts, programs and what they put out may stand in the log and in traces.
+    pub log_contents: bool,
 }
 
 impl Default for Settings {
@@ -66,6 +74,9 @@ impl Default for Settings {
             containers: 64,
             requests: 256,
             storage: 20 << 30,
+            metrics: false,
+            traces: None,
+            log_contents: false,
         }
     }
 }
@@ -94,6 +105,7 @@ impl App {
         Self {
             containers: Containers::new(store.clone(), backend, settings.clone()),
             models: RwLock::new(Arc::new(Models::new(models))),
+            telemetry: Arc::new(Telemetry::new(settings.metrics, settings.traces.clone(), settings.log_contents)),
             live: LiveTurns::default(),
             packages,
             started: now(),

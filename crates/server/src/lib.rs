@@ -12,9 +12,11 @@ mod models;
 mod responses;
 mod router;
 mod serve;
+mod telemetry;
 mod turn;
 mod uploads;
 
 pub use app::{App, Settings};
 pub use models::Model;
 pub use serve::{ServeError, serve};
+pub use telemetry::{LogFormat, Traces, log_as, notice};

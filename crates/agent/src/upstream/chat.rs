@@ -14,7 +14,7 @@ use std::time::Duration;
 use aludel_wire::chat::{CallDelta, CalledFunctionDelta, Chunk, ErrorEnvelope, Response};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 
 use super::{Capabilities, Delta, Request, Upstream, UpstreamError};
 use crate::flow::Flow;
@@ -140,7 +140,7 @@ impl Chat {
                 Protocol::Responses => serde_json::to_vec(&responses::request(model, request, vision)),
             };
             let body = body.map_err(|error| self.not_understood(error.to_string(), ""))?;
-            let error = match self.attempt(body, answer).await {
+            let error = match self.attempt(body, &request.headers, answer).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
@@ -158,10 +158,11 @@ impl Chat {
         }
     }
 
-    async fn attempt(&self, body: Vec<u8>, answer: &mut Answer) -> Result<(), UpstreamError> {
+    async fn attempt(&self, body: Vec<u8>, headers: &HeaderMap, answer: &mut Answer) -> Result<(), UpstreamError> {
         let mut request = self
             .client
             .post(self.endpoint.url())
+            .headers(headers.clone())
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "text/event-stream");
         if let Some(key) = &self.authorization {

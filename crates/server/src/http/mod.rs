@@ -8,7 +8,7 @@ mod names;
 mod paced;
 mod params;
 
-pub(crate) use around::{Caller, HEALTH, around, log};
+pub(crate) use around::{Caller, HEALTH, around, is_local_host};
 pub(crate) use download::download;
 pub(crate) use form::{Form, Upload};
 pub(crate) use json::{Fields, Raw};

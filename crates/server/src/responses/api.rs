@@ -20,6 +20,7 @@ use super::writer::{Status, Writer, framed, shown, shown_item};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
+use crate::telemetry::{carried, watched};
 use crate::turn::{Fingerprint, Live, PATIENCE, Told, follow, leash, on_demand, replay, wait};
 
 /// Events of one response that are read at once.
@@ -73,7 +74,7 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
     };
     let (said, items) = context.for_model(app, tenant).await?;
     let instructions = [ask.instructions.clone().unwrap_or_default(), said].join("\n\n").trim().to_owned();
-    let mut agent = Agent::builder(model.upstream)
+    let mut agent = Agent::builder(watched(&model))
         .instructions(instructions)
         .tool_choice(ask.tool_choice.clone())
         .sampling(ask.sampling.clone());
@@ -119,7 +120,7 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
         ran_code: false,
     };
     run.begin(ask.background).await?;
-    app.tasks.spawn(run.carry_out());
+    app.tasks.spawn(carried(run.live.id.to_string(), run.carry_out()));
     Ok(())
 }
 
