@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::{Map, Value};
+use serde::Serializer as _;
+use serde_json::Value;
 
 use super::Scope;
 
@@ -86,7 +87,7 @@ pub(crate) enum Level {
 }
 
 /// A line for programs that read logs: a few words and named values.
-pub(crate) struct Line(Map<String, Value>);
+pub(crate) struct Line(Vec<(&'static str, Value)>);
 
 impl Line {
     pub(crate) fn new(level: Level, message: &str) -> Self {
@@ -94,17 +95,17 @@ impl Line {
             Level::Info => "info",
             Level::Error => "error",
         };
-        Self(Map::new()).with("time", timestamp(SystemTime::now())).with("level", level).with("message", message)
+        Self(Vec::new()).with("time", timestamp(SystemTime::now())).with("level", level).with("message", message)
     }
 
     /// Adds a value, unless it is null.
-    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         let value = match value.into() {
             Value::Null => return self,
             Value::String(text) => plain(&text).into(),
             value => value,
         };
-        self.0.insert(name.to_owned(), value);
+        self.0.push((name, value));
         self
     }
 
@@ -124,7 +125,12 @@ impl Line {
     }
 
     fn render(self) -> String {
-        Value::Object(self.0).to_string()
+        // In the order in which people would read them.
+        let mut line = Vec::new();
+        let mut serializer = serde_json::Serializer::new(&mut line);
+        // Text and numbers can all be written, and memory takes them.
+        let _written = serializer.collect_map(self.0);
+        String::from_utf8(line).unwrap_or_default()
     }
 }
 

@@ -49,12 +49,19 @@ pub(super) struct Facts {
     pub(super) model: Option<Arc<str>>,
     /// The response or the completion.
     answer: Option<String>,
+    pub(super) work: Work,
+    /// What of it the request's own line told.
+    told: Option<Work>,
+}
+
+/// What was done for a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Work {
     pub(super) input_tokens: u64,
     pub(super) output_tokens: u64,
     pub(super) executions: u64,
+    /// How the turn ended, if there was one and it has.
     pub(super) ending: Option<&'static str>,
-    /// Whether the client has all that it gets.
-    answered: bool,
 }
 
 impl Scope {
@@ -162,7 +169,7 @@ impl Scope {
         let facts = {
             let mut facts = self.facts();
             facts.status.get_or_insert(GONE);
-            facts.answered = true;
+            facts.told = Some(facts.work);
             facts.clone()
         };
         let status = facts.status.unwrap_or(GONE);
@@ -186,7 +193,8 @@ impl Scope {
     /// What was asked, and how it went so far.
     fn tell(&self, message: &str, facts: &Facts) {
         let inner = &self.0;
-        let counted = |count: u64| facts.ending.map(|_| count);
+        let work = facts.work;
+        let counted = |count: u64| work.ending.map(|_| count);
         self.line(message)
             .with("method", inner.method)
             .with("route", &*inner.route)
@@ -195,10 +203,10 @@ impl Scope {
             .with("tenant", facts.tenant.as_ref().map(Tenant::as_str))
             .with("model", facts.model.as_deref())
             .with("answer", facts.answer.as_deref())
-            .with("ending", facts.ending)
-            .with("input_tokens", counted(facts.input_tokens))
-            .with("output_tokens", counted(facts.output_tokens))
-            .with("executions", counted(facts.executions))
+            .with("ending", work.ending)
+            .with("input_tokens", counted(work.input_tokens))
+            .with("output_tokens", counted(work.output_tokens))
+            .with("executions", counted(work.executions))
             .write();
     }
 }
@@ -213,7 +221,7 @@ pub(crate) fn carried(answer: String, work: impl Future<Output = ()>) -> impl Fu
         let Some(scope) = scope else { return work.await };
         scope.run(work).await;
         let facts = scope.facts().clone();
-        if facts.answered {
+        if facts.told.is_some_and(|told| told != facts.work) {
             // Nobody waited for it, so the request's own line came too early.
             scope.tell("turn", &facts);
         }

@@ -83,7 +83,7 @@ impl Observer {
     }
 
     fn executed(&self, call_id: &str, program: Option<&Program>, finished: &Finished) {
-        self.scope.facts().executions += 1;
+        self.scope.facts().work.executions += 1;
         let outcome = word_of(&finished.outcome);
         if let Some(metrics) = self.scope.metrics() {
             metrics.executions.get_or_create(&OutcomeLabels { outcome }).inc();
@@ -124,8 +124,8 @@ impl Observer {
 
     fn used(&self, input: u64, output: u64) {
         let mut facts = self.scope.facts();
-        facts.input_tokens = facts.input_tokens.saturating_add(input);
-        facts.output_tokens = facts.output_tokens.saturating_add(output);
+        facts.work.input_tokens = facts.work.input_tokens.saturating_add(input);
+        facts.work.output_tokens = facts.work.output_tokens.saturating_add(output);
         if let (Some(metrics), Some(model)) = (self.scope.metrics(), &facts.model) {
             for (direction, tokens) in [("input", input), ("output", output)] {
                 let model = Arc::clone(model);
@@ -136,7 +136,7 @@ impl Observer {
 
     fn finished(&self, ending: &Ending) {
         let ending = word_of_ending(ending);
-        self.scope.facts().ending = Some(ending);
+        self.scope.facts().work.ending = Some(ending);
         if let Some(metrics) = self.scope.metrics() {
             let api = self.api.word();
             metrics.turns.get_or_create(&TurnLabels { api, ending }).inc();
