@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use reqwest::header::HeaderMap;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -156,7 +157,7 @@ impl State {
 
     fn request(&self, number: u32) -> Request {
         let parts = &self.parts;
-        let sampling = parts.sampling.clone();
+        let (sampling, headers) = (parts.sampling.clone(), HeaderMap::new());
         if !self.calls_functions() {
             let mut instructions = vec![parts.instructions.as_str()];
             if let Some(tool) = &self.tool {
@@ -164,7 +165,14 @@ impl State {
             }
             let instructions = instructions.join("\n\n").trim().to_owned();
             let items = fenced::as_text(&self.items);
-            return Request { instructions, items, tools: Vec::new(), tool_choice: ToolChoice::Auto, sampling };
+            return Request {
+                instructions,
+                items,
+                tools: Vec::new(),
+                tool_choice: ToolChoice::Auto,
+                sampling,
+                headers,
+            };
         }
         // Forced again and again, the model could never answer.
         let tool_choice = if number == 1 { parts.tool_choice.clone() } else { ToolChoice::Auto };
@@ -172,7 +180,14 @@ impl State {
         let tool_choice =
             if self.has_no_programs_left() && parts.client_tools.is_empty() { ToolChoice::None } else { tool_choice };
         let tools = self.tool.iter().chain(&parts.client_tools).cloned().collect();
-        Request { instructions: parts.instructions.clone(), items: self.items.clone(), tools, tool_choice, sampling }
+        Request {
+            instructions: parts.instructions.clone(),
+            items: self.items.clone(),
+            tools,
+            tool_choice,
+            sampling,
+            headers,
+        }
     }
 
     /// Counts the tokens of a round: the upstream's own figure, or about as many. A request that failed unanswered cost nothing.

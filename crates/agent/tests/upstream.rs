@@ -36,6 +36,7 @@ async fn ask_of(chat: &Chat, items: Vec<Item>) -> (Vec<Delta>, Option<UpstreamEr
         tools: Vec::new(),
         tool_choice: ToolChoice::Auto,
         sampling: Sampling::default(),
+        headers: reqwest::header::HeaderMap::new(),
     };
     let mut stream = chat.call(request);
     let mut deltas = Vec::new();

@@ -115,4 +115,9 @@ impl Command {
             | Self::Bench(_) => false,
         }
     }
+
+    /// Whether what it says on stderr is the server's log.
+    pub(crate) fn keeps_log(&self) -> bool {
+        matches!(self, Self::Serve(_))
+    }
 }

@@ -30,6 +30,7 @@ use given::{Given, Setting};
 use model::RawModel;
 use nearest::nearest;
 use sandbox::{RawSandbox, Sandbox};
+pub(crate) use server::Collector;
 use server::{RawServer, Server};
 use size::Size;
 use span::Span;

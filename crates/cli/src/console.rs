@@ -94,8 +94,12 @@ impl Console {
     }
 }
 
-/// Says something on stderr, outside of any result. If nobody hears it, nothing is lost.
+/// Says something on stderr, outside of any result. If nobody hears it, nothing is lost. Where a log for programs is kept there, it is a line of
+/// that.
 pub(crate) fn tell(text: &str) {
+    if aludel_server::notice(text) {
+        return;
+    }
     let _unheard = put(&mut io::stderr().lock(), &format!("{text}\n"));
 }
 

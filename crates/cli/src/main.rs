@@ -40,6 +40,9 @@ fn run(arguments: Arguments) -> anyhow::Result<Exit> {
     let surroundings = Surroundings::of_this_process();
     let asked = (arguments.config.clone(), arguments.flags());
     let config = config::load(&surroundings, asked.0.as_deref(), &asked.1)?;
+    if arguments.command.keeps_log() {
+        aludel_server::log_as(*config.server.log);
+    }
     for warning in &config.warnings {
         console::tell(&format!("{} {warning}", paint::warning("warning:")));
     }

@@ -14,6 +14,7 @@ use crate::containers::Containers;
 use crate::error::ApiError;
 use crate::http::{Callers, Places};
 use crate::models::{Model, Models};
+use crate::telemetry::{Telemetry, Traces};
 use crate::turn::LiveTurns;
 
 /// A server that is ready to serve.
@@ -22,6 +23,7 @@ pub struct App {
     models: RwLock<Arc<Models>>,
     pub(crate) containers: Containers,
     pub(crate) settings: Settings,
+    pub(crate) telemetry: Arc<Telemetry>,
     /// Turns that are going on.
     pub(crate) live: LiveTurns,
     /// What is installed in every container.
@@ -63,6 +65,12 @@ pub struct Settings {
     pub storage: u64,
     /// Which programs are held back.
     pub approvals: Approvals,
+    /// Whether there are figures at `/metrics`.
+    pub metrics: bool,
+    /// Where traces are sent, if anywhere.
+    pub traces: Option<Traces>,
+    /// Whether prompts, programs and what they put out may stand in the log and in traces.
+    pub log_contents: bool,
 }
 
 impl Default for Settings {
@@ -79,6 +87,9 @@ impl Default for Settings {
             requests_per_key: 256,
             storage: 20 << 30,
             approvals: Approvals::default(),
+            metrics: false,
+            traces: None,
+            log_contents: false,
         }
     }
 }
@@ -107,6 +118,7 @@ impl App {
         Self {
             containers: Containers::new(store.clone(), backend, settings.clone()),
             models: RwLock::new(Arc::new(Models::new(models))),
+            telemetry: Arc::new(Telemetry::new(settings.metrics, settings.traces.clone(), settings.log_contents)),
             live: LiveTurns::default(),
             packages,
             started: now(),

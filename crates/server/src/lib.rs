@@ -13,6 +13,7 @@ mod models;
 mod responses;
 mod router;
 mod serve;
+mod telemetry;
 mod turn;
 mod uploads;
 
@@ -20,3 +21,4 @@ pub use app::{App, Settings};
 pub use approvals::{ApprovalMode, Approvals, Otherwise, Webhook};
 pub use models::Model;
 pub use serve::{ServeError, serve};
+pub use telemetry::{LogFormat, Traces, log_as, notice};

@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::{approvals, chat, containers, conversations, files, http, models, responses, uploads};
+use crate::{approvals, chat, containers, conversations, files, http, models, responses, telemetry, uploads};
 
 pub(crate) fn routes(app: Arc<App>) -> Router {
     Router::new()
@@ -49,6 +49,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/v1/responses/{response}/cancel", post(responses::cancel))
         .route("/v1/responses/{response}/input_items", get(responses::input_items))
         .route(http::HEALTH, get(async || "ok\n"))
+        .route(telemetry::METRICS, get(telemetry::scrape))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(from_fn_with_state(Arc::clone(&app), http::around))

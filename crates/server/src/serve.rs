@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::app::App;
-use crate::http::log;
+use crate::telemetry::log;
 use crate::{containers, responses, router};
 
 /// Connections at once; more wait in the kernel's queue.
@@ -65,6 +65,7 @@ pub async fn serve(
     // What does not end by itself ends with the process.
     let _in_time = timeout(DRAIN, app.tasks.wait()).await;
     app.containers.close_all().await;
+    app.telemetry.finish().await;
     Ok(())
 }
 

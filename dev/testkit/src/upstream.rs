@@ -48,10 +48,18 @@ pub enum End {
     Hold,
 }
 
+/// A request as it came.
+#[derive(Debug, Clone)]
+struct Seen {
+    /// The request line and the headers, in lower case.
+    head: String,
+    body: Value,
+}
+
 /// A running server. Requests beyond the script get a 500.
 pub struct ScriptedUpstream {
     address: SocketAddr,
-    requests: Arc<Mutex<Vec<Value>>>,
+    requests: Arc<Mutex<Vec<Seen>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -83,7 +91,12 @@ impl ScriptedUpstream {
 
     /// The bodies of the requests so far.
     pub fn requests(&self) -> Vec<Value> {
-        self.requests.lock().expect("no panic while it is held").clone()
+        self.requests.lock().expect("no panic while it is held").iter().map(|seen| seen.body.clone()).collect()
+    }
+
+    /// The request lines and headers of the requests so far, in lower case.
+    pub fn heads(&self) -> Vec<String> {
+        self.requests.lock().expect("no panic while it is held").iter().map(|seen| seen.head.clone()).collect()
     }
 }
 
@@ -93,9 +106,9 @@ impl Drop for ScriptedUpstream {
     }
 }
 
-async fn answer(mut stream: TcpStream, step: Scripted, seen: &Mutex<Vec<Value>>) -> std::io::Result<()> {
-    let body = read_request(&mut stream).await?;
-    seen.lock().expect("no panic while it is held").push(body);
+async fn answer(mut stream: TcpStream, step: Scripted, seen: &Mutex<Vec<Seen>>) -> std::io::Result<()> {
+    let request = read_request(&mut stream).await?;
+    seen.lock().expect("no panic while it is held").push(request);
     match step {
         Scripted::Text(text) => events(&mut stream, text_chunks(text), true).await,
         Scripted::Python(code) => {
@@ -157,13 +170,13 @@ async fn hang() -> std::io::Result<()> {
     Ok(())
 }
 
-async fn read_request(stream: &mut TcpStream) -> std::io::Result<Value> {
+async fn read_request(stream: &mut TcpStream) -> std::io::Result<Seen> {
     let mut bytes = Vec::new();
     let mut buffer = vec![0; 16 << 10];
     loop {
         let count = stream.read(&mut buffer).await?;
         if count == 0 {
-            return Ok(Value::Null);
+            return Ok(Seen { head: String::new(), body: Value::Null });
         }
         bytes.extend_from_slice(&buffer[..count]);
         let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
@@ -173,7 +186,8 @@ async fn read_request(stream: &mut TcpStream) -> std::io::Result<Value> {
             .find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok())
             .unwrap_or(0);
         if bytes.len() >= end + 4 + length {
-            return Ok(serde_json::from_slice(&bytes[end + 4..]).unwrap_or(Value::Null));
+            let body = serde_json::from_slice(&bytes[end + 4..]).unwrap_or(Value::Null);
+            return Ok(Seen { head, body });
         }
     }
 }

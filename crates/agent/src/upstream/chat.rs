@@ -163,7 +163,7 @@ impl Chat {
                 Protocol::Gemini => serde_json::to_vec(&gemini::request(request, vision, &self.seals)),
             };
             let body = body.map_err(|error| self.not_understood(error.to_string(), ""))?;
-            let error = match self.attempt(body, answer).await {
+            let error = match self.attempt(body, &request.headers, answer).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
@@ -181,10 +181,11 @@ impl Chat {
         }
     }
 
-    async fn attempt(&self, body: Vec<u8>, answer: &mut Answer) -> Result<(), UpstreamError> {
+    async fn attempt(&self, body: Vec<u8>, headers: &HeaderMap, answer: &mut Answer) -> Result<(), UpstreamError> {
         let request = self
             .client
             .post(self.endpoint.url())
+            .headers(headers.clone())
             .headers(self.headers.clone())
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "text/event-stream");

@@ -286,6 +286,7 @@ mod tests {
             tools: vec![tool],
             tool_choice: ToolChoice::Auto,
             sampling: Sampling::default(),
+            headers: reqwest::header::HeaderMap::new(),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod demo;
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
+use reqwest::header::HeaderMap;
 
 use crate::item::Item;
 
@@ -69,6 +70,8 @@ pub struct Request {
     pub tool_choice: ToolChoice,
     /// How the model chooses its words.
     pub sampling: Sampling,
+    /// Headers that go along, for a trace that the model's server takes part in.
+    pub headers: HeaderMap,
 }
 
 /// A function that a model can call.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aludel_server::{App, Approvals, ServeError, Settings};
+use aludel_server::{App, Approvals, ServeError, Settings, Traces};
 use aludel_store::Store;
 use anyhow::Context as _;
 use clap::Args;
@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use super::Context;
 use crate::args::flag;
-use crate::config::{Config, Flag, Section};
+use crate::config::{Collector, Config, Flag, Section};
 use crate::console::{Console, Stream};
 use crate::engine::Engine;
 use crate::exit::{Exit, usage};
@@ -60,7 +60,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
         ));
     }
     let packages = engine.template.packages().iter().map(|package| package.name.clone()).collect();
-    let app = Arc::new(App::new(store, engine.backend.clone(), models, packages, settings(config, approvals)));
+    let app = Arc::new(App::new(store, engine.backend.clone(), models, packages, settings(config, approvals)?));
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
     let served = aludel_server::serve(Arc::clone(&app), listener, async {
@@ -108,9 +108,16 @@ pub(crate) fn state(data: &Path) -> PathBuf {
     data.join("state")
 }
 
-fn settings(config: &Config, approvals: Approvals) -> Settings {
+fn settings(config: &Config, approvals: Approvals) -> anyhow::Result<Settings> {
     let (server, sandbox) = (&config.server, &config.sandbox);
-    Settings {
+    let traces = match &*server.traces {
+        Collector::None => None,
+        Collector::At(address) => Some(
+            Traces::to(address)
+                .map_err(|error| usage(format!("{}: server.traces = {address:?} {error}", server.traces.origin)))?,
+        ),
+    };
+    Ok(Settings {
         limits: sandbox.limits(),
         max_memory: sandbox.max_memory.0.bytes(),
         idle: sandbox.idle.duration(),
@@ -121,5 +128,8 @@ fn settings(config: &Config, approvals: Approvals) -> Settings {
         requests_per_key: server.requests_per_key.0,
         storage: server.storage.bytes(),
         approvals,
-    }
+        metrics: *server.metrics,
+        traces,
+        log_contents: *server.log_contents,
+    })
 }

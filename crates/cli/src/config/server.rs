@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use aludel_server::Settings;
+use aludel_server::{LogFormat, Settings};
 
 use super::given::{ConfigError, Given, Setting};
 use super::{Entry, Size, Surroundings};
@@ -18,6 +18,10 @@ pub(crate) struct RawServer {
     requests: Option<Setting<Count>>,
     requests_per_key: Option<Setting<Count>>,
     storage: Option<Setting<Size>>,
+    metrics: Option<Setting<bool>>,
+    log: Option<Setting<LogFormat>>,
+    log_contents: Option<Setting<bool>>,
+    traces: Option<Setting<Collector>>,
 }
 
 /// What holds.
@@ -35,10 +39,29 @@ pub(crate) struct Server {
     pub(crate) requests_per_key: Setting<Count>,
     /// How much one tenant may store.
     pub(crate) storage: Setting<Size>,
+    /// Whether there are figures at `/metrics`.
+    pub(crate) metrics: Setting<bool>,
+    /// What the log looks like.
+    pub(crate) log: Setting<LogFormat>,
+    /// Whether prompts, programs and what they put out may stand in the log and in traces.
+    pub(crate) log_contents: Setting<bool>,
+    /// Where traces are sent.
+    pub(crate) traces: Setting<Collector>,
 }
 
 impl RawServer {
-    pub(crate) const KEYS: &[&str] = &["listen", "data", "containers", "requests", "requests_per_key", "storage"];
+    pub(crate) const KEYS: &[&str] = &[
+        "listen",
+        "data",
+        "containers",
+        "requests",
+        "requests_per_key",
+        "storage",
+        "metrics",
+        "log",
+        "log_contents",
+        "traces",
+    ];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
@@ -48,6 +71,10 @@ impl RawServer {
             "requests" => self.requests = Some(given.parse("server.requests")?),
             "requests_per_key" => self.requests_per_key = Some(given.parse("server.requests_per_key")?),
             "storage" => self.storage = Some(given.parse("server.storage")?),
+            "metrics" => self.metrics = Some(given.parse("server.metrics")?),
+            "log" => self.log = Some(given.parse("server.log")?),
+            "log_contents" => self.log_contents = Some(given.parse("server.log_contents")?),
+            "traces" => self.traces = Some(given.parse("server.traces")?),
             _ => return Err(super::unknown_key("server", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -69,6 +96,10 @@ impl RawServer {
             requests: self.requests.unwrap_or(Setting::default(Count(usual.requests))),
             requests_per_key: self.requests_per_key.unwrap_or(Setting::default(Count(usual.requests_per_key))),
             storage: self.storage.unwrap_or(Setting::default(Size::from_bytes(usual.storage))),
+            metrics: self.metrics.unwrap_or(Setting::default(usual.metrics)),
+            log: self.log.unwrap_or(Setting::default(LogFormat::default())),
+            log_contents: self.log_contents.unwrap_or(Setting::default(usual.log_contents)),
+            traces: self.traces.unwrap_or(Setting::default(Collector::None)),
         })
     }
 }
@@ -82,6 +113,10 @@ impl Server {
             Entry::new("server.requests", &self.requests),
             Entry::new("server.requests_per_key", &self.requests_per_key),
             Entry::new("server.storage", &self.storage),
+            Entry::new("server.metrics", &self.metrics),
+            Entry::new("server.log", &self.log),
+            Entry::new("server.log_contents", &self.log_contents),
+            Entry::new("server.traces", &self.traces),
         ]
     }
 }
@@ -94,6 +129,38 @@ impl std::str::FromStr for Listen {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.parse().map(Self).map_err(|_| "is not an address and a port, like 127.0.0.1:8080")
+    }
+}
+
+/// Where traces are sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Collector {
+    /// Nowhere.
+    None,
+    /// To this address.
+    At(String),
+}
+
+impl std::str::FromStr for Collector {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "off" => Ok(Self::None),
+            address if address.starts_with("http://") || address.starts_with("https://") => {
+                Ok(Self::At(address.into()))
+            }
+            _ => Err("is neither off nor an address like http://127.0.0.1:4318"),
+        }
+    }
+}
+
+impl fmt::Display for Collector {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::None => "off",
+            Self::At(address) => address,
+        })
     }
 }
 

@@ -74,6 +74,10 @@ fn every_key_is_understood() {
         requests = 16
         requests_per_key = 4
         storage = "1t"
+        metrics = true
+        log = "json"
+        log_contents = true
+        traces = "http://127.0.0.1:4318"
         [sandbox]
         backend = "local"
         require = "strict"
@@ -122,7 +126,7 @@ fn every_key_is_understood() {
             .all(|entry| { entry.key.starts_with("model.local") || entry.key.starts_with("model.demo") })
     );
     assert_eq!(*config.server.data, home.0.path().join("state"));
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:36".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:40".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));

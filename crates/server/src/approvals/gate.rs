@@ -17,7 +17,7 @@ use super::{ApprovalMode, Otherwise};
 use crate::app::App;
 use crate::containers::Container;
 use crate::error::ApiError;
-use crate::http::log;
+use crate::telemetry::log;
 
 /// How often is looked whether somebody has decided: it may be another process.
 const PAUSE: Duration = Duration::from_millis(250);

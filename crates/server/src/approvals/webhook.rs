@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::api::shown;
 use crate::app::App;
-use crate::http::log;
+use crate::telemetry::log;
 
 /// What a secret begins with that is written as base64.
 const ENCODED: &str = "whsec_";

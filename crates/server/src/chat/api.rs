@@ -19,6 +19,7 @@ use crate::approvals::{Asked, Gate, Origin};
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
 use crate::models::Model;
+use crate::telemetry::{carried, watched};
 use crate::turn::{Fingerprint, Interpreter, Live, SILENCE, Told, follow, leash, on_demand, wait};
 
 pub(crate) async fn create(
@@ -100,7 +101,7 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
         writer,
         ran_code: false,
     };
-    app.tasks.spawn(run.carry_out());
+    app.tasks.spawn(carried(run.writer.id().to_owned(), run.carry_out()));
     Ok(())
 }
 
@@ -113,7 +114,7 @@ async fn prepare(
     model: &Model,
     conversation: &Conversation,
 ) -> Result<Answer, ApiError> {
-    let mut agent = Agent::builder(Arc::clone(&model.upstream))
+    let mut agent = Agent::builder(watched(model))
         .instructions(conversation.instructions.clone())
         .tool_choice(ask.tool_choice.clone())
         .sampling(ask.sampling.clone());

@@ -15,7 +15,7 @@ use axum::response::Response;
 use super::ask::Head;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::log;
+use crate::telemetry::{log, passed_on};
 use crate::turn::words_for_clients;
 
 /// What a model's server hears of the client's headers.
@@ -52,17 +52,18 @@ pub(super) async fn on(
     let models = app.models();
     let model = models.find(&head.model_name()?)?;
     let Some(first) = model.endpoint.clone() else { return Ok(None) };
-    let mut servers = vec![first];
-    servers.extend(model.fallback.iter().filter_map(|name| models.get(name)?.endpoint.clone()));
+    let mut servers = vec![(model.name.as_str(), first)];
+    servers.extend(model.fallback.iter().filter_map(|name| Some((name.as_str(), models.get(name)?.endpoint.clone()?))));
     let headers: HeaderMap = headers
         .iter()
         .filter(|(name, _)| TO_THE_SERVER.contains(name))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     let last = servers.len() - 1;
-    for (place, server) in servers.iter().enumerate() {
+    for (place, (name, server)) in servers.iter().enumerate() {
         let is_last = place == last;
-        match server.forward(headers.clone(), with_model(body, head, server)).await {
+        let forward = |headers| server.forward(headers, with_model(body, head, server));
+        match passed_on(name, headers.clone(), forward).await {
             Ok(answer) if is_last || !is_unavailable(answer.status) => return Ok(Some(respond(answer))),
             Ok(answer) => log(&format!("{}: {}; the next model is asked", server.name(), answer.status)),
             Err(error) if is_last || !error.is_unavailable() => {

@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::approvals::Gate;
 use crate::containers::Container;
 use crate::error::ApiError;
-use crate::http::log;
+use crate::telemetry::{Api, log, observe};
 use crate::turn::{End, Ended, Live, Output, error_of};
 
 /// Bytes of all chunks of one completion: they are in memory as long as somebody may follow them.
@@ -103,7 +103,7 @@ impl Run {
             .map(|(index, answer)| {
                 let turn = answer.agent.resume(self.items.clone());
                 cancellers.push(turn.canceller());
-                turn.map(move |event| (index, event))
+                turn.inspect(observe(Api::Chat)).map(move |event| (index, event))
             })
             .collect();
         let mut turns = select_all(turns);

@@ -91,6 +91,11 @@ impl Writer {
         }
     }
 
+    /// The completion's id.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
     /// The chunks since this was last asked.
     pub(super) fn take_chunks(&mut self) -> Vec<Told> {
         std::mem::take(&mut self.chunks)

@@ -16,6 +16,7 @@ use super::registry::Shared;
 use super::{ROOT, no_container};
 use crate::error::ApiError;
 use crate::http::check_name;
+use crate::telemetry::starting;
 
 /// Files that no execution reported, of which so many are kept at once.
 const MAX_UNREPORTED: usize = 1000;
@@ -121,7 +122,7 @@ impl Container {
             Some(place) => place,
             None => self.shared.place_for(&self.tenant).await?,
         };
-        let session = Session::create(self.shared.backend.clone(), self.limits.clone()).await?;
+        let session = starting(Session::create(self.shared.backend.clone(), self.limits.clone())).await?;
         if let Err(error) = self.restore(&session).await {
             // The error that matters is the other one.
             let _closed = session.close().await;

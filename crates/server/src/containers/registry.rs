@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{Container, MemoryLimit, expired, no_container};
 use crate::app::{App, Settings};
 use crate::error::ApiError;
-use crate::http::log;
+use crate::telemetry::log;
 
 /// Files that can be put into a new container by their ids.
 const MAX_FILES: usize = 50;
@@ -223,6 +223,11 @@ impl Containers {
         for container in ended {
             container.end().await;
         }
+    }
+
+    /// How many places are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.shared.settings.containers.saturating_sub(self.shared.places.available_permits())
     }
 
     /// Ends all sessions.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use aludel_store::{Tenant, fresh_id};
+use aludel_store::Tenant;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{AUTHORIZATION, CONNECTION, HOST, ORIGIN};
@@ -18,9 +18,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 
-use super::places::{NoRoom, Place};
+use super::places::NoRoom;
 use crate::app::App;
 use crate::error::{ApiError, Failure};
+use crate::telemetry::{METRICS, Scope, log};
 
 /// The path that says whether the server lives, to anybody.
 pub(crate) const HEALTH: &str = "/healthz";
@@ -41,9 +42,9 @@ impl FromRequestParts<Arc<App>> for Caller {
 
 /// The layer around all routes.
 pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let id = fresh_id("req_");
+    let (scope, open) = Scope::begin(&app.telemetry, &request);
     let line = format!("{} {}", request.method(), request.uri().path());
-    let answered = AssertUnwindSafe(admit(&app, request, next)).catch_unwind().await;
+    let answered = AssertUnwindSafe(scope.run(admit(&app, request, next))).catch_unwind().await;
     let mut response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(refused)) => refused.into_response(),
@@ -57,12 +58,13 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if let Some(Failure(Some(cause))) = response.extensions().get() {
-        log(&format!("{id}: {line}: {cause}"));
+        scope.run(async { log(&format!("{line}: {cause}")) }).await;
     }
-    if let Ok(id) = HeaderValue::from_str(&id) {
+    if let Ok(id) = HeaderValue::from_str(scope.id()) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
-    response
+    scope.note_status(response.status());
+    response.map(|body| Body::new(Held { body, _held: open }))
 }
 
 /// The frame around us refuses some requests in words of its own, such as paths that are no text.
@@ -78,6 +80,10 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
         return Ok(next.run(request).await);
     }
     let caller = identify(app, request.headers()).await?;
+    if request.uri().path() == METRICS {
+        // Most wanted when there is no room.
+        return Ok(next.run(request).await);
+    }
     let place = app.requests.enter(&caller.0).map_err(|no_room| {
         let message = match no_room {
             NoRoom::AtAll => format!("The server is answering {} requests already", app.requests.all()),
@@ -85,10 +91,11 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
         };
         ApiError::too_many(format!("{message}; try again in a moment."), Duration::from_secs(1))
     })?;
+    Scope::note_tenant(&caller.0);
     request.extensions_mut().insert(caller);
     let response = next.run(request).await;
     // A stream holds its place until its end.
-    Ok(response.map(|body| Body::new(Placed { body, _place: place })))
+    Ok(response.map(|body| Body::new(Held { body, _held: place })))
 }
 
 async fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
@@ -128,20 +135,20 @@ fn is_local_origin(origin: &HeaderValue) -> bool {
 }
 
 /// Whether a name means this machine by itself: one that is looked up may mean anything.
-fn is_local_host(host: &str) -> bool {
+pub(crate) fn is_local_host(host: &str) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let host = authority.host();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// A body that holds a place among the requests.
-struct Placed {
+/// A body, and what is let go when it has been sent.
+struct Held<T> {
     body: Body,
-    _place: Place,
+    _held: T,
 }
 
-impl HttpBody for Placed {
+impl<T: Unpin> HttpBody for Held<T> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -164,12 +171,6 @@ impl HttpBody for Placed {
 fn words(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without words")
-}
-
-/// Tells the operator. Paths and names in it come from outside, so nothing in it may move a terminal's cursor.
-pub(crate) fn log(line: &str) {
-    let plain: String = line.chars().map(|character| if character.is_control() { ' ' } else { character }).collect();
-    eprintln!("{plain}");
 }
 
 #[cfg(test)]

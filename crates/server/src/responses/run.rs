@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::approvals::Gate;
 use crate::containers::{Container, ContainerFile};
 use crate::error::ApiError;
-use crate::http::log;
+use crate::telemetry::{Api, log, observe};
 use crate::turn::{End, Ended, Live, Output, Told, error_of, words_for_clients};
 
 /// Bytes of all events of one response: they are in memory as long as somebody may follow them.
@@ -155,8 +155,9 @@ impl Run {
     }
 
     async fn turn(&mut self) -> Result<Ending, ApiError> {
-        let mut stream = self.agent.resume(self.items.clone());
+        let stream = self.agent.resume(self.items.clone());
         let canceller = stream.canceller();
+        let mut stream = stream.inspect(observe(Api::Responses));
         let (live, closing) = (Arc::clone(&self.live), self.app.closing.clone());
         let mut outputs: HashMap<String, Output> = HashMap::new();
         let mut written: HashMap<String, String> = HashMap::new();

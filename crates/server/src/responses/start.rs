@@ -13,7 +13,8 @@ use super::writer::{Status, Writer};
 use crate::app::App;
 use crate::approvals::{ApprovalMode, Asked, Gate, Origin};
 use crate::error::ApiError;
-use crate::http::{Fields, log};
+use crate::http::Fields;
+use crate::telemetry::{carried, log, watched};
 use crate::turn::{Fingerprint, Live, Told, on_demand};
 
 /// Events of one response that are read at once.
@@ -43,7 +44,7 @@ pub(super) async fn new(
     let resume = resume.filter(|_| ask.store);
     let mut run = prepare(app, tenant, ask, context, live, created_at, resume).await?;
     run.begin(background).await?;
-    app.tasks.spawn(run.carry_out());
+    app.tasks.spawn(carried(run.live.id.to_string(), run.carry_out()));
     Ok(())
 }
 
@@ -67,7 +68,7 @@ async fn prepare(
     };
     let View { instructions: said, items, refused } = context.for_model(app, tenant).await?;
     let instructions = [ask.instructions.clone().unwrap_or_default(), said].join("\n\n").trim().to_owned();
-    let mut agent = Agent::builder(model.upstream)
+    let mut agent = Agent::builder(watched(&model))
         .instructions(instructions)
         .tool_choice(ask.tool_choice.clone())
         .sampling(ask.sampling.clone());
@@ -194,7 +195,8 @@ async fn resume(
     run.writer.restore(output, next, &call_id);
     let arguments = json!({ "code": code }).to_string();
     run.items.push(Item::Call(Call { id: call_id.clone(), name: tool, arguments }));
-    app.tasks.spawn(run.carry_on(Some(ApprovalRequest { call_id, code })));
+    let going = run.carry_on(Some(ApprovalRequest { call_id, code }));
+    app.tasks.spawn(carried(live.id.to_string(), going));
     Ok(())
 }
 

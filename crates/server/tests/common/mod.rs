@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use aludel_server::{App, Settings, serve};
+use aludel_agent::upstream::Capabilities;
+use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
+use aludel_server::{App, Model, Settings, serve};
 use aludel_session::Limits;
 use aludel_store::Store;
 use reqwest::multipart::{Form, Part};
@@ -37,9 +39,13 @@ pub async fn start(data: &Path) -> Server {
 }
 
 pub async fn start_with(data: &Path, settings: Settings) -> Server {
+    start_with_models(data, settings, Vec::new()).await
+}
+
+pub async fn start_with_models(data: &Path, settings: Settings, models: Vec<Model>) -> Server {
     let store = Store::open(data).await.unwrap();
     let backend = aludel_testkit::local(data, settings.limits.clone()).await;
-    let app = App::new(store.clone(), backend, [], Vec::new(), settings);
+    let app = App::new(store.clone(), backend, models, Vec::new(), settings);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -50,6 +56,22 @@ pub async fn start_with(data: &Path, settings: Settings) -> Server {
         serve(app, listener, stopped).await.unwrap();
     });
     Server { address, store, client: client(), key: None, stop, running }
+}
+
+/// A model of this name at this address.
+pub fn model(name: &str, url: String) -> Model {
+    let chat = Chat::new(ChatOptions {
+        protocol: Protocol::Chat,
+        url,
+        model: format!("{name}-upstream"),
+        key: None,
+        capabilities: Capabilities { function_calling: true, vision: false },
+        idle_timeout: Duration::from_secs(20),
+    });
+    let chat = chat.unwrap();
+    let endpoint = Some(chat.clone());
+    let upstream = std::sync::Arc::new(chat);
+    Model { name: name.to_owned(), owner: "a test".to_owned(), upstream, endpoint, fallback: Vec::new() }
 }
 
 fn client() -> Client {

@@ -1,0 +1,153 @@
+//! What `aludel serve` writes on its standard error.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use aludel_testkit::{Scripted, ScriptedUpstream};
+use common::{aludel, signal};
+use serde_json::{Value, json};
+
+/// Stands in the prompt, in the program, in what it puts out and in the answer.
+const MARKER: &str = "marker-7f3a";
+
+/// Serves while requests are made, and returns what was answered and the standard error.
+fn served(settings: &str, upstream: &str, requests: &[(&str, Value)]) -> (Vec<String>, String) {
+    let data = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(aludel_testkit::data().join("templates"), data.path().join("templates")).unwrap();
+    let config = format!("[server]\n{settings}\n[[model]]\nname = 'scripted'\nurl = '{upstream}'\n");
+    std::fs::write(data.path().join("aludel.toml"), config).unwrap();
+    let mut child = serving(data.path()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim_end().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line:?}"));
+    let answers = requests.iter().map(|(request, body)| ask(address, request, &body.to_string())).collect();
+    signal(&child, "TERM");
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{said}");
+    (answers, said)
+}
+
+fn serving(data: &Path) -> std::process::Command {
+    let mut command = aludel(data);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+    command
+}
+
+/// One request; the whole answer as text.
+fn ask(address: &str, request: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let head = format!(
+        "{request} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+         connection: close\r\n\r\n"
+    );
+    stream.write_all((head + body).as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn id_of(answer: &str) -> &str {
+    answer.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap_or_else(|| panic!("{answer}"))
+}
+
+fn turn(more: Value) -> (&'static str, Value) {
+    let mut body = json!({
+        "model": "scripted", "input": format!("{MARKER}: six times seven?"),
+        "tools": [{ "type": "code_interpreter", "container": { "type": "auto" } }],
+    });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    ("POST /v1/responses", body)
+}
+
+fn script() -> Vec<Scripted> {
+    vec![
+        Scripted::Python("print('marker-7f3a', 6 * 7)"),
+        Scripted::Text("It is 42, marker-7f3a."),
+        Scripted::Status(401, "", "no"),
+        Scripted::Text("It is 42, marker-7f3a."),
+    ]
+}
+
+/// A turn with a program, one that fails, one that nobody waits for but the server at its end, and a path that nobody serves.
+fn requests() -> Vec<(&'static str, Value)> {
+    let unknown = ("GET /v1/\u{9b}31m", Value::Null);
+    vec![turn(json!({ "stream": true })), turn(json!({})), turn(json!({ "background": true })), unknown]
+}
+
+/// The values of a line that are the same every time.
+fn seen(line: &Value) -> Value {
+    let mut line = line.clone();
+    let fields = line.as_object_mut().unwrap();
+    assert!(fields.remove("time").unwrap().as_str().unwrap().ends_with('Z'));
+    assert!(fields.remove("request").unwrap().as_str().unwrap().starts_with("req_"));
+    assert!(fields.remove("seconds").unwrap().as_f64().unwrap() > 0.0);
+    line
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_is_one_line_for_every_request_with_its_id_and_without_what_was_said() {
+    let upstream = ScriptedUpstream::start(script()).await;
+    let url = upstream.url();
+    let (answers, said) = tokio::task::spawn_blocking(move || served("log = 'json'", &url, &requests())).await.unwrap();
+    let lines: Vec<Value> =
+        said.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?} in {said}"))).collect();
+    assert!(!said.contains(MARKER) && answers[0].contains(MARKER), "{said}");
+    assert!(lines[0]["message"].as_str().unwrap().contains("no API keys"), "{said}");
+    let about = |id: &str| lines.iter().filter(|line| line["request"] == id).collect::<Vec<_>>();
+
+    let [line] = about(id_of(&answers[0]))[..] else { panic!("{said}") };
+    let answer = line["answer"].as_str().unwrap();
+    assert!(answer.starts_with("resp_") && answers[0].contains(answer));
+    let expected = json!({
+        "level": "info", "message": "request", "method": "POST", "route": "/v1/responses", "status": 200, "tenant": "local",
+        "model": "scripted", "answer": answer, "ending": "answered", "input_tokens": 20, "output_tokens": 10,
+        "executions": 1,
+    });
+    assert_eq!(seen(line), expected);
+
+    let [failure, line] = about(id_of(&answers[1]))[..] else { panic!("{said}") };
+    assert!(failure["level"] == "error" && failure["message"].as_str().unwrap().contains("refused the key"), "{said}");
+    assert_eq!((&line["status"], &line["ending"]), (&json!(502), &json!("upstream_failed")));
+
+    let [line, ended] = about(id_of(&answers[2]))[..] else { panic!("{said}") };
+    assert_eq!((&line["message"], &line["status"], &line["ending"]), (&json!("request"), &json!(200), &Value::Null));
+    assert_eq!((&ended["message"], &ended["ending"]), (&json!("turn"), &json!("answered")));
+    assert!(ended["answer"].is_string() && ended["answer"] == line["answer"]);
+    assert!(answers[3].starts_with("HTTP/1.1 404 "), "{}", answers[3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn contents_stand_in_the_log_when_they_are_asked_for() {
+    let upstream = ScriptedUpstream::start(script()).await;
+    let url = upstream.url();
+    let settings = "log = 'json'\nlog_contents = true";
+    let (_, said) = tokio::task::spawn_blocking(move || served(settings, &url, &[turn(json!({}))])).await.unwrap();
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |message: &str| lines.iter().filter(|line| line["message"] == message).collect::<Vec<_>>();
+    let [execution] = of("execution")[..] else { panic!("{said}") };
+    assert_eq!(execution["code"], "print('marker-7f3a', 6 * 7)");
+    // A line end could begin a line that is not the log's.
+    assert_eq!(execution["output"], "marker-7f3a 42 ");
+    let [first, second] = of("model call")[..] else { panic!("{said}") };
+    assert!(first["input"].as_str().unwrap().contains("six times seven?"));
+    assert_eq!(second["output"], "It is 42, marker-7f3a.");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_tells_failures_alone_and_off_tells_nothing() {
+    for (settings, failures) in [("", 1), ("log = 'off'", 0)] {
+        let upstream = ScriptedUpstream::start(script()).await;
+        let url = upstream.url();
+        let requests = [turn(json!({})), turn(json!({}))];
+        let (answers, said) = tokio::task::spawn_blocking(move || served(settings, &url, &requests)).await.unwrap();
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains("/v1/") || line.contains("req_")).collect();
+        assert_eq!(lines.len(), failures, "{settings}: {said}");
+        assert!(lines.iter().all(|line| line.starts_with(&format!("{}: ", id_of(&answers[1])))), "{said}");
+    }
+}

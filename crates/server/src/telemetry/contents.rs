@@ -1,0 +1,61 @@
+//! Prompts, programs and outputs, for operators who ask for them: cut to a size that a log can bear.
+
+use aludel_agent::{Item, text_of};
+use serde_json::{Value, json};
+
+/// Bytes of one text.
+const MAX_TEXT: usize = 16 << 10;
+/// Messages of one conversation, the latest ones.
+const MAX_MESSAGES: usize = 20;
+
+/// A text that grows, of which the beginning is kept.
+#[derive(Debug, Default)]
+pub(super) struct Excerpt(String);
+
+impl Excerpt {
+    pub(super) fn push(&mut self, text: &str) {
+        let room = MAX_TEXT.saturating_sub(self.0.len());
+        self.0.push_str(&text[..text.floor_char_boundary(room)]);
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Excerpt {
+    fn from(text: &str) -> Self {
+        let mut excerpt = Self::default();
+        excerpt.push(text);
+        excerpt
+    }
+}
+
+/// A conversation in OpenTelemetry's words.
+pub(super) fn messages(items: &[Item]) -> Value {
+    items.iter().skip(items.len().saturating_sub(MAX_MESSAGES)).map(message).collect()
+}
+
+fn message(item: &Item) -> Value {
+    let cut = |text: &str| Excerpt::from(text).0;
+    match item {
+        Item::User(parts) => json!({ "role": "user", "parts": [{ "type": "text", "content": cut(&text_of(parts)) }] }),
+        Item::Assistant(text) => said(text),
+        Item::Reasoning(text) => {
+            json!({ "role": "assistant", "parts": [{ "type": "reasoning", "content": cut(text) }] })
+        }
+        Item::Call(call) => json!({
+            "role": "assistant",
+            "parts": [{ "type": "tool_call", "id": call.id, "name": call.name, "arguments": cut(&call.arguments) }],
+        }),
+        Item::Output(output) => json!({
+            "role": "tool",
+            "parts": [{ "type": "tool_call_response", "id": output.call_id, "response": cut(&text_of(&output.parts)) }],
+        }),
+    }
+}
+
+/// What a model said.
+pub(super) fn said(text: &str) -> Value {
+    json!({ "role": "assistant", "parts": [{ "type": "text", "content": Excerpt::from(text).0 }] })
+}

@@ -1,0 +1,180 @@
+//! Figures for a monitor that asks for them now and then.
+//!
+//! Every label has few values: routes as they are written in the router, names of models from the configuration, words from our own enums.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::Traces;
+use crate::app::App;
+use crate::error::ApiError;
+
+/// The path of the figures.
+pub(crate) const METRICS: &str = "/metrics";
+
+/// All figures.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    pub(super) requests: Family<RequestLabels, Counter>,
+    pub(super) request_seconds: Family<RouteLabels, Histogram, Buckets>,
+    pub(super) requests_in_flight: Gauge,
+    pub(super) turns: Family<TurnLabels, Counter>,
+    pub(super) turn_seconds: Family<ApiLabels, Histogram, Buckets>,
+    pub(super) model_calls: Family<CallLabels, Counter>,
+    pub(super) model_call_seconds: Family<ModelLabels, Histogram, Buckets>,
+    pub(super) first_word_seconds: Family<ModelLabels, Histogram, Buckets>,
+    pub(super) tokens: Family<TokenLabels, Counter>,
+    pub(super) executions: Family<OutcomeLabels, Counter>,
+    pub(super) execution_seconds: Histogram,
+    pub(super) sandbox_starts: Family<ResultLabels, Counter>,
+    pub(super) sandbox_start_seconds: Histogram,
+    containers_live: Gauge,
+    containers_limit: Gauge,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct RequestLabels {
+    pub(super) method: &'static str,
+    pub(super) route: Arc<str>,
+    pub(super) status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct RouteLabels {
+    pub(super) method: &'static str,
+    pub(super) route: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct TurnLabels {
+    pub(super) api: &'static str,
+    pub(super) ending: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ApiLabels {
+    pub(super) api: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct CallLabels {
+    pub(super) model: Arc<str>,
+    pub(super) result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ModelLabels {
+    pub(super) model: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct TokenLabels {
+    pub(super) model: Arc<str>,
+    pub(super) direction: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct OutcomeLabels {
+    pub(super) outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ResultLabels {
+    pub(super) result: &'static str,
+}
+
+/// The upper bounds of a histogram's buckets, seconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buckets(&'static [f64]);
+
+/// From an answer out of the store to a turn with many rounds.
+const LONG: Buckets = Buckets(&[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0]);
+/// Making a sandbox: milliseconds when one can be copied, seconds when not.
+const SHORT: Buckets = Buckets(&[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
+
+impl MetricConstructor<Histogram> for Buckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
+
+impl Metrics {
+    /// All of them at nothing. Traces count by themselves what they lose.
+    pub(super) fn new(traces: Option<&Traces>) -> Self {
+        let metrics = Self {
+            registry: Registry::with_prefix("aludel"),
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(LONG),
+            requests_in_flight: Gauge::default(),
+            turns: Family::default(),
+            turn_seconds: Family::new_with_constructor(LONG),
+            model_calls: Family::default(),
+            model_call_seconds: Family::new_with_constructor(LONG),
+            first_word_seconds: Family::new_with_constructor(LONG),
+            tokens: Family::default(),
+            executions: Family::default(),
+            execution_seconds: LONG.new_metric(),
+            sandbox_starts: Family::default(),
+            sandbox_start_seconds: SHORT.new_metric(),
+            containers_live: Gauge::default(),
+            containers_limit: Gauge::default(),
+        };
+        metrics.registered(traces)
+    }
+
+    fn registered(mut self, traces: Option<&Traces>) -> Self {
+        let all = &mut self.registry;
+        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        all.register("build", "Which server this is", version);
+        all.register("http_requests", "Requests, by what was answered", self.requests.clone());
+        let help = "How long requests took, from their head to the last byte of the answer";
+        all.register_with_unit("http_request_duration", help, Unit::Seconds, self.request_seconds.clone());
+        all.register("http_requests_in_flight", "Requests that are being answered", self.requests_in_flight.clone());
+        all.register("turns", "Turns of a model with our tool or the client's, by how they ended", self.turns.clone());
+        all.register_with_unit("turn_duration", "How long turns took", Unit::Seconds, self.turn_seconds.clone());
+        all.register("model_calls", "Calls of models, by what came of them", self.model_calls.clone());
+        let help = "How long calls of models took, to the end of their answer";
+        all.register_with_unit("model_call_duration", help, Unit::Seconds, self.model_call_seconds.clone());
+        let help = "How long models took to the first piece of their answer";
+        all.register_with_unit("model_first_word", help, Unit::Seconds, self.first_word_seconds.clone());
+        let help = "Tokens of turns: the model's own figure, or an estimate where it gives none";
+        all.register("model_tokens", help, self.tokens.clone());
+        all.register("executions", "Programs that ran, by how they ended", self.executions.clone());
+        let help = "How long programs ran";
+        all.register_with_unit("execution_duration", help, Unit::Seconds, self.execution_seconds.clone());
+        all.register("sandbox_starts", "Sandboxes that were asked for", self.sandbox_starts.clone());
+        let help = "How long it took to make a sandbox";
+        all.register_with_unit("sandbox_start_duration", help, Unit::Seconds, self.sandbox_start_seconds.clone());
+        all.register("containers_live", "Containers that hold a place now", self.containers_live.clone());
+        all.register("containers_limit", "Containers that may be live at once", self.containers_limit.clone());
+        if let Some(traces) = traces {
+            all.register("trace_spans_sent", "Spans that the collector took", traces.sent());
+            all.register("trace_spans_lost", "Spans that no collector took in time", traces.lost());
+        }
+        self
+    }
+}
+
+/// `GET /metrics`.
+pub(crate) async fn scrape(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let metrics = app.telemetry.metrics.as_ref();
+    let metrics = metrics.ok_or_else(|| ApiError::not_found("Metrics are off; set `metrics = true` in [server]."))?;
+    let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    metrics.containers_live.set(gauge(app.containers.taken()));
+    metrics.containers_limit.set(gauge(app.settings.containers));
+    let mut answer = String::new();
+    text::encode(&mut answer, &metrics.registry).map_err(ApiError::internal)?;
+    Ok(([(CONTENT_TYPE, OPEN_METRICS)], answer).into_response())
+}

@@ -1,0 +1,46 @@
+//! What the operator can see of a server that works: lines of a log, figures to scrape, and traces.
+//!
+//! `scope` is one request and finds its way into everything that the request causes; `turn`, `model` and `sandbox` watch what happens there
+//! and put it into words; `log`, `metrics` and `traces` are where the words go;
+//! `contents` cuts what is told of prompts and programs. All of it is off, but for failures in the log, until it is
+//! asked for, and none of it holds prompts, programs or what they put out unless that is asked for too.
+
+mod contents;
+mod log;
+mod metrics;
+mod model;
+mod sandbox;
+mod scope;
+mod traces;
+mod turn;
+
+pub(crate) use log::log;
+pub use log::{LogFormat, log_as, notice};
+pub(crate) use metrics::{METRICS, Metrics, scrape};
+pub(crate) use model::{passed_on, watched};
+pub(crate) use sandbox::starting;
+pub(crate) use scope::{Scope, carried};
+pub use traces::Traces;
+pub(crate) use turn::{Api, observe};
+
+/// Where a server tells what it does.
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    pub(crate) metrics: Option<Metrics>,
+    pub(crate) traces: Option<Traces>,
+    /// Whether prompts, programs and what they put out may be told.
+    pub(crate) contents: bool,
+}
+
+impl Telemetry {
+    pub(crate) fn new(metrics: bool, traces: Option<Traces>, contents: bool) -> Self {
+        Self { metrics: metrics.then(|| Metrics::new(traces.as_ref())), traces, contents }
+    }
+
+    /// Sends what is still to be sent.
+    pub(crate) async fn finish(&self) {
+        if let Some(traces) = &self.traces {
+            traces.finish().await;
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! One request, as whatever it causes knows it: its id, its span, and what is to be said of it at its end.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use aludel_store::{Tenant, fresh_id};
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
+use opentelemetry::trace::{SpanKind, Status, TraceContextExt};
+use opentelemetry::{Context, KeyValue};
+
+use super::log::{Level, Line};
+use super::metrics::{Metrics, RequestLabels, RouteLabels};
+use super::{Telemetry, Traces};
+
+/// Headers by which programs tell one another which trace they work for.
+const TRACE: [HeaderName; 2] = [HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")];
+
+/// The status of a request whose client did not wait for one, as other servers have it.
+const GONE: u16 = 499;
+
+tokio::task_local! {
+    static CURRENT: Scope;
+}
+
+/// One request. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Scope(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    telemetry: Arc<Telemetry>,
+    id: String,
+    method: &'static str,
+    route: Arc<str>,
+    began: Instant,
+    /// The client's own trace, if it told one.
+    trace: HeaderMap,
+    /// Holds the request's span, if there is one.
+    context: Context,
+    facts: Mutex<Facts>,
+}
+
+/// What is learned of a request while it is answered.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Facts {
+    tenant: Option<Tenant>,
+    status: Option<u16>,
+    pub(super) model: Option<Arc<str>>,
+    /// The response or the completion.
+    answer: Option<String>,
+    pub(super) work: Work,
+    /// What of it the request's own line told.
+    told: Option<Work>,
+}
+
+/// What was done for a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    pub(super) input_tokens: u64,
+    pub(super) output_tokens: u64,
+    pub(super) executions: u64,
+    /// How the turn ended, if there was one and it has.
+    pub(super) ending: Option<&'static str>,
+}
+
+impl Scope {
+    /// A request begins. It ends when the second of the two is dropped: with the answer's last byte, or with a client that goes away.
+    pub(crate) fn begin(telemetry: &Arc<Telemetry>, request: &Request) -> (Self, Open) {
+        let method = word_of(request.method());
+        let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str);
+        let id = fresh_id("req_");
+        let trace = TRACE.into_iter().filter_map(|name| Some((name.clone(), request.headers().get(&name)?.clone())));
+        let trace: HeaderMap = trace.collect();
+        let context = match &telemetry.traces {
+            Some(traces) => traces.start(
+                &Traces::context_of(&trace),
+                format!("{method} {route}"),
+                SpanKind::Server,
+                [
+                    KeyValue::new("http.request.method", method),
+                    KeyValue::new("http.route", route.to_owned()),
+                    KeyValue::new("aludel.request.id", id.clone()),
+                ],
+            ),
+            None => Context::new(),
+        };
+        if let Some(metrics) = &telemetry.metrics {
+            metrics.requests_in_flight.inc();
+        }
+        let (telemetry, route, facts) = (Arc::clone(telemetry), Arc::from(route), Mutex::default());
+        let began = Instant::now();
+        let scope = Self(Arc::new(Inner { telemetry, id, method, route, began, trace, context, facts }));
+        (scope.clone(), Open(scope))
+    }
+
+    /// The request that this task works for, if it works for one.
+    pub(crate) fn current() -> Option<Self> {
+        CURRENT.try_with(Self::clone).ok()
+    }
+
+    /// Lets all that is done in there know which request it is done for.
+    pub(crate) async fn run<F: Future>(&self, work: F) -> F::Output {
+        CURRENT.scope(self.clone(), work).await
+    }
+
+    /// Its id, `req_…`.
+    pub(crate) fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// Notes who is asking, for the request of this task.
+    pub(crate) fn note_tenant(tenant: &Tenant) {
+        if let Some(scope) = Self::current() {
+            scope.facts().tenant = Some(tenant.clone());
+        }
+    }
+
+    /// Notes how it is answered.
+    pub(crate) fn note_status(&self, status: StatusCode) {
+        self.facts().status = Some(status.as_u16());
+    }
+
+    /// Headers that let another program go on with the trace: in the span of this context, or in the client's own where there are no spans.
+    pub(super) fn headers(&self, context: &Context) -> HeaderMap {
+        let mut headers = self.0.trace.clone();
+        if self.0.telemetry.traces.is_some() {
+            Traces::put(context, &mut headers);
+        }
+        headers
+    }
+
+    pub(super) fn metrics(&self) -> Option<&Metrics> {
+        self.0.telemetry.metrics.as_ref()
+    }
+
+    pub(super) fn traces(&self) -> Option<&Traces> {
+        self.0.telemetry.traces.as_ref()
+    }
+
+    pub(super) fn tells_contents(&self) -> bool {
+        self.0.telemetry.contents
+    }
+
+    /// What holds the request's span.
+    pub(super) fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    pub(super) fn facts(&self) -> MutexGuard<'_, Facts> {
+        // Nothing that could panic happens while it is held.
+        self.0.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A line about this request.
+    pub(super) fn line(&self, message: &str) -> Line {
+        self.identify(Line::new(Level::Info, message))
+    }
+
+    /// Adds which request a line is about.
+    pub(super) fn identify(&self, line: Line) -> Line {
+        let span = self.0.context.span().span_context().clone();
+        let trace = span.is_valid().then(|| span.trace_id().to_string());
+        line.with("request", self.id()).with("trace", trace)
+    }
+
+    fn end(&self) {
+        let inner = &self.0;
+        let facts = {
+            let mut facts = self.facts();
+            facts.status.get_or_insert(GONE);
+            facts.told = Some(facts.work);
+            facts.clone()
+        };
+        let status = facts.status.unwrap_or(GONE);
+        if let Some(metrics) = self.metrics() {
+            let (method, route) = (inner.method, Arc::clone(&inner.route));
+            let elapsed = inner.began.elapsed().as_secs_f64();
+            metrics.requests_in_flight.dec();
+            metrics.request_seconds.get_or_create(&RouteLabels { method, route: Arc::clone(&route) }).observe(elapsed);
+            metrics.requests.get_or_create(&RequestLabels { method, route, status }).inc();
+        }
+        let span = inner.context.span();
+        span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
+        if status >= 500 {
+            span.set_attribute(KeyValue::new("error.type", status.to_string()));
+            span.set_status(Status::error(""));
+        }
+        span.end();
+        self.tell("request", &facts);
+    }
+
+    /// What was asked, and how it went so far.
+    fn tell(&self, message: &str, facts: &Facts) {
+        let inner = &self.0;
+        let work = facts.work;
+        let counted = |count: u64| work.ending.map(|_| count);
+        self.line(message)
+            .with("method", inner.method)
+            .with("route", &*inner.route)
+            .with("status", facts.status)
+            .with("seconds", inner.began.elapsed().as_secs_f64())
+            .with("tenant", facts.tenant.as_ref().map(Tenant::as_str))
+            .with("model", facts.model.as_deref())
+            .with("answer", facts.answer.as_deref())
+            .with("ending", work.ending)
+            .with("input_tokens", counted(work.input_tokens))
+            .with("output_tokens", counted(work.output_tokens))
+            .with("executions", counted(work.executions))
+            .write();
+    }
+}
+
+/// Carries out what the request of this task started, under the id that the client knows it by.
+pub(crate) fn carried(answer: String, work: impl Future<Output = ()>) -> impl Future<Output = ()> {
+    let scope = Scope::current();
+    if let Some(scope) = &scope {
+        scope.facts().answer = Some(answer);
+    }
+    async move {
+        let Some(scope) = scope else { return work.await };
+        scope.run(work).await;
+        let facts = scope.facts().clone();
+        if facts.told.is_some_and(|told| told != facts.work) {
+            // Nobody waited for it, so the request's own line came too early.
+            scope.tell("turn", &facts);
+        }
+    }
+}
+
+/// A request that has not ended.
+#[derive(Debug)]
+pub(crate) struct Open(Scope);
+
+impl Drop for Open {
+    // A client may go away at any time, and all that is seen of it is that nobody asks for the rest.
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Clients may make up methods.
+fn word_of(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}

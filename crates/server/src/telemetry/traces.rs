@@ -1,0 +1,223 @@
+//! Traces: spans of OpenTelemetry, sent to a collector in the background.
+//!
+//! Spans wait in a queue of bounded length. When it is full or the collector does not take them in time they are lost, and counted; nothing
+//! that answers a request ever waits for it.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, Uri};
+use opentelemetry::propagation::TextMapPropagator;
+use opentelemetry::trace::{SpanBuilder, SpanKind, TraceContextExt, Tracer, TracerProvider};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_http::{HeaderExtractor, HeaderInjector};
+use opentelemetry_otlp::{WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span, SpanData, SpanExporter, SpanProcessor};
+use prometheus_client::metrics::counter::Counter;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::log::log;
+
+/// Spans that wait at most.
+const QUEUE: usize = 4096;
+/// Spans that are sent at once.
+const BATCH: usize = 512;
+/// How long spans wait for company.
+const GATHER: Duration = Duration::from_secs(1);
+/// How long the collector may take for a batch.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of the server may wait for the last batches.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// Attributes of one span, more than we ever set.
+const ATTRIBUTES: u32 = 32;
+
+/// A collector of traces, and what is on its way to it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Traces {
+    tracer: SdkTracer,
+    sent: Counter,
+    lost: Counter,
+    ending: CancellationToken,
+    sending: TaskTracker,
+}
+
+impl Traces {
+    /// Sends spans to the collector at this address, by OTLP over HTTP. Must be called in a runtime. The error says what is wrong with the
+    /// address.
+    ///
+    /// OpenTelemetry's own variables hold for what the address does not say: `OTEL_EXPORTER_OTLP_HEADERS` for a collector that wants a key,
+    /// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`.
+    pub fn to(address: &str) -> Result<Self, String> {
+        let (endpoint, is_near) = endpoint(address)?;
+        // A second installation fails, and the first one serves.
+        let _installed = rustls::crypto::ring::default_provider().install_default();
+        let mut client = reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none());
+        if is_near {
+            // A proxy of the environment leads elsewhere.
+            client = client.no_proxy();
+        }
+        let client = client.build().map_err(|error| format!("cannot be used: {error}"))?;
+        let exporter = opentelemetry_otlp::SpanExporter::builder()
+            .with_http()
+            .with_http_client(client)
+            .with_endpoint(endpoint)
+            .with_timeout(PATIENCE)
+            .build();
+        let mut exporter = exporter.map_err(|error| format!("cannot be used: {error}"))?;
+        let resource = Resource::builder()
+            .with_service_name("aludel")
+            .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+            .build();
+        exporter.set_resource(&resource);
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sent, lost) = (Counter::default(), Counter::default());
+        let provider = SdkTracerProvider::builder()
+            .with_resource(resource)
+            .with_max_attributes_per_span(ATTRIBUTES)
+            .with_span_processor(Queue { sender, lost: lost.clone() })
+            .build();
+        let (ending, sending) = (CancellationToken::new(), TaskTracker::new());
+        sending.spawn(send(exporter, receiver, sent.clone(), lost.clone(), ending.clone()));
+        sending.close();
+        Ok(Self { tracer: provider.tracer("aludel"), sent, lost, ending, sending })
+    }
+
+    /// Sends what waits, as long as that may take.
+    pub(crate) async fn finish(&self) {
+        self.ending.cancel();
+        // What is not sent in time is lost.
+        let _in_time = timeout(FAREWELL, self.sending.wait()).await;
+    }
+
+    /// Spans that the collector took.
+    pub(super) fn sent(&self) -> Counter {
+        self.sent.clone()
+    }
+
+    /// Spans that it did not.
+    pub(super) fn lost(&self) -> Counter {
+        self.lost.clone()
+    }
+
+    /// Starts a span below the one in this context, and returns the context that holds it.
+    pub(super) fn start(
+        &self,
+        parent: &Context,
+        name: impl Into<Cow<'static, str>>,
+        kind: SpanKind,
+        attributes: impl IntoIterator<Item = KeyValue>,
+    ) -> Context {
+        self.begin(parent, SpanBuilder::from_name(name).with_kind(kind).with_attributes(attributes))
+    }
+
+    /// Starts a span that was put together before.
+    pub(super) fn begin(&self, parent: &Context, span: SpanBuilder) -> Context {
+        parent.with_span(self.tracer.build_with_context(span, parent))
+    }
+
+    /// The span that another program told of in these headers.
+    pub(super) fn context_of(headers: &HeaderMap) -> Context {
+        TraceContextPropagator::new().extract_with_context(&Context::new(), &HeaderExtractor(headers))
+    }
+
+    /// Tells another program of the span in this context.
+    pub(super) fn put(context: &Context, headers: &mut HeaderMap) {
+        TraceContextPropagator::new().inject_context(context, &mut HeaderInjector(headers));
+    }
+}
+
+/// Where spans are taken at a collector's address, and whether that is this machine.
+fn endpoint(address: &str) -> Result<(String, bool), String> {
+    const PATH: &str = "/v1/traces";
+    let like = "is not an address like http://127.0.0.1:4318";
+    let uri: Uri = address.parse().map_err(|_| like.to_owned())?;
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+    let host = uri.host().filter(|host| is_http && !host.is_empty()).ok_or(like)?;
+    let is_near = crate::http::is_local_host(host);
+    if uri.query().is_some() {
+        return Err("has a query; keys go into OTEL_EXPORTER_OTLP_HEADERS".to_owned());
+    }
+    let base = address.trim_end_matches('/');
+    let endpoint = if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") };
+    Ok((endpoint, is_near))
+}
+
+/// Takes spans that ended.
+#[derive(Debug)]
+struct Queue {
+    sender: mpsc::Sender<SpanData>,
+    lost: Counter,
+}
+
+impl SpanProcessor for Queue {
+    fn on_start(&self, _span: &mut Span, _context: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        if self.sender.try_send(span).is_err() {
+            self.lost.inc();
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
+        Ok(())
+    }
+}
+
+/// Sends spans until it is told to end, and then what is left.
+async fn send(
+    exporter: impl SpanExporter,
+    mut spans: mpsc::Receiver<SpanData>,
+    sent: Counter,
+    lost: Counter,
+    ending: CancellationToken,
+) {
+    let mut is_down = false;
+    loop {
+        let mut batch = Vec::new();
+        tokio::select! {
+            _ = spans.recv_many(&mut batch, BATCH) => {}
+            () = ending.cancelled() => spans.close(),
+        }
+        if !ending.is_cancelled() && batch.len() < BATCH {
+            tokio::select! {
+                () = tokio::time::sleep(GATHER) => {}
+                () = ending.cancelled() => {}
+            }
+        }
+        while batch.len() < BATCH
+            && let Ok(span) = spans.try_recv()
+        {
+            batch.push(span);
+        }
+        let count = batch.len() as u64;
+        if count == 0 {
+            return;
+        }
+        let failure = match timeout(PATIENCE, exporter.export(batch)).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no answer for {} s", PATIENCE.as_secs())),
+        };
+        match &failure {
+            None => sent.inc_by(count),
+            Some(_) => lost.inc_by(count),
+        };
+        // Once, not every second.
+        if let Some(failure) = &failure
+            && !is_down
+        {
+            log(&format!("the collector of traces does not take them, and they are lost: {failure}"));
+        }
+        is_down = failure.is_some();
+    }
+}

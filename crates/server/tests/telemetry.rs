@@ -1,0 +1,280 @@
+//! What the operator sees of a real server: figures, traces, and nothing of what anybody said.
+#![allow(clippy::unwrap_used, unreachable_pub, reason = "a test may panic")]
+
+mod collector;
+mod common;
+
+use std::time::{Duration, Instant};
+
+use aludel_server::{Settings, Traces};
+use aludel_testkit::{Scripted, ScriptedUpstream};
+use collector::{Collector, Span};
+use common::{Answer, Server, model, settings, start_with_models};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// Stands in the prompt, in the program, in what it puts out and in the answer.
+const MARKER: &str = "marker-7f3a";
+const PROGRAM: &str = "print('marker-7f3a', 6 * 7)";
+const ANSWER: &str = "It is 42, marker-7f3a.";
+
+fn measured() -> Settings {
+    Settings { metrics: true, ..settings() }
+}
+
+fn response() -> Value {
+    json!({
+        "model": "scripted", "input": format!("{MARKER}: six times seven?"),
+        "tools": [{ "type": "code_interpreter", "container": { "type": "auto" } }],
+    })
+}
+
+async fn figures(server: &Server) -> String {
+    let answer = server.get("/metrics").await;
+    assert_eq!(answer.status, 200);
+    String::from_utf8(answer.bytes).unwrap()
+}
+
+/// The value of a series, as it is written.
+#[track_caller]
+fn value<'f>(figures: &'f str, series: &str) -> &'f str {
+    let line = figures.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {series} in\n{figures}"))
+}
+
+/// A request may be counted a moment after its client has the last byte.
+async fn figures_with(server: &Server, line: &str) -> String {
+    for _ in 0..100 {
+        let figures = figures(server).await;
+        if figures.lines().any(|one| one == line) {
+            return figures;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("no {line} in\n{}", figures(server).await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn figures_count_what_a_turn_did_and_say_nothing_of_it() {
+    let data = tempfile::tempdir().unwrap();
+    let script = vec![Scripted::Python(PROGRAM), Scripted::Text(ANSWER), Scripted::Status(400, "", "no")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = start_with_models(data.path(), measured(), vec![model("scripted", upstream.url())]).await;
+    let answer = server.post("/v1/responses", response()).await.ok();
+    assert_eq!(answer["status"], "completed", "{answer}");
+    server.post("/v1/responses", response()).await.refused(400, "rejected");
+    let figures =
+        figures_with(&server, r#"aludel_http_requests_total{method="POST",route="/v1/responses",status="400"} 1"#)
+            .await;
+    for (series, count) in [
+        (r#"aludel_http_requests_total{method="POST",route="/v1/responses",status="200"}"#, "1"),
+        (r#"aludel_http_request_duration_seconds_count{method="POST",route="/v1/responses"}"#, "2"),
+        (r#"aludel_turns_total{api="responses",ending="answered"}"#, "1"),
+        (r#"aludel_turns_total{api="responses",ending="upstream_failed"}"#, "1"),
+        (r#"aludel_model_calls_total{model="scripted",result="answered"}"#, "2"),
+        (r#"aludel_model_calls_total{model="scripted",result="rejected"}"#, "1"),
+        (r#"aludel_model_tokens_total{model="scripted",direction="input"}"#, "20"),
+        (r#"aludel_model_tokens_total{model="scripted",direction="output"}"#, "10"),
+        (r#"aludel_model_first_word_seconds_count{model="scripted"}"#, "2"),
+        (r#"aludel_executions_total{outcome="completed"}"#, "1"),
+        ("aludel_execution_duration_seconds_count", "1"),
+        (r#"aludel_sandbox_starts_total{result="ok"}"#, "1"),
+        ("aludel_sandbox_start_duration_seconds_count", "1"),
+        ("aludel_containers_live", "1"),
+        ("aludel_containers_limit", "64"),
+        // The one that asks.
+        ("aludel_http_requests_in_flight", "1"),
+    ] {
+        assert_eq!(value(&figures, series), count, "{series} in\n{figures}");
+    }
+    assert!(!figures.contains(MARKER), "{figures}");
+    assert!(figures.ends_with("# EOF\n"));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_clients_make_up_makes_no_series() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![]).await;
+    let server = start_with_models(data.path(), measured(), vec![model("scripted", upstream.url())]).await;
+    let once = async |number: usize| {
+        server.get(&format!("/v1/made-up/{number}")).await.refused(404, "Unknown request URL");
+        server.get(&format!("/v1/files/file-{number}")).await.refused(404, "");
+        server.get(&format!("/v1/models/made-up-{number}")).await.refused(404, "");
+        let body = json!({ "model": format!("made-up-{number}"), "input": "x", "messages": [] });
+        server.post("/v1/responses", body.clone()).await.refused(404, "does not exist");
+        server.post("/v1/chat/completions", body).await.refused(404, "does not exist");
+        let method = Method::from_bytes(format!("MADEUP{number}").as_bytes()).unwrap();
+        Answer::of(server.request(method, "/v1/models").send().await.unwrap()).await.refused(405, "");
+    };
+    once(0).await;
+    let line = r#"aludel_http_requests_total{method="other",route="/v1/models",status="405"} 1"#;
+    let before = figures_with(&server, line).await.lines().count();
+    // What is asked now is told only from the second time on.
+    let before = before.max(figures(&server).await.lines().count());
+    for number in 1..=170 {
+        once(number).await;
+    }
+    let line = r#"aludel_http_requests_total{method="other",route="/v1/models",status="405"} 171"#;
+    let after = figures_with(&server, line).await;
+    assert_eq!(after.lines().count(), before, "{after}");
+    assert!(!after.contains("made-up"), "{after}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn figures_are_off_by_default_and_need_the_key_that_all_else_needs() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start_with_models(data.path(), settings(), Vec::new()).await;
+    server.get("/metrics").await.refused(404, "metrics = true");
+    server.stop().await;
+    let data = tempfile::tempdir().unwrap();
+    // No room for any request: the figures are asked for all the more.
+    let server = start_with_models(data.path(), Settings { requests: 0, ..measured() }, Vec::new()).await;
+    assert!(figures(&server).await.contains("aludel_build_info{version="));
+    server.get("/v1/models").await.refused(429, "answering 0 requests");
+    let foreign = server.request(Method::GET, "/metrics").header("host", "example.com").send().await.unwrap();
+    Answer::of(foreign).await.refused(403, "only to localhost");
+    let key = server.store.create_key("a test").await.unwrap().secret;
+    server.get("/metrics").await.refused(401, "API key");
+    let server = server.with_key(&key);
+    assert_eq!(value(&figures(&server).await, "aludel_containers_live"), "0");
+    server.stop().await;
+}
+
+/// A trace as a client begins one.
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT: &str = "b7ad6b7169203331";
+
+async fn ask_in_trace(server: &Server, path: &str, body: &Value) -> Answer {
+    let request = server.request(Method::POST, path).header("traceparent", format!("00-{TRACE}-{PARENT}-01"));
+    Answer::of(request.json(body).send().await.unwrap()).await
+}
+
+/// The span of a name.
+#[track_caller]
+fn the<'s>(spans: &'s [Span], name: &str) -> &'s Span {
+    let named: Vec<&Span> = spans.iter().filter(|span| span.name == name).collect();
+    assert_eq!(named.len(), 1, "{name} in {spans:#?}");
+    named[0]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_turn_is_a_trace_that_goes_on_where_the_client_began_it_and_says_nothing_of_the_contents() {
+    let data = tempfile::tempdir().unwrap();
+    let collector = Collector::start().await;
+    let script = vec![Scripted::Python(PROGRAM), Scripted::Text(ANSWER), Scripted::Whole("passed on")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let traced = Settings { traces: Some(Traces::to(&collector.url()).unwrap()), ..settings() };
+    let server = start_with_models(data.path(), traced, vec![model("scripted", upstream.url())]).await;
+    assert_eq!(ask_in_trace(&server, "/v1/responses", &response()).await.ok()["status"], "completed");
+    let chat = json!({ "model": "scripted", "messages": [{ "role": "user", "content": MARKER }] });
+    ask_in_trace(&server, "/v1/chat/completions", &chat).await.ok();
+    server.stop().await;
+
+    assert!(!collector.text().contains(MARKER));
+    let spans = collector.spans();
+    assert!(spans.iter().all(|span| span.trace == TRACE), "{spans:#?}");
+    let request = the(&spans, "POST /v1/responses");
+    assert_eq!((request.parent.as_str(), request.kind), (PARENT, collector::SERVER));
+    assert_eq!(request.attribute("http.response.status_code"), Some("200"));
+    assert!(request.attribute("aludel.request.id").unwrap().starts_with("req_"));
+    let program = the(&spans, "execute_tool python");
+    assert_eq!(program.parent, request.id);
+    assert_eq!(program.attribute("gen_ai.operation.name"), Some("execute_tool"));
+    assert_eq!(program.attribute("gen_ai.tool.name"), Some("python"));
+    assert_eq!(program.attribute("gen_ai.tool.call.id"), Some("call_0_python"));
+    assert_eq!(program.attribute("error.type"), None);
+    assert_eq!(the(&spans, "create sandbox").parent, request.id);
+    let passed = the(&spans, "POST /v1/chat/completions");
+    let calls: Vec<&Span> = spans.iter().filter(|span| span.name == "chat scripted").collect();
+    assert_eq!(calls.len(), 3, "{spans:#?}");
+    for (call, parent) in calls.iter().zip([&request.id, &request.id, &passed.id]) {
+        assert_eq!((&call.parent, call.kind), (parent, collector::CLIENT));
+        assert_eq!(call.attribute("gen_ai.operation.name"), Some("chat"));
+        assert_eq!(call.attribute("gen_ai.request.model"), Some("scripted"));
+    }
+    assert_eq!(calls[0].attribute("gen_ai.usage.input_tokens"), Some("10"));
+    assert_eq!(calls[0].attribute("gen_ai.usage.output_tokens"), Some("5"));
+    // The model's server goes on from the call, whether we carry it out or hand it on.
+    for (head, call) in upstream.heads().iter().zip(&calls) {
+        assert!(head.contains(&format!("traceparent: 00-{TRACE}-{}-01", call.id)), "{head} {spans:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn contents_are_told_when_they_are_asked_for_and_failures_have_a_type() {
+    let data = tempfile::tempdir().unwrap();
+    let collector = Collector::start().await;
+    let script = vec![Scripted::Python("print('marker-7f3a')\n1 / 0"), Scripted::Status(401, "", "no")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let traces = Some(Traces::to(&collector.url()).unwrap());
+    let telling = Settings { traces, log_contents: true, ..settings() };
+    let server = start_with_models(data.path(), telling, vec![model("scripted", upstream.url())]).await;
+    server.post("/v1/responses", response()).await;
+    server.stop().await;
+
+    let spans = collector.spans();
+    let program = the(&spans, "execute_tool python");
+    assert_eq!(program.attribute("error.type"), Some("exception"));
+    assert!(program.attribute("gen_ai.tool.call.arguments").unwrap().contains("1 / 0"));
+    let result = program.attribute("gen_ai.tool.call.result").unwrap();
+    assert!(result.contains(MARKER) && result.contains("ZeroDivisionError"), "{result}");
+    let call = spans.iter().find(|span| span.attribute("error.type") == Some("unauthorized")).unwrap();
+    assert!(call.attribute("gen_ai.input.messages").unwrap().contains("six times seven?"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn without_traces_of_our_own_the_clients_trace_goes_to_the_model_as_it_is() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Text(ANSWER), Scripted::Whole("passed on")]).await;
+    let server = start_with_models(data.path(), settings(), vec![model("scripted", upstream.url())]).await;
+    ask_in_trace(&server, "/v1/responses", &json!({ "model": "scripted", "input": "x" })).await.ok();
+    let chat = json!({ "model": "scripted", "messages": [{ "role": "user", "content": "x" }] });
+    ask_in_trace(&server, "/v1/chat/completions", &chat).await.ok();
+    assert_eq!(upstream.heads().len(), 2);
+    for head in upstream.heads() {
+        assert!(head.contains(&format!("traceparent: 00-{TRACE}-{PARENT}-01")), "{head}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_collector_that_is_dead_or_hangs_harms_nothing_and_what_it_loses_is_counted() {
+    let hanging = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (hangs, is_dead) = (hanging.local_addr().unwrap(), dead.local_addr().unwrap());
+    drop(dead);
+    for address in [hangs, is_dead] {
+        let data = tempfile::tempdir().unwrap();
+        let traces = Some(Traces::to(&format!("http://{address}")).unwrap());
+        let server = start_with_models(data.path(), Settings { traces, ..measured() }, Vec::new()).await;
+        // More than wait in the queue at most.
+        let began = Instant::now();
+        let clients = (0..8).map(async |_| {
+            for _ in 0..700 {
+                server.get("/v1/models").await.ok();
+            }
+        });
+        futures_util::future::join_all(clients).await;
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(20), "{took:?} for 5600 requests");
+        let figures = figures(&server).await;
+        let lost: u64 = value(&figures, "aludel_trace_spans_lost_total").parse().unwrap();
+        assert!(lost > 500, "{figures}");
+        let began = Instant::now();
+        server.stop().await;
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(6), "{took:?} to end with {address}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_is_none_is_refused_with_words() {
+    for (address, words) in
+        [("collector:4318", "is not an address"), ("http://c:1/?key=x", "OTEL_EXPORTER_OTLP_HEADERS")]
+    {
+        let error = Traces::to(address).unwrap_err();
+        assert!(error.contains(words), "{address}: {error}");
+    }
+}
