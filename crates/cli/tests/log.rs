@@ -8,14 +8,14 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use aludel_testkit::{Scripted, ScriptedUpstream};
-use common::{aludel, signal};
+use common::{aludel, signal, wait_until};
 use serde_json::{Value, json};
 
 /// Stands in the prompt, in the program, in what it puts out and in the answer.
 const MARKER: &str = "marker-7f3a";
 
 /// Serves while requests are made, and returns what was answered and the standard error.
-fn served(settings: &str, upstream: &str, requests: &[(&str, Value)]) -> (Vec<String>, String) {
+fn served<T>(settings: &str, upstream: &str, work: impl FnOnce(&str) -> T) -> (T, String) {
     let data = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(aludel_testkit::data().join("templates"), data.path().join("templates")).unwrap();
     let config = format!("[server]\n{settings}\n[[model]]\nname = 'scripted'\nurl = '{upstream}'\n");
@@ -24,7 +24,7 @@ fn served(settings: &str, upstream: &str, requests: &[(&str, Value)]) -> (Vec<St
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim_end().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line:?}"));
-    let answers = requests.iter().map(|(request, body)| ask(address, request, &body.to_string())).collect();
+    let answers = work(address);
     signal(&child, "TERM");
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -39,14 +39,15 @@ fn serving(data: &Path) -> std::process::Command {
 }
 
 /// One request; the whole answer as text.
-fn ask(address: &str, request: &str, body: &str) -> String {
+fn ask(address: &str, request: &str, body: &Value) -> String {
+    let body = body.to_string();
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();
     let head = format!(
         "{request} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
          connection: close\r\n\r\n"
     );
-    stream.write_all((head + body).as_bytes()).unwrap();
+    stream.write_all((head + &body).as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
@@ -56,13 +57,14 @@ fn id_of(answer: &str) -> &str {
     answer.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap_or_else(|| panic!("{answer}"))
 }
 
-fn turn(more: Value) -> (&'static str, Value) {
+/// A turn with the tool.
+fn turn(address: &str, more: &Value) -> String {
     let mut body = json!({
         "model": "scripted", "input": format!("{MARKER}: six times seven?"),
         "tools": [{ "type": "code_interpreter", "container": { "type": "auto" } }],
     });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    ("POST /v1/responses", body)
+    ask(address, "POST /v1/responses", &body)
 }
 
 fn script() -> Vec<Scripted> {
@@ -70,14 +72,20 @@ fn script() -> Vec<Scripted> {
         Scripted::Python("print('marker-7f3a', 6 * 7)"),
         Scripted::Text("It is 42, marker-7f3a."),
         Scripted::Status(401, "", "no"),
+        Scripted::Python("import time; time.sleep(1)"),
         Scripted::Text("It is 42, marker-7f3a."),
     ]
 }
 
-/// A turn with a program, one that fails, one that nobody waits for but the server at its end, and a path that nobody serves.
-fn requests() -> Vec<(&'static str, Value)> {
-    let unknown = ("GET /v1/\u{9b}31m", Value::Null);
-    vec![turn(json!({ "stream": true })), turn(json!({})), turn(json!({ "background": true })), unknown]
+/// A turn with a program, one that fails, one in the background, and a path that nobody serves.
+fn everything(address: &str) -> [String; 4] {
+    let streamed = turn(address, &json!({ "stream": true }));
+    let failed = turn(address, &json!({}));
+    let background = turn(address, &json!({ "background": true }));
+    let object: Value = serde_json::from_str(background.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let path = format!("GET /v1/responses/{}", object["id"].as_str().unwrap());
+    wait_until(|| ask(address, &path, &Value::Null).contains("\"completed\""), "the background's end");
+    [streamed, failed, background, ask(address, "GET /v1/\u{9b}31m", &Value::Null)]
 }
 
 /// The values of a line that are the same every time.
@@ -94,7 +102,7 @@ fn seen(line: &Value) -> Value {
 async fn json_is_one_line_for_every_request_with_its_id_and_without_what_was_said() {
     let upstream = ScriptedUpstream::start(script()).await;
     let url = upstream.url();
-    let (answers, said) = tokio::task::spawn_blocking(move || served("log = 'json'", &url, &requests())).await.unwrap();
+    let (answers, said) = tokio::task::spawn_blocking(move || served("log = 'json'", &url, everything)).await.unwrap();
     let lines: Vec<Value> =
         said.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?} in {said}"))).collect();
     assert!(!said.contains(MARKER) && answers[0].contains(MARKER), "{said}");
@@ -127,7 +135,8 @@ async fn contents_stand_in_the_log_when_they_are_asked_for() {
     let upstream = ScriptedUpstream::start(script()).await;
     let url = upstream.url();
     let settings = "log = 'json'\nlog_contents = true";
-    let (_, said) = tokio::task::spawn_blocking(move || served(settings, &url, &[turn(json!({}))])).await.unwrap();
+    let (_, said) =
+        tokio::task::spawn_blocking(move || served(settings, &url, |address| turn(address, &json!({})))).await.unwrap();
     let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |message: &str| lines.iter().filter(|line| line["message"] == message).collect::<Vec<_>>();
     let [execution] = of("execution")[..] else { panic!("{said}") };
@@ -144,8 +153,8 @@ async fn text_tells_failures_alone_and_off_tells_nothing() {
     for (settings, failures) in [("", 1), ("log = 'off'", 0)] {
         let upstream = ScriptedUpstream::start(script()).await;
         let url = upstream.url();
-        let requests = [turn(json!({})), turn(json!({}))];
-        let (answers, said) = tokio::task::spawn_blocking(move || served(settings, &url, &requests)).await.unwrap();
+        let twice = |address: &str| [turn(address, &json!({})), turn(address, &json!({}))];
+        let (answers, said) = tokio::task::spawn_blocking(move || served(settings, &url, twice)).await.unwrap();
         let lines: Vec<&str> = said.lines().filter(|line| line.contains("/v1/") || line.contains("req_")).collect();
         assert_eq!(lines.len(), failures, "{settings}: {said}");
         assert!(lines.iter().all(|line| line.starts_with(&format!("{}: ", id_of(&answers[1])))), "{said}");

@@ -353,7 +353,7 @@ impl FromStr for Url {
 }
 
 /// Yes or no.
-struct Switch(bool);
+pub(super) struct Switch(pub(super) bool);
 
 impl FromStr for Switch {
     type Err = &'static str;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use aludel_server::{LogFormat, Settings};
 
 use super::given::{ConfigError, Given, Setting};
+use super::model::Switch;
 use super::{Entry, Size, Surroundings};
 
 /// What was given.
@@ -71,9 +72,11 @@ impl RawServer {
             "requests" => self.requests = Some(given.parse("server.requests")?),
             "requests_per_key" => self.requests_per_key = Some(given.parse("server.requests_per_key")?),
             "storage" => self.storage = Some(given.parse("server.storage")?),
-            "metrics" => self.metrics = Some(given.parse("server.metrics")?),
+            "metrics" => self.metrics = Some(given.parse::<Switch>("server.metrics")?.map(|switch| switch.0)),
             "log" => self.log = Some(given.parse("server.log")?),
-            "log_contents" => self.log_contents = Some(given.parse("server.log_contents")?),
+            "log_contents" => {
+                self.log_contents = Some(given.parse::<Switch>("server.log_contents")?.map(|switch| switch.0))
+            }
             "traces" => self.traces = Some(given.parse("server.traces")?),
             _ => return Err(super::unknown_key("server", key, Self::KEYS, given.origin)),
         }

@@ -14,6 +14,9 @@ use super::Scope;
 use super::contents::Excerpt;
 use super::metrics::{ApiLabels, OutcomeLabels, TokenLabels, TurnLabels};
 
+/// Characters of a call's id in a span: the model's server makes it up.
+const MAX_ID: usize = 200;
+
 /// Which dialect a turn is told in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Api {
@@ -105,7 +108,7 @@ impl Observer {
             KeyValue::new("gen_ai.operation.name", "execute_tool"),
             KeyValue::new("gen_ai.tool.name", "python"),
             KeyValue::new("gen_ai.tool.type", "function"),
-            KeyValue::new("gen_ai.tool.call.id", call_id.to_owned()),
+            KeyValue::new("gen_ai.tool.call.id", call_id.chars().take(MAX_ID).collect::<String>()),
             KeyValue::new("aludel.execution.outcome", outcome),
         ]);
         span.start_time = program.map(|program| program.began);
