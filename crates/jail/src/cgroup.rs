@@ -30,7 +30,8 @@ pub enum Hierarchy {
     Absent,
 }
 
-/// Init, which is in the group too. Not the checkpoint: there is none in the first cell, and whoever has an id of its own pays for it as well.
+/// Init, which is in the group too. Not the checkpoint: there is none in the first cell, and the limit of those who have an id of their own
+/// counts it as well.
 const OUR_PROCESSES: u32 = 1;
 
 /// The group of version 2 to which aludel, and whoever else is in the group that was handed over, moves.
