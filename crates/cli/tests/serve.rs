@@ -95,7 +95,8 @@ fn keys_are_made_listed_and_revoked_while_the_server_runs() {
     let id = listed.stdout.split_whitespace().next().unwrap();
     assert_eq!(keys(&["revoke", id]).status, Some(0));
     assert!(keys(&["list"]).stdout.contains("revoked"));
-    assert!(ask(&address, "GET /v1/models", Some(key), "").starts_with("HTTP/1.1 401 "));
+    let is_refused = || ask(&address, "GET /v1/models", Some(key), "").starts_with("HTTP/1.1 401 ");
+    wait_until(is_refused, "a key is served long after it was revoked");
     let unknown = keys(&["revoke", "key_0"]);
     assert!(unknown.status == Some(2) && unknown.stderr.contains("key_0"), "{unknown:#?}");
     signal(&child, "TERM");

@@ -135,6 +135,9 @@ async fn figures_are_off_by_default_and_need_the_key_that_all_else_needs() {
     server.get("/v1/models").await.refused(429, "answering 0 requests");
     let foreign = server.request(Method::GET, "/metrics").header("host", "example.com").send().await.unwrap();
     Answer::of(foreign).await.refused(403, "only to localhost");
+    server.stop().await;
+    let data = tempfile::tempdir().unwrap();
+    let server = start_with_models(data.path(), measured(), Vec::new()).await;
     let key = server.store.create_key("a test").await.unwrap().secret;
     server.get("/metrics").await.refused(401, "API key");
     let server = server.with_key(&key);

@@ -84,6 +84,7 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
         // Most wanted when there is no room.
         return Ok(next.run(request).await);
     }
+    Scope::note_tenant(&caller.0);
     let place = app.requests.enter(&caller.0).map_err(|no_room| {
         let message = match no_room {
             NoRoom::AtAll => format!("The server is answering {} requests already", app.requests.all()),
@@ -91,7 +92,6 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
         };
         ApiError::too_many(format!("{message}; try again in a moment."), Duration::from_secs(1))
     })?;
-    Scope::note_tenant(&caller.0);
     request.extensions_mut().insert(caller);
     let response = next.run(request).await;
     // A stream holds its place until its end.

@@ -66,6 +66,12 @@ impl Observer {
                 let contents = self.scope.tells_contents().then(|| (code.as_str().into(), Excerpt::default()));
                 self.programs.insert(call_id.clone(), Program { began: SystemTime::now(), contents });
             }
+            Event::ApprovalDecided { call_id, denied: None } => {
+                // Until now it waited for somebody, which may take days.
+                if let Some(program) = self.programs.get_mut(call_id) {
+                    program.began = SystemTime::now();
+                }
+            }
             Event::CallRejected { call_id, .. } | Event::ApprovalDecided { call_id, denied: Some(_) } => {
                 self.programs.remove(call_id);
             }

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
@@ -68,9 +69,8 @@ pub fn model(name: &str, url: String) -> Model {
         capabilities: Capabilities { function_calling: true, vision: false },
         idle_timeout: Duration::from_secs(20),
     });
-    let chat = chat.unwrap();
-    let endpoint = Some(chat.clone());
-    let upstream = std::sync::Arc::new(chat);
+    let chat = Arc::new(chat.unwrap());
+    let (endpoint, upstream) = (Some(Arc::clone(&chat)), chat);
     Model { name: name.to_owned(), owner: "a test".to_owned(), upstream, endpoint, fallback: Vec::new() }
 }
 
