@@ -1,10 +1,10 @@
-//! What `aludel serve` writes on its standard error.
+//! What `aludel serve` tells its operator: on its standard error, and where the configuration says.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use aludel_testkit::{Scripted, ScriptedUpstream};
@@ -159,4 +159,26 @@ async fn text_tells_failures_alone_and_off_tells_nothing() {
         assert_eq!(lines.len(), failures, "{settings}: {said}");
         assert!(lines.iter().all(|line| line.starts_with(&format!("{}: ", id_of(&answers[1])))), "{said}");
     }
+}
+
+#[test]
+fn figures_and_traces_are_on_where_the_configuration_says_so() {
+    let collector = TcpListener::bind("127.0.0.1:0").unwrap();
+    let settings = format!("metrics = true\ntraces = 'http://{}'", collector.local_addr().unwrap());
+    let taken = std::thread::spawn(move || {
+        let (mut stream, _) = collector.accept().unwrap();
+        let mut bytes = vec![0; 64 << 10];
+        let count = stream.read(&mut bytes).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    });
+    let (figures, said) = served(&settings, "http://127.0.0.1:9/v1", |address| {
+        ask(address, "GET /v1/models", &Value::Null);
+        ask(address, "GET /metrics", &Value::Null)
+    });
+    assert!(
+        figures.contains("aludel_http_requests_total{method=\"GET\",route=\"/v1/models\",status=\"200\"} 1"),
+        "{figures}"
+    );
+    assert!(taken.join().unwrap().starts_with("POST /v1/traces HTTP/1.1"), "{said}");
 }

@@ -145,6 +145,28 @@ async fn figures_are_off_by_default_and_need_the_key_that_all_else_needs() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_client_that_goes_away_is_counted_and_leaves_nothing_open() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Hang, Scripted::Hang]).await;
+    let server = start_with_models(data.path(), measured(), vec![model("scripted", upstream.url())]).await;
+    let chat = json!({ "model": "scripted", "messages": [{ "role": "user", "content": "x" }] });
+    let request = server.request(Method::POST, "/v1/chat/completions").timeout(Duration::from_millis(500));
+    assert!(request.json(&chat).send().await.unwrap_err().is_timeout());
+    let gone = r#"aludel_http_requests_total{method="POST",route="/v1/chat/completions",status="499"} 1"#;
+    figures_with(&server, gone).await;
+    let mut streamed = response();
+    streamed["stream"] = true.into();
+    let request = server.request(Method::POST, "/v1/responses").json(&streamed);
+    let mut stream = request.send().await.unwrap();
+    assert!(stream.chunk().await.unwrap().is_some());
+    drop(stream);
+    figures_with(&server, r#"aludel_turns_total{api="responses",ending="cancelled"} 1"#).await;
+    let figures = figures_with(&server, r#"aludel_model_calls_total{model="scripted",result="left"} 2"#).await;
+    assert_eq!(value(&figures, "aludel_http_requests_in_flight"), "1");
+    server.stop().await;
+}
+
 /// A trace as a client begins one.
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";

@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::approvals::{ApprovalMode, Asked, Gate, Origin};
 use crate::error::ApiError;
 use crate::http::Fields;
-use crate::telemetry::{carried, log, watched};
+use crate::telemetry::{Scope, carried, log, watched};
 use crate::turn::{Fingerprint, Live, Told, on_demand};
 
 /// Events of one response that are read at once.
@@ -131,7 +131,8 @@ pub(crate) async fn after_restart(app: &Arc<App>) -> Result<(), ApiError> {
     for (tenant, id) in app.store.responses_with_status(&["in_progress", "queued"]).await? {
         let Some(record) = app.store.response(&tenant, &id).await? else { continue };
         if let Some((asked, request)) = app.store.resumable(id.as_str()).await? {
-            match resume(app, &tenant, record.clone(), asked, &request).await {
+            let going_on = resume(app, &tenant, record.clone(), asked, &request);
+            match Scope::after_restart(&app.telemetry).run(going_on).await {
                 Ok(()) => {
                     resumed.push(id.to_string());
                     continue;

@@ -94,6 +94,26 @@ impl Scope {
         (scope.clone(), Open(scope))
     }
 
+    /// Work that no request asks for any more: a turn that goes on after a restart.
+    pub(crate) fn after_restart(telemetry: &Arc<Telemetry>) -> Self {
+        let context = match &telemetry.traces {
+            Some(traces) => traces.start(&Context::new(), "go on after a restart", SpanKind::Internal, []),
+            None => Context::new(),
+        };
+        // There is no other line that could tell of it.
+        let facts = Mutex::new(Facts { told: Some(Work::default()), ..Facts::default() });
+        Self(Arc::new(Inner {
+            telemetry: Arc::clone(telemetry),
+            id: fresh_id("req_"),
+            method: "none",
+            route: "none".into(),
+            began: Instant::now(),
+            trace: HeaderMap::new(),
+            context,
+            facts,
+        }))
+    }
+
     /// The request that this task works for, if it works for one.
     pub(crate) fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
@@ -224,6 +244,7 @@ pub(crate) fn carried(answer: String, work: impl Future<Output = ()>) -> impl Fu
         if facts.told.is_some_and(|told| told != facts.work) {
             // Nobody waited for it, so the request's own line came too early.
             scope.tell("turn", &facts);
+            scope.0.context.span().end();
         }
     }
 }
