@@ -76,7 +76,7 @@ mod tests {
             ("http://localhost:8000/v1", MaxTokens::Plain),
         ] {
             assert_eq!(
-                Manners::of(&Endpoint::parse(url, super::super::Protocol::Chat).unwrap()).style().max_tokens,
+                Manners::of(&Endpoint::parse(url, super::super::Protocol::Chat, "m").unwrap()).style().max_tokens,
                 expected,
                 "{url}"
             );
