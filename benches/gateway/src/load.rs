@@ -1,92 +1,119 @@
-//! The load: so many requests on so many connections, one after another on each.
+//! The clients: each sends its next request when it has the answer to the last one, or a while later, over a connection that it keeps.
 
+use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
-use clap::Args;
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::wire::Connection;
+use crate::http::Connection;
 
-/// How long one run may take.
-const LIMIT: Duration = Duration::from_secs(120);
+/// The longest wait for one answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Args)]
-pub(crate) struct LoadArgs {
-    /// The port on 127.0.0.1
-    #[arg(long)]
-    port: u16,
-    /// The body
-    #[arg(long)]
+/// One round against one server.
+#[derive(Deserialize)]
+struct Round {
+    /// Where, as `127.0.0.1:8080`.
+    address: String,
+    key: String,
+    /// The body of each request.
     body: String,
-    /// What an answer has to hold
-    #[arg(long)]
+    /// What every answer must hold.
     expect: String,
-    /// Requests that are counted
-    #[arg(long, default_value_t = 200)]
+    /// How many clients.
+    clients: usize,
+    /// Requests of each client that are not counted.
+    warm: usize,
+    /// Requests of all clients together, at most.
     requests: usize,
-    /// Requests before them that are not
-    #[arg(long, default_value_t = 20)]
-    warmup: usize,
-    /// Connections
-    #[arg(long, default_value_t = 1)]
-    connections: usize,
+    /// No request is begun after so long.
+    seconds: f64,
+    /// How long each client waits before a request.
+    pause: f64,
 }
 
-pub(crate) async fn run(args: &LoadArgs) -> anyhow::Result<()> {
-    let (port, body) = (args.port, &args.body);
-    let request: Arc<[u8]> = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n\
-         authorization: Bearer unused\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
-    .into();
-    let expect: Arc<str> = args.expect.as_str().into();
-    let mut connections = Vec::new();
-    for _ in 0..args.connections {
-        connections.push(Connection::new(TcpStream::connect(("127.0.0.1", port)).await?)?);
+#[derive(Serialize)]
+struct Measured {
+    /// What each counted request took, in nanoseconds.
+    took: Vec<u64>,
+    /// From the first counted request to the end of the last, in seconds.
+    seconds: f64,
+    /// All requests, also those that are not counted.
+    sent: usize,
+}
+
+/// Reads a round from standard input as JSON, and prints what was measured.
+pub(crate) async fn run() -> anyhow::Result<()> {
+    let mut round = String::new();
+    std::io::stdin().read_to_string(&mut round)?;
+    let round: Arc<Round> = Arc::new(serde_json::from_str(&round).context("not a round")?);
+    let left = Arc::new(AtomicUsize::new(round.requests));
+    let ready = Arc::new(Barrier::new(round.clients));
+    let mut clients = JoinSet::new();
+    for _ in 0..round.clients {
+        clients.spawn(client(Arc::clone(&round), Arc::clone(&left), Arc::clone(&ready)));
     }
-    let each = args.warmup.div_ceil(args.connections);
-    for connection in &mut connections {
-        for _ in 0..each {
-            ask(connection, &request, &expect).await?;
-        }
+    let (mut took, mut begin, mut end) = (Vec::new(), None, None);
+    while let Some(client) = clients.join_next().await {
+        let (times, began, ended) = client??;
+        took.extend(times);
+        begin = begin.into_iter().chain([began]).min();
+        end = end.into_iter().chain([ended]).max();
     }
-    let left = Arc::new(AtomicUsize::new(args.requests));
-    let began = Instant::now();
-    let tasks: Vec<_> = connections
-        .into_iter()
-        .map(|mut connection| {
-            let (request, expect, left) = (Arc::clone(&request), Arc::clone(&expect), Arc::clone(&left));
-            tokio::spawn(async move {
-                let mut times = Vec::new();
-                while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
-                    let began = Instant::now();
-                    ask(&mut connection, &request, &expect).await?;
-                    times.push(began.elapsed().as_micros());
-                }
-                anyhow::Ok(times)
-            })
-        })
-        .collect();
-    let mut times = Vec::new();
-    for task in tasks {
-        times.extend(tokio::time::timeout(LIMIT, task).await.context("it takes too long")???);
-    }
-    let elapsed = began.elapsed().as_secs_f64();
-    println!("{{\"seconds\": {elapsed}, \"microseconds\": {times:?}}}");
+    let seconds = begin.zip(end).map_or(0.0, |(begin, end): (Instant, Instant)| (end - begin).as_secs_f64());
+    let sent = took.len() + round.clients * round.warm;
+    println!("{}", serde_json::to_string(&Measured { took, seconds, sent })?);
     Ok(())
 }
 
-async fn ask(connection: &mut Connection, request: &[u8], expect: &str) -> anyhow::Result<()> {
-    connection.send(request).await?;
-    let message = connection.receive().await?.context("the server hung up")?;
-    let body = String::from_utf8_lossy(&message.body);
-    if !message.head.starts_with("http/1.1 200") || !body.contains(expect) {
-        bail!("not the answer: {}{body}", message.head);
+async fn client(
+    round: Arc<Round>,
+    left: Arc<AtomicUsize>,
+    ready: Arc<Barrier>,
+) -> anyhow::Result<(Vec<u64>, Instant, Instant)> {
+    let stream = TcpStream::connect(&round.address).await.with_context(|| format!("connect {}", round.address))?;
+    let mut connection = Connection::new(stream)?;
+    let Round { address, key, body, .. } = &*round;
+    let request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {key}\r\n\
+         content-type: application/json\r\naccept: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    for _ in 0..round.warm {
+        ask(&mut connection, &request, &round.expect).await?;
     }
+    ready.wait().await;
+    let begin = Instant::now();
+    let (deadline, mut took) = (begin + Duration::from_secs_f64(round.seconds), Vec::new());
+    let one_less = |left: usize| left.checked_sub(1);
+    let pause = Duration::from_secs_f64(round.pause);
+    let mut now = begin;
+    while now < deadline && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+        if !pause.is_zero() {
+            sleep(pause).await;
+            now = Instant::now();
+        }
+        let sent = now;
+        ask(&mut connection, &request, &round.expect).await?;
+        now = Instant::now();
+        took.push(u64::try_from((now - sent).as_nanos()).unwrap_or(u64::MAX));
+    }
+    Ok((took, begin, now))
+}
+
+async fn ask(connection: &mut Connection, request: &str, expect: &str) -> anyhow::Result<()> {
+    connection.send(request.as_bytes()).await?;
+    let answer = timeout(PATIENCE, connection.receive()).await.context("no answer in time")??;
+    let answer = answer.context("the connection was closed")?;
+    let body = String::from_utf8_lossy(&answer.body);
+    let is_right = answer.first.starts_with("HTTP/1.1 200") && body.contains(expect);
+    ensure!(is_right, "not what was expected ({expect}): {}: {body}", answer.first);
     Ok(())
 }

@@ -1,27 +1,18 @@
-//! A scripted model's server that is faster than any gateway, and a load generator that counts every request. `benches/gateway/run` uses
-//! both to measure gateways side by side.
-#![forbid(unsafe_code)]
+//! The two ends of the measurement that `run` makes: `upstream` is the model's server, `load` are the clients.
+//!
+//! Both are as plain as they can be, so that what is measured is what stands between them.
 
+mod http;
 mod load;
 mod upstream;
-mod wire;
 
-use clap::Parser;
+use anyhow::bail;
 
-#[derive(Debug, Parser)]
-enum Command {
-    /// Answer like a model; prints the port
-    Upstream,
-    /// Ask the same again and again; prints each request's microseconds
-    Load(load::LoadArgs),
-}
-
-fn main() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        match Command::parse() {
-            Command::Upstream => upstream::serve().await,
-            Command::Load(args) => load::run(&args).await,
-        }
-    })
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    match std::env::args().nth(1).as_deref() {
+        Some("upstream") => upstream::serve().await,
+        Some("load") => load::run().await,
+        _ => bail!("usage: aludel-bench-gateway upstream | load; `benches/gateway/run` calls both"),
+    }
 }
