@@ -173,3 +173,16 @@ def test_failures(api, error):
         with pytest.raises(openai.InternalServerError):
             gateway.ask()
         assert gateway.client().containers.list().data == []
+
+
+def test_anthropic_without_thoughts_or_arguments():
+    """A call that no visible thoughts led to turns thinking off; one without arguments has an empty object."""
+    tool = {"type": "tool_use", "name": "now", "input": {}}
+    hidden = block(0, {"type": "redacted_thinking", "data": "x"})
+    recorder = Recorder(message([*hidden, *CALLS], "tool_use"), message(block(0, {**tool, "id": "toolu_2"}), "tool_use"))
+    with serve(recorder, "anthropic") as gateway:
+        now = {"type": "function", "function": {"name": "now"}}
+        completion = gateway.ask(reasoning_effort="low", tools=[{"type": "code_interpreter"}, now])
+        (call,) = completion.choices[0].message.tool_calls
+        assert call.function.arguments == "{}"
+        assert "thinking" in asked(recorder, 0)[2] and "thinking" not in asked(recorder, 1)[2]

@@ -79,9 +79,13 @@ fn thinking_budget(request: &Request, max_tokens: u32, seals: &Seals) -> Option<
     let is_forced = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
     // Calls since the user's last message are the ones whose thoughts are asked for.
     let last_user = request.items.iter().rposition(|item| matches!(item, Item::User(_))).unwrap_or(0);
-    let is_lost = request.items.iter().skip(last_user).enumerate().any(|(index, item)| match item {
+    let since = request.items.get(last_user..).unwrap_or_default();
+    let is_lost = since.iter().enumerate().any(|(index, item)| match item {
         Item::Call(call) => {
-            let is_first = !matches!(request.items.get(last_user + index - 1), Some(Item::Call(_)));
+            let is_first = index
+                .checked_sub(1)
+                .and_then(|before| since.get(before))
+                .is_none_or(|item| !matches!(item, Item::Call(_)));
             is_first && seals.of(&call.id).is_none()
         }
         _ => false,
@@ -237,6 +241,8 @@ pub(super) struct Events {
     sealed: Vec<Value>,
     /// The thoughts that are being written.
     thoughts: Block,
+    /// The call that is being written and has no arguments yet.
+    open: Option<u32>,
     usage: Tokens,
 }
 
@@ -251,6 +257,14 @@ impl Events {
         let cached = usage.cache_read_input_tokens;
         let input = usage.input_tokens + cached + usage.cache_creation_input_tokens;
         answer.used(Usage { input, cached, output: usage.output_tokens, reasoning: 0 }).await;
+    }
+
+    /// Keeps the thoughts that led to a call. Those that nobody saw have no place in the conversation, so they count as lost.
+    fn keep(&mut self, seals: &Seals, call_id: &str) {
+        let sealed = std::mem::take(&mut self.sealed);
+        if sealed.iter().any(|block| block.get("thinking").is_some_and(|text| text != "")) {
+            seals.keep(call_id, Value::Array(sealed));
+        }
     }
 
     fn seal(&mut self, block: &Block) {
@@ -281,7 +295,8 @@ impl Chat {
                 answer.text(Some(block.text.clone())).await;
                 match block.kind.as_str() {
                     "tool_use" => {
-                        self.seals.keep(&block.id, Value::Array(std::mem::take(&mut events.sealed)));
+                        events.keep(&self.seals, &block.id);
+                        events.open = Some(event.index);
                         let call = piece(event.index, Some(block.id), Some(block.name), String::new());
                         answer.call(call).await.map_err(|what| self.too_large(what))?;
                     }
@@ -292,7 +307,8 @@ impl Chat {
             "content_block_delta" => {
                 let delta = event.delta.unwrap_or_default();
                 answer.text(delta.text).await;
-                if let Some(fragment) = delta.partial_json {
+                if let Some(fragment) = delta.partial_json.filter(|fragment| !fragment.is_empty()) {
+                    events.open = None;
                     let call = piece(event.index, None, None, fragment);
                     answer.call(call).await.map_err(|what| self.too_large(what))?;
                 }
@@ -305,6 +321,11 @@ impl Chat {
             "content_block_stop" => {
                 let thoughts = std::mem::take(&mut events.thoughts);
                 events.seal(&thoughts);
+                if let Some(index) = events.open.take() {
+                    // A call without arguments.
+                    let call = piece(index, None, None, "{}".to_owned());
+                    answer.call(call).await.map_err(|what| self.too_large(what))?;
+                }
             }
             "message_delta" => {
                 events.count(event.usage, answer).await;
@@ -326,7 +347,7 @@ impl Chat {
             answer.reasoning(Some(block.thinking.clone())).await;
             events.seal(&block);
             if block.kind == "tool_use" {
-                self.seals.keep(&block.id, Value::Array(std::mem::take(&mut events.sealed)));
+                events.keep(&self.seals, &block.id);
                 let arguments = block.input.unwrap_or_else(|| json!({})).to_string();
                 let index = u32::try_from(index).unwrap_or(u32::MAX);
                 let call = piece(index, Some(block.id), Some(block.name), arguments);
