@@ -178,6 +178,15 @@ impl Hierarchy {
     }
 }
 
+/// What a group gets of the processors where there is not enough for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// As much as any other.
+    Full,
+    /// A sixteenth of that.
+    Small,
+}
+
 /// One sandbox's group.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
@@ -230,6 +239,18 @@ impl Cgroup {
             Hierarchy::Absent => {}
         }
         Ok(())
+    }
+
+    /// Sets what it gets beside other groups. It matters only where processors are short.
+    pub(crate) fn set_share(&self, share: Share) -> io::Result<()> {
+        // The full ones are the kernel's own.
+        match (&self.hierarchy, share) {
+            (Hierarchy::V1 { cpu: Some(cpu), .. }, Share::Full) => write_if_present(cpu, "cpu.shares", "1024"),
+            (Hierarchy::V1 { cpu: Some(cpu), .. }, Share::Small) => write_if_present(cpu, "cpu.shares", "64"),
+            (Hierarchy::V2 { parent, .. }, Share::Full) => write_if_present(parent, "cpu.weight", "100"),
+            (Hierarchy::V2 { parent, .. }, Share::Small) => write_if_present(parent, "cpu.weight", "6"),
+            (Hierarchy::V1 { cpu: None, .. } | Hierarchy::Absent, _) => Ok(()),
+        }
     }
 
     /// Opens every `cgroup.procs` of the group. Whoever writes `0` to them joins it, with the rights of the opener.

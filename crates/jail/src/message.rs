@@ -113,6 +113,11 @@ pub enum Request {
         /// The signal's number.
         signal: i32,
     },
+    /// Something begins in the sandbox that somebody waits for: it comes before what has run for long in others.
+    Foreground {
+        /// The sandbox.
+        id: u64,
+    },
     /// Asks for [`Reply::Usage`].
     Usage {
         /// The sandbox.

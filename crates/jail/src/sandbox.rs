@@ -34,6 +34,8 @@ pub(crate) struct Sandbox {
     pub(crate) limits: Limits,
     /// The socket by which a checkpoint is woken, once the kernel has said its first word there.
     pub(crate) wake: Option<OwnedFd>,
+    /// When it gives way to what begins elsewhere; `None` while it does.
+    pub(crate) foreground_until: Option<std::time::Instant>,
     pub(crate) init_ended: bool,
     /// Whether aludel asked for the end and waits for word of it.
     pub(crate) closing: bool,

@@ -1,6 +1,6 @@
 //! The warden's loop: requests from aludel, kernels from the zygote, ends of children.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open};
 
-use crate::cgroup::{self, Cgroup, Hierarchy};
+use crate::cgroup::{self, Cgroup, Hierarchy, Share};
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::listener::{Heard, Listener};
 use crate::lockdown::{Identity, Lockdown, Refusal};
@@ -27,6 +27,8 @@ const CONTROL: u64 = 0;
 const CHILDREN: u64 = 1;
 /// Events taken at once.
 const EVENTS: usize = 64;
+/// How long something new in a sandbox comes before what has run for longer in others.
+const FOREGROUND: Duration = Duration::from_secs(1);
 
 /// Something of a sandbox that is watched.
 struct Watch {
@@ -67,6 +69,8 @@ struct Warden {
     next_watch: u64,
     /// Listeners that said too much and are looked at again later.
     resting: Vec<(Instant, u64)>,
+    /// Sandboxes in the foreground, and until when, the first to leave it first.
+    foreground: VecDeque<(Instant, u64)>,
 }
 
 /// Runs until aludel closes the control socket, then removes everything. Runs as pid 1 of its pid namespace.
@@ -109,6 +113,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             watches: HashMap::new(),
             next_watch: CHILDREN + 1,
             resting: Vec::new(),
+            foreground: VecDeque::new(),
         };
         Ok((warden, children, warnings))
     };
@@ -169,7 +174,7 @@ impl Warden {
     fn serve(&mut self, children: &OwnedFd) {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
-            let timeout = self.until_someone_has_rested();
+            let timeout = self.until_there_is_something_to_do();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
@@ -192,9 +197,16 @@ impl Warden {
         }
     }
 
-    /// Watches again what has rested, and says how long until the next has.
-    fn until_someone_has_rested(&mut self) -> Option<Timespec> {
+    /// Does what is due, and says how long until the next is.
+    fn until_there_is_something_to_do(&mut self) -> Option<Timespec> {
         let now = Instant::now();
+        let next = [self.watch_the_rested(now), self.put_into_background(now)].into_iter().flatten().min()?;
+        let wait = next.saturating_duration_since(now) + Duration::from_millis(1);
+        Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
+    }
+
+    /// Watches again what has rested, and says when the next has.
+    fn watch_the_rested(&mut self, now: Instant) -> Option<Instant> {
         let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
         self.resting = resting;
         for (_, token) in rested {
@@ -202,9 +214,37 @@ impl Warden {
                 let _gone = self.watch_fd(listener.fd(), token);
             }
         }
-        let next = self.resting.iter().map(|(until, _)| *until).min()?;
-        let wait = next.saturating_duration_since(now) + Duration::from_millis(1);
-        Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
+        self.resting.iter().map(|(until, _)| *until).min()
+    }
+
+    /// Lets what has run for long give way to what has just begun, and says when the next has run for long.
+    fn put_into_background(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((until, id)) = self.foreground.front().copied() {
+            if until > now {
+                return Some(until);
+            }
+            self.foreground.pop_front();
+            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
+            match sandbox.foreground_until {
+                // Something has begun in it since.
+                Some(later) if later > now => self.foreground.push_back((later, id)),
+                _ => {
+                    sandbox.foreground_until = None;
+                    let _as_before = sandbox.cgroup.set_share(Share::Small);
+                }
+            }
+        }
+        None
+    }
+
+    /// Something begins in the sandbox that somebody waits for.
+    fn put_into_foreground(&mut self, id: u64) {
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+        let until = Instant::now() + FOREGROUND;
+        if sandbox.foreground_until.replace(until).is_none() {
+            let _as_before = sandbox.cgroup.set_share(Share::Full);
+            self.foreground.push_back((until, id));
+        }
     }
 
     fn watch_fd(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
@@ -325,6 +365,7 @@ impl Warden {
                     process.signal_group(signal);
                 }
             }
+            Request::Foreground { id } => self.put_into_foreground(id),
             Request::Usage { id } => {
                 let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
                 self.reply(&Reply::Usage { id, usage });
@@ -387,6 +428,7 @@ impl Warden {
             identity,
             limits,
             wake: None,
+            foreground_until: None,
             init_ended: false,
             closing: false,
         };
@@ -395,6 +437,7 @@ impl Warden {
                 self.note_child(&kernel, id, Role::Kernel);
                 sandbox.kernel = Some(kernel);
                 self.sandboxes.insert(id, sandbox);
+                self.put_into_foreground(id);
                 self.watch(id, Watched::Greeting { socket, is_kernel: true });
                 Ok(())
             }
@@ -419,6 +462,7 @@ impl Warden {
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.commands.insert(process, child);
         }
+        self.put_into_foreground(id);
         self.watch(id, Watched::Greeting { socket, is_kernel: false });
         Ok(())
     }

@@ -503,6 +503,12 @@ impl Handle {
         names.into_iter().collect()
     }
 
+    /// Says that something begins which somebody waits for.
+    pub(crate) fn foreground(&self) {
+        // Without a warden there is no sandbox.
+        let _gone = self.shared.send(&Request::Foreground { id: self.id }, &[]);
+    }
+
     /// What the sandbox uses; zeros when it is gone.
     pub(crate) async fn usage(&self) -> Usage {
         let (sender, answer) = oneshot::channel();

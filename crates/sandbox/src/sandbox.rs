@@ -150,6 +150,7 @@ impl Sandbox {
             self.state.is_lost.store(true, Ordering::Relaxed);
             return Err(Error::KernelGone("it ended between two executions".into()));
         }
+        self.handle.foreground();
         let _of_earlier_ones = self.handle.take_blocked();
         let cpu_before = match self.limits.cpu_time {
             Some(_) => self.handle.usage().await.cpu,

@@ -3,7 +3,8 @@
 
 mod common;
 
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use aludel_sandbox::Limits;
 use common::{backend, limits, run, sandbox};
@@ -30,4 +31,40 @@ async fn a_fifth_sandbox_answers_while_four_misbehave() {
         assert_eq!(run(&quiet, "print(1 + 1)").await.stdout, "2\n");
     }
     drop(abused);
+}
+
+#[tokio::test]
+async fn a_program_that_has_run_for_long_gives_way_until_the_next_begins() {
+    let scratch = backend().await;
+    let busy = sandbox(&scratch.local, limits()).await;
+    let instance = std::fs::read_dir(scratch.data.path().join("run")).unwrap().next().unwrap().unwrap().path();
+    let groups = std::fs::read_to_string(instance.join("cgroups")).unwrap();
+    let Some(share) = groups.lines().find_map(|group| share_of(Path::new(group), busy.id())) else {
+        eprintln!("not checked: there is no processor controller here");
+        return;
+    };
+    let full = std::fs::read_to_string(&share).unwrap();
+    let mut running = busy.execute("while True: pass").await.unwrap();
+    wait_until("it gives way", || std::fs::read_to_string(&share).unwrap() != full).await;
+    running.interrupter().interrupt();
+    while running.next().await.is_some() {}
+    assert_ne!(std::fs::read_to_string(&share).unwrap(), full, "what it left behind stays in the background");
+    let mut running = busy.execute("import time; time.sleep(20)").await.unwrap();
+    wait_until("the next one comes first", || std::fs::read_to_string(&share).unwrap() == full).await;
+    wait_until("and gives way in its turn", || std::fs::read_to_string(&share).unwrap() != full).await;
+    running.interrupter().interrupt();
+    while running.next().await.is_some() {}
+}
+
+/// The file with the share of the sandbox's group below the instance's.
+fn share_of(group: &Path, id: u64) -> Option<std::path::PathBuf> {
+    ["cpu.shares", "cpu.weight"].iter().map(|name| group.join(format!("s{id}")).join(name)).find(|file| file.exists())
+}
+
+async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
