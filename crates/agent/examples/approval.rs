@@ -43,6 +43,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             key: None,
             capabilities: Capabilities { function_calling: true, vision: false },
             idle_timeout: Duration::from_secs(120),
+            headers: Vec::new(),
+            max_output_tokens: None,
+            requests: None,
         })?),
         _ => Agent::builder(Demo::new(Duration::ZERO)),
     };

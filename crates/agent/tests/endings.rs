@@ -23,6 +23,9 @@ fn builder(upstream: &ScriptedUpstream, function_calling: bool) -> AgentBuilder 
         key: None,
         capabilities: Capabilities { function_calling, vision: false },
         idle_timeout: Duration::from_secs(20),
+        headers: Vec::new(),
+        max_output_tokens: None,
+        requests: None,
     };
     Agent::builder(Chat::new(options).unwrap())
 }

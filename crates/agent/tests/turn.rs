@@ -20,6 +20,9 @@ fn options(upstream: &ScriptedUpstream) -> ChatOptions {
         key: Some(Secret::new("sk-very-secret").from_origin("env:TEST_KEY")),
         capabilities: Capabilities { function_calling: true, vision: true },
         idle_timeout: Duration::from_secs(10),
+        headers: Vec::new(),
+        max_output_tokens: None,
+        requests: None,
     }
 }
 

@@ -21,6 +21,9 @@ fn options(url: String) -> ChatOptions {
         key: None,
         capabilities: Capabilities { function_calling: true, vision: true },
         idle_timeout: Duration::from_secs(20),
+        headers: Vec::new(),
+        max_output_tokens: None,
+        requests: None,
     }
 }
 

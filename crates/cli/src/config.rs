@@ -7,6 +7,7 @@ mod approval;
 mod environment;
 mod file;
 mod given;
+mod headers;
 mod key;
 mod model;
 mod nearest;

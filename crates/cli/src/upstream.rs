@@ -79,6 +79,9 @@ fn endpoint(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Option
         key: http.key.fetch(&model.name, surroundings)?,
         capabilities: Capabilities { function_calling: *http.function_calling, vision: *http.vision },
         idle_timeout: http.idle_timeout.duration(),
+        headers: http.headers.fetch(&model.name, surroundings)?,
+        max_output_tokens: http.max_output_tokens.0,
+        requests: http.requests.0.and_then(|requests| usize::try_from(requests).ok()),
     };
     let chat = Chat::new(options).map_err(|error| usage(format!("{}: {error}", http.url.origin)))?;
     Ok(Some(Arc::new(chat)))

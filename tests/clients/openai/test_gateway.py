@@ -3,7 +3,9 @@
 import gzip
 import http.client
 import json
+import os
 import signal
+import threading
 import time
 
 import openai
@@ -160,6 +162,109 @@ def test_a_reload_offers_other_models_and_drops_no_request():
         time.sleep(0.5)
         assert "new" in {model.id for model in client.models.list()}
         server.configure({"new": recorder.model()})
+
+
+def text_of(stream):
+    return "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices)
+
+
+def waits(until, *frames):
+    """Answers, but the last frame only when the test says."""
+
+    def answer(handler):
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream")
+        handler.send_header("transfer-encoding", "chunked")
+        handler.end_headers()
+        for frame in frames:
+            if frame is frames[-1]:
+                until.wait(60)
+            handler.wfile.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
+            handler.wfile.flush()
+        handler.wfile.write(b"0\r\n\r\n")
+
+    return answer
+
+
+@pytest.mark.parametrize("tools", [openai.NOT_GIVEN, [AUTO]])
+def test_a_reload_in_the_middle_of_an_answer(tools):
+    """What is under way goes on with the model that it began with, whether it is handed on or answered with our tool."""
+    reloaded = threading.Event()
+    before = [runs("print(40 + 2)")] if tools else []
+    recorder = Recorder(*before, waits(reloaded, chunk({"content": "It is "}), chunk({"content": "42"}, "stop")))
+    other = Recorder(says("other"))
+    with Gateway([recorder, other]) as gateway:
+        stream = iter(gateway.ask(stream=True, tools=tools))
+        seen = []
+        while "It is " not in seen:
+            seen += [choice.delta.content for choice in next(stream).choices]
+        gateway.server.configure({"alias": other.model(), "new": other.model()})
+        gateway.server.process.send_signal(signal.SIGHUP)
+        for _ in range(100):
+            if "new" in {model.id for model in gateway.client().models.list()}:
+                break
+            time.sleep(0.05)
+        assert gateway.ask().choices[0].message.content == "other"
+        reloaded.set()
+        seen += [choice.delta.content for chunk in stream for choice in chunk.choices]
+        assert "".join(filter(None, seen)) == "It is 42"
+
+
+def test_headers_of_a_model_go_with_every_request():
+    recorder = Recorder(answers(200, COMPLETION), says("done"), answers(400, {"error": {"message": "no: sk-of-the-team"}}))
+    models = {"alias": recorder.model(headers='{ X-Team = "sk-of-the-team", X-Org = "env:HOME" }')}
+    with Gateway([recorder], models) as gateway:
+        gateway.post(ODD)
+        gateway.ask()
+        with pytest.raises(openai.BadRequestError) as raised:
+            gateway.ask()
+        assert "no: ***" in raised.value.message
+        for _, headers, _ in recorder.requests:
+            headers = {name.lower(): value for name, value in headers.items()}
+            assert (headers["x-team"], headers["x-org"]) == ("sk-of-the-team", os.environ["HOME"])
+
+
+def test_the_most_tokens_of_a_model():
+    recorder = Recorder(says("done"))
+    with Gateway([recorder], {"alias": recorder.model(max_output_tokens=100)}) as gateway:
+        gateway.ask()
+        gateway.ask(max_tokens=50)
+        gateway.ask(max_tokens=5000)
+        gateway.client().responses.create(model="alias", input="go", max_output_tokens=101)
+        assert [json.loads(body)["max_tokens"] for _, _, body in recorder.requests] == [100, 50, 100, 100]
+
+
+@pytest.mark.parametrize("tools", [openai.NOT_GIVEN, [AUTO]])
+def test_a_model_takes_so_many_requests_at_once(tools):
+    go_on = threading.Event()
+    answer = waits(go_on, chunk({"content": "first"}), chunk({}, "stop"))
+    recorder = Recorder(answer, says("again"))
+    with Gateway([recorder], {"alias": recorder.model(requests=1)}) as gateway:
+        stream = iter(gateway.ask(stream=True, tools=tools))
+        seen = [choice.delta.content for choice in next(stream).choices]
+        with pytest.raises(openai.RateLimitError) as raised:
+            gateway.ask(tools=tools)
+        assert raised.value.response.headers["retry-after"] == "1" and len(recorder.requests) == 1
+        go_on.set()
+        seen += [choice.delta.content for chunk in stream for choice in chunk.choices]
+        assert "".join(filter(None, seen)) == "first"
+        # The place is free again.
+        assert text_of(gateway.ask(tools=tools, stream=True)) == "again"
+
+
+@pytest.mark.parametrize("tools", [openai.NOT_GIVEN, [AUTO]])
+def test_another_model_steps_in_for_one_that_is_busy(tools):
+    go_on = threading.Event()
+    recorder = Recorder(waits(go_on, chunk({"content": "first"}), chunk({}, "stop")))
+    other = Recorder(says("other"))
+    models = {"alias": recorder.model(requests=1, fallback='["other"]'), "other": other.model()}
+    with Gateway([recorder, other], models) as gateway:
+        stream = iter(gateway.ask(stream=True, tools=tools))
+        next(stream)
+        assert text_of(gateway.ask(tools=tools, stream=True)) == "other"
+        go_on.set()
+        for _ in stream:
+            pass
 
 
 COUNT = "import os\nn = len(os.listdir('/mnt/data'))\nopen(f'/mnt/data/{n}', 'w').close()\nprint('ran', n)"

@@ -12,12 +12,17 @@ mod responses;
 mod seals;
 mod sse;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_wire::chat::{CallDelta, CalledFunctionDelta, Chunk, ErrorEnvelope, Response};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    HeaderValue, TRANSFER_ENCODING,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Capabilities, Delta, Request, Upstream, UpstreamError};
 use crate::flow::Flow;
@@ -70,6 +75,12 @@ pub struct ChatOptions {
     pub capabilities: Capabilities,
     /// How long the upstream may be silent, also before its first word.
     pub idle_timeout: Duration,
+    /// Headers that every request has besides those of the protocol, by name.
+    pub headers: Vec<(String, Secret)>,
+    /// The most tokens of one answer. Asked for where nobody says how many; who asks for more gets these. Not of requests that are handed on.
+    pub max_output_tokens: Option<u32>,
+    /// How many requests may be under way at once; one more fails at once with [`UpstreamError::Busy`].
+    pub requests: Option<usize>,
 }
 
 /// An upstream behind HTTP.
@@ -82,6 +93,8 @@ pub struct Chat {
     headers: HeaderMap,
     manners: Manners,
     seals: Seals,
+    /// One place for each request that may be under way, if there is a limit.
+    places: Option<Arc<Semaphore>>,
 }
 
 impl Chat {
@@ -101,13 +114,37 @@ impl Chat {
         }
         let client = client.build().map_err(|error| format!("the HTTP client: {}", chain(&error)))?;
         let manners = Manners::of(&endpoint);
-        Ok(Self { options, client, endpoint, headers, manners, seals: Seals::default() })
+        let places = options.requests.map(|requests| Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS))));
+        Ok(Self { options, client, endpoint, headers, manners, seals: Seals::default(), places })
+    }
+
+    /// A place among the requests under way, given back when it is dropped. `None` where there is no limit.
+    fn place(&self) -> Result<Option<OwnedSemaphorePermit>, UpstreamError> {
+        let place = self.places.as_ref().map(|places| Arc::clone(places).try_acquire_owned()).transpose();
+        place.map_err(|_| UpstreamError::Busy {
+            endpoint: self.endpoint.shown(),
+            requests: self.options.requests.unwrap_or_default(),
+        })
     }
 }
 
-/// What every request has. The client does not log the key.
+/// Headers that belong to the request as such.
+const OURS: [HeaderName; 7] =
+    [ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING];
+
+/// What every request has. The client does not log what is secret of it.
 fn headers(options: &ChatOptions) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
+    for (name, value) in &options.headers {
+        let parsed: HeaderName = name.parse().map_err(|_| format!("`{name}` is not a name of a header"))?;
+        if OURS.contains(&parsed) {
+            return Err(format!("the header `{name}` belongs to the request itself and cannot be set"));
+        }
+        let mut value = HeaderValue::from_str(value.expose())
+            .map_err(|_| format!("the header `{name}` holds a line break or another character that cannot be sent"))?;
+        value.set_sensitive(true);
+        headers.append(parsed, value);
+    }
     if options.protocol == Protocol::Anthropic {
         headers.insert("anthropic-version", HeaderValue::from_static(anthropic::VERSION));
     }
@@ -123,6 +160,9 @@ fn headers(options: &ChatOptions) -> Result<HeaderMap, String> {
     };
     let mut value = HeaderValue::from_str(&value)
         .map_err(|_| format!("{} holds a line break or another character that cannot be sent", named()))?;
+    if headers.contains_key(&name) {
+        return Err(format!("there is a key, and a header `{name}`, in which it would be sent; give one of them"));
+    }
     value.set_sensitive(true);
     headers.insert(name, value);
     Ok(headers)
@@ -137,7 +177,11 @@ impl Upstream for Chat {
         self.options.capabilities
     }
 
-    fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+    fn call(&self, mut request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+        if let Some(most) = self.options.max_output_tokens {
+            let wanted = &mut request.sampling.max_output_tokens;
+            *wanted = Some(wanted.map_or(most, |wanted| wanted.min(most)));
+        }
         let chat = self.clone();
         let flow = Flow::new(|sink| async move {
             let mut answer = Answer::new(sink);
@@ -151,6 +195,7 @@ impl Upstream for Chat {
 
 impl Chat {
     async fn answer(&self, request: &Request, answer: &mut Answer) -> Result<(), UpstreamError> {
+        let _place = self.place()?;
         let mut attempt = 1;
         let mut lessons = 0;
         loop {

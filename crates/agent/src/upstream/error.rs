@@ -39,6 +39,16 @@ pub enum UpstreamError {
         /// What the upstream said.
         detail: String,
     },
+    /// As many requests are under way as the configuration allows for this model.
+    #[error(
+        "{endpoint} is being asked {requests} times already, the most that `requests` of the model allows. Try again, or raise it"
+    )]
+    Busy {
+        /// Who was to be asked.
+        endpoint: String,
+        /// The limit.
+        requests: usize,
+    },
     /// Any other status from 300 to 499: the request will not do.
     #[error("{endpoint} rejected the request ({status}): {detail}")]
     Rejected {
@@ -127,6 +137,7 @@ impl UpstreamError {
         matches!(
             self,
             Self::RateLimited { .. }
+                | Self::Busy { .. }
                 | Self::Server { .. }
                 | Self::Unreachable { .. }
                 | Self::Dropped { .. }

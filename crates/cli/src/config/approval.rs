@@ -62,7 +62,7 @@ impl RawApproval {
             "timeout" => self.timeout = Some(given.parse("approval.timeout")?),
             "on_timeout" => self.on_timeout = Some(given.parse("approval.on_timeout")?),
             "webhook" => self.webhook = Some(given.parse("approval.webhook")?),
-            "webhook_secret" => self.webhook_secret = Some(KeySource::parse(given)?),
+            "webhook_secret" => self.webhook_secret = Some(KeySource::parse(given, "approval.webhook_secret")?),
             _ => return Err(super::unknown_key("approval", key, Self::KEYS, given.origin)),
         }
         Ok(())

@@ -55,10 +55,16 @@ impl File<'_> {
             let mut model = RawModel::starting_at(origin);
             for (key, value) in entries {
                 let origin = self.origin(key.span().start);
-                let is_list = section == Section::Model && RawModel::LISTS.contains(&&**key.get_ref());
-                let text = if is_list { list(value.get_ref()) } else { plain(value.get_ref()) };
+                let is_one_of = |names: &[&str]| section == Section::Model && names.contains(&&**key.get_ref());
+                let (text, wanted) = if is_one_of(RawModel::LISTS) {
+                    (list(value.get_ref()), "a list")
+                } else if is_one_of(RawModel::TABLES) {
+                    (lines(value.get_ref()), "a table of single values")
+                } else {
+                    (plain(value.get_ref()), "one value")
+                };
                 let Some(text) = text else {
-                    return Err(shape(origin, key.get_ref(), value, if is_list { "a list" } else { "one value" }));
+                    return Err(shape(origin, key.get_ref(), value, wanted));
                 };
                 raw.set(&mut model, section, key.get_ref(), Given { text, origin })?;
             }
@@ -91,6 +97,13 @@ fn list(value: &DeValue<'_>) -> Option<String> {
     let DeValue::Array(values) = value else { return plain(value) };
     let values: Option<Vec<String>> = values.iter().map(|value| plain(value.get_ref())).collect();
     values.map(|values| values.join(","))
+}
+
+/// A table of single values, as it is written in an environment variable: a line of `NAME: VALUE` for each.
+fn lines(value: &DeValue<'_>) -> Option<String> {
+    let DeValue::Table(entries) = value else { return None };
+    let line = |name: &str, value: String| (!value.contains(['\n', '\r'])).then(|| format!("{name}: {value}\n"));
+    entries.iter().map(|(name, value)| line(name.get_ref(), plain(value.get_ref())?)).collect()
 }
 
 fn shape(origin: Origin, key: &str, found: &Spanned<DeValue<'_>>, wanted: &'static str) -> ConfigError {

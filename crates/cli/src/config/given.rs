@@ -186,10 +186,12 @@ pub(crate) enum ConfigError {
         origin: Origin,
     },
     /// A value that is no place of a key. Not quoted: it may be the key.
-    #[error("{origin}: model.key {why}")]
+    #[error("{origin}: {name} {why}")]
     KeySource {
         /// Where it is written.
         origin: Origin,
+        /// The setting.
+        name: String,
         /// What is wrong with it.
         why: &'static str,
     },

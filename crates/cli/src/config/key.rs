@@ -22,8 +22,8 @@ pub(crate) enum KeySource {
 }
 
 impl KeySource {
-    /// Reads `env:NAME`, `file:PATH` or the key itself. Errors never quote what was written: it may be the key.
-    pub(crate) fn parse(given: Given) -> Result<Setting<Self>, ConfigError> {
+    /// Reads `env:NAME`, `file:PATH` or the key itself, as the setting `name`. Errors never quote what was written: it may be the key.
+    pub(crate) fn parse(given: Given, name: &str) -> Result<Setting<Self>, ConfigError> {
         let Given { text, origin } = given;
         let source = match (text.split_once(':'), &origin) {
             (Some(("env", "")), _) => Err("names no variable; write env:NAME"),
@@ -38,7 +38,7 @@ impl KeySource {
         };
         match source {
             Ok(source) => Ok(Setting::new(source, origin)),
-            Err(why) => Err(ConfigError::KeySource { origin, why }),
+            Err(why) => Err(ConfigError::KeySource { origin, name: name.to_owned(), why }),
         }
     }
 }
@@ -51,7 +51,22 @@ impl Setting<KeySource> {
 
     /// Fetches the secret that is called `what`.
     pub(crate) fn fetch_for(&self, what: &str, surroundings: &Surroundings) -> Result<Option<Secret>, ConfigError> {
-        let failed = |why: String| ConfigError::Key { what: what.to_owned(), origin: self.origin.clone(), why };
+        let secret = self.fetch_text_for(what, surroundings)?;
+        match secret.as_ref().map(Secret::expose) {
+            Some(value) if value.chars().any(char::is_whitespace) => {
+                Err(self.failed(what, format!("{} holds more than one word, so it is no key", **self)))
+            }
+            _ => Ok(secret),
+        }
+    }
+
+    /// Fetches the secret that is called `what`, and may be of several words.
+    pub(crate) fn fetch_text_for(
+        &self,
+        what: &str,
+        surroundings: &Surroundings,
+    ) -> Result<Option<Secret>, ConfigError> {
+        let failed = |why: String| self.failed(what, why);
         let secret = match &**self {
             KeySource::None => return Ok(None),
             KeySource::Literal(secret) => secret.clone(),
@@ -67,11 +82,15 @@ impl Setting<KeySource> {
         let secret = secret.from_origin(self.to_string());
         match secret.expose() {
             "" => Err(failed(format!("{} is empty", **self))),
-            value if value.chars().any(|character| character.is_control() || character.is_whitespace()) => {
-                Err(failed(format!("{} holds more than one word, so it is no key", **self)))
+            value if value.chars().any(char::is_control) => {
+                Err(failed(format!("{} holds more than one line, or what no terminal shows", **self)))
             }
             _ => Ok(Some(secret)),
         }
+    }
+
+    fn failed(&self, what: &str, why: String) -> ConfigError {
+        ConfigError::Key { what: what.to_owned(), origin: self.origin.clone(), why }
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::given::{ConfigError, Given, Origin, Setting};
+use super::headers::Headers;
 use super::key::KeySource;
 use super::{Entry, Span};
 
@@ -55,6 +56,9 @@ pub(crate) struct RawModel {
     function_calling: Option<Setting<bool>>,
     idle_timeout: Option<Setting<Span>>,
     fallback: Option<Setting<Names>>,
+    headers: Option<Setting<Headers>>,
+    max_output_tokens: Option<Setting<Count>>,
+    requests: Option<Setting<Count>>,
 }
 
 /// What holds.
@@ -94,6 +98,12 @@ pub(crate) struct Http {
     pub(crate) function_calling: Setting<bool>,
     /// How long it may be silent.
     pub(crate) idle_timeout: Setting<Span>,
+    /// Headers of every request.
+    pub(crate) headers: Setting<Headers>,
+    /// The most tokens of one answer.
+    pub(crate) max_output_tokens: Setting<Count>,
+    /// How many requests may be under way at once.
+    pub(crate) requests: Setting<Count>,
 }
 
 /// The protocol of an API.
@@ -112,18 +122,33 @@ pub(crate) enum Api {
 }
 
 impl RawModel {
-    pub(crate) const KEYS: &[&str] =
-        &["name", "url", "api", "key", "upstream_name", "vision", "function_calling", "idle_timeout", "fallback"];
+    pub(crate) const KEYS: &[&str] = &[
+        "name",
+        "url",
+        "api",
+        "key",
+        "upstream_name",
+        "vision",
+        "function_calling",
+        "idle_timeout",
+        "fallback",
+        "headers",
+        "max_output_tokens",
+        "requests",
+    ];
 
     /// Those that may have several values.
     pub(crate) const LISTS: &[&str] = &["fallback"];
+
+    /// Those that are tables of their own.
+    pub(crate) const TABLES: &[&str] = &["headers"];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
             "name" => self.name = Some(given.parse::<Word>("model.name")?.map(|word| word.0)),
             "url" => self.url = Some(given.parse::<Url>("model.url")?.map(|url| url.0)),
             "api" => self.api = Some(given.parse("model.api")?),
-            "key" => self.key = Some(KeySource::parse(given)?),
+            "key" => self.key = Some(KeySource::parse(given, "model.key")?),
             "upstream_name" => {
                 self.upstream_name = Some(given.parse::<Word>("model.upstream_name")?.map(|word| word.0));
             }
@@ -133,6 +158,9 @@ impl RawModel {
             }
             "idle_timeout" => self.idle_timeout = Some(given.parse("model.idle_timeout")?),
             "fallback" => self.fallback = Some(given.parse("model.fallback")?),
+            "headers" => self.headers = Some(Headers::parse(given)?),
+            "max_output_tokens" => self.max_output_tokens = Some(given.parse("model.max_output_tokens")?),
+            "requests" => self.requests = Some(given.parse("model.requests")?),
             _ => return Err(super::unknown_key("model", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -154,8 +182,21 @@ impl RawModel {
 
     /// Whether nothing was given at all.
     fn is_empty(&self) -> bool {
-        let Self { start: _, name, url, api, key, upstream_name, vision, function_calling, idle_timeout, fallback } =
-            self;
+        let Self {
+            start: _,
+            name,
+            url,
+            api,
+            key,
+            upstream_name,
+            vision,
+            function_calling,
+            idle_timeout,
+            fallback,
+            headers,
+            max_output_tokens,
+            requests,
+        } = self;
         name.is_none()
             && url.is_none()
             && api.is_none()
@@ -165,12 +206,15 @@ impl RawModel {
             && function_calling.is_none()
             && idle_timeout.is_none()
             && fallback.is_none()
+            && headers.is_none()
+            && max_output_tokens.is_none()
+            && requests.is_none()
     }
 
     /// Puts what a higher layer says about one model over what is known, and that model first, which makes it the default.
     ///
-    /// It is the model of the same name or, when no name is given, the first. A key is sent only to the url that it was given for: whoever
-    /// gives another url gives its key too.
+    /// It is the model of the same name or, when no name is given, the first. A key and headers are sent only to the url that they were given
+    /// for: whoever gives another url gives these too.
     pub(crate) fn overlay(self, models: &mut Vec<Self>) {
         if self.is_empty() {
             return;
@@ -183,7 +227,7 @@ impl RawModel {
             None => (!models.is_empty()).then_some(0),
         };
         let below = place.map(|place| models.remove(place)).unwrap_or_default();
-        let key_below = if self.url.is_some() { None } else { below.key };
+        let (key_below, headers_below) = if self.url.is_some() { (None, None) } else { (below.key, below.headers) };
         let merged = Self {
             start: below.start,
             name: self.name.or(below.name),
@@ -195,6 +239,9 @@ impl RawModel {
             function_calling: self.function_calling.or(below.function_calling),
             idle_timeout: self.idle_timeout.or(below.idle_timeout),
             fallback: self.fallback.or(below.fallback),
+            headers: self.headers.or(headers_below),
+            max_output_tokens: self.max_output_tokens.or(below.max_output_tokens),
+            requests: self.requests.or(below.requests),
         };
         models.insert(0, merged);
     }
@@ -233,6 +280,9 @@ impl RawModel {
             vision: self.vision.unwrap_or(Setting::default(false)),
             function_calling: self.function_calling.unwrap_or(Setting::default(true)),
             idle_timeout: self.idle_timeout.unwrap_or(Setting::default(Span::from_secs(120))),
+            headers: self.headers.unwrap_or(Setting::default(Headers::default())),
+            max_output_tokens: self.max_output_tokens.unwrap_or(Setting::default(Count::default())),
+            requests: self.requests.unwrap_or(Setting::default(Count::default())),
         };
         let fallback = self.fallback.unwrap_or(Setting::default(Names::default()));
         Ok(Model { name, endpoint: Endpoint::Http(Box::new(http)), fallback })
@@ -259,6 +309,9 @@ impl Model {
                 Entry::new(key("function_calling"), &http.function_calling),
                 Entry::new(key("idle_timeout"), &http.idle_timeout),
                 Entry::new(key("fallback"), &self.fallback),
+                Entry::new(key("headers"), &http.headers),
+                Entry::new(key("max_output_tokens"), &http.max_output_tokens),
+                Entry::new(key("requests"), &http.requests),
             ],
         }
     }
@@ -334,6 +387,30 @@ impl FromStr for Names {
 impl fmt::Display for Names {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0.join(", "))
+    }
+}
+
+/// A number of at least one, if there is one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Count(pub(crate) Option<u32>);
+
+impl FromStr for Count {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.replace('_', "").parse() {
+            Ok(number @ 1..) => Ok(Self(Some(number))),
+            _ => Err("is no whole number from 1 on"),
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(number) => number.fmt(formatter),
+            None => formatter.write_str("any"),
+        }
     }
 }
 

@@ -111,6 +111,9 @@ fn every_key_is_understood() {
         function_calling = false
         idle_timeout = "5m"
         fallback = ["local", "demo"]
+        headers = { X-Team = "env:TEAM", X-Org = "an org, of words" }
+        max_output_tokens = 8_192
+        requests = 16
         [[model]]
         name = "local"
         url = "http://127.0.0.1:11434/v1"
@@ -130,6 +133,8 @@ fn every_key_is_understood() {
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
+    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:46".into());
+    assert_eq!(shown(&config, "model.gpt-5.headers"), headers);
     assert_eq!(config.models.len(), 3);
     assert!(config.warnings.is_empty());
 }
@@ -172,6 +177,16 @@ fn what_is_wrong_is_said_with_its_line() {
         ("\n[[model]]", "aludel.toml:2: a [[model]] needs a name"),
         ("[[model]]\nname = 'a'", "aludel.toml:2: the model `a` needs a url"),
         ("[[model]]\nname = 'a'\nurl = 'a.example'", "does not begin with http:// or https://"),
+        (
+            "[[model]]\nheaders = ['a']",
+            "aludel.toml:2: `headers` is of type array, but should be a table of single values",
+        ),
+        (
+            "[[model]]\nheaders = { 'X Y' = 'secret' }",
+            "aludel.toml:2: model.headers needs names of headers; write headers =",
+        ),
+        ("[[model]]\nheaders = { X = '' }", "aludel.toml:2: model.headers.X is empty; write env:NAME or file:PATH"),
+        ("[[model]]\nrequests = 0", "model.requests = \"0\" is no whole number from 1 on"),
         ("[[model]]\nname = 'a'\nvision = 'yes'", "model.vision = \"yes\" is neither true nor false"),
         ("[[model]]\nname = 'demo'\n[[model]]\nname = 'demo'", "aludel.toml:4: the model `demo` is there twice"),
         (

@@ -16,7 +16,7 @@ use super::ask::Head;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::telemetry::{log, passed_on};
-use crate::turn::words_for_clients;
+use crate::turn::error_of_upstream;
 
 /// What a model's server hears of the client's headers.
 const TO_THE_SERVER: [HeaderName; 6] = [
@@ -66,11 +66,7 @@ pub(super) async fn on(
         match passed_on(name, headers.clone(), forward).await {
             Ok(answer) if is_last || !is_unavailable(answer.status) => return Ok(Some(respond(answer))),
             Ok(answer) => log(&format!("{}: {}; the next model is asked", server.name(), answer.status)),
-            Err(error) if is_last || !error.is_unavailable() => {
-                let message = words_for_clients(&error);
-                let cause = Some(error.to_string());
-                return Err(ApiError { cause, status: StatusCode::BAD_GATEWAY, message, ..ApiError::internal("") });
-            }
+            Err(error) if is_last || !error.is_unavailable() => return Err(error_of_upstream(&error)),
             Err(error) => log(&format!("{error}; the next model is asked")),
         }
     }

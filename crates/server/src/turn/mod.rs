@@ -11,7 +11,7 @@ mod program;
 mod tools;
 
 pub(crate) use attachment::{inline_file, stored_file};
-pub(crate) use failure::{error_of, words_for_clients};
+pub(crate) use failure::{error_of, error_of_upstream, words_for_clients};
 pub(crate) use follow::{PATIENCE, SILENCE, follow, leash, replay, wait};
 pub(crate) use live::{End, Fingerprint, Live, LiveTurns, Told};
 pub(crate) use program::{Ended, Output, replayed, replayed_output};

@@ -68,6 +68,9 @@ pub fn model(name: &str, url: String) -> Model {
         key: None,
         capabilities: Capabilities { function_calling: true, vision: false },
         idle_timeout: Duration::from_secs(20),
+        headers: Vec::new(),
+        max_output_tokens: None,
+        requests: None,
     });
     let chat = Arc::new(chat.unwrap());
     let (endpoint, upstream) = (Some(Arc::clone(&chat)), chat);

@@ -111,12 +111,12 @@ impl Chat {
         UpstreamError::Idle { endpoint: self.endpoint.shown(), after: self.options.idle_timeout }
     }
 
-    /// A short form of what came from outside, without our key.
+    /// A short form of what came from outside, without our keys.
     fn detail(&self, text: &str) -> String {
-        let text = match &self.options.key {
-            Some(key) => key.redact(text),
-            None => text.to_owned(),
-        };
+        // A short value is no secret, and part of many words.
+        let headers = self.options.headers.iter().map(|(_, value)| value).filter(|value| value.expose().len() >= 8);
+        let secrets = self.options.key.iter().chain(headers);
+        let text = secrets.fold(text.to_owned(), |text, secret| secret.redact(&text));
         excerpt::line(&text, MAX_DETAIL)
     }
 }

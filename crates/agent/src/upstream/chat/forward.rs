@@ -32,6 +32,7 @@ impl Chat {
     /// Hands a request on: with these headers and this body, and our own key. Any status is an answer; an error means that there is none.
     /// Redirects are not followed. A request that reached nobody is sent once more.
     pub async fn forward(&self, headers: HeaderMap, body: Bytes) -> Result<Forwarded, UpstreamError> {
+        let place = self.place()?;
         let response = match self.send(headers.clone(), body.clone()).await {
             Err(UpstreamError::Unreachable { .. }) => {
                 tokio::time::sleep(BREATH).await;
@@ -41,12 +42,13 @@ impl Chat {
         };
         let (status, headers) = (response.status(), response.headers().clone());
         let patience = self.options.idle_timeout;
-        let body = try_unfold((response.bytes_stream().boxed(), self.clone()), move |(mut body, chat)| async move {
+        let body = (response.bytes_stream().boxed(), self.clone(), place);
+        let body = try_unfold(body, move |(mut body, chat, place)| async move {
             match tokio::time::timeout(patience, body.next()).await {
                 Err(_) => Err(chat.idle()),
                 Ok(None) => Ok(None),
                 Ok(Some(Err(error))) => Err(chat.dropped(&chain(&error))),
-                Ok(Some(Ok(piece))) => Ok(Some((piece, (body, chat)))),
+                Ok(Some(Ok(piece))) => Ok(Some((piece, (body, chat, place)))),
             }
         });
         Ok(Forwarded { status, headers, body: body.boxed() })

@@ -212,7 +212,7 @@ fn model(name: &str, mut parameters: BTreeMap<String, Value>, fallback: &[&Strin
             let _ = writeln!(
                 text,
                 "key = {} # put the key of the old file into this variable",
-                quoted(&format!("env:{}", variable(name)))
+                quoted(&format!("env:{}", variable(name, "KEY")))
             );
         }
         None if known.is_some() => {
@@ -232,6 +232,26 @@ fn model(name: &str, mut parameters: BTreeMap<String, Value>, fallback: &[&Strin
             parameters.remove("stream_timeout");
         }
     }
+    for (theirs, ours) in [("max_tokens", "max_output_tokens"), ("max_parallel_requests", "requests")] {
+        if let Some(number @ 1..) = parameters.get(theirs).and_then(Value::as_u64) {
+            parameters.remove(theirs);
+            let _ = writeln!(text, "{ours} = {number}");
+        }
+    }
+    let headers = parameters.get("extra_headers").and_then(Value::as_object).map(|headers| {
+        let line = |(header, value): (&String, &Value)| {
+            let source = match from_environment(value.as_str()?) {
+                Err(variable) => format!("env:{variable}"),
+                Ok(_) => format!("env:{}", variable(&format!("{name} {header}"), "HEADER")),
+            };
+            Some(format!("{} = {}", quoted(header), quoted(&source)))
+        };
+        headers.iter().filter_map(line).collect::<Vec<_>>().join(", ")
+    });
+    if let Some(headers) = headers {
+        parameters.remove("extra_headers");
+        let _ = writeln!(text, "headers = {{ {headers} }} # put the values of the old file into these variables");
+    }
     for key in parameters.keys() {
         let _ = writeln!(text, "# {}: no counterpart.", one_line(key));
     }
@@ -242,10 +262,10 @@ fn from_environment(value: &str) -> Result<&str, &str> {
     value.strip_prefix(IN_ENVIRONMENT).map_or(Ok(value), Err)
 }
 
-/// A name for the variable of a model's key.
-fn variable(model: &str) -> String {
+/// A name for the variable of something of a model's.
+fn variable(model: &str, what: &str) -> String {
     let plain = |character: char| if character.is_ascii_alphanumeric() { character.to_ascii_uppercase() } else { '_' };
-    format!("{}_KEY", model.chars().map(plain).collect::<String>())
+    format!("{}_{what}", model.chars().map(plain).collect::<String>())
 }
 
 /// A text of TOML: its escapes are those of JSON.
@@ -267,7 +287,7 @@ mod tests {
         let text = r#"
 model_list:
   - model_name: gpt-4o
-    litellm_params: {model: openai/gpt-4o, api_key: os.environ/OPENAI_API_KEY, rpm: 6, timeout: 90}
+    litellm_params: {model: openai/gpt-4o, api_key: os.environ/OPENAI_API_KEY, rpm: 6, timeout: 90, max_tokens: 4000, max_parallel_requests: 3, extra_headers: {X-Team: sk-secret, X-Org: os.environ/ORG}}
   - model_name: gpt-4o
     litellm_params: {model: openai/gpt-4o-mini, api_key: sk-secret}
   - model_name: qwen
@@ -285,7 +305,7 @@ general_settings: {master_key: sk-1234}
         let toml = translate(serde_saphyr::from_str(text).unwrap());
         assert!(!toml.contains("secret") && !toml.contains("sk-1234"), "{toml}");
         for line in [
-            "name = \"gpt-4o\"\nurl = \"https://api.openai.com/v1\"\nkey = \"env:OPENAI_API_KEY\"\nfallback = [\"qwen\", \"gpt-4o-2\"]\nidle_timeout = \"90s\"\n# rpm: no counterpart.",
+            "name = \"gpt-4o\"\nurl = \"https://api.openai.com/v1\"\nkey = \"env:OPENAI_API_KEY\"\nfallback = [\"qwen\", \"gpt-4o-2\"]\nidle_timeout = \"90s\"\nmax_output_tokens = 4000\nrequests = 3\nheaders = { \"X-Org\" = \"env:ORG\", \"X-Team\" = \"env:GPT_4O_X_TEAM_HEADER\" } # put the values of the old file into these variables\n# rpm: no counterpart.",
             "name = \"gpt-4o-2\"\nurl = \"https://api.openai.com/v1\"\nupstream_name = \"gpt-4o-mini\"\nkey = \"env:GPT_4O_2_KEY\" #",
             "name = \"qwen\"\nurl = \"http://gpu:8000/v1\"\nupstream_name = \"Qwen/Qwen3\"\n",
             "# cloud: where bedrock/x is, is not known here",
