@@ -330,7 +330,10 @@ async fn each_failure_of_the_upstream_has_its_own_words() {
         (vec![Drop("The answer is"), Scripted::Text("never asked")], "ended the connection in the middle"),
         (vec![Garbage("<html>It works!</html>")], "does not answer like a Chat Completions API"),
         (vec![BadEvent], "no completion chunk"),
-        (vec![ErrorEvent("overloaded")], "reported an error while answering: overloaded"),
+        (
+            vec![ErrorEvent("overloaded"), ErrorEvent("overloaded"), ErrorEvent("overloaded")],
+            "failed (500): overloaded",
+        ),
         (vec![Hang], "sent nothing for 0.7 s"),
     ] {
         let turn = ending_of(script).await;

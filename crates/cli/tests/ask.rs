@@ -71,7 +71,7 @@ async fn a_failing_upstream_gets_plain_words_and_what_was_made_is_kept() {
         (Scripted::Drop("Half of it"), "ended the connection in the middle of its answer"),
         (Scripted::Garbage("<html>hello</html>"), "does not answer like a Chat Completions API"),
         (Scripted::BadEvent, "does not answer like a Chat Completions API"),
-        (Scripted::ErrorEvent("overloaded"), "reported an error while answering: overloaded"),
+        (Scripted::ErrorEvent("overloaded"), "failed (500): overloaded"),
         (Scripted::Hang, "sent nothing for 2 s"),
     ] {
         let upstream =

@@ -168,7 +168,7 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, Json(self.body())).into_response();
         let headers = response.headers_mut();
         if let Some(after) = self.retry_after {
-            headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
+            headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil().max(1.0) as u64));
         }
         if let Some(retry) = self.should_retry {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static(if retry { "true" } else { "false" }));

@@ -5,7 +5,7 @@ import json
 import openai
 import pytest
 
-from recorder import Recorder, answers, streams
+from recorder import Recorder, answers, says, streams
 from test_gateway import Gateway
 
 CODE = "print(40 + 2)"
@@ -162,14 +162,15 @@ def test_whole_answers_and_ends(api):
 )
 def test_failures(api, error):
     last = streams(*events(error))
-    recorder = Recorder(*[answers(status, error) for status in (401, 404, 400, 429, 429, 429, 529, 529, 529)], last, streams(b"data: {{\n\n"))
+    recorder = Recorder(*[answers(status, error) for status in (401, 404, 400, 429, 429, 429, 529, 529, 529)], last, last, last, streams(b"data: {{\n\n"))
     with serve(recorder, api) as gateway:
         for kind in (openai.InternalServerError, openai.BadRequestError, openai.BadRequestError, openai.RateLimitError, openai.InternalServerError):
             with pytest.raises(kind):
                 gateway.ask()
-        # In the middle of a stream, and garbage.
-        with pytest.raises(openai.InternalServerError, match="the words"):
+        # In the middle of a stream, which is asked for again as long as nothing was said, and garbage.
+        with pytest.raises(openai.APIStatusError, match="the words"):
             gateway.ask()
+        assert len(recorder.requests) == 12
         with pytest.raises(openai.InternalServerError):
             gateway.ask()
         assert gateway.client().containers.list().data == []
@@ -186,3 +187,60 @@ def test_anthropic_without_thoughts_or_arguments():
         (call,) = completion.choices[0].message.tool_calls
         assert call.function.arguments == "{}"
         assert "thinking" in asked(recorder, 0)[2] and "thinking" not in asked(recorder, 1)[2]
+
+
+@pytest.mark.parametrize("api", ["anthropic", "gemini"])
+def test_an_error_in_a_stream_that_will_pass(api):
+    """Asked again while nothing was said, then another model; not once something was said."""
+    error = {"anthropic": {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, "gemini": {"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE"}}}[api]
+    said = {"anthropic": [{"type": "message_start", "message": {"usage": {"input_tokens": 3}}}, *ANSWERS[:2]], "gemini": [parts({"text": "It is "})]}[api]
+    begin = said[:1] if api == "anthropic" else []
+    fails = streams(*events(*begin, error))
+    answer = {"anthropic": message(ANSWERS, "end_turn"), "gemini": streams(*events(parts({"text": "It is 42."}, finishReason="STOP")))}[api]
+    recorder = Recorder(fails, answer, fails, fails, fails, streams(*events(*said, error)))
+    other = Recorder(says("other"))
+    models = {"alias": recorder.model(api=f'"{api}"', fallback='["other"]'), "other": other.model()}
+    with Gateway([recorder, other], models) as gateway:
+        assert gateway.ask().choices[0].message.content == "It is 42."
+        assert gateway.ask().choices[0].message.content == "other"
+        with pytest.raises(openai.InternalServerError, match="busy"):
+            gateway.ask()
+        assert (len(recorder.requests), len(other.requests)) == (6, 1)
+
+
+def test_anthropic_takes_conversations_that_began_elsewhere():
+    recorder = Recorder(message(ANSWERS, "end_turn"))
+    with serve(recorder, "anthropic") as gateway:
+        call = {"id": "call|1.é", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+        messages = [{"role": "user", "content": "go"}, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": call["id"], "content": "noon"}]
+        now = {"type": "function", "function": {"name": "now"}}
+        gateway.ask(messages=messages, temperature=0.5, top_p=0.9, tools=[{"type": "code_interpreter"}, now])
+        _, _, sent = asked(recorder, 0)
+        assert sent["temperature"] == 0.5 and "top_p" not in sent
+        assert (sent["messages"][1]["content"][0]["id"], sent["messages"][2]["content"][0]["tool_use_id"]) == ("call_1__", "call_1__")
+
+
+def test_gemini_thinks_as_much_as_is_asked():
+    recorder = Recorder(streams(*events(parts({"text": "so"}, finishReason="STOP"))))
+    models = {"alias": recorder.model(api='"gemini"', upstream_name='"gemini-2.5-pro"'), "new": recorder.model(api='"gemini"', upstream_name='"gemini-3-pro"')}
+    with Gateway([recorder], models) as gateway:
+        gateway.ask(reasoning_effort="low")
+        gateway.ask(model="new", reasoning_effort="high")
+        gateway.ask(model="new")
+        configs = [asked(recorder, number)[2].get("generationConfig", {}).get("thinkingConfig") for number in range(3)]
+        assert configs == [{"includeThoughts": True, "thinkingBudget": 1024}, {"includeThoughts": True, "thinkingLevel": "high"}, None]
+
+
+def test_gemini_tells_in_details():
+    """That a key is wrong, and how long to wait."""
+    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
+    delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "45.5s"}
+    bad, busy = ({"error": {"code": code, "message": "words", "details": [{"@type": "x"}, detail]}} for code, detail in ((400, info), (429, delay)))
+    recorder = Recorder(answers(400, bad), answers(429, busy))
+    with serve(recorder, "gemini") as gateway:
+        with pytest.raises(openai.InternalServerError, match="server's log"):
+            gateway.ask()
+        with pytest.raises(openai.RateLimitError) as raised:
+            gateway.ask()
+        # Longer than anybody should be kept waiting: not asked again.
+        assert raised.value.response.headers["retry-after"] == "46" and len(recorder.requests) == 2

@@ -173,6 +173,14 @@ impl Upstream for Chat {
         &self.options.model
     }
 
+    fn provider(&self) -> &'static str {
+        match self.options.protocol {
+            Protocol::Chat | Protocol::Responses => "openai",
+            Protocol::Anthropic => "anthropic",
+            Protocol::Gemini => "gcp.gemini",
+        }
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.options.capabilities
     }
@@ -205,7 +213,7 @@ impl Chat {
                 Protocol::Chat => serde_json::to_vec(&render::request(model, request, vision, style)),
                 Protocol::Responses => serde_json::to_vec(&responses::request(model, request, vision)),
                 Protocol::Anthropic => serde_json::to_vec(&anthropic::request(model, request, vision, &self.seals)),
-                Protocol::Gemini => serde_json::to_vec(&gemini::request(request, vision, &self.seals)),
+                Protocol::Gemini => serde_json::to_vec(&gemini::request(model, request, vision, &self.seals)),
             };
             let body = body.map_err(|error| self.not_understood(error.to_string(), ""))?;
             let error = match self.attempt(body, &request.headers, answer).await {

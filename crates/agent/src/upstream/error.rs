@@ -93,11 +93,13 @@ pub enum UpstreamError {
     },
     /// The answer is not of the protocol.
     #[error(
-        "{endpoint} does not answer like a Chat Completions API: {detail}. It sent: {excerpt}. Check that the url is the one ending in /v1"
+        "{endpoint} does not answer like {api}: {detail}. It sent: {excerpt}. Check that the url is the one ending in /v1, and the model's `api`"
     )]
     NotUnderstood {
         /// Who answered.
         endpoint: String,
+        /// What was expected.
+        api: &'static str,
         /// What is wrong with it.
         detail: String,
         /// The beginning of it, on one line.

@@ -34,6 +34,10 @@ impl Upstream for Fallback {
         self.first.name()
     }
 
+    fn provider(&self) -> &'static str {
+        self.first.provider()
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.first.capabilities()
     }
@@ -51,7 +55,8 @@ impl Upstream for Fallback {
                     match delta {
                         Err(error) if !has_begun && error.is_unavailable() => failure = Some(error),
                         delta => {
-                            has_begun |= !matches!(delta, Ok(Delta::Retrying { .. }));
+                            // Tokens that were counted are no answer yet; the last figure counts.
+                            has_begun |= !matches!(delta, Ok(Delta::Retrying { .. } | Delta::Usage(_)));
                             sink.send(delta).await;
                         }
                     }

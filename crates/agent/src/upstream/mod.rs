@@ -24,6 +24,11 @@ pub trait Upstream: Send + Sync {
     /// The model's name, as it is shown to people.
     fn name(&self) -> &str;
 
+    /// Whose protocol is spoken, as OpenTelemetry's `gen_ai.provider.name` has it; who is behind it is not known.
+    fn provider(&self) -> &'static str {
+        "openai"
+    }
+
     /// What the model takes beyond text. Does not change during the upstream's life.
     fn capabilities(&self) -> Capabilities;
 
@@ -37,6 +42,10 @@ pub trait Upstream: Send + Sync {
 impl<U: Upstream + ?Sized> Upstream for std::sync::Arc<U> {
     fn name(&self) -> &str {
         (**self).name()
+    }
+
+    fn provider(&self) -> &'static str {
+        (**self).provider()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -79,7 +79,10 @@ impl Setting<KeySource> {
                 Err(error) => return Err(failed(format!("cannot read {}: {error}", path.display()))),
             },
         };
-        let secret = secret.from_origin(self.to_string());
+        let secret = match &**self {
+            KeySource::Literal(_) => secret,
+            elsewhere => secret.from_origin(elsewhere.to_string()),
+        };
         match secret.expose() {
             "" => Err(failed(format!("{} is empty", **self))),
             value if value.chars().any(char::is_control) => {

@@ -39,7 +39,8 @@ where
     let Some(scope) = Scope::current() else { return forward(headers).await };
     let model: Arc<str> = model.into();
     scope.facts().model = Some(Arc::clone(&model));
-    let mut call = ModelCall::begin(&scope, model);
+    // Only Chat Completions are handed on.
+    let mut call = ModelCall::begin(&scope, model, "openai");
     headers.extend(call.headers());
     match forward(headers).await {
         Ok(Forwarded { status, headers, body }) => {
@@ -70,12 +71,16 @@ impl Upstream for Watched {
         self.upstream.name()
     }
 
+    fn provider(&self) -> &'static str {
+        self.upstream.provider()
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.upstream.capabilities()
     }
 
     fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
-        let mut call = ModelCall::begin(&self.scope, Arc::clone(&self.model));
+        let mut call = ModelCall::begin(&self.scope, Arc::clone(&self.model), self.upstream.provider());
         let headers = call.headers();
         if let Some(said) = &mut call.said {
             said.asked = messages(&request.items).to_string();
@@ -181,7 +186,7 @@ impl From<&UpstreamError> for CallResult {
 }
 
 impl ModelCall {
-    fn begin(scope: &Scope, model: Arc<str>) -> Self {
+    fn begin(scope: &Scope, model: Arc<str>, provider: &'static str) -> Self {
         let context = match scope.traces() {
             Some(traces) => traces.start(
                 scope.context(),
@@ -189,8 +194,7 @@ impl ModelCall {
                 SpanKind::Client,
                 [
                     KeyValue::new("gen_ai.operation.name", "chat"),
-                    // The protocol that is spoken; who is behind it is not known.
-                    KeyValue::new("gen_ai.provider.name", "openai"),
+                    KeyValue::new("gen_ai.provider.name", provider),
                     KeyValue::new("gen_ai.request.model", Arc::clone(&model)),
                 ],
             ),

@@ -60,7 +60,8 @@ pub(super) fn request(model: &str, request: &Request, vision: bool, seals: &Seal
             if let Some(temperature) = sampling.temperature {
                 body.insert("temperature".into(), json!(temperature.min(1.0)));
             }
-            if let Some(top_p) = sampling.top_p {
+            // Newer models take one of the two.
+            if let Some(top_p) = sampling.top_p.filter(|_| sampling.temperature.is_none()) {
                 body.insert("top_p".into(), json!(top_p));
             }
         }
@@ -132,15 +133,27 @@ fn messages(items: &[Item], vision: bool, seals: Option<&Seals>) -> Vec<Value> {
             Item::Call(call) => {
                 let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
                 let input = if input.is_object() { input } else { json!({ "arguments": input }) };
-                add("assistant", vec![json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })]);
+                add(
+                    "assistant",
+                    vec![json!({ "type": "tool_use", "id": id_of(&call.id), "name": call.name, "input": input })],
+                );
             }
             Item::Output(output) => {
                 let content = blocks(&output.parts, vision);
-                add("user", vec![json!({ "type": "tool_result", "tool_use_id": output.call_id, "content": content })]);
+                add(
+                    "user",
+                    vec![json!({ "type": "tool_result", "tool_use_id": id_of(&output.call_id), "content": content })],
+                );
             }
         }
     }
     messages.into_iter().map(|(role, content)| json!({ "role": role, "content": content })).collect()
+}
+
+/// An id of a call in the letters that the API takes: a conversation may have begun with another model.
+fn id_of(id: &str) -> String {
+    let is_taken = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
+    id.chars().map(|character| if is_taken(character) { character } else { '_' }).collect()
 }
 
 fn blocks(parts: &[Part], vision: bool) -> Vec<Value> {

@@ -5,8 +5,9 @@ use std::time::Duration;
 use aludel_wire::chat::{ErrorBody, ErrorEnvelope};
 use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
+use serde_json::Value;
 
-use super::{Chat, sse};
+use super::{Chat, Protocol, sse};
 use crate::excerpt;
 use crate::upstream::{Unreachable, UpstreamError};
 
@@ -26,10 +27,14 @@ impl Chat {
             .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let body = self.read(response, MAX_ERROR).await.unwrap_or_default();
         let body = String::from_utf8_lossy(&body);
+        let told = Told::of(&body);
+        let retry_after = retry_after.or(told.retry_after);
         let said = match serde_json::from_str::<ErrorEnvelope>(&body) {
             Ok(envelope) if !envelope.error.message.is_empty() => envelope.error.message,
             _ => body.into_owned(),
         };
+        // Google answers 400 to a key that it does not know.
+        let status = if told.is_about_the_key { StatusCode::UNAUTHORIZED } else { status };
         let (endpoint, detail) = (self.endpoint.shown(), self.detail(&said));
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -87,10 +92,17 @@ impl Chat {
         self.failed(&error.message, sent)
     }
 
-    /// An answer that ended as failed; one without a message is shown as it was sent.
+    /// An answer that ended as failed; one without a message is shown as it was sent. What would have been a status before the answer
+    /// began is treated as that status.
     pub(super) fn failed(&self, message: &str, sent: &str) -> UpstreamError {
         let said = if message.is_empty() { sent } else { message };
-        UpstreamError::Reported { endpoint: self.endpoint.shown(), detail: self.detail(said) }
+        let (endpoint, detail) = (self.endpoint.shown(), self.detail(said));
+        let Told { status, retry_after, .. } = Told::of(sent);
+        match status {
+            Some(429) => UpstreamError::RateLimited { endpoint, retry_after, detail },
+            Some(status @ 500..=599) => UpstreamError::Server { endpoint, status, retry_after, detail },
+            _ => UpstreamError::Reported { endpoint, detail },
+        }
     }
 
     /// The upstream's word that it failed, without any reason.
@@ -100,7 +112,13 @@ impl Chat {
     }
 
     pub(super) fn not_understood(&self, detail: String, sent: &str) -> UpstreamError {
-        UpstreamError::NotUnderstood { endpoint: self.endpoint.shown(), detail, excerpt: self.detail(sent) }
+        let api = match self.options.protocol {
+            Protocol::Chat => "a Chat Completions API",
+            Protocol::Responses => "a Responses API",
+            Protocol::Anthropic => "Anthropic's Messages API",
+            Protocol::Gemini => "the Gemini API",
+        };
+        UpstreamError::NotUnderstood { endpoint: self.endpoint.shown(), api, detail, excerpt: self.detail(sent) }
     }
 
     pub(super) fn too_large(&self, (what, limit): (&'static str, u64)) -> UpstreamError {
@@ -118,6 +136,43 @@ impl Chat {
         let secrets = self.options.key.iter().chain(headers);
         let text = secrets.fold(text.to_owned(), |text, secret| secret.redact(&text));
         excerpt::line(&text, MAX_DETAIL)
+    }
+}
+
+/// What an error's JSON tells besides its words.
+#[derive(Default)]
+struct Told {
+    /// The HTTP status that it stands for.
+    status: Option<u16>,
+    retry_after: Option<Duration>,
+    is_about_the_key: bool,
+}
+
+impl Told {
+    fn of(sent: &str) -> Self {
+        let Ok(sent) = serde_json::from_str::<Value>(sent) else { return Self::default() };
+        let inner = |value: &Value| value.get("error").filter(|error| error.is_object()).cloned();
+        let error = inner(&sent).or_else(|| inner(sent.get("response")?)).unwrap_or(sent);
+        let word = |key: &str| error.get(key).and_then(Value::as_str);
+        let number = error.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
+        let status = number.or_else(|| {
+            ["type", "code", "status"].into_iter().filter_map(word).find_map(|word| match word {
+                "rate_limit_error" | "rate_limit_exceeded" | "insufficient_quota" | "RESOURCE_EXHAUSTED" => Some(429),
+                "overloaded_error" | "UNAVAILABLE" => Some(503),
+                "timeout_error" | "DEADLINE_EXCEEDED" => Some(504),
+                "api_error" | "server_error" | "INTERNAL" => Some(500),
+                _ => None,
+            })
+        });
+        // Google's `details`, of which each has a type of its own.
+        let details = error.get("details").and_then(Value::as_array).into_iter().flatten();
+        let detail = |key: &str| details.clone().find_map(|detail| detail.get(key)?.as_str());
+        let seconds = detail("retryDelay").and_then(|delay| delay.strip_suffix('s')?.parse().ok());
+        Self {
+            status,
+            retry_after: seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            is_about_the_key: detail("reason") == Some("API_KEY_INVALID"),
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::upstream::{AnswerFormat, Request, ToolChoice, UpstreamError, Usage};
 const NO_SEAL: &str = "skip_thought_signature_validator";
 
 /// The body of a request.
-pub(super) fn request(request: &Request, vision: bool, seals: &Seals) -> Value {
+pub(super) fn request(model: &str, request: &Request, vision: bool, seals: &Seals) -> Value {
     let sampling = &request.sampling;
     let mut body = Map::new();
     body.insert("contents".into(), contents(&request.items, vision, seals).into());
@@ -50,6 +50,9 @@ pub(super) fn request(request: &Request, vision: bool, seals: &Seals) -> Value {
     set("temperature", json!(sampling.temperature));
     set("topP", json!(sampling.top_p));
     set("maxOutputTokens", json!(sampling.max_output_tokens));
+    if let Some(effort) = sampling.reasoning_effort.as_deref() {
+        set("thinkingConfig", thinking(model, effort));
+    }
     // A form of the answer and functions exclude each other there.
     if let Some(format) = sampling.format.as_ref().filter(|_| request.tools.is_empty()) {
         set("responseMimeType", json!("application/json"));
@@ -61,6 +64,23 @@ pub(super) fn request(request: &Request, vision: bool, seals: &Seals) -> Value {
         body.insert("generationConfig".into(), generation.into());
     }
     Value::Object(body)
+}
+
+/// How much the model is to think: since Gemini 3 in words, before that in tokens. Nothing where the words are not known.
+fn thinking(model: &str, effort: &str) -> Value {
+    let takes_tokens = ["gemini-2", "gemini-flash", "gemini-pro"].iter().any(|name| model.contains(name));
+    let (level, tokens) = match effort {
+        "none" => return if takes_tokens { json!({ "thinkingBudget": 0 }) } else { json!({ "thinkingLevel": "low" }) },
+        "minimal" | "low" => ("low", 1024),
+        "medium" => ("medium", 8192),
+        "high" | "xhigh" | "max" => ("high", 24_576),
+        _ => return Value::Null,
+    };
+    if takes_tokens {
+        json!({ "includeThoughts": true, "thinkingBudget": tokens })
+    } else {
+        json!({ "includeThoughts": true, "thinkingLevel": level })
+    }
 }
 
 fn contents(items: &[Item], vision: bool, seals: &Seals) -> Vec<Value> {
