@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Row, params};
+use rusqlite::{Connection, Row, params};
 
 use crate::database::{all, one};
 use crate::{BlobName, ContainerFileId, ContainerId, Error, NewBlob, Page, PageQuery, Store, Tenant, now, now_ms};
@@ -166,6 +166,21 @@ impl ContainerFileRecord {
     }
 }
 
+fn insert(
+    database: &Connection,
+    tenant: &Tenant,
+    name: String,
+    memory_limit: Option<String>,
+    idle: Duration,
+) -> Result<ContainerRecord, Error> {
+    let (id, created_at, last_active_ms) = (ContainerId::new(), now(), now_ms());
+    let query = format!("INSERT INTO containers (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
+    let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
+    let row = params![tenant, id, name, memory_limit, idle_ms, created_at, last_active_ms];
+    database.prepare_cached(&query)?.execute(row)?;
+    Ok(ContainerRecord { id, name, memory_limit, idle, created_at, last_active_ms })
+}
+
 impl Store {
     /// Makes a container.
     pub async fn add_container(
@@ -176,13 +191,27 @@ impl Store {
         idle: Duration,
     ) -> Result<ContainerRecord, Error> {
         let tenant = tenant.clone();
+        self.with(move |database| insert(database, &tenant, name, memory_limit, idle)).await
+    }
+
+    /// The container of this name that was used last, or a new one.
+    pub async fn container_by_name(
+        &self,
+        tenant: &Tenant,
+        name: String,
+        memory_limit: Option<String>,
+        idle: Duration,
+    ) -> Result<ContainerRecord, Error> {
+        let tenant = tenant.clone();
+        // One at a time: requests that come at once find the same one.
         self.with(move |database| {
-            let (id, created_at, last_active_ms) = (ContainerId::new(), now(), now_ms());
-            let query = format!("INSERT INTO containers (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
-            let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
-            let row = params![tenant, id, name, memory_limit, idle_ms, created_at, last_active_ms];
-            database.prepare_cached(&query)?.execute(row)?;
-            Ok(ContainerRecord { id, name, memory_limit, idle, created_at, last_active_ms })
+            let query = format!(
+                "SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND name = ?2 ORDER BY last_active_ms DESC LIMIT 1"
+            );
+            match one(database, &query, params![tenant, name], ContainerRecord::read)? {
+                Some(record) => Ok(record),
+                None => insert(database, &tenant, name, memory_limit, idle),
+            }
         })
         .await
     }

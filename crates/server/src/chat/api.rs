@@ -122,10 +122,11 @@ async fn prepare(
         agent = agent.client_tool(tool.clone());
     }
     let Some(interpreter) = &ask.interpreter else {
-        return Ok(Answer { agent: agent.build(), gate: None, container: None, is_own: false });
+        return Ok(Answer { agent: agent.build(), gate: None, container: None, is_own: false, lingers: false });
     };
     let used = conversation.container.clone();
-    let is_own = used.is_none() && matches!(interpreter, Interpreter::Auto { .. });
+    let is_own = used.is_none() && matches!(interpreter, Interpreter::Auto { session: None, .. });
+    let lingers = !matches!(interpreter, Interpreter::Auto { session: Some(_), .. });
     let container = interpreter.open(app, tenant, used).await?;
     let placed = async {
         conversation.place_files(app, &container).await?;
@@ -138,10 +139,12 @@ async fn prepare(
             let gate = Gate::new(app, tenant, origin, Asked::AsConfigured);
             let interpreter = CodeInterpreter::on_demand(session).packages(app.packages.clone());
             let agent = agent.code_interpreter(gate.guard(interpreter)).build();
-            Ok(Answer { agent, gate: Some(gate), container: Some(container), is_own })
+            Ok(Answer { agent, gate: Some(gate), container: Some(container), is_own, lingers })
         }
         Err(error) => {
-            Answer { agent: agent.build(), gate: None, container: Some(container), is_own }.abandon(app, tenant).await;
+            Answer { agent: agent.build(), gate: None, container: Some(container), is_own, lingers }
+                .abandon(app, tenant)
+                .await;
             Err(error)
         }
     }

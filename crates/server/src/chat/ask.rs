@@ -20,6 +20,8 @@ const MAX_TOOLS: usize = 256;
 const MAX_CHOICES: u32 = 8;
 /// Stop words, as OpenAI has it.
 const MAX_STOPS: usize = 4;
+/// Bytes of a session's name, as OpenAI has it for values of `metadata`.
+const MAX_SESSION: usize = 512;
 /// What only the model's server could give, and what cannot be put together from several calls of the model.
 const NOT_WITH_PROGRAMS: [&str; 6] = ["logprobs", "top_logprobs", "audio", "prediction", "functions", "function_call"];
 /// What goes to the model's server as it is.
@@ -159,6 +161,12 @@ impl Ask {
                 chat_fields.insert(name.to_owned(), value);
             }
         }
+        let others: Option<Value> = fields.optional("litellm_metadata")?;
+        if let Some(Interpreter::Auto { session, .. }) = &mut interpreter
+            && choices == 1
+        {
+            *session = session_of(chat_fields.get("metadata")).or_else(|| session_of(others.as_ref()));
+        }
         Ok(Self {
             model,
             messages,
@@ -180,6 +188,12 @@ impl Ask {
             include_usage: stream_options.is_some_and(|options| options.include_usage),
         })
     }
+}
+
+/// What LiteLLM's clients call their session by. Several answers of one request have a container each, and so none.
+fn session_of(metadata: Option<&Value>) -> Option<String> {
+    let session = metadata?.get("session_id")?.as_str()?;
+    (!session.is_empty() && session.len() <= MAX_SESSION).then(|| session.to_owned())
 }
 
 fn read_format(format: Option<&Value>) -> Result<Option<AnswerFormat>, ApiError> {

@@ -43,6 +43,8 @@ pub(super) struct Answer {
     pub(super) container: Option<Arc<Container>>,
     /// Whether this request made the container, and nobody else knows of it yet.
     pub(super) is_own: bool,
+    /// Whether the sandbox is kept for a moment only.
+    pub(super) lingers: bool,
 }
 
 impl Answer {
@@ -72,7 +74,7 @@ impl Run {
             // What nobody was told of, or nobody waits for, is of no use.
             if is_cut || self.writer.programs(index).is_empty() {
                 answer.abandon(&self.app, &self.tenant).await;
-            } else if let Some(container) = &answer.container {
+            } else if let Some(container) = answer.container.as_ref().filter(|_| answer.lingers) {
                 container.linger(self.app.settings.linger);
             }
         }

@@ -48,6 +48,13 @@ pub(crate) enum ContainerChoice {
         /// How much memory it may use.
         memory_limit: Option<MemoryLimit>,
     },
+    /// The one that goes by this name, or a new one.
+    Named {
+        /// The name.
+        name: String,
+        /// How much memory a new one may use.
+        memory_limit: Option<MemoryLimit>,
+    },
     /// The one that an earlier part of the conversation used, whether it has expired or not.
     Reuse(ContainerId),
     /// This one and no other.
@@ -117,6 +124,11 @@ impl Containers {
         let id = match choice {
             ContainerChoice::Auto { file_ids, memory_limit } => {
                 return self.create_auto(tenant, file_ids, memory_limit).await;
+            }
+            ContainerChoice::Named { name, memory_limit } => {
+                let (memory, idle) = (memory_limit.map(|limit| limit.word().to_owned()), self.shared.settings.idle);
+                let record = self.shared.store.container_by_name(tenant, name, memory, idle).await?;
+                return self.enter(tenant, &record).await;
             }
             ContainerChoice::Reuse(ref id) | ContainerChoice::Explicit(ref id) => id,
         };

@@ -17,12 +17,17 @@ pub(crate) enum Interpreter {
     /// This container.
     Explicit(ContainerId),
     /// The conversation's container, or a new one.
-    Auto { file_ids: Vec<FileId>, memory_limit: Option<MemoryLimit> },
+    Auto {
+        file_ids: Vec<FileId>,
+        memory_limit: Option<MemoryLimit>,
+        /// The client's own word for what belongs together: requests with the same share a container.
+        session: Option<String>,
+    },
 }
 
 impl Interpreter {
     /// A container that is made when it is needed.
-    pub(crate) const AUTO: Self = Self::Auto { file_ids: Vec::new(), memory_limit: None };
+    pub(crate) const AUTO: Self = Self::Auto { file_ids: Vec::new(), memory_limit: None, session: None };
 
     /// Reads the `container` of a tool; `param` is the tool's place in the request.
     pub(crate) fn read(tool: &Value, param: &str) -> Result<Self, ApiError> {
@@ -47,7 +52,7 @@ impl Interpreter {
         tenant: &Tenant,
         used: Option<ContainerId>,
     ) -> Result<Arc<Container>, ApiError> {
-        let is_used = used.is_some();
+        let is_used = used.is_some() || matches!(self, Self::Auto { session: Some(_), .. });
         let container = app.containers.open(tenant, self.choice(used)).await?;
         if let (Self::Auto { file_ids, .. }, true) = (self, is_used) {
             let present: Vec<String> = container.files().await?.into_iter().map(|file| file.path).collect();
@@ -66,7 +71,10 @@ impl Interpreter {
         match (self, used) {
             (Self::Explicit(id), _) => ContainerChoice::Explicit(id.clone()),
             (Self::Auto { .. }, Some(id)) => ContainerChoice::Reuse(id),
-            (Self::Auto { file_ids, memory_limit }, None) => {
+            (Self::Auto { session: Some(session), memory_limit, .. }, None) => {
+                ContainerChoice::Named { name: format!("session {session}"), memory_limit: *memory_limit }
+            }
+            (Self::Auto { file_ids, memory_limit, session: None }, None) => {
                 ContainerChoice::Auto { file_ids: file_ids.clone(), memory_limit: *memory_limit }
             }
         }
@@ -129,7 +137,7 @@ fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiE
         let message = "Containers here have no network; 'network_policy' can only be {\"type\": \"disabled\"}.";
         return Err(ApiError::invalid(format!("{param}.network_policy"), message));
     }
-    Ok(Interpreter::Auto { file_ids: ids.iter().map(file).collect::<Result<_, _>>()?, memory_limit })
+    Ok(Interpreter::Auto { file_ids: ids.iter().map(file).collect::<Result<_, _>>()?, memory_limit, session: None })
 }
 
 /// Checks the name of a function of the client's.
