@@ -1,9 +1,14 @@
-//! `--approve`: asking the person before a program runs.
+//! Asking the person at the terminal before a program runs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
 use aludel_agent::Approval;
+use aludel_rules::{Decision, Known};
+use aludel_server::ApprovalMode;
 use rustix::termios::{QueueSelector, tcflush};
 
 use crate::{paint, terminal};
@@ -16,17 +21,66 @@ pub(crate) fn can_be_asked() -> bool {
     Terminal::open().is_some()
 }
 
-/// Asks at the terminal. Without one, the answer is no. `unseen` is the program, if it was not shown yet.
+/// Who decides about the programs of one question.
+pub(crate) struct Person {
+    mode: ApprovalMode,
+    /// Whether programs were not shown before.
+    are_unseen: bool,
+    /// What names mean after the programs so far.
+    known: Arc<Mutex<Known>>,
+    /// Whether the person allowed all that is left.
+    allows_all: AtomicBool,
+}
+
+impl Person {
+    pub(crate) fn new(mode: ApprovalMode, are_unseen: bool) -> Self {
+        Self { mode, are_unseen, known: Arc::default(), allows_all: AtomicBool::new(false) }
+    }
+
+    /// Whether a program may run: by the rules or, where they leave it open, by the person.
+    pub(crate) async fn decide(&self, code: String) -> Approval {
+        let reasons = match &self.mode {
+            ApprovalMode::Never => return Approval::Allow,
+            ApprovalMode::Always => Vec::new(),
+            ApprovalMode::Rules(rules) => {
+                let (rules, known, code) = (Arc::clone(rules), Arc::clone(&self.known), code.clone());
+                let judged = tokio::task::spawn_blocking(move || {
+                    rules.judge_after(&mut known.lock().unwrap_or_else(PoisonError::into_inner), &code)
+                });
+                let Ok(judgement) = judged.await else { return deny("the rules could not be applied") };
+                let reasons: Vec<String> = judgement.reasons.iter().map(ToString::to_string).collect();
+                match judgement.decision {
+                    Decision::Allow => return Approval::Allow,
+                    Decision::Refuse => return deny(&format!("the rules refuse it: {}", reasons.join("; "))),
+                    Decision::Ask => reasons,
+                }
+            }
+        };
+        if self.allows_all.load(Ordering::Relaxed) {
+            return Approval::Allow;
+        }
+        match ask(self.are_unseen.then_some(code), reasons).await {
+            // What the rules refuse stays refused.
+            Approval::AllowAll => {
+                self.allows_all.store(true, Ordering::Relaxed);
+                Approval::Allow
+            }
+            answer => answer,
+        }
+    }
+}
+
+/// Asks at the terminal. Without one, the answer is no. `unseen` is the program, if it was not shown yet; `reasons` why it is asked about.
 ///
 /// A thread of its own reads the answer, because reading from a terminal cannot be cancelled; if the turn ends meanwhile, the thread is
 /// left alone and ends with the process.
-pub(crate) async fn ask(unseen: Option<String>) -> Approval {
+async fn ask(unseen: Option<String>, reasons: Vec<String>) -> Approval {
     // The turn's events up to here are shown before it goes on, the program among them.
     tokio::task::yield_now().await;
     let (sender, answer) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         // Nobody waits any more if the turn was cancelled.
-        let _unheard = sender.send(ask_at(Terminal::open(), unseen.as_deref()));
+        let _unheard = sender.send(ask_at(Terminal::open(), unseen.as_deref(), &reasons));
     });
     answer.await.unwrap_or_else(|_| deny("the question could not be asked"))
 }
@@ -51,12 +105,13 @@ impl Terminal {
     }
 }
 
-fn ask_at(terminal: Option<Terminal>, unseen: Option<&str>) -> Approval {
+fn ask_at(terminal: Option<Terminal>, unseen: Option<&str>, reasons: &[String]) -> Approval {
     let Some(Terminal { mut input, mut output }) = terminal else {
-        return deny("nobody could be asked: --approve needs a terminal");
+        return deny("nobody could be asked: there is no terminal");
     };
     let shown = unseen.map(|code| format!("{}\n", paint::code(&terminal::reveal(code)))).unwrap_or_default();
-    let mut question = format!("{shown}{}", paint::strong(QUESTION));
+    let reasons: String = reasons.iter().map(|reason| format!("{}\n", terminal::excerpt(reason, 200))).collect();
+    let mut question = format!("{shown}{reasons}{}", paint::strong(QUESTION));
     loop {
         let mut line = String::new();
         let asked = output.write_all(question.as_bytes()).and_then(|()| output.flush());
@@ -109,8 +164,11 @@ mod tests {
     fn it_asks_until_it_is_answered() {
         let terminal =
             |input: &'static str| Some(Terminal { input: Box::new(input.as_bytes()), output: Box::new(io::sink()) });
-        assert_eq!(ask_at(terminal("what?\n\ny\n"), None), Approval::Allow);
-        assert_eq!(ask_at(terminal("what?\n"), Some("1")), deny("the terminal was closed without an answer"));
-        assert_eq!(ask_at(None, None), deny("nobody could be asked: --approve needs a terminal"));
+        assert_eq!(ask_at(terminal("what?\n\ny\n"), None, &[]), Approval::Allow);
+        assert_eq!(
+            ask_at(terminal("what?\n"), Some("1"), &["line 1 opens a network".into()]),
+            deny("the terminal was closed without an answer")
+        );
+        assert_eq!(ask_at(None, None, &[]), deny("nobody could be asked: there is no terminal"));
     }
 }

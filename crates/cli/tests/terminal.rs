@@ -128,6 +128,38 @@ async fn a_person_decides_over_each_program() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_person_decides_over_what_the_rules_leave_open() {
+    let upstream = ScriptedUpstream::start(vec![
+        Scripted::Python("print('plain', 1+1)"),
+        Scripted::Python("import os\nos.remove('x')"),
+        Scripted::Python("import os\ntry: os.remove('y')\nexcept OSError: print('tried', 2+2)"),
+        Scripted::Python("import subprocess\nprint('never', 3+3)"),
+        Scripted::Text("Done."),
+    ])
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    let rules = "[[rule]]\ndo = 'ask'\ncall = ['os.remove']\n[[rule]]\ndo = 'refuse'\nuses = ['processes']\n";
+    std::fs::write(directory.path().join("rules.toml"), rules).unwrap();
+    std::fs::write(directory.path().join("aludel.toml"), "[approval]\nmode = 'rules'\nrules = 'rules.toml'\n").unwrap();
+    let mut command = aludel_in_session(directory.path(), &["--ctty"]);
+    command.args(["ask", "Go", "--model", "m", "--url", &upstream.url()]).env("NO_COLOR", "1");
+    let mut session = Session::start(command);
+    let (status, seen) = tokio::task::spawn_blocking(move || {
+        session.expect("plain 2");
+        session.expect("line 2");
+        session.expect("Run this program?");
+        session.type_in("n keep it\n");
+        session.expect("Run this program?");
+        session.type_in("a\n");
+        session.finish()
+    })
+    .await
+    .unwrap();
+    assert_eq!(status, Some(0), "{seen}");
+    assert!(seen.contains("tried 4") && seen.contains("the rules refuse it") && !seen.contains("never 6"), "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_terminal_nothing_is_asked_and_nothing_runs() {
     let upstream = ScriptedUpstream::start(vec![Scripted::Python("open('made', 'w')")]).await;
     let directory = tempfile::tempdir().unwrap();

@@ -6,13 +6,15 @@ use aludel_agent::transcript::Transcript;
 use clap::Args;
 
 use super::Context;
+use aludel_server::ApprovalMode;
+
 use crate::args::{LimitArgs, flag};
 use crate::config::{Endpoint, Flag, Model, Section};
 use crate::engine::Engine;
 use crate::exit::{Exit, usage};
 use crate::out::Out;
 use crate::show::TurnView;
-use crate::turn::{self, Approvals, Done, Question, View};
+use crate::turn::{self, Done, Question, View};
 use crate::{approval, console, inputs, json, paint, terminal, upstream};
 
 /// Where files go when nobody says where.
@@ -40,7 +42,7 @@ pub(crate) struct AskArgs {
     /// Where its key is: env:NAME or file:PATH
     #[arg(long, value_name = "WHERE")]
     key: Option<String>,
-    /// Ask before each program runs
+    /// Ask before each program runs; without it, `approval.mode` of the configuration holds
     #[arg(long)]
     approve: bool,
     /// Where to put files that programs make, and a transcript; files of the same name are replaced
@@ -67,8 +69,11 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
     if args.question.trim().is_empty() {
         return Err(usage("the question is empty"));
     }
-    if args.approve && !approval::can_be_asked() {
-        return Err(usage("--approve needs a terminal to ask at; without one, no program could be allowed"));
+    let configured = context.config.approval.mode()?;
+    let (approval, asked_by) =
+        if args.approve { (ApprovalMode::Always, "--approve") } else { (configured, "approval.mode = \"always\"") };
+    if matches!(approval, ApprovalMode::Always) && !approval::can_be_asked() {
+        return Err(usage(format!("{asked_by} needs a terminal to ask at; without one, no program could be allowed")));
     }
     let inputs = inputs::check(&args.files)?;
     let Some(model) = context.config.models.first() else { return Err(usage("no model is configured")) };
@@ -80,7 +85,6 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
     };
     let mut transcript = Transcript::new(&args.question, &*model.name);
     let mut view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new())) };
-    let approval = if args.approve { Approvals::Ask } else { Approvals::Never };
     let question = Question { text: &args.question, inputs: &inputs, approval };
     let engine = Engine::start(context, 0).await?;
     let done =

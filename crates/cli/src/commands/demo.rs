@@ -13,12 +13,14 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::Context;
+use aludel_server::ApprovalMode;
+
 use crate::console::Stream;
 use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::out::Out;
 use crate::show::TurnView;
-use crate::turn::{self, Approvals, Done, Question, View};
+use crate::turn::{self, Done, Question, View};
 use crate::{inputs, paint};
 
 const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Calculate monthly dynamics, top 10 products, conversion funnel. \
@@ -55,7 +57,7 @@ pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exi
     let engine = Engine::start(context, 0).await?;
     let pace = if std::io::stderr().is_terminal() { PACE } else { Duration::ZERO };
     let mut transcript = Transcript::new(QUESTION, "demo (a script, not a language model)");
-    let question = Question { text: QUESTION, inputs: &inputs, approval: Approvals::Never };
+    let question = Question { text: QUESTION, inputs: &inputs, approval: ApprovalMode::Never };
     let mut view = View::Person(Box::new(view));
     let see = |event: &_| transcript.see(event);
     let done = turn::run(&engine, context, Demo::new(pace), question, &mut out, &mut view, see).await;

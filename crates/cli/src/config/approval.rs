@@ -101,6 +101,15 @@ impl Approval {
         rules.map_err(|why| crate::exit::usage(format!("{}: the rules in {}: {why}", file.origin, file.display())))
     }
 
+    /// Which programs somebody is asked about.
+    pub(crate) fn mode(&self) -> anyhow::Result<ApprovalMode> {
+        Ok(match *self.mode {
+            Mode::Never => ApprovalMode::Never,
+            Mode::Always => ApprovalMode::Always,
+            Mode::Rules => ApprovalMode::Rules(Arc::new(self.policy()?)),
+        })
+    }
+
     /// As the server knows it.
     pub(crate) fn settings(&self, surroundings: &Surroundings) -> anyhow::Result<Approvals> {
         let webhook = if self.webhook.is_empty() {
@@ -111,16 +120,7 @@ impl Approval {
             let webhook = Webhook::new(&self.webhook, secret);
             Some(webhook.map_err(|why| crate::exit::usage(format!("{}: the webhook: {why}", self.webhook.origin)))?)
         };
-        Ok(Approvals {
-            mode: match *self.mode {
-                Mode::Never => ApprovalMode::Never,
-                Mode::Always => ApprovalMode::Always,
-                Mode::Rules => ApprovalMode::Rules(Arc::new(self.policy()?)),
-            },
-            patience: self.timeout.duration(),
-            otherwise: self.on_timeout.0,
-            webhook,
-        })
+        Ok(Approvals { mode: self.mode()?, patience: self.timeout.duration(), otherwise: self.on_timeout.0, webhook })
     }
 }
 
