@@ -78,6 +78,8 @@ struct Inner {
     pool: Arc<Pool>,
     warnings: Vec<String>,
     _lock: File,
+    /// Its lock is on the root, which sandboxes see, too: one that took it would keep the template from everybody else.
+    _template: Template,
 }
 
 /// What sandboxes need of their backend. They do not keep the backend alive.
@@ -147,6 +149,7 @@ impl Local {
     async fn start_with(config: LocalConfig, observe: bool) -> Result<Self, Error> {
         let LocalConfig { data, template, limits, pool, require, start } = config;
         let run = data.join("run");
+        let (root, python) = (template.root().to_path_buf(), template.python().to_owned());
         let started = tokio::task::spawn_blocking(move || {
             sweep::sweep(&run);
             let (instance, lock) =
@@ -154,8 +157,8 @@ impl Local {
             let workspaces = instance.join(WORKSPACES);
             std::fs::create_dir(&workspaces).map_err(|source| Error::Io { path: workspaces, source })?;
             let setup = Setup {
-                root: template.root().to_path_buf(),
-                python: template.python().to_owned(),
+                root,
+                python,
                 programs: PROGRAMS.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
                 instance: instance.clone(),
                 observe,
@@ -189,7 +192,7 @@ impl Local {
         if pool.size > 0 {
             tokio::spawn(Pool::refill(Arc::downgrade(&pool), Arc::downgrade(&shared)));
         }
-        Ok(Self(Arc::new(Inner { shared, pool, warnings, _lock: lock })))
+        Ok(Self(Arc::new(Inner { shared, pool, warnings, _lock: lock, _template: template })))
     }
 
     /// What the host cannot enforce, in words; to be shown at start.
