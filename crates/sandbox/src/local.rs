@@ -28,6 +28,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Inodes of a sandbox's `/tmp` and `/dev/shm` together; without a bound, empty files use up memory that no limit counts.
 const TMP_INODES: u64 = 32 << 10;
+/// What a refused system call is called whose number no system call has.
+const UNKNOWN_CALL: &str = "(an unknown number)";
 
 /// The kernel program, by the names under which it is found inside; the first is started.
 const PROGRAMS: [(&str, &str); 2] =
@@ -113,8 +115,9 @@ struct Waiting {
 #[derive(Debug)]
 struct Live {
     exit: watch::Sender<Option<Exit>>,
-    /// Numbers of refused system calls.
-    blocked: BTreeSet<i64>,
+    /// Names of refused system calls. A program may call any number: those without a name count as one, so that there are never more of
+    /// them than the system has calls.
+    blocked: BTreeSet<&'static str>,
     processes: HashMap<u64, oneshot::Sender<Option<ExitStatus>>>,
 }
 
@@ -327,7 +330,8 @@ impl Shared {
             }
             Reply::Called { id, number } => {
                 if let Some(live) = waiting.live.get_mut(&id) {
-                    live.blocked.insert(number);
+                    let call = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
+                    live.blocked.insert(call.map_or(UNKNOWN_CALL, |call| call.name()));
                 }
             }
             Reply::Usage { id, usage } => {
@@ -492,18 +496,9 @@ impl Handle {
     /// Names of the system calls that were refused since this was last asked. To be asked after [`Handle::usage`], whose answer comes
     /// after what the warden told before.
     pub(crate) fn take_blocked(&self) -> Vec<String> {
-        let numbers = match self.shared.waiting() {
-            Ok(mut waiting) => {
-                waiting.live.get_mut(&self.id).map(|live| std::mem::take(&mut live.blocked)).unwrap_or_default()
-            }
-            Err(_) => return Vec::new(),
-        };
-        let name = |number: i64| {
-            let known = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
-            known.map_or_else(|| format!("number {number}"), |call| call.name().to_owned())
-        };
-        let names: BTreeSet<String> = numbers.into_iter().map(name).collect();
-        names.into_iter().collect()
+        let Ok(mut waiting) = self.shared.waiting() else { return Vec::new() };
+        let names = waiting.live.get_mut(&self.id).map(|live| std::mem::take(&mut live.blocked)).unwrap_or_default();
+        names.into_iter().map(str::to_owned).collect()
     }
 
     /// What the sandbox uses; zeros when it is gone.
