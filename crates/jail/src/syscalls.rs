@@ -79,8 +79,14 @@ const PRCTLS: &[u64] = &[1, 2, 3, 15, 16, 23, 38, 39, 40, 41, 42, 0x5356_4d41];
 /// `mkfifo` and plain files, never devices.
 const NODE_TYPES: &[u64] = &[0, libc::S_IFREG as u64, libc::S_IFIFO as u64, libc::S_IFSOCK as u64];
 
-/// Everything about a program's own pages but merging them with others' (KSM) and soiling them.
-const ADVICE: &[u64] = &[0, 1, 2, 3, 4, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25];
+/// Everything about a program's own pages but merging them with others' (KSM) and soiling them. Nor pushing pages out or collapsing them: those
+/// of a mapped file are everybody's, and whoever owns the file, as sandboxes without a user id of their own do the template, may do it to them.
+const ADVICE: &[u64] = &[0, 1, 2, 3, 4, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 22, 23];
+
+/// Waiting, waking, moving who waits, with either form of address and of clock. Not the locks that inherit priorities: the C library takes
+/// them only for programs that ask, and their code gave exploits (CVE-2014-3153, CVE-2021-3347).
+const FUTEX_COMMANDS: &[u64] = &[0, 1, 3, 4, 5, 9, 10];
+const FUTEX_COMMAND: u64 = !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u32 as u64;
 
 /// Reads of the template that go to the host's disk, every time.
 const O_DIRECT: u64 = libc::O_DIRECT as u64;
