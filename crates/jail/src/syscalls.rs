@@ -200,7 +200,7 @@ const COMMON: &[Allow] = allow! {
     SYS_setitimer, "signal.setitimer, signal.alarm";
     SYS_clock_nanosleep, "time.sleep";
     SYS_clock_gettime, "time, where the vDSO cannot";
-    SYS_futex, "locks";
+    SYS_futex: When::Masked(1, FUTEX_COMMAND, FUTEX_COMMANDS), "locks; not those that inherit priorities";
     SYS_pselect6, "select, shells";
     SYS_epoll_create1, "selectors, asyncio";
     SYS_epoll_ctl, "selectors, asyncio";
