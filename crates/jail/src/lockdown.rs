@@ -215,8 +215,8 @@ impl Lockdown<'_> {
 
     fn resource_limits(&self) -> Vec<(i64, u64)> {
         let mut limits = vec![
-            // No core file, and, as long as the program leaves it at that, no program of the host's that takes it: 1 is the kernel's mark
-            // for processes which must not be dumped even to a pipe.
+            // No core file, and no program of the host's that takes it: 1 is the kernel's mark for processes which must not be dumped even to
+            // a pipe. The filter of system calls keeps it as it is; 0 would have that program started.
             (libc::RLIMIT_CORE.into(), 1),
             (libc::RLIMIT_FSIZE.into(), self.limits.file_size),
             (libc::RLIMIT_MEMLOCK.into(), 64 << 10),

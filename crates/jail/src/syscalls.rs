@@ -24,6 +24,8 @@ enum When {
     Masked(u8, u64, &'static [u64]),
     /// Argument number `.0` is anything but `.1`, compared as 32 bits.
     Not(u8, u64),
+    /// The same, or argument number `.2` is a null pointer.
+    NotBut(u8, u64, u8),
 }
 
 /// One allowed system call.
@@ -181,7 +183,7 @@ const COMMON: &[Allow] = allow! {
     SYS_set_robust_list, "thread library start";
     SYS_rseq, "thread library start";
     SYS_prctl: When::OneOf(0, PRCTLS), "thread names, malloc";
-    SYS_prlimit64, "resource; only downwards";
+    SYS_prlimit64: When::NotBut(1, libc::RLIMIT_CORE as u64, 2), "resource; only downwards; that of core dumps stays, see the lockdown";
     SYS_getrusage, "resource, time";
     SYS_sysinfo, "os.sysconf of memory";
     SYS_uname, "platform";
@@ -328,6 +330,9 @@ pub fn permits(number: i64, arguments: [u64; 6]) -> bool {
         When::Without(argument, bits) => value(argument) & bits & 0xffff_ffff == 0,
         When::Masked(argument, mask, values) => lower(values, value(argument) & mask),
         When::Not(argument, refused) => value(argument) != refused,
+        When::NotBut(argument, refused, pointer) => {
+            value(argument) != refused || arguments.get(usize::from(pointer)) == Some(&0)
+        }
     }
 }
 
@@ -366,6 +371,11 @@ impl Allow {
                 values.iter().map(|value| one(argument, Op::MaskedEq(mask), *value)).collect()
             }
             When::Not(argument, refused) => Ok(vec![one(argument, Op::Ne, refused)?]),
+            When::NotBut(argument, refused, pointer) => {
+                // All of it: the lower half alone is zero for many addresses.
+                let null = Condition::new(pointer, Len::Qword, Op::Eq, 0).map_err(|error| error.to_string())?;
+                Ok(vec![one(argument, Op::Ne, refused)?, all(vec![null])?])
+            }
         }
     }
 }
