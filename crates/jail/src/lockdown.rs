@@ -222,6 +222,8 @@ impl Lockdown<'_> {
             (libc::RLIMIT_MEMLOCK.into(), 64 << 10),
             (libc::RLIMIT_MSGQUEUE.into(), 0),
             (libc::RLIMIT_RTPRIO.into(), 0),
+            // The host's users may be allowed to raise their priority.
+            (libc::RLIMIT_NICE.into(), 0),
         ];
         // Counted for each user id: a second lock behind the control group where the sandbox has its own, and a bound on fork bombs at
         // least where all sandboxes share one.
