@@ -118,6 +118,8 @@ pub(crate) struct Lockdown<'a> {
     pub(crate) cgroups: usize,
     pub(crate) landlock: bool,
     pub(crate) refusal: Refusal,
+    /// Whether others may be running in the sandbox already.
+    pub(crate) joins_others: bool,
 }
 
 impl Lockdown<'_> {
@@ -128,6 +130,12 @@ impl Lockdown<'_> {
         let mut step = |name: &str, number: libc::c_long, arguments: Vec<Argument>| {
             steps.push(Step { name: name.to_owned(), number, arguments, returns: None });
         };
+        let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
+        if self.joins_others {
+            // They see it from its first moment. On a kernel without Landlock, and with the same user id, they could reach its memory between
+            // its last capability and its filter. An exec undoes this.
+            step("keep its memory from others", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 0));
+        }
         for place in 0..self.cgroups {
             step("join the cgroup", libc::SYS_write, vec![Fd(Descriptor::Cgroup(place)), Bytes(b"0".to_vec()), Int(1)]);
         }
@@ -177,9 +185,10 @@ impl Lockdown<'_> {
 
         // The warden's group and session reach across process namespaces: signals and priorities for a whole group would, too.
         step("lead a session of its own", libc::SYS_setsid, vec![]);
-        let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
-        // Changing ids made the process undumpable, and then /proc/self belongs to root and cannot be read by itself.
-        step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));
+        if !self.joins_others {
+            // Changing ids made the process undumpable, and then /proc/self belongs to root and cannot be read by itself.
+            step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));
+        }
         step("gain no privileges by exec", libc::SYS_prctl, prctl(libc::PR_SET_NO_NEW_PRIVS.into(), 1));
         step("die with the warden", libc::SYS_prctl, prctl(libc::PR_SET_PDEATHSIG.into(), libc::SIGKILL.into()));
         if self.landlock {

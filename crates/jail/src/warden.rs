@@ -455,6 +455,7 @@ impl Warden {
             cgroups: procs.len(),
             landlock,
             refusal: self.refusal,
+            joins_others: matches!(program, Program::Command),
         };
         let mut sent = vec![sandbox.init.pidfd.as_fd()];
         sent.extend(sandbox.landlock.iter().map(AsFd::as_fd));
