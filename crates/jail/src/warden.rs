@@ -462,7 +462,8 @@ impl Warden {
         sent.extend(descriptors.iter().map(AsFd::as_fd));
         sent.push(theirs.as_fd());
         sent.extend(procs.iter().map(AsFd::as_fd));
-        let pid = self.zygote.fork(&ForkRequest { landlock, lockdown: lockdown.steps(), program }, &sent)?;
+        let request = ForkRequest { number: self.zygote.next_number(), landlock, lockdown: lockdown.steps(), program };
+        let pid = self.zygote.fork(&request, &sent)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
         Ok((Process { pid: Some(pid), pidfd }, ours))
     }
