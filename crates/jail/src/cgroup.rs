@@ -144,7 +144,7 @@ impl Hierarchy {
     }
 
     /// The directories in which groups are made, one for each tree.
-    fn parents(&self) -> Vec<PathBuf> {
+    pub(crate) fn parents(&self) -> Vec<PathBuf> {
         match self {
             Self::V1 { memory, pids, cpu } => [memory, pids, cpu].into_iter().flatten().cloned().collect(),
             Self::V2 { parent, .. } => vec![parent.clone()],
@@ -172,9 +172,9 @@ impl Hierarchy {
         })
     }
 
-    /// The directories that [`Hierarchy::descend`] made, to be removed with [`remove`].
-    pub fn directories(&self) -> Vec<PathBuf> {
-        self.parents()
+    /// The directories that [`Hierarchy::descend`] makes for a name, to be removed with [`remove`].
+    pub(crate) fn directories(&self, name: &str) -> Vec<PathBuf> {
+        self.parents().into_iter().map(|parent| parent.join(name)).collect()
     }
 }
 

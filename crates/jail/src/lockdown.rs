@@ -118,6 +118,8 @@ pub(crate) struct Lockdown<'a> {
     pub(crate) cgroups: usize,
     pub(crate) landlock: bool,
     pub(crate) refusal: Refusal,
+    /// Whether others may be running in the sandbox already.
+    pub(crate) joins_others: bool,
 }
 
 impl Lockdown<'_> {
@@ -128,6 +130,12 @@ impl Lockdown<'_> {
         let mut step = |name: &str, number: libc::c_long, arguments: Vec<Argument>| {
             steps.push(Step { name: name.to_owned(), number, arguments, returns: None });
         };
+        let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
+        if self.joins_others {
+            // They see it from its first moment. On a kernel without Landlock, and with the same user id, they could reach its memory between
+            // its last capability and its filter. An exec undoes this.
+            step("keep its memory from others", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 0));
+        }
         for place in 0..self.cgroups {
             step("join the cgroup", libc::SYS_write, vec![Fd(Descriptor::Cgroup(place)), Bytes(b"0".to_vec()), Int(1)]);
         }
@@ -177,9 +185,10 @@ impl Lockdown<'_> {
 
         // The warden's group and session reach across process namespaces: signals and priorities for a whole group would, too.
         step("lead a session of its own", libc::SYS_setsid, vec![]);
-        let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
-        // Changing ids made the process undumpable, and then /proc/self belongs to root and cannot be read by itself.
-        step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));
+        if !self.joins_others {
+            // Changing ids made the process undumpable, and then /proc/self belongs to root and cannot be read by itself.
+            step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));
+        }
         step("gain no privileges by exec", libc::SYS_prctl, prctl(libc::PR_SET_NO_NEW_PRIVS.into(), 1));
         step("die with the warden", libc::SYS_prctl, prctl(libc::PR_SET_PDEATHSIG.into(), libc::SIGKILL.into()));
         if self.landlock {
@@ -215,13 +224,15 @@ impl Lockdown<'_> {
 
     fn resource_limits(&self) -> Vec<(i64, u64)> {
         let mut limits = vec![
-            // No core file, and, as long as the program leaves it at that, no program of the host's that takes it: 1 is the kernel's mark
-            // for processes which must not be dumped even to a pipe.
+            // No core file, and no program of the host's that takes it: 1 is the kernel's mark for processes which must not be dumped even to
+            // a pipe. The filter of system calls keeps it as it is; 0 would have that program started.
             (libc::RLIMIT_CORE.into(), 1),
             (libc::RLIMIT_FSIZE.into(), self.limits.file_size),
             (libc::RLIMIT_MEMLOCK.into(), 64 << 10),
             (libc::RLIMIT_MSGQUEUE.into(), 0),
             (libc::RLIMIT_RTPRIO.into(), 0),
+            // The host's users may be allowed to raise their priority.
+            (libc::RLIMIT_NICE.into(), 0),
         ];
         // Counted for each user id: a second lock behind the control group where the sandbox has its own, and a bound on fork bombs at
         // least where all sandboxes share one.

@@ -21,8 +21,9 @@ pub struct Host {
     pub seccomp: bool,
     /// How many system calls the filter allows.
     pub allowed_syscalls: usize,
-    /// The program that the kernel starts for crashes, as the host's root and wherever they happen; `None` where it starts none.
-    pub crash_handler: Option<String>,
+    /// The socket to which the kernel tells crashes wherever they happen (Linux 6.16); `None` where it tells them to none. A program that it
+    /// starts for them is not started for those in a sandbox, see [`crate::lockdown`].
+    pub crash_socket: Option<String>,
     /// The kernel's release.
     pub kernel: String,
 }
@@ -37,13 +38,13 @@ pub fn probe() -> Host {
         landlock: landlock::version(),
         seccomp: fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nSeccomp:")),
         allowed_syscalls: syscalls::allowed(),
-        crash_handler: crash_handler(&fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default()),
+        crash_socket: crash_socket(&fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default()),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
     }
 }
 
-fn crash_handler(pattern: &str) -> Option<String> {
-    pattern.strip_prefix('|')?.split_whitespace().next().map(str::to_owned)
+fn crash_socket(pattern: &str) -> Option<String> {
+    pattern.strip_prefix('@')?.trim_start_matches('@').split_whitespace().next().map(str::to_owned)
 }
 
 /// Runs `unshare` on ourselves as a warden does, in a child that ends at once.
@@ -72,9 +73,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piped_core_pattern_names_its_program() {
-        let pattern = "|/usr/lib/systemd/systemd-coredump %P %u\n";
-        assert_eq!(crash_handler(pattern).as_deref(), Some("/usr/lib/systemd/systemd-coredump"));
-        assert_eq!(crash_handler("core\n"), None);
+    fn a_core_pattern_names_its_socket() {
+        assert_eq!(crash_socket("@@/run/systemd/coredump\n").as_deref(), Some("/run/systemd/coredump"));
+        assert_eq!(crash_socket("|/usr/lib/systemd/systemd-coredump %P %u\n"), None);
+        assert_eq!(crash_socket("core\n"), None);
     }
 }

@@ -24,6 +24,8 @@ enum When {
     Masked(u8, u64, &'static [u64]),
     /// Argument number `.0` is anything but `.1`, compared as 32 bits.
     Not(u8, u64),
+    /// The same, or argument number `.2` is a null pointer.
+    NotBut(u8, u64, u8),
 }
 
 /// One allowed system call.
@@ -79,8 +81,14 @@ const PRCTLS: &[u64] = &[1, 2, 3, 15, 16, 23, 38, 39, 40, 41, 42, 0x5356_4d41];
 /// `mkfifo` and plain files, never devices.
 const NODE_TYPES: &[u64] = &[0, libc::S_IFREG as u64, libc::S_IFIFO as u64, libc::S_IFSOCK as u64];
 
-/// Everything about a program's own pages but merging them with others' (KSM) and soiling them.
-const ADVICE: &[u64] = &[0, 1, 2, 3, 4, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25];
+/// Everything about a program's own pages but merging them with others' (KSM) and soiling them. Nor pushing pages out or collapsing them: those
+/// of a mapped file are everybody's, and whoever owns the file, as sandboxes without a user id of their own do the template, may do it to them.
+const ADVICE: &[u64] = &[0, 1, 2, 3, 4, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 22, 23];
+
+/// Waiting, waking, moving who waits, with either form of address and of clock. Not the locks that inherit priorities: the C library takes
+/// them only for programs that ask, and their code gave exploits (CVE-2014-3153, CVE-2021-3347).
+const FUTEX_COMMANDS: &[u64] = &[0, 1, 3, 4, 5, 9, 10];
+const FUTEX_COMMAND: u64 = !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u32 as u64;
 
 /// Reads of the template that go to the host's disk, every time.
 const O_DIRECT: u64 = libc::O_DIRECT as u64;
@@ -175,7 +183,7 @@ const COMMON: &[Allow] = allow! {
     SYS_set_robust_list, "thread library start";
     SYS_rseq, "thread library start";
     SYS_prctl: When::OneOf(0, PRCTLS), "thread names, malloc";
-    SYS_prlimit64, "resource; only downwards";
+    SYS_prlimit64: When::NotBut(1, libc::RLIMIT_CORE as u64, 2), "resource; only downwards; that of core dumps stays, see the lockdown";
     SYS_getrusage, "resource, time";
     SYS_sysinfo, "os.sysconf of memory";
     SYS_uname, "platform";
@@ -194,7 +202,7 @@ const COMMON: &[Allow] = allow! {
     SYS_setitimer, "signal.setitimer, signal.alarm";
     SYS_clock_nanosleep, "time.sleep";
     SYS_clock_gettime, "time, where the vDSO cannot";
-    SYS_futex, "locks";
+    SYS_futex: When::Masked(1, FUTEX_COMMAND, FUTEX_COMMANDS), "locks; not those that inherit priorities";
     SYS_pselect6, "select, shells";
     SYS_epoll_create1, "selectors, asyncio";
     SYS_epoll_ctl, "selectors, asyncio";
@@ -322,6 +330,9 @@ pub fn permits(number: i64, arguments: [u64; 6]) -> bool {
         When::Without(argument, bits) => value(argument) & bits & 0xffff_ffff == 0,
         When::Masked(argument, mask, values) => lower(values, value(argument) & mask),
         When::Not(argument, refused) => value(argument) != refused,
+        When::NotBut(argument, refused, pointer) => {
+            value(argument) != refused || arguments.get(usize::from(pointer)) == Some(&0)
+        }
     }
 }
 
@@ -360,6 +371,11 @@ impl Allow {
                 values.iter().map(|value| one(argument, Op::MaskedEq(mask), *value)).collect()
             }
             When::Not(argument, refused) => Ok(vec![one(argument, Op::Ne, refused)?]),
+            When::NotBut(argument, refused, pointer) => {
+                // All of it: the lower half alone is zero for many addresses.
+                let null = Condition::new(pointer, Len::Qword, Op::Eq, 0).map_err(|error| error.to_string())?;
+                Ok(vec![one(argument, Op::Ne, refused)?, all(vec![null])?])
+            }
         }
     }
 }

@@ -131,7 +131,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
     warden.end(&children);
     mounts::let_go_of_workspaces(&setup.instance.join(WORKSPACES));
     // From memory: the note in the instance's directory may have gone with it, and is for the next start only.
-    for group in warden.hierarchy.directories() {
+    for group in warden.hierarchy.parents() {
         if let Err(error) = cgroup::remove(&group) {
             eprintln!("aludel: the control group {} could not be removed: {error}", group.display());
         }
@@ -147,6 +147,9 @@ fn clone_of(fd: &OwnedFd) -> Result<OwnedFd, StepError> {
 fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarchy, Vec<String>), StepError> {
     let mut warnings = Vec::new();
     let name = format!("aludel-{}", setup.instance.file_name().and_then(|name| name.to_str()).unwrap_or("instance"));
+    // Noted before they are made: this process may be killed in between.
+    let to_be = hierarchy.as_ref().map(|hierarchy| hierarchy.directories(&name)).unwrap_or_default();
+    sweep::note_groups(&setup.instance, &to_be).step("note the control groups")?;
     let own = match hierarchy.and_then(|hierarchy| hierarchy.descend(&name)) {
         Ok(own) => own,
         Err(error) => {
@@ -154,7 +157,6 @@ fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarc
             Hierarchy::Absent
         }
     };
-    sweep::note_groups(&setup.instance, &own.directories()).step("note the control groups")?;
     for controller in own.missing() {
         warnings.push(match controller {
             "memory" => "there is no memory controller: every process of a sandbox is limited on its own".to_owned(),
@@ -497,13 +499,15 @@ impl Warden {
             cgroups: procs.len(),
             landlock,
             refusal: self.refusal,
+            joins_others: matches!(program, Program::Command),
         };
         let mut sent = vec![sandbox.init.pidfd.as_fd()];
         sent.extend(sandbox.landlock.iter().map(AsFd::as_fd));
         sent.extend(descriptors.iter().map(AsFd::as_fd));
         sent.push(theirs.as_fd());
         sent.extend(procs.iter().map(AsFd::as_fd));
-        let pid = self.zygote.fork(&ForkRequest { landlock, lockdown: lockdown.steps(), program }, &sent)?;
+        let request = ForkRequest { number: self.zygote.next_number(), landlock, lockdown: lockdown.steps(), program };
+        let pid = self.zygote.fork(&request, &sent)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
         Ok((Process { pid: Some(pid), pidfd }, ours))
     }

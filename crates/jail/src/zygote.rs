@@ -1,10 +1,11 @@
 //! Starting the zygote and asking it for kernels.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use crate::{Step, StepError, lockdown, shell, sys};
 
 /// How long the imports may take on a slow machine with cold caches.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long one fork may take before the zygote is given up.
+/// How long one fork may take before it is given up.
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 /// The descriptor on which the zygote finds its socket.
 const SOCKET_FD: i32 = 3;
@@ -53,6 +54,8 @@ struct Hello {
 /// stdin if the program has one, stdout, stderr, the socket to the warden, then the open `cgroup.procs` files.
 #[derive(Debug, Serialize)]
 pub(crate) struct ForkRequest {
+    /// Which answer is for it.
+    pub(crate) number: u64,
     /// Whether a Landlock ruleset is among the descriptors.
     pub(crate) landlock: bool,
     /// The steps that the child runs before anything else.
@@ -77,12 +80,12 @@ pub(crate) enum ZygoteReply {
     /// It has imported everything and waits.
     #[serde(rename = "ready")]
     Ready,
-    /// The child's process id as the zygote sees it.
+    /// The request's number, and the child's process id as the zygote sees it.
     #[serde(rename = "forked")]
-    Forked(i32),
-    /// The fork failed.
+    Forked(u64, i32),
+    /// The request's number, and why there is no child; number 0 is the start.
     #[serde(rename = "failed")]
-    Failed(String),
+    Failed(u64, String),
 }
 
 /// A running zygote.
@@ -90,6 +93,7 @@ pub(crate) struct Zygote {
     pub(crate) pid: Pid,
     pub(crate) pidfd: OwnedFd,
     socket: OwnedFd,
+    requests: Cell<u64>,
 }
 
 impl Zygote {
@@ -111,7 +115,7 @@ impl Zygote {
             sys::Fork::Child => {
                 drop(go_sender);
                 let error = become_zygote(setup, map, &sources, &theirs, go_receiver);
-                let _lost = message::send(&theirs, &ZygoteReply::Failed(error.to_string()), &[]);
+                let _lost = message::send(&theirs, &ZygoteReply::Failed(0, error.to_string()), &[]);
                 sys::exit(1)
             }
         };
@@ -121,30 +125,43 @@ impl Zygote {
         }
         go_sender.write_all(b"g").step("start the zygote")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the zygote")?;
-        let zygote = Self { pid, pidfd, socket };
+        let zygote = Self { pid, pidfd, socket, requests: Cell::new(0) };
         message::send(&zygote.socket, &Hello { filters: lockdown::filters()? }, &[]).step("greet the zygote")?;
         match zygote.reply(START_TIMEOUT)? {
             ZygoteReply::Ready => Ok(zygote),
-            ZygoteReply::Failed(reason) => Err(failed("start the zygote", reason)),
-            ZygoteReply::Forked(_) => Err(failed("start the zygote", "it answered out of turn".into())),
+            ZygoteReply::Failed(_, reason) => Err(failed("start the zygote", reason)),
+            ZygoteReply::Forked(..) => Err(failed("start the zygote", "it answered out of turn".into())),
         }
+    }
+
+    /// The number of the next request.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.requests.set(self.requests.get() + 1);
+        self.requests.get()
     }
 
     /// Forks a process into a shell and returns its process id.
     pub(crate) fn fork(&self, request: &ForkRequest, descriptors: &[BorrowedFd<'_>]) -> Result<Pid, StepError> {
         message::send(&self.socket, request, descriptors).step("ask the zygote for a process")?;
-        match self.reply(FORK_TIMEOUT)? {
-            ZygoteReply::Forked(pid) => {
-                Pid::from_raw(pid).ok_or_else(|| failed("fork a process", "no process id".into()))
+        let deadline = Instant::now() + FORK_TIMEOUT;
+        loop {
+            match self.reply(deadline.saturating_duration_since(Instant::now()))? {
+                ZygoteReply::Forked(number, pid) if number == request.number => {
+                    return Pid::from_raw(pid).ok_or_else(|| failed("fork a process", "no process id".into()));
+                }
+                ZygoteReply::Failed(number, reason) if number == request.number => {
+                    return Err(failed("fork a process", reason));
+                }
+                // To a request that was given up: that process belongs to another sandbox, if it is there at all, and ends by itself.
+                ZygoteReply::Forked(..) | ZygoteReply::Failed(..) => {}
+                ZygoteReply::Ready => return Err(failed("fork a process", "the zygote answered out of turn".into())),
             }
-            ZygoteReply::Failed(reason) => Err(failed("fork a process", reason)),
-            ZygoteReply::Ready => Err(failed("fork a process", "the zygote answered out of turn".into())),
         }
     }
 
     fn reply(&self, timeout: Duration) -> Result<ZygoteReply, StepError> {
         if !message::is_readable(self.socket.as_fd(), timeout).step("wait for the zygote")? {
-            return Err(failed("wait for the zygote", format!("no answer within {} s", timeout.as_secs())));
+            return Err(failed("wait for the zygote", "no answer in time".into()));
         }
         match message::receive(&self.socket).step("hear the zygote")? {
             Some((reply, _)) => Ok(reply),

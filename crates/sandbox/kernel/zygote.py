@@ -123,6 +123,10 @@ def become(program, steps, descriptors, filters):
         if program != "command":
             # One of its own: flags of a shared one would be seen by all sandboxes.
             descriptors["stdin"] = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        # When the host runs out of memory, sandboxes go first, however small their processes are. It stays as it is: nobody inside may
+        # write to /proc.
+        with open("/proc/self/oom_score_adj", "w") as mark:
+            mark.write("1000")
         lock_down(steps, descriptors, filters)
         control = kernel.CONTROL_FD
         if "listener" not in descriptors:
@@ -194,7 +198,7 @@ def main():
         devnull = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     threads = os.listdir("/proc/self/task")
     if len(threads) != 1:
-        warden.send(json.dumps({"failed": f"the preloaded modules started {len(threads) - 1} threads"}).encode())
+        warden.send(json.dumps({"failed": [0, f"the preloaded modules started {len(threads) - 1} threads"]}).encode())
         return
     # What is alive now stays for ever: frozen, the collector does not touch it, and its pages stay shared with the children.
     gc.collect()
@@ -206,15 +210,16 @@ def main():
         if not message:
             return
         request = json.loads(message)
-        program = request["program"]
+        number, program = request["number"], request["program"]
         descriptors = descriptors_by_name(received, request["landlock"], devnull, program == "command")
         if libc.setns(descriptors["shell"], CLONE_NEWPID) < 0:
-            answer = {"failed": f"join the process namespace: {os.strerror(ctypes.get_errno())}"}
+            answer = {"failed": [number, f"join the process namespace: {os.strerror(ctypes.get_errno())}"]}
         else:
             pid = fork()
             if pid == 0:
                 become(program, request["lockdown"], descriptors, filters)
-            answer = {"forked": pid} if pid > 0 else {"failed": f"clone: {os.strerror(ctypes.get_errno())}"}
+            failure = f"clone: {os.strerror(ctypes.get_errno())}"
+            answer = {"forked": [number, pid]} if pid > 0 else {"failed": [number, failure]}
         for descriptor in received:
             os.close(descriptor)
         warden.send(json.dumps(answer).encode())

@@ -28,6 +28,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Inodes of a sandbox's `/tmp` and `/dev/shm` together; without a bound, empty files use up memory that no limit counts.
 const TMP_INODES: u64 = 32 << 10;
+/// What a refused system call is called whose number no system call has.
+const UNKNOWN_CALL: &str = "(an unknown number)";
 
 /// The kernel program, by the names under which it is found inside; the first is started.
 const PROGRAMS: [(&str, &str); 2] =
@@ -78,6 +80,8 @@ struct Inner {
     pool: Arc<Pool>,
     warnings: Vec<String>,
     _lock: File,
+    /// Its lock is on the root, which sandboxes see, too: one that took it would keep the template from everybody else.
+    _template: Template,
 }
 
 /// What sandboxes need of their backend. They do not keep the backend alive.
@@ -111,8 +115,9 @@ struct Waiting {
 #[derive(Debug)]
 struct Live {
     exit: watch::Sender<Option<Exit>>,
-    /// Numbers of refused system calls.
-    blocked: BTreeSet<i64>,
+    /// Names of refused system calls. A program may call any number: those without a name count as one, so that there are never more of
+    /// them than the system has calls.
+    blocked: BTreeSet<&'static str>,
     processes: HashMap<u64, oneshot::Sender<Option<ExitStatus>>>,
 }
 
@@ -147,6 +152,7 @@ impl Local {
     async fn start_with(config: LocalConfig, observe: bool) -> Result<Self, Error> {
         let LocalConfig { data, template, limits, pool, require, start } = config;
         let run = data.join("run");
+        let (root, python) = (template.root().to_path_buf(), template.python().to_owned());
         let started = tokio::task::spawn_blocking(move || {
             sweep::sweep(&run);
             let (instance, lock) =
@@ -154,8 +160,8 @@ impl Local {
             let workspaces = instance.join(WORKSPACES);
             std::fs::create_dir(&workspaces).map_err(|source| Error::Io { path: workspaces, source })?;
             let setup = Setup {
-                root: template.root().to_path_buf(),
-                python: template.python().to_owned(),
+                root,
+                python,
                 programs: PROGRAMS.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
                 instance: instance.clone(),
                 observe,
@@ -189,7 +195,7 @@ impl Local {
         if pool.size > 0 {
             tokio::spawn(Pool::refill(Arc::downgrade(&pool), Arc::downgrade(&shared)));
         }
-        Ok(Self(Arc::new(Inner { shared, pool, warnings, _lock: lock })))
+        Ok(Self(Arc::new(Inner { shared, pool, warnings, _lock: lock, _template: template })))
     }
 
     /// What the host cannot enforce, in words; to be shown at start.
@@ -324,7 +330,8 @@ impl Shared {
             }
             Reply::Called { id, number } => {
                 if let Some(live) = waiting.live.get_mut(&id) {
-                    live.blocked.insert(number);
+                    let call = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
+                    live.blocked.insert(call.map_or(UNKNOWN_CALL, |call| call.name()));
                 }
             }
             Reply::Usage { id, usage } => {
@@ -489,18 +496,9 @@ impl Handle {
     /// Names of the system calls that were refused since this was last asked. To be asked after [`Handle::usage`], whose answer comes
     /// after what the warden told before.
     pub(crate) fn take_blocked(&self) -> Vec<String> {
-        let numbers = match self.shared.waiting() {
-            Ok(mut waiting) => {
-                waiting.live.get_mut(&self.id).map(|live| std::mem::take(&mut live.blocked)).unwrap_or_default()
-            }
-            Err(_) => return Vec::new(),
-        };
-        let name = |number: i64| {
-            let known = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
-            known.map_or_else(|| format!("number {number}"), |call| call.name().to_owned())
-        };
-        let names: BTreeSet<String> = numbers.into_iter().map(name).collect();
-        names.into_iter().collect()
+        let Ok(mut waiting) = self.shared.waiting() else { return Vec::new() };
+        let names = waiting.live.get_mut(&self.id).map(|live| std::mem::take(&mut live.blocked)).unwrap_or_default();
+        names.into_iter().map(str::to_owned).collect()
     }
 
     /// Says that something begins which somebody waits for.

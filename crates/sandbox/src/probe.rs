@@ -98,12 +98,10 @@ fn seccomp(host: &Host) -> Check {
 }
 
 fn crashes(host: &Host) -> Check {
-    let (status, detail, mend) = match &host.crash_handler {
-        None => (Status::Ok, "no program of the host is started for them".into(), None),
-        Some(program) => {
-            let detail = format!(
-                "a hostile program can make the kernel start {program}, as the host's root, on a crash of its own making"
-            );
+    let (status, detail, mend) = match &host.crash_socket {
+        None => (Status::Ok, "no program of the host hears of those in a sandbox".into(), None),
+        Some(socket) => {
+            let detail = format!("whoever listens at {socket} on the host is told of a hostile program's crashes, too");
             (Status::Degraded, detail, Some("sysctl -w kernel.core_pattern=core".into()))
         }
     };

@@ -22,6 +22,8 @@ use crate::{Error, Limits, Workspace};
 const MAX_DISPLAYED: usize = 64 << 20;
 /// The most that a kernel may send during one execution, bytes. The kernel program never comes near.
 const MAX_RECEIVED: usize = 1 << 30;
+/// What each frame counts as beside its length: reading the smallest takes us longer than a program needs to write it.
+const FRAME_COST: usize = 8 << 10;
 /// The most bundles that one execution may display.
 const MAX_DISPLAYS: usize = 500;
 /// How much of a workspace may be left for it to count as full: less than one large write.
@@ -318,7 +320,7 @@ impl Run {
     async fn drive(mut self, mut kernel: OwnedMutexGuard<Kernel>) {
         let end = self.listen(&mut kernel).await;
         // What was written before the last frame is still in the pipes.
-        self.drain(&mut kernel);
+        self.drain(&mut kernel, &mut vec![0; 64 << 10]);
         let outcome = match &end {
             End::Done => self.outcome_of_end().await,
             End::Exited(exit) => self.outcome_of_exit(exit, &mut kernel),
@@ -374,11 +376,11 @@ impl Run {
                 frame = kernel.channel.receive() => match frame {
                     Ok(Some(FromKernel::Done)) => return End::Done,
                     Ok(Some(frame)) => {
-                        received += kernel.channel.take_received();
+                        received += kernel.channel.take_received() + FRAME_COST;
                         if received > MAX_RECEIVED {
                             return End::Exited(self.kill(kernel).await);
                         }
-                        self.drain(kernel);
+                        self.drain(kernel, &mut stdout);
                         if let Some(number) = self.frame(frame)
                             // Small, and the kernel waits for it; whoever does not read it has replaced the kernel program.
                             && !matches!(timeout(SHOWN_TIMEOUT, kernel.channel.send(&ToKernel::Shown { number })).await, Ok(Ok(())))
@@ -446,17 +448,16 @@ impl Run {
 
     /// Reads what is in the pipes already, without waiting. Bounded: a child left behind may write for ever. Past tokio, whose `try_read`
     /// knows only of what its last poll saw.
-    fn drain(&mut self, kernel: &mut Kernel) {
-        let mut buffer = vec![0; 64 << 10];
+    fn drain(&mut self, kernel: &mut Kernel, buffer: &mut [u8]) {
         for _ in 0..4 {
-            let count = rustix::io::read(&kernel.stdout, &mut buffer);
-            if !self.print(&count, &buffer, Event::Stdout) {
+            let count = rustix::io::read(&kernel.stdout, &mut *buffer);
+            if !self.print(&count, buffer, Event::Stdout) {
                 break;
             }
         }
         for _ in 0..4 {
-            let count = rustix::io::read(&kernel.stderr, &mut buffer);
-            if !self.print(&count, &buffer, Event::Stderr) {
+            let count = rustix::io::read(&kernel.stderr, &mut *buffer);
+            if !self.print(&count, buffer, Event::Stderr) {
                 break;
             }
         }

@@ -20,6 +20,9 @@ async fn refused_system_calls_are_told_by_name() {
     assert_eq!(told.finished.blocked, ["chroot", "sethostname", "socket"]);
     // Told once, with the execution that they belong to.
     assert!(run(&sandbox, "1").await.finished.blocked.is_empty());
+    // A program can make up numbers, but not the length of the list.
+    let told = run(&sandbox, "import ctypes\nfor number in range(1000, 1200): ctypes.CDLL(None).syscall(number)").await;
+    assert_eq!(told.finished.blocked, ["(an unknown number)"]);
     // What ordinary programs do is not among them.
     let ordinary = "import numpy as np, pandas as pd, subprocess, multiprocessing, sqlite3, tempfile\nsubprocess.run(['ls'])\nwith multiprocessing.Pool(2) as pool: print(pool.map(abs, [1, -2]))\npd.DataFrame({'a': [1]}).to_parquet('x')\nsqlite3.connect('y').execute('create table t (a)')\nnp.linalg.inv(np.eye(50))";
     let told = run(&sandbox, ordinary).await;
@@ -236,6 +239,26 @@ async fn a_warden_that_is_killed_takes_its_sandboxes_along_and_the_next_start_cl
     next.shutdown().await;
 }
 
+/// The zygote answers in order: a late answer must not be taken for that to the next request, which is about another sandbox.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_zygote_that_was_late_is_not_misunderstood() {
+    let data = tempfile::tempdir().unwrap();
+    let local = backend_at(data.path(), limits(), 0).await;
+    let warden = warden_of(&only_entry(&data.path().join("run")));
+    let zygote = all_pids().find(|pid| parent_of(*pid) == warden).expect("a zygote");
+    let signal =
+        |signal| rustix::process::kill_process(rustix::process::Pid::from_raw(zygote).unwrap(), signal).unwrap();
+    signal(rustix::process::Signal::STOP);
+    let given_up = local.create(aludel_sandbox::SandboxSpec { limits: limits(), workspace: None }).await;
+    signal(rustix::process::Signal::CONT);
+    assert!(given_up.unwrap_err().to_string().contains("no answer"));
+    for _ in 0..3 {
+        let sandbox = sandbox(&local, limits()).await;
+        assert_eq!(run(&sandbox, "print(1)").await.stdout, "1\n");
+    }
+    local.shutdown().await;
+}
+
 fn only_entry(directory: &Path) -> std::path::PathBuf {
     let entries: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     let [entry] = entries.as_slice() else { panic!("{entries:?}") };
@@ -249,11 +272,12 @@ fn warden_of(instance: &Path) -> i32 {
     let named =
         |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"aludel-jail"));
     let wardens: Vec<i32> = all_pids().filter(holds_log).filter(named).collect();
-    let parent = |pid: i32| -> i32 {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
-    };
-    *wardens.iter().find(|pid| wardens.contains(&parent(**pid))).expect("a warden")
+    *wardens.iter().find(|pid| wardens.contains(&parent_of(**pid))).expect("a warden")
+}
+
+fn parent_of(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
 }
 
 fn all_pids() -> impl Iterator<Item = i32> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use aludel_sandbox::Error;
 use aludel_sandbox::process::{Command, ExitStatus};
-use common::{backend, limits, run, sandbox};
+use common::{backend, limits, listen, run, sandbox};
 
 fn command(arguments: &[&str]) -> Command {
     let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
@@ -89,4 +89,32 @@ async fn a_program_is_confined_like_the_kernel() {
     assert_eq!(without_descriptors(&of_kernel), without_descriptors(&of_program));
     // The standard streams and the listing itself.
     assert!(of_program.contains("['0', '1', '2', '3']") && of_program.ends_with("refused\n"), "{of_program}");
+}
+
+/// It is forked into a sandbox in which hostile programs may be running: until its filter is in place, none of them may get at it.
+#[tokio::test]
+async fn nobody_reaches_into_a_program_that_is_being_confined() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let code = r#"
+import os
+seen, reached = set(), 0
+while not os.path.exists('/tmp/enough'):
+    for process in set(os.listdir('/proc')) - {'1', '2', 'self', 'thread-self'}:
+        try:
+            # Opening it takes the right to look into the process.
+            memory = os.open(f'/proc/{process}/environ', os.O_RDONLY)
+            reached += 'Seccomp:\t0' in open(f'/proc/{process}/status').read()
+            os.close(memory)
+        except OSError: pass
+        seen.add(process)
+print(len(seen) > 5, reached)
+"#;
+    let execution = sandbox.execute(code).await.unwrap();
+    for _ in 0..60 {
+        sandbox.run(command(&["true"]), b"", LONG, 10).await.unwrap();
+    }
+    sandbox.run(command(&["touch", "/tmp/enough"]), b"", LONG, 10).await.unwrap();
+    let told = listen(execution).await;
+    assert_eq!(told.stdout, "True 0\n", "{told:?}");
 }
