@@ -214,6 +214,7 @@ async fn a_turn_is_a_trace_that_goes_on_where_the_client_began_it_and_says_nothi
     let passed = the(&spans, "POST /v1/chat/completions");
     let calls: Vec<&Span> = spans.iter().filter(|span| span.name == "chat scripted").collect();
     assert_eq!(calls.len(), 3, "{spans:#?}");
+    assert_eq!(calls[2].attribute("gen_ai.usage.output_tokens"), Some("4"), "of what is handed on, too");
     for (call, parent) in calls.iter().zip([&request.id, &request.id, &passed.id]) {
         assert_eq!((&call.parent, call.kind), (parent, collector::CLIENT));
         assert_eq!(call.attribute("gen_ai.operation.name"), Some("chat"));

@@ -11,6 +11,7 @@ mod metrics;
 mod model;
 mod sandbox;
 mod scope;
+mod tail;
 mod traces;
 mod turn;
 

@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::Scope;
 use super::contents::{Excerpt, messages, said};
 use super::metrics::{CallLabels, ModelLabels};
+use super::tail::Tail;
 use crate::models::Model;
 
 /// A model whose calls are seen, for the request of this task.
@@ -26,8 +27,7 @@ pub(crate) fn watched(model: &Model) -> Arc<dyn Upstream> {
     Arc::new(Watched { upstream, model, scope })
 }
 
-/// Hands a request of the client's on to the model's server as it is, and watches the answer to its end. What the answer says is not looked
-/// at, so its tokens are not counted.
+/// Hands a request of the client's on to the model's server as it is, and watches the answer to its end, where its tokens stand.
 pub(crate) async fn passed_on<F>(
     model: &str,
     mut headers: HeaderMap,
@@ -46,10 +46,14 @@ where
         Ok(Forwarded { status, headers, body }) => {
             call.result = CallResult::of_status(status);
             call.speaks();
-            let body = body.inspect(move |piece| {
-                if let Err(error) = piece {
-                    call.fails(error);
+            call.tail = Some(Tail::default());
+            let body = body.inspect(move |piece| match piece {
+                Ok(piece) => {
+                    if let Some(tail) = &mut call.tail {
+                        tail.push(piece);
+                    }
                 }
+                Err(error) => call.fails(error),
             });
             Ok(Forwarded { status, headers, body: body.boxed() })
         }
@@ -96,6 +100,8 @@ struct ModelCall {
     began: Instant,
     has_begun: bool,
     usage: Option<Usage>,
+    /// The end of an answer that is handed on.
+    tail: Option<Tail>,
     /// What was said, if that may be told.
     said: Option<Said>,
     /// Holds the call's span, if there is one.
@@ -202,7 +208,7 @@ impl ModelCall {
         };
         let (scope, began) = (scope.clone(), Instant::now());
         let said = scope.tells_contents().then(Said::default);
-        Self { scope, model, began, has_begun: false, usage: None, said, context, result: CallResult::Left }
+        Self { scope, model, began, has_begun: false, usage: None, tail: None, said, context, result: CallResult::Left }
     }
 
     /// What the model's server needs to go on with the trace.
@@ -250,6 +256,10 @@ impl Drop for ModelCall {
             let elapsed = self.began.elapsed().as_secs_f64();
             metrics.model_call_seconds.get_or_create(&ModelLabels { model: Arc::clone(&model) }).observe(elapsed);
             metrics.model_calls.get_or_create(&CallLabels { model, result }).inc();
+        }
+        if let Some(usage) = self.tail.as_ref().and_then(Tail::usage) {
+            self.scope.spent(usage.input, usage.output);
+            self.usage = Some(usage);
         }
         let span = self.context.span();
         if let Some(usage) = self.usage {

@@ -10,7 +10,7 @@ use opentelemetry::trace::{SpanKind, Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
 
 use super::log::{Level, Line};
-use super::metrics::{Metrics, RequestLabels, RouteLabels};
+use super::metrics::{Metrics, RequestLabels, RouteLabels, TokenLabels};
 use super::{Telemetry, Traces};
 
 /// Headers by which programs tell one another which trace they work for.
@@ -92,6 +92,19 @@ impl Scope {
         let began = Instant::now();
         let scope = Self(Arc::new(Inner { telemetry, id, method, route, began, trace, context, facts }));
         (scope.clone(), Open(scope))
+    }
+
+    /// Tokens that the model of this request read and wrote.
+    pub(super) fn spent(&self, input: u64, output: u64) {
+        let mut facts = self.facts();
+        facts.work.input_tokens = facts.work.input_tokens.saturating_add(input);
+        facts.work.output_tokens = facts.work.output_tokens.saturating_add(output);
+        if let (Some(metrics), Some(model)) = (self.metrics(), &facts.model) {
+            for (direction, tokens) in [("input", input), ("output", output)] {
+                let model = Arc::clone(model);
+                metrics.tokens.get_or_create(&TokenLabels { model, direction }).inc_by(tokens);
+            }
+        }
     }
 
     /// Work that no request asks for any more: a turn that goes on after a restart.

@@ -1,7 +1,6 @@
 //! What happens in a turn, as figures and spans.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use aludel_agent::{CutOff, Ending, Event};
@@ -12,7 +11,7 @@ use serde_json::json;
 
 use super::Scope;
 use super::contents::Excerpt;
-use super::metrics::{ApiLabels, OutcomeLabels, TokenLabels, TurnLabels};
+use super::metrics::{ApiLabels, OutcomeLabels, TurnLabels};
 
 /// Characters of a call's id in a span: the model's server makes it up.
 const MAX_ID: usize = 200;
@@ -85,7 +84,7 @@ impl Observer {
                     output.push(text_of(event));
                 }
             }
-            Event::Usage(usage) => self.used(usage.input, usage.output),
+            Event::Usage(usage) => self.scope.spent(usage.input, usage.output),
             Event::Finished(ending) => self.finished(ending),
             _ => {}
         }
@@ -129,18 +128,6 @@ impl Observer {
             context.span().set_status(Status::error(""));
         }
         context.span().end();
-    }
-
-    fn used(&self, input: u64, output: u64) {
-        let mut facts = self.scope.facts();
-        facts.work.input_tokens = facts.work.input_tokens.saturating_add(input);
-        facts.work.output_tokens = facts.work.output_tokens.saturating_add(output);
-        if let (Some(metrics), Some(model)) = (self.scope.metrics(), &facts.model) {
-            for (direction, tokens) in [("input", input), ("output", output)] {
-                let model = Arc::clone(model);
-                metrics.tokens.get_or_create(&TokenLabels { model, direction }).inc_by(tokens);
-            }
-        }
     }
 
     fn finished(&self, ending: &Ending) {
