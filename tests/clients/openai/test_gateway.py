@@ -25,7 +25,8 @@ class Gateway:
     def __init__(self, recorders, models=None):
         self.recorders = recorders
         models = models or {"alias": recorders[0].model(upstream_name='"real"')}
-        self.server = Server(None, models=models)
+        # Without sandboxes made ahead, so that those left behind can be counted.
+        self.server = Server(None, models=models, pool=0)
 
     def __enter__(self):
         return self
@@ -271,7 +272,10 @@ COUNT = "import os\nn = len(os.listdir('/mnt/data'))\nopen(f'/mnt/data/{n}', 'w'
 GARBAGE = streams(b"data: {{{\n\n")
 
 
-@pytest.mark.parametrize("fault", [hangs_up, answers(500, {}), answers(400, {}), GARBAGE, streams(chunk({"content": "a"}), end=False)])
+FAULTS = [hangs_up, answers(500, {}), answers(400, {}), answers(429, {}), GARBAGE, streams(chunk({"content": "a"}), end=False)]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("phase", ["first call", "after a program"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_server_that_fails_in_any_phase(fault, phase, stream):
@@ -292,7 +296,32 @@ def test_a_server_that_fails_in_any_phase(fault, phase, stream):
             if not gateway.client().containers.list().data and not gateway.server.sandboxes():
                 break
             time.sleep(0.1)
-        assert gateway.client().containers.list().data == []
+        assert gateway.client().containers.list().data == [] and gateway.server.sandboxes() == 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("phase", ["first call", "after a program"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_whose_server_fails_in_any_phase(fault, phase, stream):
+    before = [] if phase == "first call" else [runs(COUNT)]
+    recorder = Recorder(*before, fault)
+    with Gateway([recorder]) as gateway:
+        options = {"model": "alias", "input": "go", "tools": [AUTO]}
+        if stream:
+            last = list(gateway.client().responses.create(stream=True, **options))[-1]
+            assert last.type == "response.failed" and last.response.error.message
+        else:
+            try:
+                # What was done before the failure is not lost, and nobody is to try again.
+                response = gateway.client().responses.create(**options)
+                assert response.status == "failed" and response.error.message
+                assert response.output[0].type in ("code_interpreter_call", "message")
+            except openai.APIStatusError as error:
+                assert error.message and phase == "first call"
+        bodies = [body for _, _, body in recorder.requests]
+        assert all(body.count(b"ran 0") <= 1 and b"ran 1" not in body for body in bodies)
+        # The container is kept for the next request, its sandbox where a program ran.
+        assert gateway.server.sandboxes() == len(before)
 
 
 def test_a_server_that_hangs_is_given_up():
