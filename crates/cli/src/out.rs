@@ -76,14 +76,14 @@ impl Out {
     pub(crate) async fn copy(&mut self, session: &Session, files: &[FileEntry]) -> anyhow::Result<Vec<Saved>> {
         let wanted: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let there = session.files().await.context("cannot list the workspace")?;
-        let mut saved = Vec::new();
+        let (mut saved, mut left) = (Vec::new(), session.limits().disk);
         for entry in there.into_iter().filter(|entry| wanted.contains(entry.path.as_str())) {
             let path = match &self.root {
                 Root::Temporary(_) => None,
                 Root::Given(_) => {
                     let path = self.place(&entry.path)?;
-                    let copied = session.copy_out(&entry.path, &path).await;
-                    copied.with_context(|| format!("cannot copy {} to {}", entry.path, path.display()))?;
+                    let copied = session.copy_out(&entry.path, &path, left).await;
+                    left -= copied.with_context(|| format!("cannot copy {} to {}", entry.path, path.display()))?;
                     Some(path)
                 }
             };

@@ -91,6 +91,17 @@ fn files_go_in_and_what_was_made_comes_out() {
     assert_eq!(std::fs::read_to_string(at("data.csv")).unwrap(), "a\n1\n2\n");
 }
 
+/// A file with a hole, or with many names, takes no room inside, but would outside.
+#[test]
+fn no_more_comes_out_than_the_workspace_may_hold() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("aludel.toml"), "[sandbox]\ndisk = \"16m\"\n").unwrap();
+    let program = "import os\nopen('a', 'wb').truncate(10 << 20)\nfor n in 'bcd': os.link('a', n)";
+    let said = said(aludel(directory.path()).args(["run", "-c", program, "--out", "made"]));
+    assert!(said.status == Some(4) && said.stderr.contains("sandbox.disk"), "{said:#?}");
+    assert_eq!(walk(&directory.path().join("made"), ""), ["a"]);
+}
+
 #[test]
 fn without_a_place_files_are_named_and_images_still_kept() {
     let said = run(&[

@@ -28,7 +28,7 @@ pub struct Limits {
     pub tmp: u64,
     /// Open files of one process.
     pub open_files: u32,
-    /// Output of one execution, bytes of stdout and stderr together. Head and tail are kept, the middle is counted.
+    /// Output of one execution, bytes of stdout and as many of stderr. Head and tail are kept, the middle is counted.
     pub output: u64,
 }
 

@@ -130,11 +130,20 @@ impl Session {
         self.blocking(move |workspace| Ok(workspace.read(&path, limit)?)).await
     }
 
-    /// Copies a file of the workspace to a host path, replacing what is there only once the copy is whole. Returns its size.
-    pub async fn copy_out(&self, path: &str, to: &Path) -> Result<u64, Error> {
+    /// Copies a file of at most `limit` bytes to a host path, replacing what is there only once the copy is whole. Returns its size.
+    ///
+    /// Whoever copies several counts: holes and hard links make any number of files, each as large as a file may be, of which the
+    /// workspace holds but one or none.
+    pub async fn copy_out(&self, path: &str, to: &Path, limit: u64) -> Result<u64, Error> {
         let (path, to) = (path.to_owned(), to.to_owned());
         self.blocking(move |workspace| {
             let (mut file, size) = workspace.open_file(&path)?;
+            if size > limit {
+                let reason = format!(
+                    "its {size} bytes are more than the {limit} that are left: all files together may have sandbox.disk"
+                );
+                return Err(SandboxError::File { path, reason }.into());
+            }
             // The file may grow while it is copied; what was announced is what is taken.
             let mut source = io::Read::take(&mut file, size);
             copy_whole(&mut source, &to).map_err(|source| Error::Io { path: to.clone(), source })

@@ -159,7 +159,12 @@ impl Container {
         let wanted: Vec<&FileEntry> =
             changed.iter().filter(|file| paths.contains(file.path.as_str())).chain(unreported).collect();
         let (mut records, mut fresh) = (Vec::new(), Vec::new());
-        for (entry, blob) in self.take(session, &wanted).await? {
+        let stays = |file: &&ContainerFileRecord| {
+            let path = file.path.as_str();
+            file.place == Place::Workspace && paths.contains(path) && wanted.iter().all(|entry| entry.path != path)
+        };
+        let others: u64 = stored.values().filter(stays).map(|file| file.bytes).sum();
+        for (entry, blob) in self.take(session, &wanted, self.limits.disk.saturating_sub(others)).await? {
             match stored.remove(&entry.path) {
                 Some(same) if same.sha256 == blob.sha256() => records.push(same),
                 _ => fresh.push((new_file(&entry.path, entry.mime, Source::Assistant), blob)),
@@ -174,17 +179,20 @@ impl Container {
         Ok(records.into_iter().map(Into::into).collect())
     }
 
-    /// Copies files out of the workspace, but those that a program that still runs has taken away.
+    /// Copies files out of the workspace, but those that a program that still runs has taken away, and those that are more than all files
+    /// together may have: they would not fit into the next workspace.
     async fn take<'f>(
         &self,
         session: &Session,
         wanted: &[&'f FileEntry],
+        mut left: u64,
     ) -> Result<Vec<(&'f FileEntry, NewBlob)>, ApiError> {
         let (mut entries, mut copies) = (Vec::new(), Vec::new());
         for entry in wanted {
             let scratch = self.shared.store.scratch();
-            match session.copy_out(&entry.path, scratch.path()).await {
-                Ok(_bytes) => {
+            match session.copy_out(&entry.path, scratch.path(), left).await {
+                Ok(bytes) => {
+                    left -= bytes;
                     entries.push(*entry);
                     copies.push(scratch);
                 }

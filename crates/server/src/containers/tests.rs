@@ -106,6 +106,21 @@ async fn what_programs_make_outlives_the_session_and_the_server() {
     assert_eq!(all_files.iter().filter(|file| kept.contains(file)).count(), 3);
 }
 
+/// A file with a hole, or with many names, takes no room in the workspace, but would in the store.
+#[tokio::test]
+async fn files_that_take_no_room_inside_do_not_fill_the_store() {
+    let data = tempfile::tempdir().unwrap();
+    let place = Place::enter(data.path(), settings()).await;
+    let container = place.open(auto()).await;
+    let (_, made) =
+        run(&container, "import os\nopen('a', 'wb').truncate(20 << 20)\nfor n in 'bcd': os.link('a', n)").await;
+    assert_eq!(paths(&made), ["/mnt/data/a"]);
+    let (_, made) = run(&container, "os.link('a', 'e'); open('f', 'w').write('small')").await;
+    assert_eq!(paths(&made), ["/mnt/data/a", "/mnt/data/f"]);
+    let (_, made) = run(&container, "for n in 'abcde': os.remove(n)\nopen('g', 'wb').write(bytes(20 << 20))").await;
+    assert_eq!(paths(&made), ["/mnt/data/g"]);
+}
+
 fn bytes_of_all() -> Vec<u8> {
     (0..=255).collect::<Vec<u8>>().repeat(999)
 }
