@@ -50,4 +50,6 @@ pub(crate) struct Seen {
     /// From 1; 0 for the program as a whole.
     pub(crate) line: usize,
     pub(crate) act: Act,
+    /// Whether a function of an earlier program does it: then only what is handed on now is new to it.
+    pub(crate) is_earlier: bool,
 }

@@ -6,7 +6,7 @@ use ruff_text_size::Ranged as _;
 use crate::act::Act;
 use crate::canonical::canonical;
 use crate::meaning::{Meaning, Meanings, add, function, method, result_of, texts, unknown};
-use crate::reader::{BY_NAME, Reader, elements, is_table};
+use crate::reader::{BY_NAME, Reader, elements, is_table, table_of};
 
 /// What a call is given.
 struct Given<'a> {
@@ -45,7 +45,7 @@ impl Reader<'_> {
         for meaning in &callee {
             let found = match meaning {
                 Meaning::Path(name) => {
-                    self.evaluated(name, &given, at);
+                    self.evaluated(name, call, &given, at);
                     self.function(canonical(&name.replace("()", "")), &given, at)
                 }
                 Meaning::Getter(names) => {
@@ -118,7 +118,7 @@ impl Reader<'_> {
             "builtins.__import__" | "importlib.__import__" | "importlib.import_module" => {
                 let mut meanings = Meanings::new();
                 for module in self.known_texts(&given.at(0), at, "imports a module by a name") {
-                    self.note(at, Act::Import(module.clone()));
+                    self.note_import(&module, at);
                     self.known.import(&module);
                     let top = module.split('.').next().unwrap_or_default().to_owned();
                     // `__import__` gives the outermost module, or the innermost if names are wanted from it.
@@ -141,7 +141,13 @@ impl Reader<'_> {
             "builtins.setattr" | "builtins.delattr" => {
                 self.escape(&given.at(0), at);
                 self.escape(&given.at(2), at);
-                for name in self.known_texts(&given.at(1), at, "sets an attribute by a name") {
+                let (names, is_all) = texts(&given.at(1));
+                if !is_all && given.at(0).iter().all(|of| table_of(of) == Meaning::Table("?".to_owned())) {
+                    self.note(at, Act::IfModule("sets an attribute by a name that is put together".to_owned()));
+                } else if !is_all {
+                    self.undecidable(at, "sets an attribute by a name that is put together");
+                }
+                for name in names {
                     self.note(at, Act::Attribute(name.clone()));
                     self.bind_attribute(&name, &given.at(2));
                 }
@@ -169,13 +175,7 @@ impl Reader<'_> {
                 return None;
             }
             "builtins.vars" if given.positional.is_empty() => Meanings::from([Meaning::Names]),
-            "builtins.vars" => {
-                let table = |meaning| match meaning {
-                    Meaning::Path(of) => Meaning::Table(of),
-                    _ => Meaning::Table("?".to_owned()),
-                };
-                given.at(0).into_iter().map(table).collect()
-            }
+            "builtins.vars" => given.at(0).iter().map(table_of).collect(),
             "builtins.globals" | "builtins.locals" => Meanings::from([Meaning::Names]),
             "builtins.str.format" => {
                 self.fields(&given.at(0), at);
@@ -206,6 +206,10 @@ impl Reader<'_> {
             // The function, with some arguments given.
             "functools.partial" | "functools.wraps" | "functools.lru_cache" | "functools.cache" => {
                 given.positional.iter().skip(1).for_each(|argument| self.escape(argument, at));
+                if given.positional.len() > 1 || !given.named.is_empty() {
+                    // What it is given later has other places.
+                    self.escape(&given.at(0), at);
+                }
                 given.at(0)
             }
             "importlib.reload" => given.at(0),
@@ -234,32 +238,33 @@ impl Reader<'_> {
         }
     }
 
-    /// Texts that libraries evaluate.
-    fn evaluated(&mut self, name: &str, given: &Given<'_>, at: usize) {
+    /// Texts that libraries evaluate, with the names that the program has.
+    fn evaluated(&mut self, name: &str, call: &ExprCall, given: &Given<'_>, at: usize) {
         let of = |package: &str| name.strip_prefix(package).is_some_and(|rest| rest.starts_with('.'));
-        let is_model = of("statsmodels") || of("patsy");
+        let is_last = |last: &str| name.strip_suffix(last).is_some_and(|rest| rest.ends_with('.'));
+        let is_query = (of("pandas") || name.starts_with('?')) && (is_last("query") || is_last("eval"));
         let is_template = of("jinja2");
-        if !(is_model || is_template || of("sympy")) {
+        let is_model = of("statsmodels") || of("patsy");
+        if !(is_query || is_template || is_model || of("sympy")) {
             return;
         }
-        if (is_template && !name.ends_with("()")) || of("statsmodels.formula") || of("patsy") {
-            let first = given.positional.first().or(given.named.first().map(|(_, first)| first));
-            let is_source = !is_template || name.ends_with("Template") || name.ends_with("from_string");
-            if let Some(first) = first.filter(|_| is_source) {
-                self.known_texts(first, at, "evaluates a text");
-            }
+        let is_formula = (of("statsmodels.formula") || of("patsy")) && !name.contains("()");
+        let is_source = is_query || is_formula || is_last("Template") || is_last("from_string");
+        if is_source && given.all().next().is_some() && !given.all().any(|argument| texts(argument).1) {
+            self.undecidable(at, "evaluates a text that is put together while it runs");
         }
-        let known: Vec<String> = given.all().flat_map(|argument| texts(argument).0).collect();
+        let mut known: Vec<String> = given.all().flat_map(|argument| texts(argument).0).collect();
+        known.extend(call.arguments.args.iter().flat_map(written).map(str::to_owned));
         for text in known {
             if is_template {
-                if text.contains("attr") || text.contains("map") || text.contains("__") {
+                let reaches = ["attr", "map", "__", "~", "['", "[\""];
+                if reaches.iter().any(|way| text.contains(way)) {
                     self.undecidable(at, "has a template that reaches into what it is given");
                 }
-                for part in text.split(['{', '%', '}']) {
-                    self.formula(part.trim(), at);
-                }
+                text.split(['{', '%', '}']).for_each(|part| self.formula(part.trim(), at));
             } else {
-                text.split('~').for_each(|side| self.formula(side.trim(), at));
+                let plain = text.split('`').step_by(2).collect::<Vec<_>>().join("x").replace('@', "");
+                plain.split('~').for_each(|side| self.formula(side.trim(), at));
             }
         }
     }
@@ -284,15 +289,6 @@ impl Reader<'_> {
                 return Some(meanings);
             }
             "format" | "format_map" => self.fields(of, at),
-            "query" | "eval" if of.iter().all(is_frame) => {
-                // pandas evaluates it, with the names that the program has.
-                if let Some(text) = given.positional.first() {
-                    for text in self.known_texts(text, at, "evaluates a text") {
-                        let plain: String = text.split('`').step_by(2).collect::<Vec<_>>().join("x");
-                        self.formula(&plain.replace('@', ""), at);
-                    }
-                }
-            }
             "join" => {
                 let parts = call.arguments.args.first().map(elements).unwrap_or_default();
                 if !parts.is_empty() && !parts.iter().any(|part| part.is_starred_expr()) {
@@ -345,11 +341,16 @@ impl Reader<'_> {
     }
 }
 
-/// Whether something may be a table of pandas.
-fn is_frame(meaning: &Meaning) -> bool {
-    match meaning {
-        Meaning::Path(path) => path.starts_with('?') || (path.contains("()") && path.starts_with("pandas.")),
-        meaning => *meaning == Meaning::Unknown,
+/// The texts that are written out in an expression.
+fn written(expr: &Expr) -> Vec<&str> {
+    match expr {
+        Expr::StringLiteral(text) => vec![text.value.to_str()],
+        Expr::Dict(dict) => {
+            let keys = dict.items.iter().filter_map(|item| item.key.as_ref());
+            keys.chain(dict.items.iter().map(|item| &item.value)).flat_map(written).collect()
+        }
+        Expr::Set(set) => set.elts.iter().flat_map(written).collect(),
+        other => elements(other).into_iter().flat_map(written).collect(),
     }
 }
 

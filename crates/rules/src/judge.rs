@@ -1,6 +1,6 @@
 //! From what a program does to what becomes of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::act::{Act, Seen};
 use crate::canonical::tails;
@@ -75,12 +75,17 @@ impl Rules {
     }
 
     fn weigh(&self, seen: &[Seen], known: &Known) -> Judgement {
-        let handed = Handed::new(known);
-        let rules: Vec<Names<'_>> = self.rules.iter().map(|rule| Names::new(rule, &handed)).collect();
+        let handed = Handed::new(known, known.handed());
+        let now = Handed::new(known, known.handed_now());
+        let names = |handed| self.rules.iter().map(|rule| Names::new(rule, handed)).collect();
+        let (rules, rules_now): (Vec<Names<'_>>, Vec<Names<'_>>) = (names(&handed), names(&now));
         let mut decision = Decision::Allow;
         let mut reasons: Vec<Reason> = Vec::new();
         for seen in seen {
-            let (found, by) = self.decide(&seen.act, &rules, &handed);
+            let (found, by) = match seen.is_earlier {
+                true => self.decide(&seen.act, &rules_now, &now),
+                false => self.decide(&seen.act, &rules, &handed),
+            };
             decision = decision.max(found);
             if found > Decision::Allow && reasons.len() < MAX_REASONS {
                 let reason = Reason { line: seen.line, what: format!("{} ({by})", seen.act) };
@@ -127,6 +132,11 @@ impl Rule {
         let uses = |wanted: Group| self.uses.contains(&wanted);
         match act {
             Act::Import(module) => names.import.fit(module),
+            // What a call returns is no module, as far as its name tells.
+            Act::Refer(name) if name.contains("()") => {
+                let name = name.replace("()", "");
+                tails(&name).any(|name| names.call.fit(name))
+            }
             Act::Refer(name) => tails(name).any(|name| names.call.fit(name) || names.import.fit(name)),
             Act::Reach(name) => tails(name).any(|name| names.reach.fit(name)),
             Act::Attribute(name) => names.attribute.contains(name.as_str()),
@@ -149,10 +159,10 @@ struct Handed<'a> {
 }
 
 impl<'a> Handed<'a> {
-    fn new(known: &'a Known) -> Self {
+    fn new(known: &Known, handed: &'a BTreeSet<String>) -> Self {
         Self {
-            ends: known.handed().flat_map(|name| tails(name.trim_end_matches("()"))).collect(),
-            is_module: known.handed_a_module(),
+            ends: handed.iter().flat_map(|name| tails(name.trim_end_matches("()"))).collect(),
+            is_module: handed.iter().any(|name| known.may_be_a_module(name)),
             is_lost: known.is_lost(),
         }
     }

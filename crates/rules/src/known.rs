@@ -1,6 +1,6 @@
 //! What the names of an interpreter mean, program after program, within bounds.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::meaning::{MAX_MEANINGS, Meaning, Meanings};
 use crate::stdlib;
@@ -9,8 +9,18 @@ use crate::stdlib;
 const MAX_BYTES: usize = 4 << 20;
 /// The longest text that is remembered.
 const MAX_TEXT: usize = 4 << 10;
+/// Bytes of statements that are remembered because they define functions.
+const MAX_FUNCTIONS: usize = 256 << 10;
 /// What an entry takes besides its text.
 const ENTRY: usize = 64;
+
+/// A statement of an earlier program that defines something which may run later.
+#[derive(Debug, Clone)]
+pub(crate) struct Function {
+    pub(crate) code: String,
+    /// What it does, as it was judged.
+    pub(crate) done: HashSet<u64>,
+}
 
 /// What the names of an interpreter mean after the programs that it ran.
 #[derive(Debug, Clone, Default)]
@@ -22,10 +32,16 @@ pub struct Known {
     stars: BTreeSet<String>,
     /// Modules that were imported as such.
     modules: BTreeSet<String>,
+    /// Python files that programs named: they may have written them.
+    files: BTreeSet<String>,
     /// What was handed on as a value.
     handed: BTreeSet<String>,
+    /// Those of it that the last program handed on.
+    handed_now: BTreeSet<String>,
+    functions: Vec<Function>,
     bytes: usize,
     is_lost: bool,
+    is_overfull: bool,
 }
 
 impl Known {
@@ -50,13 +66,24 @@ impl Known {
         self.stars.iter().map(String::as_str)
     }
 
-    pub(crate) fn handed(&self) -> impl Iterator<Item = &str> {
-        self.handed.iter().map(String::as_str)
+    /// What was handed on as a value.
+    pub(crate) fn handed(&self) -> &BTreeSet<String> {
+        &self.handed
     }
 
-    /// Whether anything that was handed on may be a module.
-    pub(crate) fn handed_a_module(&self) -> bool {
-        self.handed.iter().any(|path| self.modules.contains(path) || stdlib::may_be_a_module(path))
+    /// What the last program handed on.
+    pub(crate) fn handed_now(&self) -> &BTreeSet<String> {
+        &self.handed_now
+    }
+
+    /// A new program begins.
+    pub(crate) fn begin(&mut self) {
+        self.handed_now.clear();
+    }
+
+    /// Whether something by its name may be a module.
+    pub(crate) fn may_be_a_module(&self, path: &str) -> bool {
+        self.modules.contains(path) || stdlib::may_be_a_module(path)
     }
 
     fn has_room(&mut self, bytes: usize) -> bool {
@@ -130,11 +157,49 @@ impl Known {
             true => return false,
             false => path.to_owned(),
         };
-        Self::insert(&mut self.handed, path, &mut self.bytes, &mut self.is_lost)
+        let is_new = Self::insert(&mut self.handed, path.clone(), &mut self.bytes, &mut self.is_lost);
+        if self.handed.contains(&path) {
+            self.handed_now.insert(path);
+        }
+        is_new
     }
 
     pub(crate) fn import(&mut self, module: &str) {
         Self::insert(&mut self.modules, module.to_owned(), &mut self.bytes, &mut self.is_lost);
+    }
+
+    /// What earlier programs defined: it has to be put back.
+    pub(crate) fn take_functions(&mut self) -> Vec<Function> {
+        std::mem::take(&mut self.functions)
+    }
+
+    /// Keeps what was defined, as far as there is room. Whether there was.
+    pub(crate) fn keep_functions(&mut self, functions: impl Iterator<Item = Function>) -> bool {
+        let mut room = MAX_FUNCTIONS;
+        for function in functions {
+            if let Some(same) = self.functions.iter_mut().find(|same| same.code == function.code) {
+                same.done.extend(function.done);
+                continue;
+            }
+            let size = function.code.len() + function.done.len() * size_of::<u64>();
+            if size > room {
+                self.is_overfull = true;
+                break;
+            }
+            room -= size;
+            self.functions.push(function);
+        }
+        !self.is_overfull
+    }
+
+    /// A Python file was named.
+    pub(crate) fn write(&mut self, file: &str) {
+        Self::insert(&mut self.files, file.to_owned(), &mut self.bytes, &mut self.is_lost);
+    }
+
+    /// Whether a module may be a file that a program wrote.
+    pub(crate) fn wrote(&self, module: &str) -> bool {
+        self.files.contains(module)
     }
 
     /// Everything of a module was imported.

@@ -5,6 +5,7 @@
 //! unknown may be one of its own.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
 use ruff_python_ast::visitor::{
     Visitor, walk_except_handler, walk_expr, walk_pattern, walk_pattern_keyword, walk_stmt,
@@ -20,7 +21,7 @@ use ruff_text_size::Ranged as _;
 use crate::act::{Act, Seen};
 use crate::canonical::canonical;
 use crate::ipython::{Magic, automatic, has_prompts, is_plain, magic};
-use crate::known::Known;
+use crate::known::{Function, Known};
 use crate::meaning::{Meaning, Meanings, add, attribute_of, combine, path, sum, texts, unknown};
 use crate::nesting::is_too_deep;
 
@@ -62,7 +63,7 @@ const BUILTINS: [&str; 20] = [
     "help",
 ];
 /// What takes names, programs or modules, so that nothing is known of it once it is handed on.
-const TAKERS: [&str; 21] = [
+const TAKERS: [&str; 22] = [
     "builtins",
     "builtins.getattr",
     "builtins.setattr",
@@ -77,6 +78,7 @@ const TAKERS: [&str; 21] = [
     "importlib.__import__",
     "importlib.import_module",
     "inspect.getattr_static",
+    "numpy.load",
     "operator",
     "operator.attrgetter",
     "operator.methodcaller",
@@ -100,6 +102,10 @@ pub(crate) fn read(code: &str, known: &mut Known) -> Vec<Seen> {
         changed: false,
         settled: false,
         is_class: false,
+        defines: false,
+        done: HashSet::new(),
+        is_earlier: false,
+        before: HashSet::new(),
         fuel: FUEL,
     };
     if is_too_deep(code) {
@@ -107,12 +113,18 @@ pub(crate) fn read(code: &str, known: &mut Known) -> Vec<Seen> {
         reader.undecidable(0, "nests too deeply to be read");
         return reader.seen;
     }
-    let parsed = parse_unchecked(code, ParseOptions::from(Mode::Ipython));
+    let parse = |code: &str| parse_unchecked(code, ParseOptions::from(Mode::Ipython));
+    let parsed = parse(code);
+    let functions = reader.known.take_functions();
+    let earlier: Vec<_> = functions.iter().map(|function| parse(&function.code)).collect();
+    let mut defined = Vec::new();
+    reader.known.begin();
     for pass in 0..PASSES {
         reader.seen.clear();
         reader.noted.clear();
         reader.changed = false;
         reader.settled = pass >= FREE_PASSES;
+        defined.clear();
         if let Some(error) = parsed.errors().first() {
             // The interpreter may understand what this parser does not.
             let what = format!("is not understood: {}", error.error);
@@ -125,20 +137,40 @@ pub(crate) fn read(code: &str, known: &mut Known) -> Vec<Seen> {
             if has_prompts(code, module) {
                 reader.undecidable(0, "has prompts, which IPython takes out of its texts");
             }
-            reader.visit_body(&module.body);
+            for statement in &module.body {
+                (reader.defines, reader.done) = (false, HashSet::new());
+                reader.visit_stmt(statement);
+                if reader.defines {
+                    let code = &code[statement.range().start().to_usize()..statement.range().end().to_usize()];
+                    defined.push(Function { code: code.to_owned(), done: std::mem::take(&mut reader.done) });
+                }
+            }
         }
-        if reader.fuel == 0 {
-            reader.known.lose();
-            reader.undecidable(0, "is too much to be followed");
-            return reader.seen;
+        // What the functions of earlier programs do depends on what names mean now.
+        for (function, parsed) in functions.iter().zip(&earlier) {
+            if let Mod::Module(module) = parsed.syntax() {
+                (reader.depth, reader.is_earlier, reader.before) = (1, true, function.done.clone());
+                reader.visit_body(&module.body);
+                (reader.depth, reader.is_earlier, reader.before) = (0, false, HashSet::new());
+            }
         }
-        if !reader.changed {
-            return reader.seen;
+        if reader.fuel == 0 || !reader.changed {
+            break;
         }
     }
-    reader.known.lose();
-    reader.undecidable(0, "has names that depend on each other too much to be followed");
+    if reader.fuel == 0 || reader.changed {
+        reader.known.lose();
+        reader.undecidable(0, "is too much to be followed");
+    }
+    if !reader.known.keep_functions(functions.into_iter().chain(defined)) {
+        reader.undecidable(0, "comes after more functions than are remembered");
+    }
     reader.seen
+}
+
+/// What is done, in few bytes.
+fn hash(act: &Act) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(act)
 }
 
 pub(crate) struct Reader<'k> {
@@ -156,6 +188,14 @@ pub(crate) struct Reader<'k> {
     settled: bool,
     /// Whether what is bound are attributes of a class.
     is_class: bool,
+    /// Whether what is read defines something that may run later.
+    defines: bool,
+    /// What is done by the statement that is read.
+    done: HashSet<u64>,
+    /// Whether what is read is a function of an earlier program.
+    is_earlier: bool,
+    /// What is not noted again: it was when its program was judged.
+    before: HashSet<u64>,
     fuel: usize,
 }
 
@@ -190,7 +230,12 @@ impl Reader<'_> {
 
     pub(crate) fn note(&mut self, at: usize, act: Act) {
         self.spend(STEP);
-        if self.seen.len() > MAX_SEEN || self.noted.contains(&act) {
+        let act_hash = hash(&act);
+        self.done.insert(act_hash);
+        // What may be done to a module depends on what is handed on now.
+        let depends = matches!(act, Act::Reach(_) | Act::IfModule(_));
+        let is_old = self.noted.contains(&act) || (!depends && self.before.contains(&act_hash));
+        if is_old || self.seen.len() > MAX_SEEN {
             return;
         }
         self.spend(LOOK);
@@ -198,10 +243,18 @@ impl Reader<'_> {
         let line = if self.depth == 0 { self.starts.partition_point(|start| *start <= at) } else { 0 };
         if self.seen.len() == MAX_SEEN {
             let act = Act::Undecidable("does too much to be read".to_owned());
-            return self.seen.push(Seen { line: 0, act });
+            return self.seen.push(Seen { line: 0, act, is_earlier: false });
         }
         self.noted.insert(act.clone());
-        self.seen.push(Seen { line, act });
+        self.seen.push(Seen { line, act, is_earlier: self.is_earlier });
+    }
+
+    /// Notes that a module is imported.
+    pub(crate) fn note_import(&mut self, module: &str, at: usize) {
+        if self.known.wrote(module.split('.').next().unwrap_or_default()) {
+            self.undecidable(at, "imports what may be a file of its own");
+        }
+        self.note(at, Act::Import(module.to_owned()));
     }
 
     pub(crate) fn undecidable(&mut self, at: usize, what: &str) {
@@ -347,9 +400,13 @@ impl Reader<'_> {
         for meaning in meanings {
             let Meaning::Path(name) = meaning else { continue };
             let plain = name.replace("()", "");
+            // What a call returns may hold whatever was handed on.
+            if let Some((_, reached)) = name.split_once("().") {
+                self.note(at, Act::Reach(reached.to_owned()));
+            }
             match plain.strip_prefix("?.") {
                 Some(reached) => self.note(at, Act::Reach(reached.to_owned())),
-                None if plain.contains('.') || name == "get_ipython" => self.note(at, Act::Refer(plain)),
+                None if plain.contains('.') || name == "get_ipython" => self.note(at, Act::Refer(name.clone())),
                 None => {}
             }
         }
@@ -371,8 +428,7 @@ impl Reader<'_> {
             meanings.insert(match meaning {
                 Meaning::Path(_) if name == "__builtins__" => Meaning::Path("builtins".to_owned()),
                 Meaning::Unknown if name == "__builtins__" => Meaning::Path("builtins".to_owned()),
-                Meaning::Path(of) if name == "__dict__" => Meaning::Table(of.clone()),
-                Meaning::Unknown if name == "__dict__" => Meaning::Table("?".to_owned()),
+                of if name == "__dict__" => table_of(of),
                 Meaning::Path(of) => attribute_of(of, name),
                 Meaning::Unknown | Meaning::Function => attribute_of("?", name),
                 _ => Meaning::Unknown,
@@ -408,7 +464,7 @@ impl Reader<'_> {
                 Meaning::Path(path) if canonical(path) == "builtins" => path.clone(),
                 Meaning::Path(path) if canonical(path) == "sys.modules" => {
                     for module in self.known_texts(key, at, "takes a module by a name") {
-                        self.note(at, Act::Import(module.clone()));
+                        self.note_import(&module, at);
                         meanings.insert(Meaning::Path(module));
                     }
                     continue;
@@ -535,6 +591,7 @@ impl Reader<'_> {
                 meanings
             }
             Expr::Lambda(lambda) => {
+                self.defines = true;
                 let around = std::mem::replace(&mut self.is_class, false);
                 if let Some(parameters) = &lambda.parameters {
                     self.parameters(parameters);
@@ -549,6 +606,7 @@ impl Reader<'_> {
             }
             // Starred ones are others than what they are made of.
             other => {
+                self.defines |= other.is_generator_expr();
                 walk_expr(self, other);
                 unknown()
             }
@@ -559,6 +617,9 @@ impl Reader<'_> {
         self.spend(text.len());
         if text.starts_with("module://") {
             self.undecidable(at, "names a module of its own to a library");
+        }
+        if let Some(file) = text.strip_suffix(".py") {
+            self.known.write(file.rsplit('/').next().unwrap_or_default());
         }
         let mut meanings = plain(text);
         // IPython empties lines of nothing but spaces, also in texts.
@@ -625,7 +686,7 @@ impl Reader<'_> {
                 for alias in &import.names {
                     let at = alias.range.start().to_usize();
                     self.spend(2 * LOOK);
-                    self.note(at, Act::Import(alias.name.to_string()));
+                    self.note_import(&alias.name, at);
                     self.known.import(&alias.name);
                     match &alias.asname {
                         Some(name) => self.bind(name, &path(alias.name.as_str())),
@@ -644,7 +705,7 @@ impl Reader<'_> {
                     self.note(at, Act::Import(format!(".{module}")));
                     return;
                 }
-                self.note(at, Act::Import(module.clone()));
+                self.note_import(&module, at);
                 self.known.import(&module);
                 for alias in &import.names {
                     if &*alias.name == "*" {
@@ -703,6 +764,8 @@ impl<'a> Visitor<'a> for Reader<'_> {
             }
             Stmt::AugAssign(assign) => {
                 self.visit_expr(&assign.value);
+                // What it is now is given to what it is added to.
+                self.visit_expr(&assign.target);
                 self.bind_target(&assign.target, &unknown(), assign.range.start().to_usize());
             }
             Stmt::For(each) => {
@@ -723,6 +786,7 @@ impl<'a> Visitor<'a> for Reader<'_> {
                 self.visit_body(&with.body);
             }
             Stmt::FunctionDef(function) => {
+                self.defines = true;
                 function.decorator_list.iter().for_each(|decorator| self.visit_expr(&decorator.expression));
                 // Who decorates a function makes something else of it.
                 let is_plain = function.decorator_list.is_empty();
@@ -793,6 +857,14 @@ impl<'a> Visitor<'a> for Reader<'_> {
         let found = self.attribute(&unknown(), &keyword.attr, keyword.range.start().to_usize());
         self.escape(&found, keyword.range.start().to_usize());
         walk_pattern_keyword(self, keyword);
+    }
+}
+
+/// All names of something.
+pub(crate) fn table_of(of: &Meaning) -> Meaning {
+    match of {
+        Meaning::Path(path) if !path.contains("()") && !path.starts_with('?') => Meaning::Table(path.clone()),
+        _ => Meaning::Table("?".to_owned()),
     }
 }
 
