@@ -53,21 +53,27 @@ impl Rules {
     /// Judges a program that runs after others in the same interpreter: `known` is what their names mean, and learns those of this one.
     pub fn judge_after(&self, known: &mut Known, code: &str) -> Judgement {
         if code.len() > MAX_CODE {
-            known.lose();
+            known.set_lost(known.is_lost() || self.undecidable < Decision::Refuse);
             return self.undecidable("the program is too long to be read");
         }
+        let was_lost = known.is_lost();
         // On a stack of its own, which is enough for every program that is not found to nest too deeply before.
         let read = std::thread::scope(|scope| {
             let reading = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || read(code, known));
             reading.ok().and_then(|reading| reading.join().ok())
         });
-        match read {
+        let judgement = match read {
             Some(seen) => self.weigh(&seen, known),
             None => {
-                known.lose();
+                known.set_lost(true);
                 self.undecidable("the program cannot be read")
             }
+        };
+        // What does not run changes nothing.
+        if judgement.decision == Decision::Refuse {
+            known.set_lost(was_lost);
         }
+        judgement
     }
 
     fn undecidable(&self, what: &str) -> Judgement {
@@ -154,8 +160,6 @@ struct Handed<'a> {
     ends: HashSet<&'a str>,
     /// Whether it may be a module.
     is_module: bool,
-    /// Whether it may be anything.
-    is_lost: bool,
 }
 
 impl<'a> Handed<'a> {
@@ -163,7 +167,6 @@ impl<'a> Handed<'a> {
         Self {
             ends: handed.iter().flat_map(|name| tails(name.trim_end_matches("()"))).collect(),
             is_module: handed.iter().any(|name| known.may_be_a_module(name)),
-            is_lost: known.is_lost(),
         }
     }
 }
@@ -189,7 +192,7 @@ impl<'a> Names<'a> {
         let rest = call().chain(import()).flat_map(|pattern| {
             pattern.match_indices('.').filter_map(move |(at, _)| {
                 let (held, rest) = (pattern.get(..at)?, pattern.get(at + 1..)?);
-                (handed.is_lost || handed.ends.contains(held)).then_some(rest)
+                handed.ends.contains(held).then_some(rest)
             })
         });
         Self {

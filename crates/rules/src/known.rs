@@ -41,17 +41,16 @@ pub struct Known {
     functions: Vec<Function>,
     bytes: usize,
     is_lost: bool,
-    is_overfull: bool,
 }
 
 impl Known {
-    /// Whether names may mean what is not known: a program could not be read, or there were too many names.
+    /// Whether names may mean what is not known: a program could not be read, or there was too much to remember.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    pub(crate) fn lose(&mut self) {
-        self.is_lost = true;
+    pub(crate) fn set_lost(&mut self, is_lost: bool) {
+        self.is_lost = is_lost;
     }
 
     pub(crate) fn of_name(&self, name: &str) -> Option<&Meanings> {
@@ -173,23 +172,23 @@ impl Known {
         std::mem::take(&mut self.functions)
     }
 
-    /// Keeps what was defined, as far as there is room. Whether there was.
-    pub(crate) fn keep_functions(&mut self, functions: impl Iterator<Item = Function>) -> bool {
+    /// Keeps what was defined, as far as there is room.
+    pub(crate) fn keep_functions(&mut self, functions: impl Iterator<Item = Function>) {
         let mut room = MAX_FUNCTIONS;
         for function in functions {
             if let Some(same) = self.functions.iter_mut().find(|same| same.code == function.code) {
-                same.done.extend(function.done);
+                // What was found once only was not allowed for the other.
+                same.done.retain(|done| function.done.contains(done));
                 continue;
             }
             let size = function.code.len() + function.done.len() * size_of::<u64>();
             if size > room {
-                self.is_overfull = true;
+                self.is_lost = true;
                 break;
             }
             room -= size;
             self.functions.push(function);
         }
-        !self.is_overfull
     }
 
     /// A Python file was named.

@@ -109,7 +109,7 @@ pub(crate) fn read(code: &str, known: &mut Known) -> Vec<Seen> {
         fuel: FUEL,
     };
     if is_too_deep(code) {
-        reader.known.lose();
+        reader.known.set_lost(true);
         reader.undecidable(0, "nests too deeply to be read");
         return reader.seen;
     }
@@ -159,11 +159,12 @@ pub(crate) fn read(code: &str, known: &mut Known) -> Vec<Seen> {
         }
     }
     if reader.fuel == 0 || reader.changed {
-        reader.known.lose();
+        reader.known.set_lost(true);
         reader.undecidable(0, "is too much to be followed");
     }
-    if !reader.known.keep_functions(functions.into_iter().chain(defined)) {
-        reader.undecidable(0, "comes after more functions than are remembered");
+    reader.known.keep_functions(functions.into_iter().chain(defined));
+    if reader.known.is_lost() {
+        reader.undecidable(0, "comes after programs that could not be read or remembered");
     }
     reader.seen
 }
@@ -386,8 +387,7 @@ impl Reader<'_> {
         }
         meanings.extend(own.map(Meaning::Path));
         // IPython itself gives meanings to `_`, `_3` and `_i2`.
-        let is_lost = meanings.is_empty() || self.known.is_lost();
-        if is_lost || (name.starts_with('_') && name.bytes().all(|byte| b"_i0123456789".contains(&byte))) {
+        if meanings.is_empty() || (name.starts_with('_') && name.bytes().all(|byte| b"_i0123456789".contains(&byte))) {
             meanings.insert(Meaning::Unknown);
         }
         self.spend(meanings.iter().map(Meaning::size).sum());
@@ -435,9 +435,6 @@ impl Reader<'_> {
             });
         }
         meanings.extend(self.known.of_attribute(name).cloned().unwrap_or_default());
-        if self.known.is_lost() {
-            meanings.insert(Meaning::Unknown);
-        }
         self.spend(meanings.iter().map(Meaning::size).sum());
         self.refer(&meanings, at);
         meanings
