@@ -15,8 +15,16 @@ const FOLLOWED: [&str; 11] = [
     "cProfile",
 ];
 
+/// Functions that keep their names wherever they are imported.
+const EVERYWHERE: [(&str, &str); 3] =
+    [("import_module", "importlib.import_module"), ("__import__", "builtins.__import__"), ("exec_", "builtins.exec")];
+
 /// A dotted name as it is written by who imports the innermost module that is followed: `sys.modules` for `os.sys.modules`.
 pub(crate) fn canonical(name: &str) -> &str {
+    let last = name.rsplit('.').next().unwrap_or_default();
+    if let Some((_, function)) = EVERYWHERE.iter().find(|(written, _)| *written == last) {
+        return function;
+    }
     let mut found = name;
     for tail in tails(name) {
         let first = tail.split('.').next().unwrap_or_default();

@@ -155,8 +155,19 @@ impl Group {
                     "asyncio.base_subprocess",
                     "imaplib.IMAP4_stream",
                     "numpy.distutils",
+                    "sympy.preview",
+                    "sympy.utilities.autowrap",
                 ],
-                attribute: &["subprocess_exec", "subprocess_shell", "_make_subprocess_transport", "_ip"],
+                attribute: &[
+                    "subprocess_exec",
+                    "subprocess_shell",
+                    "_make_subprocess_transport",
+                    "_ip",
+                    "Popen",
+                    "check_call",
+                    "check_output",
+                    "getstatusoutput",
+                ],
             },
             Self::Code => Members {
                 import: &[
@@ -212,7 +223,6 @@ impl Group {
                     "sympy.sympify",
                     "sympy.parse_expr",
                     "sympy.parsing",
-                    "sympy.lambdify",
                     "numexpr.evaluate",
                     "timeit.main",
                     "cProfile.run*",

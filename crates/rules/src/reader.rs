@@ -87,6 +87,19 @@ const TAKERS: [&str; 22] = [
     "timeit.repeat",
     "timeit.Timer",
 ];
+/// Attributes by which everything can be reached, whosever they are.
+const REACHING: [&str; 9] = [
+    "__getattribute__",
+    "__getattr__",
+    "__globals__",
+    "__subclasses__",
+    "f_builtins",
+    "f_globals",
+    "f_locals",
+    // What some libraries call Python's own functions.
+    "bltns",
+    "builtin_mod",
+];
 pub(crate) const BY_NAME: &str = "takes an attribute by a name";
 const ALL_NAMES: &str = "takes all names of a module";
 
@@ -416,8 +429,8 @@ impl Reader<'_> {
     pub(crate) fn attribute(&mut self, of: &Meanings, name: &str, at: usize) -> Meanings {
         self.note(at, Act::Attribute(name.to_owned()));
         self.spend(LOOK * of.len());
-        if matches!(name, "__getattribute__" | "__getattr__") {
-            self.undecidable(at, "takes attributes by their names");
+        if REACHING.contains(&name) {
+            self.undecidable(at, &format!("reaches everything by `{name}`"));
         }
         let mut meanings = Meanings::new();
         for meaning in of {

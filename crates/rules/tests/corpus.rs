@@ -121,7 +121,7 @@ fn after_what_could_not_be_read_nothing_is_simply_allowed() {
         let policy = format!("default = 'allow'\nundecidable = '{undecidable}'\n[[rule]]\ndo = 'ask'\nuses = ['code']");
         let rules = Rules::parse(&policy).unwrap();
         for unread in
-            ["x = 1\n".repeat(100_000), "(".repeat(5000), "def f(): return 1\n".repeat(1) + &"x\n".repeat(200_000)]
+            ["x = 1\n".repeat(100_000), "(".repeat(5000), "def f(): return 1\n".to_owned() + &"x\n".repeat(200_000)]
         {
             let mut known = Known::default();
             assert_eq!(rules.judge_after(&mut known, "x = 1").decision, Decision::Allow);
