@@ -1,13 +1,19 @@
 //! From what a program does to what becomes of it.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use crate::act::{Act, Seen};
+use crate::canonical::tails;
 use crate::groups::Group;
+use crate::known::Known;
 use crate::policy::{Decision, Rule, Rules, fits};
-use crate::reader::{Act, Known, Seen, read};
+use crate::reader::read;
+use crate::stdlib;
 
 /// Reasons that are told.
 const MAX_REASONS: usize = 20;
 /// Stack for programs that nest deeply: only what is used of it is ever taken.
-const STACK: usize = 512 << 20;
+const STACK: usize = 256 << 20;
 /// The longest program, bytes. A longer one is undecidable.
 const MAX_CODE: usize = 256 << 10;
 
@@ -47,28 +53,45 @@ impl Rules {
     /// Judges a program that runs after others in the same interpreter: `known` is what their names mean, and learns those of this one.
     pub fn judge_after(&self, known: &mut Known, code: &str) -> Judgement {
         if code.len() > MAX_CODE {
+            known.set_lost(known.is_lost() || self.undecidable < Decision::Refuse);
             return self.undecidable("the program is too long to be read");
         }
-        // On a stack of its own: what nests a hundred thousand levels deep is read too, and cannot take the server along.
+        let was_lost = known.is_lost();
+        // On a stack of its own, which is enough for every program that is not found to nest too deeply before.
         let read = std::thread::scope(|scope| {
             let reading = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || read(code, known));
             reading.ok().and_then(|reading| reading.join().ok())
         });
-        match read {
-            Some(seen) => self.weigh(&seen),
-            None => self.undecidable("the program cannot be read"),
+        let judgement = match read {
+            Some(seen) => self.weigh(&seen, known),
+            None => {
+                known.set_lost(true);
+                self.undecidable("the program cannot be read")
+            }
+        };
+        // What does not run changes nothing.
+        if judgement.decision == Decision::Refuse {
+            known.set_lost(was_lost);
         }
+        judgement
     }
 
     fn undecidable(&self, what: &str) -> Judgement {
         Judgement { decision: self.undecidable, reasons: vec![Reason { line: 0, what: what.to_owned() }] }
     }
 
-    fn weigh(&self, seen: &[Seen]) -> Judgement {
+    fn weigh(&self, seen: &[Seen], known: &Known) -> Judgement {
+        let handed = Handed::new(known, known.handed());
+        let now = Handed::new(known, known.handed_now());
+        let names = |handed| self.rules.iter().map(|rule| Names::new(rule, handed)).collect();
+        let (rules, rules_now): (Vec<Names<'_>>, Vec<Names<'_>>) = (names(&handed), names(&now));
         let mut decision = Decision::Allow;
         let mut reasons: Vec<Reason> = Vec::new();
         for seen in seen {
-            let (found, by) = self.decide(&seen.act);
+            let (found, by) = match seen.is_earlier {
+                true => self.decide(&seen.act, &rules_now, &now),
+                false => self.decide(&seen.act, &rules, &handed),
+            };
             decision = decision.max(found);
             if found > Decision::Allow && reasons.len() < MAX_REASONS {
                 let reason = Reason { line: seen.line, what: format!("{} ({by})", seen.act) };
@@ -82,58 +105,131 @@ impl Rules {
     }
 
     /// What the strictest rule says that fits, and which one that is.
-    fn decide(&self, act: &Act) -> (Decision, String) {
-        let fitting = self.rules.iter().enumerate().filter(|(_, rule)| rule.fits(act));
-        let strictest = fitting.max_by_key(|(index, rule)| (rule.decision, std::cmp::Reverse(*index)));
-        if let Some((index, rule)) = strictest {
+    fn decide(&self, act: &Act, names: &[Names<'_>], handed: &Handed<'_>) -> (Decision, String) {
+        let rules = self.rules.iter().zip(names).enumerate();
+        let fitting = rules.filter(|(_, (rule, names))| rule.fits(act, names));
+        let strictest = fitting.max_by_key(|(index, (rule, _))| (rule.decision, std::cmp::Reverse(*index)));
+        if let Some((index, (rule, _))) = strictest {
             return (rule.decision, format!("rule {}", index + 1));
         }
         match act {
             Act::Undecidable(_) => (self.undecidable, "undecidable".to_owned()),
+            Act::IfModule(_) if handed.is_module => (self.undecidable, "undecidable".to_owned()),
             Act::Import(module) if !self.is_known(module) => (self.undecidable, "not of the template".to_owned()),
             Act::Import(_) | Act::Shell(_) => (self.default, "default".to_owned()),
-            Act::Refer(_) | Act::Attribute(_) | Act::Hostfile(_) | Act::Address(_) => (Decision::Allow, String::new()),
+            Act::Refer(_)
+            | Act::Reach(_)
+            | Act::Attribute(_)
+            | Act::Hostfile(_)
+            | Act::Address(_)
+            | Act::IfModule(_) => (Decision::Allow, String::new()),
         }
     }
 
     /// Whether a module's code is known: others may be files that programs wrote.
     fn is_known(&self, module: &str) -> bool {
         let top = module.split('.').next().unwrap_or_default();
-        let listed = |list: &str| list.lines().any(|line| line == top);
-        listed(include_str!("stdlib.txt"))
-            || listed(include_str!("packages.txt"))
-            || self.modules.iter().any(|known| fits(module, known))
+        stdlib::has(top) || stdlib::has_package(top) || self.modules.iter().any(|known| fits(module, known))
     }
 }
 
 impl Rule {
-    fn fits(&self, act: &Act) -> bool {
-        let any = |name: &str, patterns: &[String]| patterns.iter().any(|pattern| fits(name, pattern));
-        let own = match act {
-            Act::Import(module) => any(module, &self.import),
-            Act::Refer(name) => tails(name).any(|name| any(name, &self.call) || any(name, &self.import)),
-            Act::Attribute(name) => self.attribute.iter().any(|attribute| attribute == name),
-            Act::Hostfile(_) | Act::Address(_) | Act::Shell(_) | Act::Undecidable(_) => false,
-        };
-        own || self.uses.iter().any(|group| belongs(*group, act))
+    fn fits(&self, act: &Act, names: &Names<'_>) -> bool {
+        let uses = |wanted: Group| self.uses.contains(&wanted);
+        match act {
+            Act::Import(module) => names.import.fit(module),
+            // What a call returns is no module, as far as its name tells.
+            Act::Refer(name) if name.contains("()") => {
+                let name = name.replace("()", "");
+                tails(&name).any(|name| names.call.fit(name))
+            }
+            Act::Refer(name) => tails(name).any(|name| names.call.fit(name) || names.import.fit(name)),
+            Act::Reach(name) => tails(name).any(|name| names.reach.fit(name)),
+            Act::Attribute(name) => names.attribute.contains(name.as_str()),
+            Act::Shell(_) => uses(Group::Processes),
+            Act::Hostfile(_) => uses(Group::Hostfiles),
+            Act::Address(_) => uses(Group::Network),
+            Act::Undecidable(_) | Act::IfModule(_) => false,
+        }
     }
 }
 
-/// A name, and the same as it is called further inside: modules hold other modules, as in `shutil.os.system`.
-fn tails(name: &str) -> impl Iterator<Item = &str> {
-    std::iter::once(name).chain(name.match_indices('.').filter_map(|(at, _)| name.get(at + 1..)))
+/// What was handed on in an interpreter.
+struct Handed<'a> {
+    /// The ends of its names: `path` and `os.path`.
+    ends: HashSet<&'a str>,
+    /// Whether it may be a module.
+    is_module: bool,
 }
 
-fn belongs(group: Group, act: &Act) -> bool {
-    let members = group.members();
-    let any = |name: &str, patterns: &[&str]| patterns.iter().any(|pattern| fits(name, pattern));
-    match act {
-        Act::Import(module) => any(module, members.import),
-        Act::Refer(name) => tails(name).any(|name| any(name, members.call) || any(name, members.import)),
-        Act::Attribute(name) => members.attribute.contains(&name.as_str()),
-        Act::Shell(_) => group == Group::Processes,
-        Act::Hostfile(_) => group == Group::Hostfiles,
-        Act::Address(_) => group == Group::Network,
-        Act::Undecidable(_) => false,
+impl<'a> Handed<'a> {
+    fn new(known: &Known, handed: &'a BTreeSet<String>) -> Self {
+        Self {
+            ends: handed.iter().flat_map(|name| tails(name.trim_end_matches("()"))).collect(),
+            is_module: handed.iter().any(|name| known.may_be_a_module(name)),
+        }
+    }
+}
+
+/// The names of a rule, with those of its groups.
+struct Names<'a> {
+    import: Patterns<'a>,
+    call: Patterns<'a>,
+    /// What it takes to reach one of them from something that is unknown.
+    reach: Patterns<'a>,
+    attribute: HashSet<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    fn new(rule: &'a Rule, handed: &Handed<'_>) -> Self {
+        let members = || rule.uses.iter().map(|group| group.members());
+        let import =
+            || rule.import.iter().map(String::as_str).chain(members().flat_map(|members| members.import).copied());
+        let call = || rule.call.iter().map(String::as_str).chain(members().flat_map(|members| members.call).copied());
+        let attribute = rule.attribute.iter().map(String::as_str);
+        // All of it, if that cannot be the name of anything else; or the rest of it, after what was handed on.
+        let whole = call().filter(|pattern| pattern.contains('.')).chain(import().filter(|_| handed.is_module));
+        let rest = call().chain(import()).flat_map(|pattern| {
+            pattern.match_indices('.').filter_map(move |(at, _)| {
+                let (held, rest) = (pattern.get(..at)?, pattern.get(at + 1..)?);
+                handed.ends.contains(held).then_some(rest)
+            })
+        });
+        Self {
+            reach: whole.chain(rest).collect(),
+            import: import().collect(),
+            call: call().collect(),
+            attribute: attribute.chain(members().flat_map(|members| members.attribute).copied()).collect(),
+        }
+    }
+}
+
+/// Patterns, by the first part of the names that they fit.
+#[derive(Default)]
+struct Patterns<'a> {
+    by_first: HashMap<&'a str, Vec<&'a str>>,
+    /// Those with a star in the first part.
+    open: Vec<&'a str>,
+}
+
+impl<'a> FromIterator<&'a str> for Patterns<'a> {
+    fn from_iter<T: IntoIterator<Item = &'a str>>(patterns: T) -> Self {
+        let mut all = Self::default();
+        for pattern in patterns {
+            let first = pattern.split('.').next().unwrap_or_default();
+            if first.ends_with('*') {
+                all.open.push(pattern);
+            } else {
+                all.by_first.entry(first).or_default().push(pattern);
+            }
+        }
+        all
+    }
+}
+
+impl Patterns<'_> {
+    fn fit(&self, name: &str) -> bool {
+        let first = self.by_first.get(name.split('.').next().unwrap_or_default());
+        first.into_iter().flatten().chain(&self.open).any(|pattern| fits(name, pattern))
     }
 }

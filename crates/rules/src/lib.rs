@@ -8,13 +8,21 @@
 //! judged by reading. The sandbox is the boundary.
 #![forbid(unsafe_code)]
 
+mod act;
+mod calls;
+mod canonical;
+mod files;
 mod groups;
+mod ipython;
 mod judge;
+mod known;
 mod meaning;
+mod nesting;
 mod policy;
 mod reader;
+mod stdlib;
 
 pub use groups::Group;
 pub use judge::{Judgement, Reason};
+pub use known::Known;
 pub use policy::{Decision, PolicyError, Rules};
-pub use reader::Known;

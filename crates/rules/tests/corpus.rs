@@ -81,7 +81,65 @@ fn programs_that_nest_deeply_or_are_long_harm_nobody() {
         let judgement = rules.judge(&code);
         assert_ne!(judgement.decision, Decision::Refuse);
     }
-    // However it nests, what it does is seen.
-    let code = "1".to_owned() + &"+1".repeat(20_000) + "\nimport subprocess";
+    // As deeply as Python itself can read, what it does is seen.
+    let code = "1".to_owned() + &"+1".repeat(900) + "\nimport subprocess";
     assert_eq!(rules.judge(&code).decision, Decision::Refuse);
+}
+
+/// What is small and makes much: judged soon, and never simply allowed where it was not read to its end.
+#[test]
+fn programs_that_make_much_of_little_are_judged_soon() {
+    let rules = Rules::usual();
+    let lines = |line: &dyn Fn(usize) -> String, count: usize| (0..count).map(line).collect::<String>();
+    let doubled = "x = 'aaaaaaaa'\n".to_owned() + &"x = x + x\n".repeat(20_000);
+    for code in [
+        "x = 'a' * 10**12\n".repeat(1000),
+        doubled.clone(),
+        "x = 'aaaaaaaaaaaaaaaa'\n".to_owned() + &"x = x.replace('a', 'aaaaaaaaaaaaaaaa')\n".repeat(5000),
+        "x = 'abcdefgh'\n".to_owned() + &"x = f'{x}{x}{x}{x}'\n".repeat(10_000),
+        lines(&|i| format!("x = 'a{i}'\ny = 'b{i}'\nz = x + y\n"), 7000),
+        lines(&|i| format!("a{i} = a{}\n", i + 1), 14_000),
+        lines(&|i| format!("from a{i} import *\nx{i}\n"), 8000),
+        lines(&|i| format!("import m{i}\nf(m{i})\nx.y{i}\n"), 7000),
+        lines(&|i| format!("x.a{i}.b{i}\n"), 14_000),
+        "[a for a in [".repeat(150) + "1" + &"]]".repeat(150),
+        "9".repeat(250_000),
+        "exec('exec(\"1\")')\n".repeat(14_000),
+        "%time x\n".repeat(30_000),
+    ] {
+        let began = std::time::Instant::now();
+        rules.judge(&code);
+        // A tenth of that in a program that is compiled for speed.
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{} {:?}", &code[..40], began.elapsed());
+    }
+    assert_eq!(rules.judge(&doubled).decision, Decision::Ask);
+}
+
+#[test]
+fn after_what_could_not_be_read_nothing_is_simply_allowed() {
+    for (undecidable, after) in [("ask", Decision::Ask), ("refuse", Decision::Allow)] {
+        let policy = format!("default = 'allow'\nundecidable = '{undecidable}'\n[[rule]]\ndo = 'ask'\nuses = ['code']");
+        let rules = Rules::parse(&policy).unwrap();
+        for unread in
+            ["x = 1\n".repeat(100_000), "(".repeat(5000), "def f(): return 1\n".to_owned() + &"x\n".repeat(200_000)]
+        {
+            let mut known = Known::default();
+            assert_eq!(rules.judge_after(&mut known, "x = 1").decision, Decision::Allow);
+            assert_ne!(rules.judge_after(&mut known, &unread).decision, Decision::Allow);
+            // Where it was refused it did not run.
+            assert_eq!(rules.judge_after(&mut known, "print(x)").decision, after, "{undecidable}");
+        }
+    }
+}
+
+#[test]
+fn what_an_interpreter_remembers_is_bounded() {
+    let rules = Rules::usual();
+    let mut known = Known::default();
+    let mut decision = Decision::Allow;
+    for round in 0..200 {
+        let code: String = (0..200).map(|i| format!("name_{round}_{i} = '{}'\n", "a".repeat(500))).collect();
+        decision = rules.judge_after(&mut known, &code).decision;
+    }
+    assert_eq!(decision, Decision::Ask);
 }

@@ -1,0 +1,116 @@
+//! What IPython makes of a program before Python reads it.
+
+use ruff_python_ast::Stmt;
+use ruff_python_ast::{Expr, ModModule};
+use ruff_text_size::Ranged as _;
+
+/// Magics of IPython that touch nothing outside, if their arguments are plain words.
+const HARMLESS: [&str; 7] = ["matplotlib", "precision", "who", "whos", "pprint", "load_ext", "pylab"];
+/// Magics whose argument is a program.
+const TIMING: [&str; 4] = ["time", "timeit", "prun", "capture"];
+/// What `%matplotlib` and `%load_ext` may load: other names are modules that they import.
+const LOADED: [&str; 10] =
+    ["", "inline", "agg", "auto", "notebook", "widget", "ipympl", "autoreload", "osx", "storemagic"];
+/// Magics and aliases that are run without a percent sign, if they are all that a program is.
+const AUTOMATIC: &str = include_str!("automagic.txt");
+
+/// What a magic does.
+pub(crate) enum Magic<'a> {
+    /// Nothing that rules speak of.
+    Harmless,
+    /// Runs a program.
+    Program(&'a str),
+    /// Anything.
+    Open,
+}
+
+/// Reads a magic and its arguments.
+pub(crate) fn magic(line: &str) -> Magic<'_> {
+    let line = line.trim();
+    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let rest = rest.trim();
+    if HARMLESS.contains(&name) {
+        let loads = matches!(name, "matplotlib" | "load_ext" | "pylab");
+        return if is_plain(rest) && (!loads || LOADED.contains(&rest)) { Magic::Harmless } else { Magic::Open };
+    }
+    if TIMING.contains(&name) {
+        return Magic::Program(without_options(rest));
+    }
+    Magic::Open
+}
+
+/// Whether the arguments of a magic or of a question are taken as they stand: others are evaluated.
+pub(crate) fn is_plain(arguments: &str) -> bool {
+    arguments.chars().all(|one| one.is_ascii_alphanumeric() || " ._-*%".contains(one))
+}
+
+/// The program after the options of a magic: `-n 10 -r1 f()`.
+fn without_options(mut rest: &str) -> &str {
+    while let Some((option, after)) = rest.split_once(char::is_whitespace) {
+        let Some(letter) = option.strip_prefix('-') else { break };
+        let is_option = letter.starts_with(|one: char| one.is_ascii_lowercase())
+            && letter.chars().skip(1).all(|one| one.is_ascii_digit());
+        if !is_option {
+            break;
+        }
+        rest = after.trim_start();
+        if letter.len() == 1
+            && let Some((number, after)) = rest.split_once(char::is_whitespace)
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+        {
+            rest = after.trim_start();
+        }
+    }
+    rest
+}
+
+/// The magic that a program of one line is, though it looks like Python: `ls -a` and `sx +x|id`.
+pub(crate) fn automatic(code: &str) -> Option<&str> {
+    let mut lines = lines(code).filter(|line| !line.trim().is_empty());
+    let (line, None) = (lines.next()?.trim(), lines.next()) else { return None };
+    let end = line.find(|one: char| !(one.is_alphanumeric() || "_.*".contains(one))).unwrap_or(line.len());
+    let (name, rest) = line.split_at(end);
+    let is_used =
+        name == "edit" || name == "ed" || !rest.trim().is_empty() && !rest.trim_start().starts_with(['=', ',']);
+    (is_used && AUTOMATIC.lines().any(|magic| magic == name)).then_some(line)
+}
+
+/// Whether IPython takes prompts out of a program's texts. In texts that are only there to be read they harm nobody.
+pub(crate) fn has_prompts(code: &str, module: &ModModule) -> bool {
+    let mut read = None;
+    let mut at = 0;
+    for line in lines(code) {
+        let (start, begins) = (at, line.trim_start());
+        at += line.len();
+        if [">>>", "In [", "[ins]", "[nav]", "...:"].iter().any(|prompt| begins.starts_with(prompt)) {
+            let texts = read.get_or_insert_with(|| only_read(&module.body));
+            if !texts.iter().any(|(from, to)| *from < start && start < *to) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// Where the texts are that stand for themselves, as those do that say what a function is for.
+fn only_read(body: &[Stmt]) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    for statement in body {
+        match statement {
+            Stmt::Expr(text) if matches!(&*text.value, Expr::StringLiteral(_)) => {
+                found.push((text.start().to_usize(), text.end().to_usize()));
+            }
+            Stmt::FunctionDef(function) => found.extend(only_read(&function.body)),
+            Stmt::ClassDef(class) => found.extend(only_read(&class.body)),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Lines as Python's `str.splitlines` sees them, with their ends.
+fn lines(code: &str) -> impl Iterator<Item = &str> {
+    code.split_inclusive(|one: char| {
+        matches!(one, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+    })
+}

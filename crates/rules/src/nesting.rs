@@ -1,0 +1,128 @@
+//! How deeply a program nests, before anything is called once per level.
+
+use ruff_python_ast::token::TokenKind;
+use ruff_python_parser::{Mode, lexer};
+
+/// Levels that are read. CPython itself gives up at 200 brackets and soon after 1,000 of other things.
+const MAX_LEVELS: usize = 1000;
+
+/// One pair of brackets that is open.
+#[derive(Default)]
+struct Open {
+    /// Operators since the last comma: each may hold what was before it, or what follows.
+    operators: usize,
+    /// Lambdas: their parameters have commas, too.
+    lambdas: usize,
+}
+
+/// Whether a program's syntax tree may be deeper than what is read. Counted is what can nest, not what does, without any recursion.
+pub(crate) fn is_too_deep(code: &str) -> bool {
+    let mut lexer = lexer::lex(code, Mode::Ipython);
+    let mut open = vec![Open::default()];
+    let (mut levels, mut indents) = (0_usize, 0_usize);
+    loop {
+        let last = open.len() - 1;
+        match lexer.next_token() {
+            TokenKind::EndOfFile => return false,
+            TokenKind::Lpar
+            | TokenKind::Lsqb
+            | TokenKind::Lbrace
+            | TokenKind::FStringStart
+            | TokenKind::TStringStart => {
+                levels += 1;
+                open.push(Open::default());
+            }
+            end @ (TokenKind::Rpar
+            | TokenKind::Rsqb
+            | TokenKind::Rbrace
+            | TokenKind::FStringEnd
+            | TokenKind::TStringEnd) => {
+                if last > 0 {
+                    let closed = open.pop().unwrap_or_default();
+                    levels -= 1 + closed.operators + closed.lambdas;
+                    if let (TokenKind::Rpar | TokenKind::Rsqb, Some(around)) = (end, open.last_mut()) {
+                        // A call or a subscript holds what stands before it.
+                        around.operators += 1;
+                        levels += 1;
+                    }
+                }
+            }
+            TokenKind::Comma => levels -= std::mem::take(&mut open[last].operators),
+            TokenKind::Newline | TokenKind::Semi => {
+                open = vec![Open::default()];
+                levels = 0;
+            }
+            TokenKind::Indent => indents += 1,
+            TokenKind::Dedent => indents = indents.saturating_sub(1),
+            TokenKind::Lambda => {
+                open[last].lambdas += 1;
+                levels += 1;
+            }
+            TokenKind::Name
+            | TokenKind::Int
+            | TokenKind::Float
+            | TokenKind::Complex
+            | TokenKind::String
+            | TokenKind::FStringMiddle
+            | TokenKind::TStringMiddle
+            | TokenKind::Comment
+            | TokenKind::NonLogicalNewline
+            | TokenKind::True
+            | TokenKind::False
+            | TokenKind::None => {}
+            _ => {
+                open[last].operators += 1;
+                levels += 1;
+            }
+        }
+        if levels + indents > MAX_LEVELS {
+            return true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_long_is_not_deep() {
+        for code in [
+            format!("x = [{}]", "(1, -2.5, 'a'), ".repeat(5000)),
+            "x = f(1) + 2\n".repeat(5000),
+            format!("d = {{{}}}", "'a': lambda x: x + 1,\n".repeat(500)),
+            format!("t = ({})", "'line'\n".repeat(5000)),
+            format!("f'''{}'''", "{x:>10} ".repeat(400)),
+            "if x:\n    y = (1)\n".repeat(3000),
+        ] {
+            assert!(!is_too_deep(&code), "{}", &code[..40]);
+        }
+    }
+
+    #[test]
+    fn what_is_deep_is_found() {
+        let times = 20_000;
+        for one in [
+            "(",
+            "[",
+            "{1:",
+            "-",
+            "not ",
+            "1+",
+            "x.",
+            "x if x else ",
+            "lambda: ",
+            "lambda a, b: ",
+            "f'{",
+            "await ",
+            "2**",
+        ] {
+            assert!(is_too_deep(&one.repeat(times)), "{one}");
+        }
+        for one in ["()", "[0]", ".a", ".a()", "+1", " or 1", "(1,2)"] {
+            assert!(is_too_deep(&format!("x{}", one.repeat(times))), "{one}");
+        }
+        let indented: String = (0..2000).map(|level| " ".repeat(level) + "if 1:\n").collect();
+        assert!(is_too_deep(&indented));
+    }
+}

@@ -1,0 +1,41 @@
+//! Which modules Python and the default template have.
+
+/// Packages of Python's own whose members may be modules, too.
+const PACKAGES: [&str; 19] = [
+    "asyncio",
+    "concurrent",
+    "ctypes",
+    "curses",
+    "dbm",
+    "distutils",
+    "email",
+    "encodings",
+    "html",
+    "http",
+    "importlib",
+    "lib2to3",
+    "logging",
+    "multiprocessing",
+    "tkinter",
+    "unittest",
+    "urllib",
+    "wsgiref",
+    "xml",
+];
+
+/// Whether Python itself has a module of this name.
+pub(crate) fn has(name: &str) -> bool {
+    include_str!("stdlib.txt").lines().any(|line| line == name)
+}
+
+/// Whether the default template has a package of this name.
+pub(crate) fn has_package(name: &str) -> bool {
+    include_str!("packages.txt").lines().any(|line| line == name)
+}
+
+/// Whether a dotted name may be one of a module of Python's own, as far as its spelling tells.
+pub(crate) fn may_be_a_module(path: &str) -> bool {
+    let (first, last) = (path.split('.').next().unwrap_or_default(), path.rsplit('.').next().unwrap_or_default());
+    let is_value = path.contains("()") || first == "builtins" || last.chars().any(char::is_uppercase);
+    !is_value && (has(last.trim_matches('_')) || PACKAGES.contains(&first) || path == "os.path")
+}
