@@ -16,7 +16,7 @@ use crate::message::{self, ExitStatus, Limits, MAX_SLOTS, Reply, Request, Setup,
 use crate::sandbox::{self, Process, Sandbox};
 use crate::shell::{self, ShellSources};
 use crate::zygote::{ForkRequest, Program, Zygote};
-use crate::{Step, StepError, landlock, mounts, sweep, sys};
+use crate::{Step, StepError, landlock, locks, mounts, sweep, sys};
 
 /// Where an instance has its workspaces mounted, in its directory.
 pub const WORKSPACES: &str = "workspaces";
@@ -67,6 +67,8 @@ struct Warden {
     next_watch: u64,
     /// Listeners that said too much and are looked at again later.
     resting: Vec<(Instant, u64)>,
+    /// When to look at the locks of files.
+    locks_due: Instant,
 }
 
 /// Runs until aludel closes the control socket, then removes everything. Runs as pid 1 of its pid namespace.
@@ -109,6 +111,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             watches: HashMap::new(),
             next_watch: CHILDREN + 1,
             resting: Vec::new(),
+            locks_due: Instant::now(),
         };
         Ok((warden, children, warnings))
     };
@@ -171,7 +174,7 @@ impl Warden {
     fn serve(&mut self, children: &OwnedFd) {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
-            let timeout = self.until_someone_has_rested();
+            let timeout = self.until_something_is_due();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
@@ -194,9 +197,16 @@ impl Warden {
         }
     }
 
-    /// Watches again what has rested, and says how long until the next has.
-    fn until_someone_has_rested(&mut self) -> Option<Timespec> {
+    /// Does what is due, and says how long until something is.
+    fn until_something_is_due(&mut self) -> Option<Timespec> {
         let now = Instant::now();
+        let next = [self.watch_the_rested(now), self.end_hoarders(now)].into_iter().flatten().min()?;
+        let wait = next.saturating_duration_since(now) + Duration::from_millis(1);
+        Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
+    }
+
+    /// Watches again what has rested, and says when the next has.
+    fn watch_the_rested(&mut self, now: Instant) -> Option<Instant> {
         let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
         self.resting = resting;
         for (_, token) in rested {
@@ -204,9 +214,25 @@ impl Warden {
                 let _gone = self.watch_fd(listener.fd(), token);
             }
         }
-        let next = self.resting.iter().map(|(until, _)| *until).min()?;
-        let wait = next.saturating_duration_since(now) + Duration::from_millis(1);
-        Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
+        self.resting.iter().map(|(until, _)| *until).min()
+    }
+
+    /// Ends the sandboxes that hold more locks of files than anybody needs, and says when to look again.
+    fn end_hoarders(&mut self, now: Instant) -> Option<Instant> {
+        if self.sandboxes.is_empty() {
+            return None;
+        }
+        if self.locks_due <= now {
+            self.locks_due = now + locks::INTERVAL;
+            // Where the kernel shows none there is nothing to be done.
+            let holders = locks::holders().unwrap_or_default();
+            if holders.values().sum::<usize>() > locks::MOST {
+                for sandbox in self.sandboxes.values().filter(|sandbox| sandbox.count(&holders) > locks::MOST) {
+                    sandbox.kill();
+                }
+            }
+        }
+        Some(self.locks_due)
     }
 
     fn watch_fd(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
