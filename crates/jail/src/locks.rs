@@ -11,9 +11,9 @@ use rustix::process::Pid;
 /// How often they are looked at. What can be taken in between is little against a host's memory.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 /// The most that one sandbox may hold. A database takes five for each of its users.
-pub(crate) const MOST: usize = 10_000;
+pub(crate) const MOST: usize = 4_000;
 /// How much of the list is read, bytes. The newest come first, and each line has less than a hundred.
-const READ: u64 = 4 << 20;
+const READ: u64 = 1 << 20;
 
 /// How many each process holds or waits for: those of the process namespace of `/proc`, and of the newest only.
 pub(crate) fn holders() -> io::Result<HashMap<Pid, usize>> {
