@@ -21,6 +21,7 @@ mod idmap;
 mod landlock;
 mod listener;
 pub mod lockdown;
+mod locks;
 pub mod message;
 mod mounts;
 pub mod probe;

@@ -3,6 +3,7 @@
 //! The same list is run by the zygote's children (which interpret it with raw system calls) and by commands (which run it here). A step
 //! that fails ends the process with the step's name: nothing is ever skipped. The order matters:
 //!
+//! 0. where others may be in the sandbox already: its memory is closed to them;
 //! 1. the cgroup, before anything can be spent outside it;
 //! 2. the shell's namespaces;
 //! 3. descriptors: only the process's own remain;

@@ -55,6 +55,12 @@ impl Sandbox {
         self.init_ended && !kernel_is_ours && self.commands.is_empty()
     }
 
+    /// How much of what is counted for each process is of its own processes.
+    pub(crate) fn count(&self, counted: &HashMap<Pid, usize>) -> usize {
+        let Some(own) = self.init.pid.and_then(namespace_of) else { return 0 };
+        counted.iter().filter(|(pid, _)| namespace_of(**pid).as_ref() == Some(&own)).map(|(_, count)| count).sum()
+    }
+
     /// Asks the checkpoint to take the kernel's place, with a new control socket. Whether there is somebody to ask.
     pub(crate) fn wake(&self, control: BorrowedFd<'_>) -> bool {
         let Some(socket) = &self.wake else { return false };
