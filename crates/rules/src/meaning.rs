@@ -11,7 +11,7 @@ pub(crate) const MAX_MEANINGS: usize = 16;
 const MAX_TEXT: usize = 64 << 10;
 /// Bytes of the beginning of a text of which the rest is unknown.
 const MAX_BEGINNING: usize = 256;
-/// Bytes of a dotted name: of a longer one only the end is kept, which is what names are compared by.
+/// Bytes of a dotted name: of a longer one only the first part and the end are kept, which is what names are compared by.
 const MAX_PATH: usize = 200;
 
 /// One of the things that something may mean.
@@ -62,8 +62,9 @@ pub(crate) fn attribute_of(path: &str, name: &str) -> Meaning {
     if path.len() <= MAX_PATH {
         return Meaning::Path(path);
     }
-    let end = path.match_indices('.').find(|(at, _)| path.len() - at <= MAX_PATH);
-    end.map_or(Meaning::Unknown, |(at, _)| Meaning::Path(format!("?{}", &path[at..])))
+    let first = path.split('.').next().filter(|first| first.len() < MAX_PATH / 4).unwrap_or("?");
+    let end = path.match_indices('.').find(|(at, _)| path.len() - at <= MAX_PATH - first.len());
+    end.map_or(Meaning::Unknown, |(at, _)| Meaning::Path(format!("{first}{}", &path[at..])))
 }
 
 /// What a call of something by its name returns. What methods return is taken for the same kind of thing.
