@@ -5,8 +5,10 @@ use ruff_text_size::Ranged as _;
 
 use crate::act::Act;
 use crate::canonical::canonical;
+use crate::expressions::elements;
 use crate::meaning::{Meaning, Meanings, add, function, method, result_of, texts, unknown};
-use crate::reader::{BY_NAME, Reader, elements, is_table, table_of};
+use crate::names::{BY_NAME, is_table, table_of};
+use crate::reader::Reader;
 
 /// What a call is given.
 struct Given<'a> {

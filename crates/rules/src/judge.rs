@@ -66,13 +66,11 @@ impl Rules {
             let reading = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || read(code, known));
             reading.ok().and_then(|reading| reading.join().ok())
         });
-        let judgement = match read {
-            Some(seen) => self.weigh(&seen, known),
-            None => {
-                known.set_lost(true);
-                self.undecidable("the program cannot be read")
-            }
+        let Some(seen) = read else {
+            known.set_lost(true);
+            return self.undecidable("the program cannot be read");
         };
+        let judgement = self.weigh(&seen, known);
         // What does not run changes nothing.
         if judgement.decision == Decision::Refuse {
             known.set_lost(was_lost);
