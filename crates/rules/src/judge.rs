@@ -140,6 +140,10 @@ impl Rule {
         let uses = |wanted: Group| self.uses.contains(&wanted);
         match act {
             Act::Import(module) => names.import.fit(module),
+            Act::Refer(name) if name.starts_with('*') => {
+                let name = name.trim_start_matches('*');
+                names.call.fit(name) || names.import.fit(name)
+            }
             // What a call returns is no module, as far as its name tells.
             Act::Refer(name) if name.contains("()") => {
                 let name = name.replace("()", "");

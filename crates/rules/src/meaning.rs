@@ -18,7 +18,8 @@ const MAX_PATH: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Meaning {
     /// Something that a module holds, by its dotted name: `os.system`. What a call returns has brackets: `pathlib.Path()`. What
-    /// something unknown holds begins with a question mark: `?.system`.
+    /// something unknown holds begins with a question mark: `?.system`; what a name means only if everything of a module was imported over
+    /// it, with a star: `*os.system`.
     Path(String),
     /// All names of a module or an object: `vars(os)`; of something unknown: `?`.
     Table(String),

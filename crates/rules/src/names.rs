@@ -111,8 +111,10 @@ impl Reader<'_> {
             self.note(at, Act::Attribute(name.to_owned()));
         }
         let mut meanings = self.known.of_name(name).cloned().unwrap_or_default();
-        self.spend(LOOK * (1 + self.known.stars().count()));
-        meanings.extend(self.known.stars().map(|module| attribute_of(module, name)));
+        self.spend(LOOK * (1 + 3 * self.known.stars().count()));
+        // A name that has a meaning already is hardly one of those: nothing is looked for inside of it.
+        let mark = if meanings.is_empty() { "" } else { "*" };
+        meanings.extend(self.known.stars().map(|module| attribute_of(&format!("{mark}{module}"), name)));
         let own = match name {
             "__builtins__" => Some("builtins".to_owned()),
             "get_ipython" => Some(name.to_owned()),

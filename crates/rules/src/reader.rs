@@ -26,8 +26,8 @@ const FREE_PASSES: usize = 2;
 const MAX_DEPTH: usize = 5;
 /// Different things that are noted of one program.
 const MAX_SEEN: usize = 5000;
-/// What reading a program may take, in nanoseconds of a slow machine: about a tenth of a second.
-const FUEL: usize = 100_000_000;
+/// What reading a program may take, in nanoseconds of a slow machine: some hundredths of a second.
+const FUEL: usize = 50_000_000;
 /// What a step takes besides the bytes that it looks at and makes.
 pub(crate) const STEP: usize = 100;
 /// What it takes to look something up, or to remember it.
@@ -153,7 +153,9 @@ impl Reader<'_> {
             return self.undecidable(at, "nests too deeply to be read");
         }
         self.spend(LOOK + code.len() * 50);
-        let parsed = parse_unchecked(code, ParseOptions::from(Mode::Ipython));
+        // What evaluates expressions knows no magics.
+        let mode = if self.is_quiet { Mode::Module } else { Mode::Ipython };
+        let parsed = parse_unchecked(code, ParseOptions::from(mode));
         self.depth += 1;
         if let Some(error) = parsed.errors().first().filter(|_| !self.is_quiet) {
             let what = format!("is not understood: {}", error.error);

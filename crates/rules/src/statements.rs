@@ -101,7 +101,7 @@ impl Reader<'_> {
             Stmt::Import(import) => {
                 for alias in &import.names {
                     let at = alias.range.start().to_usize();
-                    self.spend(2 * LOOK);
+                    self.spend(4 * LOOK);
                     self.note_import(&alias.name, at);
                     self.known.import(&alias.name);
                     match &alias.asname {
