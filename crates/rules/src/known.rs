@@ -163,6 +163,12 @@ impl Known {
         is_new
     }
 
+    /// Every module that was imported may be reached from anywhere, and `os` by way of most of them.
+    pub(crate) fn hand_on_modules(&mut self) -> bool {
+        let modules: Vec<String> = self.modules.iter().cloned().chain(["os".to_owned()]).collect();
+        modules.iter().filter(|module| self.hand_on(module)).count() > 0
+    }
+
     pub(crate) fn import(&mut self, module: &str) {
         Self::insert(&mut self.modules, module.to_owned(), &mut self.bytes, &mut self.is_lost);
     }

@@ -158,10 +158,15 @@ impl Reader<'_> {
         if REACHING.contains(&name) {
             self.undecidable(at, &format!("reaches everything by `{name}`"));
         }
+        if name == "obj" {
+            // An error tells by it whose attribute was missing, which may be any module.
+            self.changed |= self.known.hand_on_modules();
+        }
         let mut meanings = Meanings::new();
         for meaning in of {
-            if is_table(meaning) {
-                // Its methods are known; this is one that is handed on.
+            let is_function = |name: &str| name.contains('.') && TAKERS.contains(&name);
+            if is_table(meaning) || matches!(meaning, Meaning::Path(of) if is_function(canonical(of))) {
+                // Methods of tables that are called are known; this is one that is handed on, or `getattr.__call__`.
                 self.escape(&Meanings::from([meaning.clone()]), at);
             }
             meanings.insert(match meaning {
