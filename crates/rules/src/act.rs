@@ -29,7 +29,7 @@ impl fmt::Display for Act {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Import(module) => write!(formatter, "imports `{}`", short(module)),
-            Self::Refer(name) => write!(formatter, "uses `{}`", short(name)),
+            Self::Refer(name) => write!(formatter, "uses `{}`", short(name.trim_start_matches('*'))),
             Self::Reach(name) => write!(formatter, "uses `.{}` of what may be a module", short(name)),
             Self::Attribute(name) => write!(formatter, "uses the attribute `{}`", short(name)),
             Self::Hostfile(file) => write!(formatter, "names the file `{}`", short(file)),

@@ -5,8 +5,10 @@ use ruff_text_size::Ranged as _;
 
 use crate::act::Act;
 use crate::canonical::canonical;
+use crate::expressions::elements;
 use crate::meaning::{Meaning, Meanings, add, function, method, result_of, texts, unknown};
-use crate::reader::{BY_NAME, Reader, elements, is_table, table_of};
+use crate::names::{BY_NAME, is_table, table_of};
+use crate::reader::Reader;
 
 /// What a call is given.
 struct Given<'a> {
@@ -242,14 +244,17 @@ impl Reader<'_> {
     fn evaluated(&mut self, name: &str, call: &ExprCall, given: &Given<'_>, at: usize) {
         let of = |package: &str| name.strip_prefix(package).is_some_and(|rest| rest.starts_with('.'));
         let is_last = |last: &str| name.strip_suffix(last).is_some_and(|rest| rest.ends_with('.'));
-        let is_query = (of("pandas") || name.starts_with('?')) && (is_last("query") || is_last("eval"));
+        // Tables come from everywhere; what queries databases is given no expressions.
+        let is_table = of("pandas") || name.starts_with('?') || name.contains("()");
+        let is_database = of("duckdb") || of("sqlalchemy");
+        let is_query = is_table && (is_last("query") || is_last("eval"));
         let is_template = of("jinja2");
         let is_model = of("statsmodels") || of("patsy");
         if !(is_query || is_template || is_model || of("sympy")) {
             return;
         }
         let is_formula = (of("statsmodels.formula") || of("patsy")) && !name.contains("()");
-        let is_source = is_query || is_formula || is_last("Template") || is_last("from_string");
+        let is_source = (is_query && !is_database) || is_formula || is_last("Template") || is_last("from_string");
         if is_source && given.all().next().is_some() && !given.all().any(|argument| texts(argument).1) {
             self.undecidable(at, "evaluates a text that is put together while it runs");
         }

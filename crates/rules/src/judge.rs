@@ -17,6 +17,10 @@ const STACK: usize = 256 << 20;
 /// The longest program, bytes. A longer one is undecidable.
 const MAX_CODE: usize = 256 << 10;
 
+/// Modules whose names columns of tables have, too.
+const WORDS: [&str; 12] =
+    ["cffi", "code", "dill", "gc", "imp", "inspect", "pipes", "pty", "requests", "sh", "socket", "ssl"];
+
 /// What becomes of a program, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
@@ -62,13 +66,11 @@ impl Rules {
             let reading = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || read(code, known));
             reading.ok().and_then(|reading| reading.join().ok())
         });
-        let judgement = match read {
-            Some(seen) => self.weigh(&seen, known),
-            None => {
-                known.set_lost(true);
-                self.undecidable("the program cannot be read")
-            }
+        let Some(seen) = read else {
+            known.set_lost(true);
+            return self.undecidable("the program cannot be read");
         };
+        let judgement = self.weigh(&seen, known);
         // What does not run changes nothing.
         if judgement.decision == Decision::Refuse {
             known.set_lost(was_lost);
@@ -138,6 +140,10 @@ impl Rule {
         let uses = |wanted: Group| self.uses.contains(&wanted);
         match act {
             Act::Import(module) => names.import.fit(module),
+            Act::Refer(name) if name.starts_with('*') => {
+                let name = name.trim_start_matches('*');
+                names.call.fit(name) || names.import.fit(name)
+            }
             // What a call returns is no module, as far as its name tells.
             Act::Refer(name) if name.contains("()") => {
                 let name = name.replace("()", "");
@@ -188,7 +194,9 @@ impl<'a> Names<'a> {
         let call = || rule.call.iter().map(String::as_str).chain(members().flat_map(|members| members.call).copied());
         let attribute = rule.attribute.iter().map(String::as_str);
         // All of it, if that cannot be the name of anything else; or the rest of it, after what was handed on.
-        let whole = call().filter(|pattern| pattern.contains('.')).chain(import().filter(|_| handed.is_module));
+        let named = import()
+            .filter(|name| handed.is_module || !(WORDS.contains(name) || rule.import.iter().any(|own| own == name)));
+        let whole = call().filter(|pattern| pattern.contains('.')).chain(named);
         let rest = call().chain(import()).flat_map(|pattern| {
             pattern.match_indices('.').filter_map(move |(at, _)| {
                 let (held, rest) = (pattern.get(..at)?, pattern.get(at + 1..)?);

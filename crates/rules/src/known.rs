@@ -149,7 +149,7 @@ impl Known {
     /// Something is used as a value: it may be reached from anywhere now. Whether that is new.
     pub(crate) fn hand_on(&mut self, path: &str) -> bool {
         // Of what is inside of an object nothing is known but that it may be a module.
-        let inside = path.starts_with('?') || (path.contains("()") && !path.ends_with("()"));
+        let inside = path.starts_with(['?', '*']) || (path.contains("()") && !path.ends_with("()"));
         let last = path.rsplit('.').next().unwrap_or_default();
         let path = match inside {
             true if stdlib::has(last.trim_matches('_')) => format!("?.{last}"),
@@ -161,6 +161,12 @@ impl Known {
             self.handed_now.insert(path);
         }
         is_new
+    }
+
+    /// Every module that was imported may be reached from anywhere, and `os` by way of most of them.
+    pub(crate) fn hand_on_modules(&mut self) -> bool {
+        let modules: Vec<String> = self.modules.iter().cloned().chain(["os".to_owned()]).collect();
+        modules.iter().filter(|module| self.hand_on(module)).count() > 0
     }
 
     pub(crate) fn import(&mut self, module: &str) {
@@ -203,8 +209,7 @@ impl Known {
 
     /// Everything of a module was imported.
     pub(crate) fn import_all(&mut self, module: &str) -> bool {
-        let is_new = Self::insert(&mut self.stars, module.to_owned(), &mut self.bytes, &mut self.is_lost);
-        self.hand_on(module) || is_new
+        Self::insert(&mut self.stars, module.to_owned(), &mut self.bytes, &mut self.is_lost)
     }
 
     fn insert(into: &mut BTreeSet<String>, path: String, bytes: &mut usize, is_lost: &mut bool) -> bool {

@@ -11,15 +11,18 @@
 mod act;
 mod calls;
 mod canonical;
+mod expressions;
 mod files;
 mod groups;
 mod ipython;
 mod judge;
 mod known;
 mod meaning;
+mod names;
 mod nesting;
 mod policy;
 mod reader;
+mod statements;
 mod stdlib;
 
 pub use groups::Group;

@@ -11,14 +11,15 @@ pub(crate) const MAX_MEANINGS: usize = 16;
 const MAX_TEXT: usize = 64 << 10;
 /// Bytes of the beginning of a text of which the rest is unknown.
 const MAX_BEGINNING: usize = 256;
-/// Bytes of a dotted name: of a longer one only the end is kept, which is what names are compared by.
+/// Bytes of a dotted name: of a longer one only the first part and the end are kept, which is what names are compared by.
 const MAX_PATH: usize = 200;
 
 /// One of the things that something may mean.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Meaning {
     /// Something that a module holds, by its dotted name: `os.system`. What a call returns has brackets: `pathlib.Path()`. What
-    /// something unknown holds begins with a question mark: `?.system`.
+    /// something unknown holds begins with a question mark: `?.system`; what a name means only if everything of a module was imported over
+    /// it, with a star: `*os.system`.
     Path(String),
     /// All names of a module or an object: `vars(os)`; of something unknown: `?`.
     Table(String),
@@ -62,8 +63,9 @@ pub(crate) fn attribute_of(path: &str, name: &str) -> Meaning {
     if path.len() <= MAX_PATH {
         return Meaning::Path(path);
     }
-    let end = path.match_indices('.').find(|(at, _)| path.len() - at <= MAX_PATH);
-    end.map_or(Meaning::Unknown, |(at, _)| Meaning::Path(format!("?{}", &path[at..])))
+    let first = path.split('.').next().filter(|first| first.len() < MAX_PATH / 4).unwrap_or("?");
+    let end = path.match_indices('.').find(|(at, _)| path.len() - at <= MAX_PATH - first.len());
+    end.map_or(Meaning::Unknown, |(at, _)| Meaning::Path(format!("{first}{}", &path[at..])))
 }
 
 /// What a call of something by its name returns. What methods return is taken for the same kind of thing.

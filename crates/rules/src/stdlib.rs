@@ -1,5 +1,10 @@
 //! Which modules Python and the default template have.
 
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+static STDLIB: LazyLock<HashSet<&str>> = LazyLock::new(|| include_str!("stdlib.txt").lines().collect());
+static PACKAGED: LazyLock<HashSet<&str>> = LazyLock::new(|| include_str!("packages.txt").lines().collect());
 /// Packages of Python's own whose members may be modules, too.
 const PACKAGES: [&str; 19] = [
     "asyncio",
@@ -25,12 +30,12 @@ const PACKAGES: [&str; 19] = [
 
 /// Whether Python itself has a module of this name.
 pub(crate) fn has(name: &str) -> bool {
-    include_str!("stdlib.txt").lines().any(|line| line == name)
+    STDLIB.contains(name)
 }
 
 /// Whether the default template has a package of this name.
 pub(crate) fn has_package(name: &str) -> bool {
-    include_str!("packages.txt").lines().any(|line| line == name)
+    PACKAGED.contains(name)
 }
 
 /// Whether a dotted name may be one of a module of Python's own, as far as its spelling tells.
