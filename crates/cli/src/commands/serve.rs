@@ -79,7 +79,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
             hangups.next().await;
             match reload(context, &app) {
                 Ok(models) => console::tell(&format!("models reloaded; there are: {models}")),
-                Err(error) => console::tell(&format!("{} nothing was reloaded: {error:#}", paint::warning("warning:"))),
+                Err(error) => console::fail(&format!("nothing was reloaded: {error:#}")),
             }
         }
     };
