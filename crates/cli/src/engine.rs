@@ -4,8 +4,8 @@ use aludel_sandbox::{Local, LocalConfig, Start, Template, template};
 use anyhow::Context as _;
 
 use crate::commands::Context;
-use crate::progress::TemplateProgress;
 use crate::console;
+use crate::progress::TemplateProgress;
 
 /// A running backend and what its sandboxes start from.
 pub(crate) struct Engine {

@@ -61,7 +61,7 @@ fn report(error: &anyhow::Error, speaks_json: bool) -> Exit {
     if exit == Exit::OutputClosed {
         return exit;
     }
-    let message = format!("{error:#}");
+    let message = exit::words(error);
     console::fail(&message);
     if speaks_json {
         // If this fails too, there is nobody left to tell.

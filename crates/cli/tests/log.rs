@@ -168,7 +168,8 @@ async fn whatever_a_client_gets_the_operator_is_told_once_why_a_model_failed() {
     let url = upstream.url();
     let four = |address: &str| {
         let chat = |more: Value| {
-            let mut body = json!({ "model": "scripted", "messages": [{ "role": "user", "content": "six times seven?" }] });
+            let mut body =
+                json!({ "model": "scripted", "messages": [{ "role": "user", "content": "six times seven?" }] });
             body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             ask(address, "POST /v1/chat/completions", &body)
         };

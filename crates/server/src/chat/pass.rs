@@ -66,7 +66,10 @@ pub(super) async fn on(
         match passed_on(name, headers.clone(), forward).await {
             Ok(answer) if is_last || !is_unavailable(answer.status) => {
                 if is_for_the_operator(answer.status) {
-                    log(&format!("{name}: the model's server answered {}; the client was told its words", answer.status));
+                    log(&format!(
+                        "{name}: the model's server answered {}; the client was told its words",
+                        answer.status
+                    ));
                 }
                 return Ok(Some(respond(answer)));
             }
@@ -84,7 +87,8 @@ fn is_unavailable(status: StatusCode) -> bool {
 
 /// Whether an answer tells of what no client can mend: the key that is sent for it, or the server itself.
 fn is_for_the_operator(status: StatusCode) -> bool {
-    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::PAYMENT_REQUIRED | StatusCode::FORBIDDEN) || is_unavailable(status)
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::PAYMENT_REQUIRED | StatusCode::FORBIDDEN)
+        || is_unavailable(status)
 }
 
 /// The body with the name by which the server knows the model.

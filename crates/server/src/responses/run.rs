@@ -320,7 +320,8 @@ fn status_of(ending: &Ending) -> Status {
             Status::Failed { code, message: words_for_clients(error) }
         }
         Ending::Sandbox(_) => {
-            let message = "The sandbox failed; the server's log says why, under the request's id (x-request-id).".to_owned();
+            let message =
+                "The sandbox failed; the server's log says why, under the request's id (x-request-id).".to_owned();
             Status::Failed { code: "server_error", message }
         }
     }
