@@ -173,11 +173,23 @@ impl Entry {
 impl Config {
     /// Every value with its origin.
     pub(crate) fn entries(&self) -> Vec<Entry> {
+        let mut entries = self.fixed();
+        entries.extend(self.models.iter().flat_map(Model::entries));
+        entries
+    }
+
+    /// The values that hold as long as a server runs.
+    fn fixed(&self) -> Vec<Entry> {
         let mut entries = self.server.entries();
         entries.extend(self.sandbox.entries());
         entries.extend(self.approval.entries());
-        entries.extend(self.models.iter().flat_map(Model::entries));
         entries
+    }
+
+    /// The keys whose values hold as long as a server runs, and are others in `new`.
+    pub(crate) fn changed(&self, new: &Self) -> Vec<String> {
+        let pairs = self.fixed().into_iter().zip(new.fixed());
+        pairs.filter(|(was, is)| was.value != is.value).map(|(was, _)| was.key).collect()
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use aludel_server::Level;
+
+use crate::paint;
 use crate::terminal::Sanitizer;
 
 /// Which of the two.
@@ -97,10 +100,23 @@ impl Console {
 /// Says something on stderr, outside of any result. If nobody hears it, nothing is lost. Where a log for programs is kept there, it is a line of
 /// that.
 pub(crate) fn tell(text: &str) {
-    if aludel_server::notice(text) {
-        return;
+    say(Level::Info, "", text);
+}
+
+/// Says what works and should be looked at.
+pub(crate) fn warn(text: &str) {
+    say(Level::Warning, &format!("{} ", paint::warning("warning:")), text);
+}
+
+/// Says what does not work.
+pub(crate) fn fail(text: &str) {
+    say(Level::Error, &format!("{} ", paint::error("error:")), text);
+}
+
+fn say(level: Level, mark: &str, text: &str) {
+    if !aludel_server::notice(level, text) {
+        let _unheard = put(&mut io::stderr().lock(), &format!("{mark}{text}\n"));
     }
-    let _unheard = put(&mut io::stderr().lock(), &format!("{text}\n"));
 }
 
 fn put(stream: &mut impl Write, text: &str) -> io::Result<()> {

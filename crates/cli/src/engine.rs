@@ -4,8 +4,8 @@ use aludel_sandbox::{Local, LocalConfig, Start, Template, template};
 use anyhow::Context as _;
 
 use crate::commands::Context;
+use crate::console;
 use crate::progress::TemplateProgress;
-use crate::{console, paint};
 
 /// A running backend and what its sandboxes start from.
 pub(crate) struct Engine {
@@ -38,11 +38,11 @@ impl Engine {
 fn tell(warnings: &[String], verbose: bool) {
     if verbose {
         for warning in warnings {
-            console::tell(&format!("{} {warning}", paint::warning("warning:")));
+            console::warn(warning);
         }
     } else if !warnings.is_empty() {
         let words = warnings.join("; ");
-        console::tell(&format!("{} {words} (see `aludel doctor`)", paint::warning("warning:")));
+        console::warn(&format!("{words} (see `aludel doctor`)"));
     }
 }
 

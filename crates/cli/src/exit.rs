@@ -91,11 +91,29 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     UsageError(text.into()).into()
 }
 
+/// An error with its causes, each told once: some repeat theirs in their own words.
+pub(crate) fn words(error: &anyhow::Error) -> String {
+    let mut words = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !words.ends_with(&cause) {
+            words.push_str(if words.is_empty() { "" } else { ": " });
+            words.push_str(&cause);
+        }
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use anyhow::Context;
 
     use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let full = anyhow::anyhow!("no space").context("write: no space").context("cannot save");
+        assert_eq!(words(&full), "cannot save: write: no space");
+    }
 
     #[test]
     fn errors_have_their_status() {

@@ -44,7 +44,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Exit> {
         aludel_server::log_as(*config.server.log);
     }
     for warning in &config.warnings {
-        console::tell(&format!("{} {warning}", paint::warning("warning:")));
+        console::warn(warning);
     }
     let context = Context { config, surroundings, asked, verbose: arguments.verbose };
     let runtime =
@@ -61,8 +61,8 @@ fn report(error: &anyhow::Error, speaks_json: bool) -> Exit {
     if exit == Exit::OutputClosed {
         return exit;
     }
-    let message = format!("{error:#}");
-    console::tell(&format!("{} {message}", paint::error("error:")));
+    let message = exit::words(error);
+    console::fail(&message);
     if speaks_json {
         // If this fails too, there is nobody left to tell.
         let _unheard = json::end(json::Ended::error(exit, message));

@@ -1,5 +1,6 @@
 //! Getting from configured models to some that can be asked.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use aludel_agent::upstream::demo::Demo;
 use aludel_agent::upstream::{Capabilities, Fallback, Upstream};
 
 use crate::config::{Api, Endpoint, Model, Surroundings};
-use crate::exit::usage;
+use crate::exit::{usage, words};
 
 /// The first of the models, with those that step in for it.
 pub(crate) fn first(models: &[Model], surroundings: &Surroundings) -> anyhow::Result<Arc<dyn Upstream>> {
@@ -16,9 +17,9 @@ pub(crate) fn first(models: &[Model], surroundings: &Surroundings) -> anyhow::Re
     with_fallback(model, upstream(endpoint(model, surroundings)?), models, surroundings)
 }
 
-/// All models, as the server knows them.
+/// All models, as the server knows them, or everything that is wrong with them.
 pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Result<Vec<aludel_server::Model>> {
-    let served = models.iter().map(|model| {
+    let made = models.iter().map(|model| {
         let owner = match &model.endpoint {
             Endpoint::Demo => "aludel: a script, not a language model".to_owned(),
             Endpoint::Http(http) => (*http.upstream_name).clone(),
@@ -29,7 +30,17 @@ pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Resu
         let fallback = model.fallback.0.clone();
         Ok(aludel_server::Model { name: (*model.name).clone(), owner, upstream, endpoint, fallback })
     });
-    served.collect()
+    let (mut served, mut wrong) = (Vec::new(), Vec::new());
+    for model in made {
+        match model {
+            Ok(model) => served.push(model),
+            Err(error) => wrong.push(words(&error)),
+        }
+    }
+    // A model that another falls back to is looked at with both.
+    let mut seen = HashSet::new();
+    wrong.retain(|words| seen.insert(words.clone()));
+    if wrong.is_empty() { Ok(served) } else { Err(usage(wrong.join("; "))) }
 }
 
 fn with_fallback(

@@ -161,6 +161,42 @@ async fn text_tells_failures_alone_and_off_tells_nothing() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_client_gets_the_operator_is_told_once_why_a_model_failed() {
+    let refusals = (0..4).map(|_| Scripted::Status(401, "", "no")).collect();
+    let upstream = ScriptedUpstream::start(refusals).await;
+    let url = upstream.url();
+    let four = |address: &str| {
+        let chat = |more: Value| {
+            let mut body =
+                json!({ "model": "scripted", "messages": [{ "role": "user", "content": "six times seven?" }] });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            ask(address, "POST /v1/chat/completions", &body)
+        };
+        [
+            turn(address, &json!({ "stream": true })),
+            chat(json!({ "tools": [{ "type": "code_interpreter" }] })),
+            chat(json!({ "tools": [{ "type": "code_interpreter" }], "stream": true })),
+            chat(json!({})),
+        ]
+    };
+    let (answers, said) = tokio::task::spawn_blocking(move || served("", &url, four)).await.unwrap();
+    for answer in &answers {
+        let lines: Vec<&str> = said.lines().filter(|line| line.starts_with(id_of(answer))).collect();
+        assert!(matches!(lines[..], [line] if line.contains("401")), "{answer}\n{said}");
+    }
+}
+
+#[test]
+fn a_server_that_cannot_start_says_so_as_an_error_in_the_log() {
+    let data = tempfile::tempdir().unwrap();
+    std::fs::write(data.path().join("aludel.toml"), "[server]\nlog = 'json'\nlisten = '0.0.0.0:0'\n").unwrap();
+    let ended = common::said(aludel(data.path()).args(["serve", "--data"]).arg(data.path()));
+    let line: Value = serde_json::from_str(ended.stderr.lines().last().unwrap()).unwrap();
+    assert_eq!((ended.status, &line["level"]), (Some(2), &json!("error")), "{line}");
+    assert!(line["message"].as_str().unwrap().starts_with("0.0.0.0:"), "{line}");
+}
+
 #[test]
 fn figures_and_traces_are_on_where_the_configuration_says_so() {
     let collector = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -102,3 +102,51 @@ fn keys_are_made_listed_and_revoked_while_the_server_runs() {
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn what_a_server_kept_is_not_looked_for_in_vain() {
+    let data = data();
+    for arguments in [&["audit", "--verify"][..], &["keys", "list"], &["approvals", "list"]] {
+        let mistyped = said(aludel(data.path()).args(arguments).arg("--data").arg(data.path()));
+        assert!(mistyped.status == Some(2) && mistyped.stderr.contains("no server has kept anything"), "{mistyped:#?}");
+    }
+    assert!(!data.path().join("state").exists(), "a look makes nothing");
+    assert_eq!(said(aludel(data.path()).args(["keys", "create", "--data"]).arg(data.path())).status, Some(0));
+    let verified = said(aludel(data.path()).args(["audit", "--verify", "--data"]).arg(data.path()));
+    assert_eq!((verified.status, verified.stdout.as_str()), (Some(0), "0 entries, unchanged\n"));
+}
+
+#[test]
+fn all_that_is_wrong_with_the_models_is_told_at_once() {
+    let data = data();
+    let models = "[[model]]\nname='a'\nurl='http://a/v1'\nkey='env:NOT_SET_A'\nfallback=['b']\n\
+                  [[model]]\nname='b'\nurl='http://b/v1'\nkey='env:NOT_SET_B'\n";
+    std::fs::write(data.path().join("aludel.toml"), models).unwrap();
+    let refused = said(aludel(data.path()).args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data.path()));
+    assert_eq!(refused.status, Some(2), "{refused:#?}");
+    for variable in ["NOT_SET_A", "NOT_SET_B"] {
+        assert_eq!(refused.stderr.matches(variable).count(), 1, "{refused:#?}");
+    }
+}
+
+#[test]
+fn a_reload_says_what_it_did_not_do() {
+    let data = data();
+    let file = data.path().join("aludel.toml");
+    let model = |name: &str| format!("[[model]]\nname='{name}'\nurl='http://127.0.0.1:1/v1'\n");
+    std::fs::write(&file, model("first")).unwrap();
+    let (mut child, address) = serve(data.path());
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut until = |words: &str| told.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words:?}"));
+    std::fs::remove_file(&file).unwrap();
+    signal(&child, "HUP");
+    assert!(until("nothing was reloaded").contains("aludel.toml"));
+    assert!(ask(&address, "GET /v1/models", None, "").contains("\"first\""));
+    std::fs::write(&file, model("second") + "[approval]\nmode='always'\n").unwrap();
+    signal(&child, "HUP");
+    assert!(until("models reloaded").contains("second"));
+    assert!(until("need a restart").contains("approval.mode"));
+    assert!(ask(&address, "GET /v1/models", None, "").contains("\"second\""));
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

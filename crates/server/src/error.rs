@@ -131,7 +131,7 @@ impl ApiError {
 
     /// 500: our fault. The cause is for the log.
     pub(crate) fn internal(cause: impl std::fmt::Display) -> Self {
-        let message = "The server failed to do this; its log says why, under the request's id.";
+        let message = "The server failed to do this; its log says why, under the request's id (x-request-id).";
         let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorKind::Server, message).code("server_error");
         Self { cause: Some(cause.to_string()), ..error }
     }

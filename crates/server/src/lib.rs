@@ -21,4 +21,4 @@ pub use app::{App, Settings};
 pub use approvals::{ApprovalMode, Approvals, Otherwise, Webhook};
 pub use models::Model;
 pub use serve::{ServeError, serve};
-pub use telemetry::{LogFormat, Traces, log_as, notice};
+pub use telemetry::{Level, LogFormat, Traces, log_as, notice};

@@ -105,9 +105,14 @@ pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
 
 /// Brings the file to the newest format.
 fn upgrade(connection: &mut Connection) -> Result<(), Error> {
-    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    let found: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let known = FORMATS.len() as i64;
+    let format = |connection: &Connection| connection.pragma_query_value(None, "user_version", |row| row.get(0));
+    if format(connection)? == known {
+        // Nothing is written, so the state can be read on a full disk, too.
+        return Ok(());
+    }
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let found: i64 = format(&transaction)?;
     let done = usize::try_from(found).ok().filter(|done| *done <= FORMATS.len());
     let missing = done.and_then(|done| FORMATS.get(done..)).ok_or(Error::Newer { found, known })?;
     for format in missing {

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Context, serve};
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
-use crate::terminal;
+use crate::{console, terminal};
 
 /// Programs that are listed at once.
 const AT_ONCE: usize = 1000;
@@ -55,8 +55,7 @@ pub(crate) enum ApprovalsCommand {
 }
 
 pub(crate) async fn run(command: ApprovalsCommand, context: &Context) -> anyhow::Result<Exit> {
-    let state = serve::state(&context.config.server.data);
-    let store = Store::open_beside(&state).await.context("cannot open the server's state")?;
+    let store = serve::open_beside(context).await?;
     let mut console = Console::new();
     match command {
         ApprovalsCommand::List { all, json } => {
@@ -64,6 +63,9 @@ pub(crate) async fn run(command: ApprovalsCommand, context: &Context) -> anyhow:
             let page = PageQuery { after: None, limit: AT_ONCE, order: Order::Descending };
             let mut approvals = store.approvals(None, status, page).await.context("cannot read the approvals")?.data;
             approvals.reverse();
+            if approvals.is_empty() && !json {
+                console::tell(if all { "no program was ever held back" } else { "no program waits" });
+            }
             for approval in &approvals {
                 console.line(Stream::Stdout, &if json { whole(approval) } else { line(approval) })?;
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aludel_store::{AuditRecord, Store, Tampered};
+use aludel_store::{AuditRecord, Tampered};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
@@ -40,8 +40,7 @@ pub(crate) struct AuditArgs {
 }
 
 pub(crate) async fn run(args: AuditArgs, context: &Context) -> anyhow::Result<Exit> {
-    let state = serve::state(&context.config.server.data);
-    let store = Store::open_beside(&state).await.context("cannot open the server's state")?;
+    let store = serve::open_beside(context).await?;
     let mut console = Console::new();
     if args.verify {
         return match store.verify_audit_log().await.context("cannot read the audit log")? {

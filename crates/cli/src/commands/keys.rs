@@ -32,21 +32,29 @@ pub(crate) enum KeysCommand {
 }
 
 pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Result<Exit> {
-    let state = serve::state(&context.config.server.data);
-    let store = Store::open_beside(&state).await.context("cannot open the server's state")?;
     let mut console = Console::new();
     match command {
         KeysCommand::Create { name } => {
+            let state = serve::state(&context.config.server.data);
+            let store = Store::open_beside(&state).await;
+            let store = store.with_context(|| format!("cannot open the server's state in {}", state.display()))?;
             let key = store.create_key(&name).await.context("cannot make a key")?;
             console::tell(&format!("made {}; this is the key, which is shown only now:", key.id));
             console.line(Stream::Stdout, &key.secret)?;
         }
         KeysCommand::List => {
-            for key in store.keys().await.context("cannot read the keys")? {
+            let keys = serve::open_beside(context).await?.keys().await.context("cannot read the keys")?;
+            if keys.is_empty() {
+                console::tell(
+                    "there are no keys: the server serves this machine alone; `aludel keys create` makes one",
+                );
+            }
+            for key in keys {
                 console.line(Stream::Stdout, &line(&key))?;
             }
         }
         KeysCommand::Revoke { id } => {
+            let store = serve::open_beside(context).await?;
             let parsed = KeyId::parse(&id);
             let revoked = match parsed {
                 Some(parsed) => store.revoke_key(parsed).await.context("cannot revoke the key")?,

@@ -11,10 +11,10 @@ use tokio::net::TcpListener;
 
 use super::Context;
 use crate::args::flag;
-use crate::config::{Collector, Config, Flag, Section};
+use crate::config::{Collector, Config, Endpoint, Flag, Section};
 use crate::console::{Console, Stream};
 use crate::engine::Engine;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, usage, words};
 use crate::signals::{Hangups, Signals};
 use crate::{console, paint, upstream};
 
@@ -43,7 +43,9 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     let mut hangups = Hangups::listen().context("cannot listen to signals")?;
     let models = upstream::all(&config.models, &context.surroundings)?;
     let approvals = config.approval.settings(&context.surroundings)?;
-    let store = Store::open(&state(&config.server.data)).await.context("cannot open the server's state")?;
+    let state = state(&config.server.data);
+    let store =
+        Store::open(&state).await.with_context(|| format!("cannot open the server's state in {}", state.display()))?;
     let wanted = &config.server.listen;
     let listener = TcpListener::bind(**wanted).await;
     let listener = listener.with_context(|| format!("cannot listen on {} ({})", **wanted, wanted.origin))?;
@@ -58,6 +60,14 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
              Make a key with `aludel keys create`.",
             paint::warning("note:")
         ));
+    }
+    if config.models.iter().all(|model| matches!(model.endpoint, Endpoint::Demo)) {
+        console::warn(&match &config.file {
+            Some(file) => format!("{} has no [[model]]: only `demo` answers, which is a script", file.display()),
+            None => "there is no configuration file: only `demo` answers, which is a script; `aludel config --help` tells where \
+                     the file may be, and --config FILE names one"
+                .to_owned(),
+        });
     }
     let packages = engine.template.packages().iter().map(|package| package.name.clone()).collect();
     let app = Arc::new(App::new(store, engine.backend.clone(), models, packages, settings(config, approvals)?));
@@ -77,9 +87,8 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     let reloading = async {
         loop {
             hangups.next().await;
-            match reload(context, &app) {
-                Ok(models) => console::tell(&format!("models reloaded; there are: {models}")),
-                Err(error) => console::tell(&format!("{} nothing was reloaded: {error:#}", paint::warning("warning:"))),
+            if let Err(error) = reload(context, &app) {
+                console::fail(&format!("nothing was reloaded: {}", words(&error)));
             }
         }
     };
@@ -95,17 +104,45 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     Ok(exit)
 }
 
-/// Offers the models that the configuration has now. Returns their names.
-fn reload(context: &Context, app: &App) -> anyhow::Result<String> {
-    let models = upstream::all(&context.reload()?.models, &context.surroundings)?;
+/// Offers the models that the configuration has now.
+fn reload(context: &Context, app: &App) -> anyhow::Result<()> {
+    let config = context.reload()?;
+    if config.file != context.config.file {
+        // Half of a replacement, most likely; the models of another file, or of none, are not those that were meant.
+        let name =
+            |file: &Option<PathBuf>| file.as_ref().map_or("no file".to_owned(), |file| file.display().to_string());
+        let (was, is) = (name(&context.config.file), name(&config.file));
+        return Err(usage(format!(
+            "the server was started with {was}, and would now read {is}; restart it if that is meant"
+        )));
+    }
+    let models = upstream::all(&config.models, &context.surroundings)?;
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
     app.set_models(models);
-    Ok(names.join(", "))
+    console::tell(&format!("models reloaded; there are: {}", names.join(", ")));
+    let others = context.config.changed(&config);
+    if !others.is_empty() {
+        console::warn(&format!("these changed, too, and need a restart: {}", others.join(", ")));
+    }
+    Ok(())
 }
 
 /// Where a server keeps what outlives it. Of its own, so that nobody else can read it.
 pub(crate) fn state(data: &Path) -> PathBuf {
     data.join("state")
+}
+
+/// Opens the state of a server, which may be running. There is none in a directory that was mistyped, and none is made there.
+pub(crate) async fn open_beside(context: &Context) -> anyhow::Result<Store> {
+    let state = state(&context.config.server.data);
+    if !state.is_dir() {
+        return Err(usage(format!(
+            "no server has kept anything in {} (server.data: {}); --data names another directory",
+            state.display(),
+            context.config.server.data.origin
+        )));
+    }
+    Store::open_beside(&state).await.with_context(|| format!("cannot open the server's state in {}", state.display()))
 }
 
 fn settings(config: &Config, approvals: Approvals) -> anyhow::Result<Settings> {

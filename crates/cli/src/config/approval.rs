@@ -116,8 +116,10 @@ impl Approval {
             None
         } else {
             let secret = self.webhook_secret.fetch_for("approval.webhook_secret", surroundings)?;
-            let secret = secret.as_ref().map_or("", |secret| secret.expose());
-            let webhook = Webhook::new(&self.webhook, secret);
+            let webhook = match &secret {
+                Some(secret) => Webhook::new(&self.webhook, secret.expose()),
+                None => Err("it needs a secret to be signed with; add: webhook_secret = \"env:NAME\"".to_owned()),
+            };
             Some(webhook.map_err(|why| crate::exit::usage(format!("{}: the webhook: {why}", self.webhook.origin)))?)
         };
         Ok(Approvals { mode: self.mode()?, patience: self.timeout.duration(), otherwise: self.on_timeout.0, webhook })

@@ -64,7 +64,15 @@ pub(super) async fn on(
         let is_last = place == last;
         let forward = |headers| server.forward(headers, with_model(body, head, server));
         match passed_on(name, headers.clone(), forward).await {
-            Ok(answer) if is_last || !is_unavailable(answer.status) => return Ok(Some(respond(answer))),
+            Ok(answer) if is_last || !is_unavailable(answer.status) => {
+                if is_for_the_operator(answer.status) {
+                    log(&format!(
+                        "{name}: the model's server answered {}; the client was told its words",
+                        answer.status
+                    ));
+                }
+                return Ok(Some(respond(answer)));
+            }
             Ok(answer) => log(&format!("{}: {}; the next model is asked", server.name(), answer.status)),
             Err(error) if is_last || !error.is_unavailable() => return Err(error_of_upstream(&error)),
             Err(error) => log(&format!("{error}; the next model is asked")),
@@ -75,6 +83,12 @@ pub(super) async fn on(
 
 fn is_unavailable(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
+}
+
+/// Whether an answer tells of what no client can mend: the key that is sent for it, or the server itself.
+fn is_for_the_operator(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::PAYMENT_REQUIRED | StatusCode::FORBIDDEN)
+        || is_unavailable(status)
 }
 
 /// The body with the name by which the server knows the model.

@@ -63,11 +63,10 @@ impl Answer {
 impl Run {
     /// Runs the turns to their end.
     pub(super) async fn carry_out(mut self) {
-        let failed = self.turns().await.err();
-        if let Some(error) = &failed
-            && let Some(cause) = &error.cause
-        {
-            log(&format!("{}: {cause}", self.live.id));
+        let mut failed = self.turns().await.err();
+        // Here, for streams, too; the layer around all routes has nothing left to tell.
+        if let Some(cause) = failed.as_mut().and_then(|error| error.cause.take()) {
+            log(&cause);
         }
         let is_cut = failed.is_some() || self.live.cancel.is_cancelled();
         for (index, answer) in self.answers.iter().enumerate() {

@@ -94,14 +94,18 @@ impl Run {
         while self.truncate && self.writer.is_empty() && is_too_long(&ending) && self.leave_out_oldest() {
             ending = self.turn().await;
         }
-        let (status, error) = match &ending {
+        let (status, mut error) = match &ending {
             Ok(ending) => (status_of(ending), error_of(ending)),
             Err(error) => {
-                log(&format!("{}: {}", self.live.id, error.cause.as_deref().unwrap_or(&error.message)));
                 let status = Status::Failed { code: "server_error", message: error.message.clone() };
                 (status, Some(error.clone()))
             }
         };
+        if let Some(error) = &mut error {
+            // Here, for streams and the background, too; the layer around all routes has nothing left to tell.
+            let cause = error.cause.take();
+            log(&format!("{}: {}", self.live.id, cause.as_deref().unwrap_or(&error.message)));
+        }
         let files = self.files().await;
         if let Some(container) = &self.container {
             container.release().await;
@@ -316,7 +320,8 @@ fn status_of(ending: &Ending) -> Status {
             Status::Failed { code, message: words_for_clients(error) }
         }
         Ending::Sandbox(_) => {
-            let message = "The sandbox failed; the server's log says why.".to_owned();
+            let message =
+                "The sandbox failed; the server's log says why, under the request's id (x-request-id).".to_owned();
             Status::Failed { code: "server_error", message }
         }
     }

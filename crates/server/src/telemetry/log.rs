@@ -70,19 +70,23 @@ pub(crate) fn log(message: &str) {
     }
 }
 
-/// Tells the operator something that is no failure. Returns whether the log takes it; when it does not, it is for the caller to say.
-pub fn notice(message: &str) -> bool {
+/// Tells the operator something that is about no request. Returns whether the log takes it; when it does not, it is for the caller to say.
+pub fn notice(level: Level, message: &str) -> bool {
     let is_taken = LogFormat::current() == LogFormat::Json;
     if is_taken {
-        write(&Line::new(Level::Info, message).render());
+        write(&Line::new(level, message).render());
     }
     is_taken
 }
 
 /// How much a line matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Level {
+pub enum Level {
+    /// It is as it should be.
     Info,
+    /// It works, but somebody should look at it.
+    Warning,
+    /// It does not work.
     Error,
 }
 
@@ -93,6 +97,7 @@ impl Line {
     pub(crate) fn new(level: Level, message: &str) -> Self {
         let level = match level {
             Level::Info => "info",
+            Level::Warning => "warning",
             Level::Error => "error",
         };
         Self(Vec::new()).with("time", timestamp(SystemTime::now())).with("level", level).with("message", message)

@@ -16,7 +16,7 @@ mod traces;
 mod turn;
 
 pub(crate) use log::log;
-pub use log::{LogFormat, log_as, notice};
+pub use log::{Level, LogFormat, log_as, notice};
 pub(crate) use metrics::{METRICS, Metrics, scrape};
 pub(crate) use model::{passed_on, watched};
 pub(crate) use sandbox::starting;

@@ -66,7 +66,7 @@ impl Traces {
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
             .with_http_client(client)
-            .with_endpoint(endpoint)
+            .with_endpoint(&endpoint)
             .with_timeout(PATIENCE)
             .build();
         let mut exporter = exporter.map_err(|error| format!("cannot be used: {error}"))?;
@@ -83,7 +83,7 @@ impl Traces {
             .with_span_processor(Queue { sender, lost: lost.clone() })
             .build();
         let (ending, sending) = (CancellationToken::new(), TaskTracker::new());
-        sending.spawn(send(exporter, receiver, sent.clone(), lost.clone(), ending.clone()));
+        sending.spawn(send(endpoint, exporter, receiver, sent.clone(), lost.clone(), ending.clone()));
         sending.close();
         Ok(Self { tracer: provider.tracer("aludel"), sent, lost, ending, sending })
     }
@@ -175,6 +175,7 @@ impl SpanProcessor for Queue {
 
 /// Sends spans until it is told to end, and then what is left.
 async fn send(
+    endpoint: String,
     exporter: impl SpanExporter,
     mut spans: mpsc::Receiver<SpanData>,
     sent: Counter,
@@ -216,7 +217,9 @@ async fn send(
         if let Some(failure) = &failure
             && !is_down
         {
-            log(&format!("the collector of traces does not take them, and they are lost: {failure}"));
+            log(&format!(
+                "traces are lost: the collector at {endpoint} (server.traces) does not take them: {failure}; this is told once"
+            ));
         }
         is_down = failure.is_some();
     }

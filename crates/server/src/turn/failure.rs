@@ -47,6 +47,6 @@ pub(crate) fn words_for_clients(error: &UpstreamError) -> String {
         UpstreamError::Idle { after, .. } => {
             format!("The model's server sent nothing for {} s.", after.as_secs())
         }
-        _ => "The model cannot be asked; the server's log says why, under the response's id.".into(),
+        _ => "The model cannot be asked; the server's log says why, under the request's id (x-request-id).".into(),
     }
 }

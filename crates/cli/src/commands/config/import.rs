@@ -1,15 +1,14 @@
 //! `aludel config import`: another program's configuration, in our words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::console::{Console, Stream};
+use crate::console::{self, Console, Stream};
 use crate::exit::{Exit, usage};
 
 /// The largest file that is read, bytes.
@@ -31,9 +30,18 @@ const PROVIDERS: [(&str, &str, &str); 12] = [
     ("perplexity", "chat", "https://api.perplexity.ai"),
     ("cerebras", "chat", "https://api.cerebras.ai/v1"),
 ];
-/// Providers whose servers speak Chat Completions below `/v1` of an address that the file gives.
-const SELF_HOSTED: [&str; 7] =
-    ["hosted_vllm", "vllm", "ollama", "ollama_chat", "lm_studio", "llamafile", "litellm_proxy"];
+/// Providers whose servers speak Chat Completions below `/v1` of an address that the file gives, or of this one.
+const SELF_HOSTED: [(&str, Option<&str>); 7] = [
+    ("hosted_vllm", None),
+    ("vllm", None),
+    ("ollama", Some("http://localhost:11434")),
+    ("ollama_chat", Some("http://localhost:11434")),
+    ("lm_studio", None),
+    ("llamafile", None),
+    ("litellm_proxy", None),
+];
+/// What files hold as the key of a server that wants none.
+const NO_KEYS: [&str; 6] = ["", "none", "null", "empty", "no-key", "not-needed"];
 
 /// Translate another program's configuration into an aludel.toml, which is printed
 ///
@@ -73,157 +81,242 @@ struct Litellm {
 struct Deployment {
     model_name: String,
     litellm_params: BTreeMap<String, Value>,
+    #[serde(default)]
+    model_info: BTreeMap<String, Value>,
+}
+
+/// A deployment, of which it is known where it is or not.
+struct Found {
+    name: String,
+    full: String,
+    /// Where it is, or what stands in the way of knowing it.
+    url: Result<String, String>,
+    parameters: BTreeMap<String, Value>,
+    vision: bool,
 }
 
 pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     let Program::Litellm = args.from;
     let text = read(&args.file)?;
-    let found: Litellm = serde_saphyr::from_str(&text)
-        .map_err(|error| usage(format!("{} is no configuration of LiteLLM: {error}", args.file.display())))?;
+    let found: Litellm = serde_saphyr::from_str(&text).map_err(|error| {
+        // The rest shows lines of the file, in which keys may stand.
+        let error = error.to_string();
+        let why = error.lines().next().unwrap_or_default();
+        let why = why.strip_prefix("error: ").unwrap_or(why);
+        usage(format!("{} is no configuration of LiteLLM: {why}", args.file.display()))
+    })?;
+    if found.model_list.is_empty() {
+        console::warn(&format!("{} has no models (model_list)", args.file.display()));
+    }
     Console::new().line(Stream::Stdout, translate(found).trim_end())?;
     Ok(Exit::Success)
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {
-    let size = std::fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?.len();
+    let cannot = |error: std::io::Error| usage(format!("cannot read {}: {error}", file.display()));
+    let size = std::fs::metadata(file).map_err(cannot)?.len();
     if size > MAX_FILE {
         return Err(usage(format!("{} is larger than {} MB", file.display(), MAX_FILE >> 20)));
     }
-    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+    std::fs::read_to_string(file).map_err(cannot)
 }
 
 fn translate(found: Litellm) -> String {
     let Litellm { model_list, sandbox_tools, mut litellm_settings, mut router_settings, others } = found;
-    let mut text = String::from(
-        "# Translated from a configuration of LiteLLM. Every tool of the type code_interpreter works with all models below.\n",
-    );
-    let mut names: Vec<String> = Vec::new();
     // Deployments of one name share its load there; here the others step in for the first.
     let mut steps_in: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut usual = Vec::new();
     for source in [&mut litellm_settings, &mut router_settings] {
         for entry in source.remove("fallbacks").as_ref().and_then(Value::as_array).into_iter().flatten() {
             for (name, others) in entry.as_object().into_iter().flatten() {
-                let others = others.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
-                steps_in.entry(name.clone()).or_default().extend(others);
+                steps_in.entry(name.clone()).or_default().extend(texts(Some(others)));
             }
         }
+        usual.extend(texts(source.remove("default_fallbacks").as_ref()));
     }
-    let mut models = Vec::new();
-    for deployment in model_list {
-        let first = deployment.model_name.clone();
-        let mut name = first.clone();
+    let (mut models, wildcards): (Vec<Found>, Vec<Found>) =
+        model_list.into_iter().map(look).partition(|model| !model.name.contains('*') && !model.full.contains('*'));
+    let mut names: Vec<String> = Vec::new();
+    for model in models.iter_mut().filter(|model| model.url.is_ok()) {
+        let first = model.name.clone();
         for number in 2.. {
-            if !names.contains(&name) {
+            if !names.contains(&model.name) {
                 break;
             }
-            name = format!("{first}-{number}");
+            model.name = format!("{first}-{number}");
         }
-        if name != first {
-            steps_in.entry(first).or_default().push(name.clone());
+        if model.name != first {
+            steps_in.entry(first).or_default().push(model.name.clone());
         }
-        names.push(name.clone());
-        models.push((name, deployment.litellm_params));
+        names.push(model.name.clone());
     }
-    for (name, parameters) in models {
-        let fallback: Vec<&String> = steps_in
-            .get(&name)
-            .into_iter()
-            .flatten()
-            .filter(|other| names.contains(other) && **other != name)
-            .collect();
-        model(&name, parameters, &fallback, &mut text);
+    let mut variables = Vec::new();
+    let mut text = String::new();
+    for model in models {
+        let fallback = steps_in.get(&model.name).unwrap_or(&usual).iter();
+        let mut fallback: Vec<&String> =
+            fallback.filter(|other| names.contains(other) && **other != model.name).collect();
+        let mut seen = HashSet::new();
+        fallback.retain(|name| seen.insert(*name));
+        write_model(model, &fallback, &mut variables, &mut text);
     }
+    for model in wildcards {
+        let name = one_line(&model.name);
+        let _ =
+            writeln!(text, "\n# {name}: every model has a name here; write a [[model]] for each that is asked for.");
+    }
+    let callbacks: Vec<String> = ["callbacks", "success_callback", "failure_callback"]
+        .into_iter()
+        .flat_map(|key| texts(litellm_settings.remove(key).as_ref()))
+        .collect();
     text.push('\n');
+    write_rest(&callbacks, &sandbox_tools, [&litellm_settings, &router_settings], &others, &mut text);
+    let mut head = String::from(
+        "# Translated from a configuration of LiteLLM. Every tool of the type code_interpreter works with all models below.\n",
+    );
+    let mut seen = HashSet::new();
+    variables.retain(|variable| seen.insert(variable.clone()));
+    if !variables.is_empty() {
+        let _ = writeln!(head, "# `aludel serve` wants these variables: {}", variables.join(", "));
+    }
+    head + &text
+}
+
+/// The texts of a list, or the one text.
+fn texts(value: Option<&Value>) -> Vec<String> {
+    match value {
+        Some(Value::String(text)) => vec![text.clone()],
+        Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn write_rest(
+    callbacks: &[String],
+    sandbox_tools: &[Value],
+    [litellm_settings, router_settings]: [&BTreeMap<String, Value>; 2],
+    others: &BTreeMap<String, Value>,
+    text: &mut String,
+) {
     if !sandbox_tools.is_empty() {
         text.push_str("# sandbox_tools: not needed. Programs run in sandboxes of this machine.\n");
     }
+    for callback in callbacks {
+        let _ = match callback.as_str() {
+            "code_interpreter_interception" => {
+                writeln!(text, "# callbacks: code_interpreter_interception is built in.")
+            }
+            "prometheus" => writeln!(text, "# callbacks: for prometheus, write metrics = true below [server]."),
+            "otel" => {
+                writeln!(text, "# callbacks: for otel, write traces = \"http://…:4318\" below [server].")
+            }
+            other => writeln!(text, "# callbacks: {} has no counterpart.", one_line(other)),
+        };
+    }
     for (section, settings) in [("litellm_settings", litellm_settings), ("router_settings", router_settings)] {
         for key in settings.keys() {
-            match key.as_str() {
-                "code_interpreter_interception_params" => {
-                    text.push_str(
-                        "# code_interpreter_interception_params: not needed. It is always on, for all models.\n",
-                    );
-                }
-                "callbacks" => text
-                    .push_str("# callbacks: code_interpreter_interception is built in; others have no counterpart.\n"),
-                key => {
-                    let _ = writeln!(text, "# {section}.{}: no counterpart.", one_line(key));
-                }
-            }
+            let _ = match key.as_str() {
+                "code_interpreter_interception_params" => writeln!(
+                    text,
+                    "# code_interpreter_interception_params: not needed. It is always on, for all models."
+                ),
+                key => writeln!(text, "# {section}.{}: no counterpart.", one_line(key)),
+            };
         }
     }
     for key in others.keys() {
-        match key.as_str() {
-            "general_settings" => {
-                text.push_str(
-                    "# general_settings: make API keys with `aludel keys create NAME` in place of a master_key.\n",
-                );
-            }
-            key => {
-                let _ = writeln!(text, "# {}: no counterpart.", one_line(key));
-            }
-        }
+        let _ = match key.as_str() {
+            "general_settings" => writeln!(
+                text,
+                "# general_settings: make API keys with `aludel keys create NAME` in place of a master_key."
+            ),
+            "include" => writeln!(text, "# include: import the files that it names, too; their models are not here."),
+            key => writeln!(text, "# {}: no counterpart.", one_line(key)),
+        };
     }
-    text
 }
 
-fn model(name: &str, mut parameters: BTreeMap<String, Value>, fallback: &[&String], text: &mut String) {
+fn look(deployment: Deployment) -> Found {
+    let Deployment { model_name, litellm_params: mut parameters, model_info } = deployment;
     let mut take = |key: &str| parameters.remove(key).and_then(|value| value.as_str().map(str::to_owned));
     let full = take("model").unwrap_or_default();
-    let (provider, upstream_name) = full.split_once('/').unwrap_or(("openai", &full));
-    let (base, key) = (take("api_base").or_else(|| take("base_url")), take("api_key"));
+    let base = take("api_base").or_else(|| take("base_url"));
+    let (provider, _) = provider(&full);
+    if provider == "azure" {
+        // The versions of its API end with v1.
+        parameters.remove("api_version");
+    }
+    let url = match base.as_deref().map(from_environment) {
+        Some(Ok(base)) => Ok(below(provider, base.trim_end_matches('/'))),
+        Some(Err(variable)) => Err(format!("its url stands in the variable {}; put it here", one_line(variable))),
+        None => {
+            let usual = SELF_HOSTED.into_iter().find(|(known, _)| *known == provider).and_then(|(_, url)| url);
+            let usual = usual.map(|url| below(provider, url));
+            let known = PROVIDERS.into_iter().find(|(known, ..)| *known == provider).map(|(_, _, url)| url.to_owned());
+            usual.or(known).ok_or_else(|| format!("where {} is, is not known here; give it a url", one_line(&full)))
+        }
+    };
+    let vision = model_info.get("supports_vision").and_then(Value::as_bool) == Some(true);
+    Found { name: model_name, full, url, parameters, vision }
+}
+
+/// What stands before the name of the model, and the name.
+fn provider(full: &str) -> (&str, &str) {
+    full.split_once('/').unwrap_or(("openai", full))
+}
+
+/// Where a provider's API is, at an address that its users write without it.
+fn below(provider: &str, base: &str) -> String {
+    match provider {
+        "azure" => {
+            let whole = format!("{base}/");
+            format!("{}/openai/v1", whole.split_once("/openai/").map_or(base, |(host, _)| host))
+        }
+        "anthropic" => format!("{}/v1", base.trim_end_matches("/messages").trim_end_matches("/v1")),
+        _ if SELF_HOSTED.iter().any(|(known, _)| *known == provider) => {
+            format!("{}/v1", base.trim_end_matches("/v1"))
+        }
+        _ => base.to_owned(),
+    }
+}
+
+/// Writes a model, as a comment where it is not known where it is.
+fn write_model(model: Found, fallback: &[&String], variables: &mut Vec<String>, whole: &mut String) {
+    let Found { name, full, url, mut parameters, vision } = model;
+    let (provider, upstream_name) = provider(&full);
     let known = PROVIDERS.into_iter().find(|(known, ..)| *known == provider);
+    let mut wanted = Vec::new();
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "[[model]]\nname = {}\nurl = {}",
+        quoted(&name),
+        quoted(url.as_deref().unwrap_or("https://…/v1"))
+    );
     let api = known.map_or("chat", |(_, api, _)| api);
-    let url = match (base.as_deref().map(from_environment), known) {
-        (Some(Ok(base)), _) if SELF_HOSTED.contains(&provider) && !base.trim_end_matches('/').ends_with("/v1") => {
-            Some(format!("{}/v1", base.trim_end_matches('/')))
-        }
-        (Some(Ok(base)), _) => Some(base.to_owned()),
-        (Some(Err(variable)), _) => {
-            let _ = writeln!(
-                text,
-                "\n# The url of the next model stands in the variable {}; put it here.",
-                one_line(variable)
-            );
-            None
-        }
-        (None, Some((_, _, url))) => Some(url.to_owned()),
-        (None, None) => None,
-    };
-    let Some(url) = url else {
-        let _ =
-            writeln!(text, "\n# {}: where {} is, is not known here; give it a url:", one_line(name), one_line(&full));
-        let _ = writeln!(text, "# [[model]]\n# name = {}\n# url = \"https://…/v1\"", quoted(name));
-        return;
-    };
-    let _ = writeln!(text, "\n[[model]]\nname = {}\nurl = {}", quoted(name), quoted(&url));
     if api != "chat" {
         let _ = writeln!(text, "api = {}", quoted(api));
     }
     if upstream_name != name {
         let _ = writeln!(text, "upstream_name = {}", quoted(upstream_name));
     }
-    match key.as_deref().map(from_environment) {
-        Some(Err(variable)) => {
-            let _ = writeln!(text, "key = {}", quoted(&format!("env:{variable}")));
-        }
-        Some(Ok(_)) => {
-            let _ = writeln!(
-                text,
-                "key = {} # put the key of the old file into this variable",
-                quoted(&format!("env:{}", variable(name, "KEY")))
-            );
-        }
-        None if known.is_some() => {
-            let usual = format!("{}_API_KEY", provider.to_uppercase());
-            let _ = writeln!(text, "key = {}", quoted(&format!("env:{usual}")));
-        }
-        None => {}
+    let key = parameters.remove("api_key").and_then(|key| key.as_str().map(str::to_owned));
+    let (key, advice) = match key.as_deref().map(from_environment) {
+        Some(Err(variable)) => (Some(variable.to_owned()), ""),
+        Some(Ok(key)) if NO_KEYS.contains(&key.to_lowercase().as_str()) => (None, ""),
+        Some(Ok(_)) => (Some(variable(&name, "KEY")), " # put the key of the old file into this variable"),
+        None => (known.map(|_| format!("{}_API_KEY", provider.to_uppercase())), ""),
+    };
+    if let Some(key) = key {
+        let _ = writeln!(text, "key = {}{advice}", quoted(&format!("env:{key}")));
+        wanted.push(key);
     }
     if !fallback.is_empty() {
         let names: Vec<String> = fallback.iter().map(|name| quoted(name)).collect();
         let _ = writeln!(text, "fallback = [{}]", names.join(", "));
+    }
+    if vision {
+        text.push_str("vision = true\n");
     }
     for key in ["timeout", "stream_timeout"] {
         if let Some(seconds) = parameters.remove(key).and_then(|value| value.as_f64()).filter(|seconds| *seconds >= 1.0)
@@ -238,22 +331,34 @@ fn model(name: &str, mut parameters: BTreeMap<String, Value>, fallback: &[&Strin
             let _ = writeln!(text, "{ours} = {number}");
         }
     }
-    let headers = parameters.get("extra_headers").and_then(Value::as_object).map(|headers| {
+    if let Some(Value::Object(headers)) = parameters.remove("extra_headers") {
         let line = |(header, value): (&String, &Value)| {
             let source = match from_environment(value.as_str()?) {
-                Err(variable) => format!("env:{variable}"),
-                Ok(_) => format!("env:{}", variable(&format!("{name} {header}"), "HEADER")),
+                Err(variable) => variable.to_owned(),
+                Ok(_) => variable(&format!("{name} {header}"), "HEADER"),
             };
-            Some(format!("{} = {}", quoted(header), quoted(&source)))
+            let line = format!("{} = {}", quoted(header), quoted(&format!("env:{source}")));
+            wanted.push(source);
+            Some(line)
         };
-        headers.iter().filter_map(line).collect::<Vec<_>>().join(", ")
-    });
-    if let Some(headers) = headers {
-        parameters.remove("extra_headers");
+        let headers = headers.iter().filter_map(line).collect::<Vec<_>>().join(", ");
         let _ = writeln!(text, "headers = {{ {headers} }} # put the values of the old file into these variables");
     }
     for key in parameters.keys() {
         let _ = writeln!(text, "# {}: no counterpart.", one_line(key));
+    }
+    whole.push('\n');
+    match url {
+        Ok(_) => {
+            variables.extend(wanted.iter().map(|variable| one_line(variable)));
+            whole.push_str(&text);
+        }
+        Err(why) => {
+            let _ = writeln!(whole, "# {}: {why}:", one_line(&name));
+            for line in text.lines() {
+                let _ = writeln!(whole, "# {}", line.trim_start_matches("# "));
+            }
+        }
     }
 }
 
@@ -323,5 +428,46 @@ general_settings: {master_key: sk-1234}
             config.models.iter().map(|model| &**model.name).collect::<Vec<_>>(),
             ["gpt-4o", "gpt-4o-2", "qwen", "demo"]
         );
+    }
+
+    #[test]
+    fn what_a_provider_calls_itself_is_found_and_what_is_not_known_is_a_comment() {
+        let text = r#"
+model_list:
+  - model_name: main
+    litellm_params: {model: azure/ours, api_base: os.environ/AZURE, api_key: os.environ/AZURE_KEY, api_version: "2024-10-21"}
+  - model_name: main
+    litellm_params: {model: azure/ours, api_base: "https://openai-x.openai.azure.com/", api_key: os.environ/AZURE_KEY, api_version: "2024-10-21"}
+    model_info: {supports_vision: true}
+  - model_name: main
+    litellm_params: {model: ollama_chat/llama3.1}
+    model_info:
+  - model_name: claude
+    litellm_params: {model: anthropic/claude, api_base: "https://api.anthropic.com"}
+  - model_name: local
+    litellm_params: {model: openai/x, api_base: "http://x/v1", api_key: None}
+  - model_name: "openai/*"
+    litellm_params: {model: "openai/*"}
+litellm_settings:
+  success_callback: ["prometheus", "langfuse"]
+  fallbacks: [{"main": ["claude"]}]
+  default_fallbacks: ["main"]
+router_settings:
+general_settings:
+"#;
+        let toml = translate(serde_saphyr::from_str(text).unwrap());
+        for line in [
+            "wants these variables: AZURE_KEY, ANTHROPIC_API_KEY\n",
+            "# main: its url stands in the variable AZURE; put it here:\n# [[model]]\n# name = \"main\"\n",
+            "\n[[model]]\nname = \"main\"\nurl = \"https://openai-x.openai.azure.com/openai/v1\"\nupstream_name = \"ours\"\nkey = \"env:AZURE_KEY\"\nfallback = [\"claude\", \"main-2\"]\nvision = true\n\n",
+            "name = \"main-2\"\nurl = \"http://localhost:11434/v1\"\nupstream_name = \"llama3.1\"\nfallback = [\"main\"]\n",
+            "url = \"https://api.anthropic.com/v1\"\n",
+            "name = \"local\"\nurl = \"http://x/v1\"\nupstream_name = \"x\"\nfallback = [\"main\"]\n",
+            "# openai/*: every model has a name here",
+            "for prometheus, write metrics = true",
+            "# callbacks: langfuse has no counterpart",
+        ] {
+            assert!(toml.contains(line), "{line}\nis not in\n{toml}");
+        }
     }
 }
