@@ -69,13 +69,10 @@ struct Warden {
     next_watch: u64,
     /// Listeners that said too much and are looked at again later.
     resting: Vec<(Instant, u64)>,
-<<<<<<< HEAD
     /// Sandboxes in the foreground, and until when, the first to leave it first.
     foreground: VecDeque<(Instant, u64)>,
-=======
     /// When to look at the locks of files.
     locks_due: Instant,
->>>>>>> attack
 }
 
 /// Runs until aludel closes the control socket, then removes everything. Runs as pid 1 of its pid namespace.
@@ -118,11 +115,8 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             watches: HashMap::new(),
             next_watch: CHILDREN + 1,
             resting: Vec::new(),
-<<<<<<< HEAD
             foreground: VecDeque::new(),
-=======
             locks_due: Instant::now(),
->>>>>>> attack
         };
         Ok((warden, children, warnings))
     };
@@ -185,11 +179,7 @@ impl Warden {
     fn serve(&mut self, children: &OwnedFd) {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
-<<<<<<< HEAD
-            let timeout = self.until_there_is_something_to_do();
-=======
             let timeout = self.until_something_is_due();
->>>>>>> attack
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
@@ -212,17 +202,11 @@ impl Warden {
         }
     }
 
-<<<<<<< HEAD
-    /// Does what is due, and says how long until the next is.
-    fn until_there_is_something_to_do(&mut self) -> Option<Timespec> {
-        let now = Instant::now();
-        let next = [self.watch_the_rested(now), self.put_into_background(now)].into_iter().flatten().min()?;
-=======
     /// Does what is due, and says how long until something is.
     fn until_something_is_due(&mut self) -> Option<Timespec> {
         let now = Instant::now();
-        let next = [self.watch_the_rested(now), self.end_hoarders(now)].into_iter().flatten().min()?;
->>>>>>> attack
+        let next = [self.watch_the_rested(now), self.put_into_background(now), self.end_hoarders(now)];
+        let next = next.into_iter().flatten().min()?;
         let wait = next.saturating_duration_since(now) + Duration::from_millis(1);
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
     }
@@ -239,7 +223,6 @@ impl Warden {
         self.resting.iter().map(|(until, _)| *until).min()
     }
 
-<<<<<<< HEAD
     /// Lets what has run for long give way to what has just begun, and says when the next has run for long.
     fn put_into_background(&mut self, now: Instant) -> Option<Instant> {
         while let Some((until, id)) = self.foreground.front().copied() {
@@ -268,7 +251,8 @@ impl Warden {
             let _as_before = sandbox.cgroup.set_share(Share::Full);
             self.foreground.push_back((until, id));
         }
-=======
+    }
+
     /// Ends the sandboxes that hold more locks of files than anybody needs, and says when to look again.
     fn end_hoarders(&mut self, now: Instant) -> Option<Instant> {
         if self.sandboxes.is_empty() {
@@ -285,7 +269,6 @@ impl Warden {
             }
         }
         Some(self.locks_due)
->>>>>>> attack
     }
 
     fn watch_fd(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
