@@ -79,12 +79,16 @@ impl Reader<'_> {
         let tables: Meanings = meanings.iter().filter(forgotten).cloned().collect();
         self.escape(&tables, 0);
         if self.is_class {
+            self.escape(meanings, 0);
             self.bind_attribute(name, meanings);
         }
     }
 
     pub(crate) fn bind_attribute(&mut self, name: &str, meanings: &Meanings) {
         self.spend(LOOK);
+        if matches!(name, "__class__" | "__match_args__") {
+            self.undecidable(0, &format!("changes what attributes are by `{name}`"));
+        }
         self.changed |= self.known.bind_attribute(name, meanings, self.settled);
     }
 
