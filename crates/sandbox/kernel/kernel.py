@@ -434,8 +434,9 @@ def start_fresh():
     sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
     # The standard library's generator reseeds itself after a fork; numpy's global one does not.
     sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
-    # Programs import their own modules from the workspace.
-    sys.path[0] = ""
+    # Programs import their own modules from the workspace; after all others, so that a file called random.py hides nothing.
+    sys.path[0:1] = []
+    sys.path.append("")
     sys.argv = [""]
 
 

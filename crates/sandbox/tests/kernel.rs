@@ -186,3 +186,12 @@ async fn a_fresh_interpreter_works_alike_with_an_address_layout_of_its_own() {
     assert_eq!(layouts.len(), 2, "{layouts:?}");
     local.shutdown().await;
 }
+
+#[tokio::test]
+async fn modules_of_the_workspace_are_found_and_hide_no_others() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let code = "for name in ('mine', 'cmd', 'networkx'): open(f'{name}.py', 'w').write('where = 1')\n\
+                import mine, cmd, networkx\nprint(mine.where, hasattr(cmd, 'Cmd'), hasattr(networkx, 'Graph'))";
+    assert_eq!(run(&sandbox, code).await.stdout, "1 True True\n");
+}
