@@ -67,14 +67,41 @@ fn a_server_starts_serves_and_ends_and_what_it_was_told_is_there_afterwards() {
     assert!(TcpStream::connect(&address).is_err());
 }
 
+#[test]
+fn a_server_whose_sandboxes_are_gone_ends_and_says_so() {
+    let data = data();
+    let (mut child, _) = serve(data.path());
+    for process in descendants(data.path()) {
+        let number = process.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        let _ended = rustix::process::kill_process(
+            rustix::process::Pid::from_raw(number).unwrap(),
+            rustix::process::Signal::KILL,
+        );
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert!(errors.contains("there are no sandboxes any more"), "{errors}");
+    wait_until(|| !has_descendants(data.path()), "it leaves processes behind");
+}
+
 /// Whether a process works in the run directory of this data directory.
 fn has_descendants(data: &Path) -> bool {
+    !descendants(data).is_empty()
+}
+
+/// The processes that work there, as their directories in `/proc`.
+fn descendants(data: &Path) -> Vec<std::path::PathBuf> {
     let data = data.as_os_str().as_encoded_bytes();
-    let processes = std::fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| std::fs::read(entry.ok()?.path().join("mountinfo")).ok());
-    let mut mounts = processes.filter(|mounts| mounts.windows(data.len()).any(|window| window == data));
-    mounts.next().is_some()
+    let has_mounted = |process: &std::path::PathBuf| {
+        let mounts = std::fs::read(process.join("mountinfo")).unwrap_or_default();
+        mounts.windows(data.len()).any(|window| window == data)
+    };
+    let is_process = |process: &std::path::PathBuf| {
+        process.file_name().is_some_and(|name| name.as_encoded_bytes()[0].is_ascii_digit())
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    entries.filter(is_process).filter(has_mounted).collect()
 }
 
 #[test]

@@ -89,6 +89,8 @@ struct Inner {
 pub(crate) struct Shared {
     warden: Warden,
     waiting: Mutex<Waiting>,
+    /// Whether nothing will be answered any more.
+    is_over: watch::Sender<bool>,
     next_id: AtomicU64,
     slots: Slots,
     owner_base: Option<u32>,
@@ -179,6 +181,7 @@ impl Local {
         let shared = Arc::new(Shared {
             warden,
             waiting: Mutex::default(),
+            is_over: watch::Sender::new(false),
             next_id: AtomicU64::new(1),
             slots: Slots::default(),
             owner_base,
@@ -219,6 +222,15 @@ impl Local {
     /// How many sandboxes are ready in the pool.
     pub fn pooled(&self) -> usize {
         lock(&self.0.pool.ready).len()
+    }
+
+    /// Waits until there are no sandboxes any more and none can be made, and says why: the warden or the zygote ended, which nothing but the
+    /// host or its operator does to them. A new backend has to be started.
+    pub async fn ended(&self) -> Error {
+        // An error would mean that the sender is gone, which is held here.
+        let mut is_over = self.0.shared.is_over.subscribe();
+        let _over = is_over.wait_for(|is_over| *is_over).await.map(|is_over| *is_over);
+        self.0.shared.over()
     }
 
     /// Ends every sandbox and the zygote, removes what they left, and waits until that is done.
@@ -269,7 +281,7 @@ impl Shared {
             match self.warden.receive() {
                 Ok(Some((Reply::Unusable { reason }, _))) => break reason,
                 Ok(Some((reply, descriptors))) => self.dispatch(reply, descriptors),
-                Ok(None) => break "the backend was shut down".to_owned(),
+                Ok(None) => break "the warden ended".to_owned(),
                 Err(error) => break format!("the warden is not understood: {error}"),
             }
         };
@@ -279,6 +291,8 @@ impl Shared {
         }
         // Dropping the senders tells the receivers.
         *waiting = Waiting { over: Some(over), ..Waiting::default() };
+        drop(waiting);
+        self.is_over.send_replace(true);
     }
 
     fn dispatch(&self, reply: Reply, descriptors: Vec<OwnedFd>) {

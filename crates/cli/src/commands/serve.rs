@@ -94,6 +94,10 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     };
     let exit = tokio::select! {
         () = reloading => Exit::Success,
+        why = engine.backend.ended() => {
+            console::fail(&format!("there are no sandboxes any more: {why}. Start the server again; systemd does with Restart=on-failure"));
+            Exit::Ours
+        }
         served = served => {
             served.context("cannot serve")?;
             Exit::Success
