@@ -291,7 +291,11 @@ fn write_model(model: Found, fallback: &[&String], variables: &mut Vec<String>, 
         text,
         "[[model]]\nname = {}\nurl = {}",
         quoted(&name),
-        quoted(url.as_deref().unwrap_or("https://…/v1"))
+        quoted(url.as_deref().unwrap_or(if provider == "azure" {
+            "https://….openai.azure.com/openai/v1"
+        } else {
+            "https://…/v1"
+        }))
     );
     let api = known.map_or("chat", |(_, api, _)| api);
     if api != "chat" {
