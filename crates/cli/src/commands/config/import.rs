@@ -228,7 +228,8 @@ fn write_rest(
         let _ = match key.as_str() {
             "general_settings" => writeln!(
                 text,
-                "# general_settings: make API keys with `aludel keys create NAME` in place of a master_key."
+                "# general_settings: make API keys with `aludel keys create NAME` in place of a master_key; with --key it takes \
+                 those that clients have."
             ),
             "include" => writeln!(text, "# include: import the files that it names, too; their models are not here."),
             key => writeln!(text, "# {}: no counterpart.", one_line(key)),
