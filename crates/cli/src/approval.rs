@@ -107,7 +107,9 @@ impl Terminal {
 
 fn ask_at(terminal: Option<Terminal>, unseen: Option<&str>, reasons: &[String]) -> Approval {
     let Some(Terminal { mut input, mut output }) = terminal else {
-        return deny("nobody could be asked: there is no terminal");
+        let reasons = terminal::excerpt(&reasons.join("; "), 200);
+        let reasons = if reasons.is_empty() { reasons } else { format!(" ({reasons})") };
+        return deny(&format!("nobody could be asked{reasons}: there is no terminal"));
     };
     let shown = unseen.map(|code| format!("{}\n", paint::code(&terminal::reveal(code)))).unwrap_or_default();
     let reasons: String = reasons.iter().map(|reason| format!("{}\n", terminal::excerpt(reason, 200))).collect();
@@ -170,5 +172,10 @@ mod tests {
             deny("the terminal was closed without an answer")
         );
         assert_eq!(ask_at(None, None, &[]), deny("nobody could be asked: there is no terminal"));
+        let why = ["line 1 opens a network".into(), "line 2".into()];
+        assert_eq!(
+            ask_at(None, None, &why),
+            deny("nobody could be asked (line 1 opens a network; line 2): there is no terminal")
+        );
     }
 }

@@ -22,12 +22,14 @@ mod tests;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use aludel_agent::Secret;
 pub(crate) use given::{ConfigError, Origin};
 pub(crate) use model::{Api, Endpoint, Model};
 pub(crate) use surroundings::Surroundings;
 
 use approval::{Approval, RawApproval};
 use given::{Given, Setting};
+use key::KeySource;
 use model::RawModel;
 use nearest::nearest;
 use sandbox::{RawSandbox, Sandbox};
@@ -147,6 +149,16 @@ pub(crate) fn load(surroundings: &Surroundings, file: Option<&Path>, flags: &[Fl
     let warnings = models.iter().filter_map(Model::warning).collect();
     let (server, sandbox) = (server.resolve(surroundings)?, sandbox.resolve()?);
     Ok(Config { server, sandbox, approval: approval.resolve(), models, file, warnings })
+}
+
+/// A secret that a flag tells the place of: env:NAME or file:PATH.
+pub(crate) fn secret(
+    flag: &'static str,
+    text: &str,
+    surroundings: &Surroundings,
+) -> Result<Option<Secret>, ConfigError> {
+    let given = Given { text: text.to_owned(), origin: Origin::Flag(flag) };
+    KeySource::parse(given, flag)?.fetch_for("the key", surroundings)
 }
 
 /// One line of `aludel config`.

@@ -126,6 +126,20 @@ fn keys_are_made_listed_and_revoked_while_the_server_runs() {
     wait_until(is_refused, "a key is served long after it was revoked");
     let unknown = keys(&["revoke", "key_0"]);
     assert!(unknown.status == Some(2) && unknown.stderr.contains("key_0"), "{unknown:#?}");
+
+    let with_key = |key: &str| {
+        let mut command = aludel(data.path());
+        command.args(["keys", "create", "moved", "--key", "env:OLD_KEY", "--data"]).arg(data.path());
+        said(command.env("OLD_KEY", key))
+    };
+    let short = with_key("sk-1234");
+    assert!(short.status == Some(2) && short.stderr.contains("too short"), "{short:#?}");
+    let old = "sk-0123456789abcdefghijkl";
+    let moved = with_key(old);
+    assert!(moved.status == Some(0) && !moved.stdout.contains(old), "{moved:#?}");
+    let is_served = || ask(&address, "GET /v1/models", Some(old), "").starts_with("HTTP/1.1 200 ");
+    wait_until(is_served, "a key that was brought along is not served");
+    assert_eq!(with_key(old).status, Some(2));
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

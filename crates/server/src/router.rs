@@ -57,8 +57,9 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
 }
 
 async fn no_route(method: Method, uri: Uri) -> ApiError {
-    ApiError::not_found(format!("Unknown request URL: {method} {}. The API is under /v1.", uri.path()))
-        .code("unknown_url")
+    let path = uri.path();
+    let advice = if path.starts_with("/v1/") { "There is no such API here." } else { "The API is under /v1." };
+    ApiError::not_found(format!("Unknown request URL: {method} {path}. {advice}")).code("unknown_url")
 }
 
 async fn no_method(method: Method, uri: Uri) -> ApiError {

@@ -49,17 +49,24 @@ impl Store {
     /// Makes a key, and with it a tenant.
     pub async fn create_key(&self, name: &str) -> Result<NewKey, Error> {
         let (id, secret) = (KeyId::new(), format!("{PREFIX}{}", random_hex()));
-        let (row, name) = ((id.clone(), hash(&secret), hint(&secret)), name.to_owned());
-        self.with(move |database| {
-            let (id, hash, hint) = row;
-            database.execute(
-                "INSERT INTO keys (id, name, hash, hint, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![id, name, hash, hint, now()],
-            )?;
-            Ok(())
-        })
-        .await?;
+        // It is random, so there is none like it.
+        let _new = self.insert_key(&id, name, &secret).await?;
         Ok(NewKey { id, secret })
+    }
+
+    /// Takes a key that was made elsewhere, which must be long and random, and makes a tenant for it. `None` if it was here before, revoked or
+    /// not.
+    pub async fn add_key(&self, name: &str, secret: &str) -> Result<Option<KeyId>, Error> {
+        let id = KeyId::new();
+        Ok(self.insert_key(&id, name, secret).await?.then_some(id))
+    }
+
+    /// Returns whether it is new.
+    async fn insert_key(&self, id: &KeyId, name: &str, secret: &str) -> Result<bool, Error> {
+        let (id, name, hash, hint) = (id.clone(), name.to_owned(), hash(secret), hint(secret));
+        let query = "INSERT INTO keys (id, name, hash, hint, created_at) VALUES (?1, ?2, ?3, ?4, ?5) \
+                     ON CONFLICT (hash) DO NOTHING";
+        self.with(move |database| Ok(database.execute(query, params![id, name, hash, hint, now()])? > 0)).await
     }
 
     /// All keys, revoked ones too, oldest first.
@@ -95,5 +102,5 @@ fn hash(secret: &str) -> String {
 }
 
 fn hint(secret: &str) -> String {
-    format!("…{}", secret.get(secret.len() - 4..).unwrap_or_default())
+    format!("…{}", secret.len().checked_sub(4).and_then(|start| secret.get(start..)).unwrap_or_default())
 }

@@ -1,5 +1,6 @@
 //! `aludel keys`: who may use the server.
 
+use aludel_agent::Secret;
 use aludel_store::{KeyId, KeyRecord, Store};
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -7,7 +8,10 @@ use clap::Subcommand;
 use super::{Context, serve};
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
-use crate::{console, terminal};
+use crate::{config, console, terminal};
+
+/// Characters of a key that was made elsewhere: LiteLLM's have 25.
+const LEAST: usize = 24;
 
 /// Make, list or revoke the API keys of the server
 ///
@@ -20,6 +24,9 @@ pub(crate) enum KeysCommand {
         /// What to call it
         #[arg(value_name = "NAME", default_value = "")]
         name: String,
+        /// Where a key is that clients have already, env:NAME or file:PATH, to be taken in place of a new one
+        #[arg(long, value_name = "WHERE")]
+        key: Option<String>,
     },
     /// List the keys
     List,
@@ -34,10 +41,21 @@ pub(crate) enum KeysCommand {
 pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Result<Exit> {
     let mut console = Console::new();
     match command {
-        KeysCommand::Create { name } => {
+        KeysCommand::Create { name, key } => {
+            let given = match key {
+                Some(key) => given(&key, context)?,
+                None => None,
+            };
             let state = serve::state(&context.config.server.data);
             let store = Store::open_beside(&state).await;
             let store = store.with_context(|| format!("cannot open the server's state in {}", state.display()))?;
+            if let Some(secret) = given {
+                let added = store.add_key(&name, secret.expose()).await.context("cannot add the key")?;
+                let id =
+                    added.ok_or_else(|| usage("--key: this key is here already; `aludel keys list` shows them"))?;
+                console.line(Stream::Stdout, &format!("added {id}"))?;
+                return Ok(Exit::Success);
+            }
             let key = store.create_key(&name).await.context("cannot make a key")?;
             console::tell(&format!("made {}; this is the key, which is shown only now:", key.id));
             console.line(Stream::Stdout, &key.secret)?;
@@ -67,6 +85,15 @@ pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
         }
     }
     Ok(Exit::Success)
+}
+
+/// A key that was made elsewhere. Whoever could guess it would be let in.
+fn given(text: &str, context: &Context) -> anyhow::Result<Option<Secret>> {
+    let secret = config::secret("--key", text, &context.surroundings)?;
+    if secret.as_ref().is_some_and(|secret| secret.expose().len() < LEAST) {
+        return Err(usage(format!("--key: a key needs {LEAST} characters, all of them random; this one is too short")));
+    }
+    Ok(secret)
 }
 
 fn line(key: &KeyRecord) -> String {

@@ -72,7 +72,8 @@ impl Webhook {
             match self.send(asked.id.as_str(), &body).await {
                 Ok(answer) => return take(&app, &asked, &answer).await,
                 Err(error) if attempt == ATTEMPTS => {
-                    log(&format!("{}: the webhook was not told: {error}", asked.id));
+                    let host = self.url.host_str().unwrap_or_default();
+                    log(&format!("{}: the webhook at {host} (approval.webhook) was not told: {error}", asked.id));
                 }
                 Err(_) => {
                     tokio::select! {
@@ -94,14 +95,14 @@ impl Webhook {
             .header("webhook-timestamp", &timestamp)
             .header("webhook-signature", self.signature(id, &timestamp, body))
             .body(body.to_owned());
-        let response = request.send().await.map_err(|error| error.without_url().to_string())?;
+        let response = request.send().await.map_err(words)?;
         if !response.status().is_success() {
             return Err(format!("it answered {}", response.status()));
         }
         let mut answer = Vec::new();
         let mut bytes = response.bytes_stream();
         while let Some(piece) = bytes.next().await {
-            answer.extend(piece.map_err(|error| error.without_url().to_string())?);
+            answer.extend(piece.map_err(words)?);
             if answer.len() > MAX_ANSWER {
                 return Err("its answer is too long".to_owned());
             }
@@ -116,8 +117,24 @@ impl Webhook {
     }
 }
 
+/// What went wrong, with its causes, without the address: a token may stand in it.
+fn words(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 async fn take(app: &App, asked: &ApprovalRecord, answer: &[u8]) {
-    let Ok(Answer { decision, reason }) = serde_json::from_slice(answer) else { return };
+    let (decision, reason) = match serde_json::from_slice(answer) {
+        Ok(Answer { decision, reason }) => (decision, reason),
+        Err(error) => {
+            // Most say "ok" or nothing. What was meant as a decision should not be lost in silence.
+            if serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|value| value.get("decision").is_some()) {
+                log(&format!("{}: the webhook's decision is not understood: {error}", asked.id));
+            }
+            return;
+        }
+    };
     let status = ApprovalStatus::from(decision);
     let decision = Decision { sha256: asked.sha256.clone(), status, by: "the webhook".to_owned(), reason };
     if let Err(error) = app.store.decide(None, &asked.id, decision).await {
@@ -144,5 +161,12 @@ mod tests {
         assert_eq!(signature, "v1,rAvfW3dJ/X/qxhsaXPOyyCGmRKsaKWcsNccKXlIktD0=");
         assert!(Webhook::new("ftp://example.com", "0123456789abcdef").is_err());
         assert!(Webhook::new("https://example.com", "short").is_err());
+    }
+
+    #[tokio::test]
+    async fn why_nobody_was_told_is_said_without_the_address() {
+        let webhook = Webhook::new("http://127.0.0.1:1/token-7f3a", "0123456789abcdef").unwrap();
+        let error = webhook.send("appr_1", "{}").await.unwrap_err();
+        assert!(error.to_lowercase().contains("refused") && !error.contains("7f3a"), "{error}");
     }
 }

@@ -85,10 +85,10 @@ fn is_unavailable(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
-/// Whether an answer tells of what no client can mend: the key that is sent for it, or the server itself.
+/// Whether an answer tells of what no client can mend: the key or the name that is sent for it, or the server itself.
 fn is_for_the_operator(status: StatusCode) -> bool {
-    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::PAYMENT_REQUIRED | StatusCode::FORBIDDEN)
-        || is_unavailable(status)
+    use StatusCode as Of;
+    matches!(status, Of::UNAUTHORIZED | Of::PAYMENT_REQUIRED | Of::FORBIDDEN | Of::NOT_FOUND) || is_unavailable(status)
 }
 
 /// The body with the name by which the server knows the model.

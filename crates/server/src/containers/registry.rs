@@ -90,7 +90,10 @@ impl Shared {
                 return Ok(place);
             }
             let Some(idle) = self.take_longest_idle(tenant) else {
-                let message = format!("All {} containers are in use; try again later.", self.settings.containers);
+                let message = format!(
+                    "All {} containers (server.containers) are in use; try again later.",
+                    self.settings.containers
+                );
                 return Err(ApiError::too_many(message, Duration::from_secs(10)));
             };
             // Its files are kept; whoever goes on with it gets another session.

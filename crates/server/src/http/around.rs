@@ -87,8 +87,12 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
     Scope::note_tenant(&caller.0);
     let place = app.requests.enter(&caller.0).map_err(|no_room| {
         let message = match no_room {
-            NoRoom::AtAll => format!("The server is answering {} requests already", app.requests.all()),
-            NoRoom::ForThisTenant => "The server is answering as many requests of yours as it can".to_owned(),
+            NoRoom::AtAll => {
+                format!("The server is answering {} requests already (server.requests)", app.requests.all())
+            }
+            NoRoom::ForThisTenant => {
+                "The server is answering as many requests of yours as it may (server.requests_per_key)".to_owned()
+            }
         };
         ApiError::too_many(format!("{message}; try again in a moment."), Duration::from_secs(1))
     })?;

@@ -228,7 +228,8 @@ fn write_rest(
         let _ = match key.as_str() {
             "general_settings" => writeln!(
                 text,
-                "# general_settings: make API keys with `aludel keys create NAME` in place of a master_key."
+                "# general_settings: make API keys with `aludel keys create NAME` in place of a master_key; with --key it takes \
+                 those that clients have."
             ),
             "include" => writeln!(text, "# include: import the files that it names, too; their models are not here."),
             key => writeln!(text, "# {}: no counterpart.", one_line(key)),
@@ -291,7 +292,11 @@ fn write_model(model: Found, fallback: &[&String], variables: &mut Vec<String>, 
         text,
         "[[model]]\nname = {}\nurl = {}",
         quoted(&name),
-        quoted(url.as_deref().unwrap_or("https://…/v1"))
+        quoted(url.as_deref().unwrap_or(if provider == "azure" {
+            "https://….openai.azure.com/openai/v1"
+        } else {
+            "https://…/v1"
+        }))
     );
     let api = known.map_or("chat", |(_, api, _)| api);
     if api != "chat" {
