@@ -109,8 +109,8 @@ fn programs_that_make_much_of_little_are_judged_soon() {
     ] {
         let began = std::time::Instant::now();
         rules.judge(&code);
-        // A tenth of that in a program that is compiled for speed.
-        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{} {:?}", &code[..40], began.elapsed());
+        // Some hundredths of a second in a program that is compiled for speed; without the budget, minutes. No figure that a busy machine fails.
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{} {:?}", &code[..40], began.elapsed());
     }
     assert_eq!(rules.judge(&doubled).decision, Decision::Ask);
 }
