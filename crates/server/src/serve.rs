@@ -54,6 +54,10 @@ pub async fn serve(
     if !address.ip().is_loopback() && !app.store.has_keys().await? {
         return Err(ServeError::NoKeys(address));
     }
+    let cut_off = "The server ended while it ran; how it went is not known.";
+    if let Err(error) = app.store.end_what_was_cut_off(cut_off).await {
+        log(&format!("cannot complete the audit log: {error}"));
+    }
     if let Err(error) = responses::after_restart(&app).await {
         log(&format!("cannot look for unfinished responses: {}", error.cause.unwrap_or(error.message)));
     }

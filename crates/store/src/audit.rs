@@ -179,6 +179,37 @@ impl Store {
         .await
     }
 
+    /// Adds the end of every program whose end nobody wrote: what ran it was killed. For a start, when nothing runs. Looks at the last entries
+    /// only; more programs than that do not run at once.
+    pub async fn end_what_was_cut_off(&self, outcome: &str) -> Result<(), Error> {
+        const LAST: i64 = 10_000;
+        let open = self
+            .with(move |database| {
+                let query =
+                    "SELECT tenant, request, container, code, sum(event = 'started') - sum(event = 'ended') AS open
+                             FROM audit WHERE number > (SELECT max(number) FROM audit) - ?1
+                             GROUP BY tenant, request, container, sha256 HAVING open > 0 ORDER BY max(number)";
+                all(database, query, params![LAST], |row| {
+                    let program: (Tenant, String, String, String) =
+                        (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+                    Ok((program, row.get::<_, i64>(4)?))
+                })
+            })
+            .await?;
+        for ((tenant, request, container, code), times) in open {
+            let entry = AuditEntry {
+                event: AuditEvent::Ended,
+                request,
+                container,
+                code,
+                actor: String::new(),
+                outcome: outcome.to_owned(),
+            };
+            self.audit(&tenant, vec![entry; usize::try_from(times).unwrap_or_default()]).await?;
+        }
+        Ok(())
+    }
+
     /// At most `limit` entries after one, oldest first.
     pub async fn audit_log(&self, after: i64, limit: usize) -> Result<Vec<AuditRecord>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);

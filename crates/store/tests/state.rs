@@ -329,6 +329,32 @@ async fn a_program_is_decided_once_by_its_tenant_and_by_what_was_seen() {
 }
 
 #[tokio::test]
+async fn a_program_that_was_cut_off_has_an_end_in_the_audit_log() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Store::open(place.path()).await.unwrap();
+    let tenant = Tenant::local();
+    let entry = |event, code: &str| AuditEntry {
+        event,
+        request: "resp_1".into(),
+        container: "cntr_1".into(),
+        code: code.into(),
+        actor: "nobody".into(),
+        outcome: String::new(),
+    };
+    let (started, ended) = (AuditEvent::Started, AuditEvent::Ended);
+    store.end_what_was_cut_off("cut off").await.unwrap();
+    let entries = [(started, "1"), (started, "2"), (ended, "1"), (started, "1"), (AuditEvent::Refused, "3")];
+    store.audit(&tenant, entries.map(|(event, code)| entry(event, code)).to_vec()).await.unwrap();
+    for _ in 0..2 {
+        store.end_what_was_cut_off("cut off").await.unwrap();
+        let log = store.audit_log(5, 10).await.unwrap();
+        let added: Vec<_> = log.iter().map(|entry| (entry.event.as_str(), &*entry.code, &*entry.outcome)).collect();
+        assert_eq!(added, [("ended", "2", "cut off"), ("ended", "1", "cut off")]);
+    }
+    assert_eq!(store.verify_audit_log().await.unwrap(), Ok(7));
+}
+
+#[tokio::test]
 async fn the_audit_log_only_grows_and_shows_what_was_changed() {
     let data = tempfile::tempdir().unwrap();
     let store = Store::open(data.path()).await.unwrap();

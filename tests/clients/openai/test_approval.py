@@ -267,7 +267,9 @@ def test_a_program_that_was_started_is_never_started_again(upstream):
         server.restart(signal.SIGKILL)
         assert server.client().responses.retrieve(response.id).status == "failed"
         time.sleep(1)
-        assert aludel(server, "audit").stdout.count("started") == 1
+        audit = aludel(server, "audit").stdout
+        assert audit.count("started") == 1 and "how it went is not known" in audit
+        assert aludel(server, "audit", "--verify").returncode == 0
 
 
 RULES = """
