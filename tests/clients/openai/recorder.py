@@ -54,8 +54,8 @@ def answers(status, body, headers=()):
     return answer
 
 
-def streams(*frames, end=True):
-    """Events as they are, one chunk each; without an end the connection breaks off."""
+def streams(*frames, end=True, last=None):
+    """Events as they are, one chunk each; without an end the connection breaks off. The last frame waits for an event of the test's."""
 
     def answer(handler):
         handler.send_response(200)
@@ -63,6 +63,8 @@ def streams(*frames, end=True):
         handler.send_header("transfer-encoding", "chunked")
         handler.end_headers()
         for frame in frames:
+            if last and frame is frames[-1]:
+                last.wait(60)
             handler.wfile.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
             handler.wfile.flush()
         if end:

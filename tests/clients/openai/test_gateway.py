@@ -169,30 +169,12 @@ def text_of(stream):
     return "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices)
 
 
-def waits(until, *frames):
-    """Answers, but the last frame only when the test says."""
-
-    def answer(handler):
-        handler.send_response(200)
-        handler.send_header("content-type", "text/event-stream")
-        handler.send_header("transfer-encoding", "chunked")
-        handler.end_headers()
-        for frame in frames:
-            if frame is frames[-1]:
-                until.wait(60)
-            handler.wfile.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
-            handler.wfile.flush()
-        handler.wfile.write(b"0\r\n\r\n")
-
-    return answer
-
-
 @pytest.mark.parametrize("tools", [openai.NOT_GIVEN, [AUTO]])
 def test_a_reload_in_the_middle_of_an_answer(tools):
     """What is under way goes on with the model that it began with, whether it is handed on or answered with our tool."""
     reloaded = threading.Event()
     before = [runs("print(40 + 2)")] if tools else []
-    recorder = Recorder(*before, waits(reloaded, chunk({"content": "It is "}), chunk({"content": "42"}, "stop")))
+    recorder = Recorder(*before, streams(chunk({"content": "It is "}), chunk({"content": "42"}, "stop"), last=reloaded))
     other = Recorder(says("other"))
     with Gateway([recorder, other]) as gateway:
         stream = iter(gateway.ask(stream=True, tools=tools))
@@ -238,7 +220,7 @@ def test_the_most_tokens_of_a_model():
 @pytest.mark.parametrize("tools", [openai.NOT_GIVEN, [AUTO]])
 def test_a_model_takes_so_many_requests_at_once(tools):
     go_on = threading.Event()
-    answer = waits(go_on, chunk({"content": "first"}), chunk({}, "stop"))
+    answer = streams(chunk({"content": "first"}), chunk({}, "stop"), last=go_on)
     recorder = Recorder(answer, says("again"))
     with Gateway([recorder], {"alias": recorder.model(requests=1)}) as gateway:
         stream = iter(gateway.ask(stream=True, tools=tools))
@@ -256,7 +238,7 @@ def test_a_model_takes_so_many_requests_at_once(tools):
 @pytest.mark.parametrize("tools", [openai.NOT_GIVEN, [AUTO]])
 def test_another_model_steps_in_for_one_that_is_busy(tools):
     go_on = threading.Event()
-    recorder = Recorder(waits(go_on, chunk({"content": "first"}), chunk({}, "stop")))
+    recorder = Recorder(streams(chunk({"content": "first"}), chunk({}, "stop"), last=go_on))
     other = Recorder(says("other"))
     models = {"alias": recorder.model(requests=1, fallback='["other"]'), "other": other.model()}
     with Gateway([recorder, other], models) as gateway:

@@ -1,6 +1,6 @@
 """What LiteLLM's own tests ask of its interceptor, asked of a running server: what no other file here asks already.
 
-Its 55 cases in `integrations/code_interpreter_interception/test_handler.py` and `litellm_core_utils/test_chat_completion_agentic_loop.py`:
+Its 55 and 5 cases in `integrations/code_interpreter_interception/test_handler.py` and `litellm_core_utils/test_chat_completion_agentic_loop.py`:
 
 | LiteLLM's cases                                                                         | ours                                                    |
 |-----------------------------------------------------------------------------------------|---------------------------------------------------------|
