@@ -15,8 +15,17 @@ from openai import OpenAI
 HERE = Path(__file__).parent
 
 
+def eventually(condition, seconds=60):
+    """What a condition gives, as soon as it holds. Busy machines need the time; on others none of it is lost."""
+    end = time.monotonic() + seconds
+    while not (held := condition()):
+        assert time.monotonic() < end, "what was waited for did not happen"
+        time.sleep(0.05)
+    return held
+
+
 class Server:
-    """A server that can be killed and started again on the same data."""
+    """A server that can be killed and started again on the same data. As a context, it is stopped whatever happens in it."""
 
     def __init__(self, upstream, api="chat", models=None, sections="", **settings):
         self.directory = tempfile.TemporaryDirectory()
@@ -45,7 +54,16 @@ class Server:
             if "listening on " in line:
                 self.url = line.split("listening on ")[1].split()[0]
                 return
+        self.process.wait(60)
         raise RuntimeError("aludel did not start")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failure, *_):
+        ended = self.stop()
+        # The failure says more than how the server ended after it.
+        assert failure or ended == 0
 
     def client(self, **options):
         return OpenAI(base_url=self.url + "/v1", api_key="unused", _strict_response_validation=True, **options)
@@ -57,7 +75,11 @@ class Server:
 
     def stop(self, how=signal.SIGTERM):
         self.process.send_signal(how)
-        return self.process.wait(60)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
 
     def restart(self, how=signal.SIGTERM):
         self.stop(how)
@@ -69,13 +91,13 @@ def upstream():
     process = subprocess.Popen([sys.executable, HERE / "upstream.py"], stdout=subprocess.PIPE, text=True)
     yield int(process.stdout.readline())
     process.kill()
+    process.wait()
 
 
 @pytest.fixture(scope="session")
 def server(upstream):
-    server = Server(upstream)
-    yield server
-    assert server.stop() == 0
+    with Server(upstream) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

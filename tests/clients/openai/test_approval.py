@@ -24,9 +24,8 @@ from test_responses import ask, calls
 @contextlib.contextmanager
 def holding(upstream, **approval):
     settings = {"mode": '"always"', **approval}
-    server = Server(upstream, sections="[approval]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items()))
-    yield server
-    assert server.stop() == 0
+    with Server(upstream, sections="[approval]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())) as server:
+        yield server
 
 
 def aludel(server, *arguments, check=True):

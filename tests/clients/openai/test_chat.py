@@ -268,21 +268,17 @@ def test_a_repeated_request_runs_nothing_twice(server, client):
 
 def test_the_interpreter_is_there_for_any_protocol_of_the_model(upstream, server):
     """A model behind Responses, which is another aludel here."""
-    second = Server(server.url.rsplit(":", 1)[1], api="responses")
-    try:
+    with Server(server.url.rsplit(":", 1)[1], api="responses") as second:
         completion = chat(second.client(), "2**20")
         assert "1048576" in completion.choices[0].message.content
         # Without our tool there is nobody to hand the request on to, and the answer is the same all the same.
         assert second.client().chat.completions.create(
             model="scripted", messages=[{"role": "user", "content": "hello"}]
         ).choices[0].message.content == "You said: hello"
-    finally:
-        second.stop()
 
 
 def test_the_sandbox_of_a_completion_is_not_kept_for_long(upstream):
-    server = Server(upstream, linger='"1s"', pool=0)
-    try:
+    with Server(upstream, linger='"1s"', pool=0) as server:
         client = server.client()
         container = programs(chat(client, "write a file"))[0]["container_id"]
         assert server.sandboxes() == 1
@@ -294,5 +290,3 @@ def test_the_sandbox_of_a_completion_is_not_kept_for_long(upstream):
         # The container is there all the same, with its files.
         tool = {"type": "code_interpreter", "container": container}
         assert "a note" in chat(client, "read the file", tools=[tool]).choices[0].message.content
-    finally:
-        assert server.stop() == 0

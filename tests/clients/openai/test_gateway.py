@@ -31,9 +31,11 @@ class Gateway:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        assert self.server.stop() == 0
-        [recorder.stop() for recorder in self.recorders]
+    def __exit__(self, *failure):
+        try:
+            self.server.__exit__(*failure)
+        finally:
+            [recorder.stop() for recorder in self.recorders]
 
     def post(self, body, headers=()):
         """Raw bytes in, raw bytes out."""

@@ -51,69 +51,67 @@ def test_a_slow_reader_costs_little(server):
 
 
 def test_ids_of_another_tenant_do_not_exist(upstream):
-    server = Server(upstream)
-    keys = []
-    for name in ("ada", "eve"):
-        command = [*os.environ.get("ALUDEL", "aludel").split(), "keys", "create", name, "--data", server.directory.name]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        keys.append(next(word for word in printed.split() if word.startswith("sk-")))
-    ada, eve = (OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0) for key in keys)
-    with pytest.raises(openai.AuthenticationError):
-        ask(OpenAI(base_url=server.url + "/v1", api_key="sk-wrong"), "hello")
-    file = ada.files.create(file=("a.csv", b"a"), purpose="user_data")
-    response = ask(ada, "Please write a file", background=True)
-    while response.status in ("queued", "in_progress"):
-        response = ada.responses.retrieve(response.id)
-    container = calls(response)[0].container_id
-    cited = next(iter(ada.containers.files.list(container)))
-    conversation = ada.conversations.create(items=[{"type": "message", "role": "user", "content": "hi"}])
-    auto = {"type": "auto", "file_ids": [file.id]}
-    for theft in (
-        lambda: eve.files.retrieve(file.id),
-        lambda: eve.files.content(file.id),
-        lambda: eve.responses.retrieve(response.id),
-        lambda: eve.responses.cancel(response.id),
-        lambda: eve.responses.delete(response.id),
-        lambda: eve.responses.input_items.list(response.id),
-        lambda: list(eve.responses.retrieve(response.id, stream=True)),
-        lambda: ask(eve, "more", previous_response_id=response.id),
-        lambda: ask(eve, "more", conversation=conversation.id),
-        lambda: ask(eve, "2**20", tools=[{"type": "code_interpreter", "container": container}]),
-        lambda: ask(eve, "2**20", tools=[{"type": "code_interpreter", "container": auto}]),
-        lambda: eve.containers.retrieve(container),
-        lambda: eve.containers.files.list(container),
-        lambda: eve.containers.files.content.retrieve(cited.id, container_id=container),
-        lambda: eve.containers.delete(container),
-        lambda: eve.conversations.retrieve(conversation.id),
-        lambda: eve.conversations.items.list(conversation.id),
-    ):
-        with pytest.raises((openai.NotFoundError, openai.BadRequestError), match="not found|No such|does not exist"):
-            theft()
-    # A replayed call that names a container of somebody else's gets one of its own.
-    item = calls(response)[0].model_dump()
-    mine = ask(eve, [{"role": "user", "content": "x"}, item, {"role": "user", "content": "Please read the file"}])
-    assert calls(mine)[0].container_id != container and "a note" not in mine.output_text
-    assert not list(eve.files.list()) and len(list(eve.containers.list())) == 1
-    assert ada.files.retrieve(file.id).bytes == 1
-    server.stop()
+    with Server(upstream) as server:
+        keys = []
+        for name in ("ada", "eve"):
+            command = [*os.environ.get("ALUDEL", "aludel").split(), "keys", "create", name, "--data", server.directory.name]
+            printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            keys.append(next(word for word in printed.split() if word.startswith("sk-")))
+        ada, eve = (OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0) for key in keys)
+        with pytest.raises(openai.AuthenticationError):
+            ask(OpenAI(base_url=server.url + "/v1", api_key="sk-wrong"), "hello")
+        file = ada.files.create(file=("a.csv", b"a"), purpose="user_data")
+        response = ask(ada, "Please write a file", background=True)
+        while response.status in ("queued", "in_progress"):
+            response = ada.responses.retrieve(response.id)
+        container = calls(response)[0].container_id
+        cited = next(iter(ada.containers.files.list(container)))
+        conversation = ada.conversations.create(items=[{"type": "message", "role": "user", "content": "hi"}])
+        auto = {"type": "auto", "file_ids": [file.id]}
+        for theft in (
+            lambda: eve.files.retrieve(file.id),
+            lambda: eve.files.content(file.id),
+            lambda: eve.responses.retrieve(response.id),
+            lambda: eve.responses.cancel(response.id),
+            lambda: eve.responses.delete(response.id),
+            lambda: eve.responses.input_items.list(response.id),
+            lambda: list(eve.responses.retrieve(response.id, stream=True)),
+            lambda: ask(eve, "more", previous_response_id=response.id),
+            lambda: ask(eve, "more", conversation=conversation.id),
+            lambda: ask(eve, "2**20", tools=[{"type": "code_interpreter", "container": container}]),
+            lambda: ask(eve, "2**20", tools=[{"type": "code_interpreter", "container": auto}]),
+            lambda: eve.containers.retrieve(container),
+            lambda: eve.containers.files.list(container),
+            lambda: eve.containers.files.content.retrieve(cited.id, container_id=container),
+            lambda: eve.containers.delete(container),
+            lambda: eve.conversations.retrieve(conversation.id),
+            lambda: eve.conversations.items.list(conversation.id),
+        ):
+            with pytest.raises((openai.NotFoundError, openai.BadRequestError), match="not found|No such|does not exist"):
+                theft()
+        # A replayed call that names a container of somebody else's gets one of its own.
+        item = calls(response)[0].model_dump()
+        mine = ask(eve, [{"role": "user", "content": "x"}, item, {"role": "user", "content": "Please read the file"}])
+        assert calls(mine)[0].container_id != container and "a note" not in mine.output_text
+        assert not list(eve.files.list()) and len(list(eve.containers.list())) == 1
+        assert ada.files.retrieve(file.id).bytes == 1
 
 
 def test_a_thousand_containers_at_once(upstream):
-    server = Server(upstream)
-    client = OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
+    with Server(upstream) as server:
+        client = OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
 
-    def create(number):
-        try:
-            return client.containers.create(name=f"c{number}").id
-        except openai.RateLimitError as error:
-            return error
+        def create(number):
+            try:
+                return client.containers.create(name=f"c{number}").id
+            except openai.RateLimitError as error:
+                return error
 
-    with concurrent.futures.ThreadPoolExecutor(100) as threads:
-        made = list(threads.map(create, range(1000)))
-    ids = {one for one in made if isinstance(one, str)}
-    assert len(ids) > 100 and memory(server) < 300 << 20
-    assert server.sandboxes() <= 4, "only the pool: nobody ran anything"
-    server.stop()
+        with concurrent.futures.ThreadPoolExecutor(100) as threads:
+            made = list(threads.map(create, range(1000)))
+        ids = {one for one in made if isinstance(one, str)}
+        assert len(ids) > 100 and memory(server) < 300 << 20
+        assert server.sandboxes() <= 4, "only the pool: nobody ran anything"
 
 
 @pytest.mark.parametrize("fault", ["upstream hangs up", "upstream says 500", "upstream says 401"])

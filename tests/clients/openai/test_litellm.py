@@ -147,12 +147,9 @@ def test_eight_requests_of_one_session_at_once(client):
 
 
 def test_a_session_is_of_one_key(upstream):
-    server = Server(upstream)
-    try:
+    with Server(upstream) as server:
         for name in ("ada", "eve"):
             command = [*shlex.split(os.environ.get("ALUDEL", "aludel")), "keys", "create", name, "--data", server.directory.name]
             key = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
             client = server.client().with_options(api_key=key)
             assert [count(client, metadata={"session_id": "same"})[1].strip() for _ in range(2)] == ["1", "2"]
-    finally:
-        server.stop()

@@ -286,65 +286,62 @@ def test_a_repeated_request_runs_no_code_twice(client):
 
 
 def test_files_and_history_survive_restarts_and_kills(upstream):
-    server = Server(upstream)
-    first = ask(server.client(), "Please write a file")
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        server.restart(how)
-        client = server.client()
-        second = ask(client, "Please read the file", previous_response_id=first.id)
-        assert second.output_text == "It says a note."
-        assert calls(second)[0].container_id == calls(first)[0].container_id
-    response = ask(client, "This runs long", background=True)
-    time.sleep(0.5)
-    server.restart(signal.SIGKILL)
-    response = server.client().responses.retrieve(response.id)
-    assert response.status == "failed" and "stopped" in response.error.message
-    server.stop()
+    with Server(upstream) as server:
+        first = ask(server.client(), "Please write a file")
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            server.restart(how)
+            client = server.client()
+            second = ask(client, "Please read the file", previous_response_id=first.id)
+            assert second.output_text == "It says a note."
+            assert calls(second)[0].container_id == calls(first)[0].container_id
+        response = ask(client, "This runs long", background=True)
+        time.sleep(0.5)
+        server.restart(signal.SIGKILL)
+        response = server.client().responses.retrieve(response.id)
+        assert response.status == "failed" and "stopped" in response.error.message
 
 
 def test_an_expired_container_goes_on_where_it_is_auto(upstream):
-    server = Server(upstream, idle='"1s"')
-    client = server.client()
-    first = ask(client, "Please write a file")
-    container = calls(first)[0].container_id
-    time.sleep(3)
-    assert client.containers.retrieve(container).status == "expired"
-    second = ask(client, "Please read the file", previous_response_id=first.id)
-    assert second.output_text == "It says a note."
-    time.sleep(3)
-    with pytest.raises(openai.BadRequestError, match="Container is expired."):
-        ask(client, "2**20", tools=[{"type": "code_interpreter", "container": container}])
-    server.stop()
+    with Server(upstream, idle='"1s"') as server:
+        client = server.client()
+        first = ask(client, "Please write a file")
+        container = calls(first)[0].container_id
+        time.sleep(3)
+        assert client.containers.retrieve(container).status == "expired"
+        second = ask(client, "Please read the file", previous_response_id=first.id)
+        assert second.output_text == "It says a note."
+        time.sleep(3)
+        with pytest.raises(openai.BadRequestError, match="Container is expired."):
+            ask(client, "2**20", tools=[{"type": "code_interpreter", "container": container}])
 
 
 def test_many_at_once_do_not_mix(upstream):
-    server = Server(upstream, memory='"256m"', idle='"4s"', pool=0)
-    client = server.client(max_retries=20)
-    answers, errors = {}, []
+    with Server(upstream, memory='"256m"', idle='"4s"', pool=0) as server:
+        client = server.client(max_retries=20)
+        answers, errors = {}, []
 
-    def one(name):
-        try:
-            events = list(ask(client, f"who am I {name}", stream=True))
-            response = events[-1].response
-            (note,) = annotations(response)
-            content = client.containers.files.content.retrieve(note.file_id, container_id=note.container_id).read()
-            answers[name] = (response.output_text, content, note.container_id)
-        except Exception as error:
-            errors.append(repr(error))
+        def one(name):
+            try:
+                events = list(ask(client, f"who am I {name}", stream=True))
+                response = events[-1].response
+                (note,) = annotations(response)
+                content = client.containers.files.content.retrieve(note.file_id, container_id=note.container_id).read()
+                answers[name] = (response.output_text, content, note.container_id)
+            except Exception as error:
+                errors.append(repr(error))
 
-    threads = [threading.Thread(target=one, args=(f"number{n}",)) for n in range(100)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    assert not errors, errors[:3]
-    for name, (text, content, _) in answers.items():
-        assert text == f"You are {name}." and content == name.encode()
-    assert len({container for _, _, container in answers.values()}) == 100
-    # All of them end when they are left alone, and what they took is given back.
-    deadline = time.monotonic() + 30
-    while server.sandboxes() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert server.sandboxes() == 0
-    server.stop()
+        threads = [threading.Thread(target=one, args=(f"number{n}",)) for n in range(100)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert not errors, errors[:3]
+        for name, (text, content, _) in answers.items():
+            assert text == f"You are {name}." and content == name.encode()
+        assert len({container for _, _, container in answers.values()}) == 100
+        # All of them end when they are left alone, and what they took is given back.
+        deadline = time.monotonic() + 30
+        while server.sandboxes() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert server.sandboxes() == 0
 
 
 def test_hostile_requests_get_an_answer(server):
@@ -395,17 +392,16 @@ def test_a_structured_answer(client):
 
 def test_an_upstream_that_speaks_responses(server):
     """The other server is the upstream: our tool is a function there, and its programs run here."""
-    nearer = Server(server.url.rsplit(":", 1)[1], api="responses")
-    client = nearer.client()
-    before = len(list(server.client().containers.list(limit=100)))
-    response = ask(client, "two programs", instructions="Be brief.", max_output_tokens=1000)
-    assert response.output_text == "x plus one is 21." and len(calls(response)) == 2
-    assert response.usage.total_tokens == 330
-    assert len(list(server.client().containers.list(limit=100))) == before
-    assert "sunny" in ask(client, _weather(client), tools=[AUTO, WEATHER]).output_text
-    with pytest.raises(openai.InternalServerError, match="scripted"):
-        ask(client.with_options(max_retries=0), "upstream says 400")
-    nearer.stop()
+    with Server(server.url.rsplit(":", 1)[1], api="responses") as nearer:
+        client = nearer.client()
+        before = len(list(server.client().containers.list(limit=100)))
+        response = ask(client, "two programs", instructions="Be brief.", max_output_tokens=1000)
+        assert response.output_text == "x plus one is 21." and len(calls(response)) == 2
+        assert response.usage.total_tokens == 330
+        assert len(list(server.client().containers.list(limit=100))) == before
+        assert "sunny" in ask(client, _weather(client), tools=[AUTO, WEATHER]).output_text
+        with pytest.raises(openai.InternalServerError, match="scripted"):
+            ask(client.with_options(max_retries=0), "upstream says 400")
 
 
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
@@ -419,9 +415,8 @@ def _weather(client):
 
 
 def test_a_container_that_no_program_needed_has_no_sandbox(upstream):
-    server = Server(upstream, pool=0)
-    response = ask(server.client(), "hello")
-    assert response.output_text == "You said: hello" and server.sandboxes() == 0
-    ask(server.client(), "2**20")
-    assert server.sandboxes() == 1
-    server.stop()
+    with Server(upstream, pool=0) as server:
+        response = ask(server.client(), "hello")
+        assert response.output_text == "You said: hello" and server.sandboxes() == 0
+        ask(server.client(), "2**20")
+        assert server.sandboxes() == 1

@@ -3,6 +3,7 @@
     conform.py SDIST
 """
 
+import contextlib
 import os
 import re
 import subprocess
@@ -18,27 +19,26 @@ TESTS = ["containers", "conversations", "responses", "uploads"]
 TESTS += [f"test_{name}.py" for name in ("containers", "conversations", "files", "models", "responses", "uploads")]
 
 
-def start(script, *arguments):
+@contextlib.contextmanager
+def started(script, *arguments):
+    """A server of ours, by its port."""
     process = subprocess.Popen([sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True)
-    return process, int(process.stdout.readline())
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.kill()
 
 
 def main():
-    upstream, port = start(HERE.parent / "upstream.py")
-    server = Server(port)
-    between, port = start(HERE / "placeholders.py", server.url)
-    environment = {**os.environ, "TEST_API_BASE_URL": f"http://127.0.0.1:{port}/v1"}
     command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "--tb=line", "-rA", "-p", "no:cacheprovider"]
-    ended = subprocess.run(
-        [*command, *(f"tests/api_resources/{name}" for name in TESTS)],
-        cwd=sys.argv[1],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    between.kill()
-    server.stop()
-    upstream.kill()
+    with started(HERE.parent / "upstream.py") as port, Server(port) as server, started(HERE / "placeholders.py", server.url) as port:
+        ended = subprocess.run(
+            [*command, *(f"tests/api_resources/{name}" for name in TESTS)],
+            cwd=sys.argv[1],
+            env={**os.environ, "TEST_API_BASE_URL": f"http://127.0.0.1:{port}/v1"},
+            capture_output=True,
+            text=True,
+        )
     results = re.findall(r"^(PASSED|FAILED|ERROR) (\S+?)(?: - .*)?$", ended.stdout, re.M)
     known = {line.split()[0] for line in (HERE / "known.txt").read_text().splitlines() if line and line[0] != "#"}
     failed = [name for result, name in results if result != "PASSED"]
