@@ -15,10 +15,10 @@ import time
 import openai
 import pytest
 
-from conftest import Server
+from conftest import Server, eventually
 from recorder import Recorder, answers
 from test_chat import chat, programs
-from test_responses import ask, calls
+from test_responses import OUTPUTS, ask, calls
 
 
 @contextlib.contextmanager
@@ -35,12 +35,17 @@ def aludel(server, *arguments, check=True):
 
 def pending(client):
     """The programs that wait, as soon as there is one."""
-    for _ in range(100):
-        waiting = client.get("/approvals", cast_to=object, options={"params": {"status": "pending"}})["data"]
-        if waiting:
-            return waiting
-        time.sleep(0.1)
-    raise AssertionError("nothing waits")
+    return eventually(lambda: client.get("/approvals", cast_to=object, options={"params": {"status": "pending"}})["data"])
+
+
+def ended(client, response):
+    """A response in the background, as soon as it has ended."""
+
+    def now():
+        response_now = client.responses.retrieve(response.id, include=OUTPUTS)
+        return response_now.status not in ("queued", "in_progress") and response_now
+
+    return eventually(now)
 
 
 def decide(client, approval, decision="approve", **fields):
@@ -159,10 +164,7 @@ def test_a_webhook_is_told_and_may_decide(upstream):
             client = server.client()
             later = Later(lambda: ask(client, "2**20"))
             (approval,) = pending(client)
-            for _ in range(50):
-                if len(hook.requests) == 2:
-                    break
-                time.sleep(0.1)
+            eventually(lambda: len(hook.requests) == 2)
             _, headers, body = hook.requests[1]
             headers = {name.lower(): value for name, value in headers.items()}
             signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
@@ -183,11 +185,7 @@ def test_a_restart_in_between(upstream, how):
         response = ask(server.client(), "two programs", background=True)
         (first,) = pending(server.client())
         decide(server.client(), first)
-        for _ in range(50):
-            (second,) = pending(server.client())
-            if second["id"] != first["id"]:
-                break
-            time.sleep(0.1)
+        (second,) = pending(server.client())
         assert second["code"] == "print(x + 1)"
         time.sleep(0.5)
         server.restart(how)
@@ -195,11 +193,7 @@ def test_a_restart_in_between(upstream, how):
         assert client.responses.retrieve(response.id).status == "in_progress"
         assert [approval["id"] for approval in pending(client)] == [second["id"]]
         decide(client, second)
-        for _ in range(100):
-            done = client.responses.retrieve(response.id, include=["code_interpreter_call.outputs"])
-            if done.status != "in_progress":
-                break
-            time.sleep(0.1)
+        done = ended(client, response)
         assert done.status == "completed"
         programs = calls(done)
         # Files outlive a restart and variables do not, which the program hears; it runs once, and the first one not again.
@@ -223,11 +217,7 @@ def test_a_restart_in_between_and_a_refusal(upstream):
         aludel(server, "approvals", "refuse", approval["id"], "--reason", "while it was away")
         server.start()
         client = server.client()
-        for _ in range(100):
-            done = client.responses.retrieve(response.id, include=["code_interpreter_call.outputs"])
-            if done.status != "in_progress":
-                break
-            time.sleep(0.1)
+        done = ended(client, response)
         assert done.status == "completed" and "while it was away" in calls(done)[0].outputs[0].logs
 
 
@@ -238,10 +228,7 @@ def test_whoever_goes_away_leaves_nothing_to_decide(upstream):
         next(iter(stream))
         (approval,) = pending(client)
         stream.close()
-        for _ in range(100):
-            if client.get(f"/approvals/{approval['id']}", cast_to=object)["status"] == "expired":
-                break
-            time.sleep(0.1)
+        eventually(lambda: client.get(f"/approvals/{approval['id']}", cast_to=object)["status"] == "expired")
         with pytest.raises(openai.ConflictError, match="expired already"):
             decide(client, approval)
         # Neither after a kill, if nothing could go on.
@@ -259,10 +246,7 @@ def test_a_program_that_was_started_is_never_started_again(upstream):
         response = ask(server.client(), "runs long", background=True)
         (approval,) = pending(server.client())
         decide(server.client(), approval)
-        for _ in range(50):
-            if "started" in aludel(server, "audit").stdout:
-                break
-            time.sleep(0.1)
+        eventually(lambda: "started" in aludel(server, "audit").stdout)
         server.restart(signal.SIGKILL)
         assert server.client().responses.retrieve(response.id).status == "failed"
         time.sleep(1)

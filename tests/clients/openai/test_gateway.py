@@ -11,7 +11,7 @@ import time
 import openai
 import pytest
 
-from conftest import Server
+from conftest import Server, eventually
 from recorder import Recorder, answers, call, chunk, hangs, hangs_up, runs, says, streams
 
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -47,6 +47,10 @@ class Gateway:
 
     def client(self):
         return self.server.client(max_retries=0)
+
+    def models(self):
+        """Those of the configuration: `demo` is always there."""
+        return {model.id for model in self.client().models.list()} - {"demo"}
 
     def ask(self, **options):
         options = {"model": "alias", "messages": [{"role": "user", "content": "go"}], "tools": [AUTO], **options}
@@ -149,22 +153,16 @@ def test_models_step_in_for_each_other():
 def test_a_reload_offers_other_models_and_drops_no_request():
     recorder = Recorder(answers(200, COMPLETION))
     with Gateway([recorder]) as gateway:
-        server, client = gateway.server, gateway.client()
-        assert "alias" in {model.id for model in client.models.list()}
+        server = gateway.server
+        assert gateway.models() == {"alias"}
         server.configure({"new": recorder.model()})
         server.process.send_signal(signal.SIGHUP)
-        for _ in range(100):
-            names = {model.id for model in client.models.list()}
-            if "new" in names:
-                break
-            time.sleep(0.05)
-        assert "new" in names and "alias" not in names
+        eventually(lambda: gateway.models() == {"new"})
         # A configuration that makes no sense changes nothing.
         server.configure({"bad": {"url": '"nonsense"'}})
         server.process.send_signal(signal.SIGHUP)
         time.sleep(0.5)
-        assert "new" in {model.id for model in client.models.list()}
-        server.configure({"new": recorder.model()})
+        assert gateway.models() == {"new"}
 
 
 def text_of(stream):
@@ -185,10 +183,7 @@ def test_a_reload_in_the_middle_of_an_answer(tools):
             seen += [choice.delta.content for choice in next(stream).choices]
         gateway.server.configure({"alias": other.model(), "new": other.model()})
         gateway.server.process.send_signal(signal.SIGHUP)
-        for _ in range(100):
-            if "new" in {model.id for model in gateway.client().models.list()}:
-                break
-            time.sleep(0.05)
+        eventually(lambda: "new" in gateway.models())
         assert gateway.ask().choices[0].message.content == "other"
         reloaded.set()
         seen += [choice.delta.content for chunk in stream for choice in chunk.choices]
@@ -276,11 +271,8 @@ def test_a_server_that_fails_in_any_phase(fault, phase, stream):
             assert raised.value.response.headers["x-should-retry"] == "false"
         calls = [body for _, _, body in recorder.requests if b'"role":"tool"' in body]
         assert all(body.count(b"ran 0") == 1 and b"ran 1" not in body for body in calls)
-        for _ in range(50):
-            if not gateway.client().containers.list().data and not gateway.server.sandboxes():
-                break
-            time.sleep(0.1)
-        assert gateway.client().containers.list().data == [] and gateway.server.sandboxes() == 0
+        client = gateway.client()
+        eventually(lambda: not client.containers.list().data and not gateway.server.sandboxes())
 
 
 @pytest.mark.parametrize("fault", FAULTS)

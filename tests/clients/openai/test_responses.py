@@ -11,7 +11,7 @@ import openai
 import pydantic
 import pytest
 
-from conftest import Server
+from conftest import Server, eventually
 
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = ["code_interpreter_call.outputs"]
@@ -338,10 +338,7 @@ def test_many_at_once_do_not_mix(upstream):
             assert text == f"You are {name}." and content == name.encode()
         assert len({container for _, _, container in answers.values()}) == 100
         # All of them end when they are left alone, and what they took is given back.
-        deadline = time.monotonic() + 30
-        while server.sandboxes() and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert server.sandboxes() == 0
+        eventually(lambda: server.sandboxes() == 0)
 
 
 def test_hostile_requests_get_an_answer(server):
