@@ -55,7 +55,8 @@ def answers(status, body, headers=()):
 
 
 def streams(*frames, end=True, last=None):
-    """Events as they are, one chunk each; without an end the connection breaks off. The last frame waits for an event of the test's."""
+    """Events as they are, one chunk each; without an end the connection breaks off. The last frame waits for an event of the test's: if
+    that does not come, the connection breaks off, too."""
 
     def answer(handler):
         handler.send_response(200)
@@ -63,8 +64,8 @@ def streams(*frames, end=True, last=None):
         handler.send_header("transfer-encoding", "chunked")
         handler.end_headers()
         for frame in frames:
-            if last and frame is frames[-1]:
-                last.wait(60)
+            if last and frame is frames[-1] and not last.wait(60):
+                return hangs_up(handler)
             handler.wfile.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
             handler.wfile.flush()
         if end:
