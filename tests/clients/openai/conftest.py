@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class Server:
         self.settings = sections + "[sandbox]\n" + "\n".join(lines) + "\n"
         usual = {"api": f'"{api}"', "url": f'"http://127.0.0.1:{upstream}/v1"', "key": '"sk-test"'}
         self.configure(models or {name: usual for name in ("scripted", "gpt-5")})
-        self.process = None
+        self.process, self.said = None, []
         self.start()
 
     def configure(self, models):
@@ -49,7 +50,8 @@ class Server:
     def start(self):
         command = [*shlex.split(os.environ.get("ALUDEL", "aludel")), "serve", "--listen", "127.0.0.1:0"]
         command += ["--data", self.directory.name, "--config", self.directory.name + "/aludel.toml"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        threading.Thread(target=self._hear, args=(self.process.stderr,), daemon=True).start()
         while line := self.process.stdout.readline():
             if "listening on " in line:
                 self.url = line.split("listening on ")[1].split()[0]
@@ -64,6 +66,12 @@ class Server:
         ended = self.stop()
         # The failure says more than how the server ended after it.
         assert failure or ended == 0
+
+    def _hear(self, lines):
+        """Keeps what the server logs, and shows it as if it had gone there by itself."""
+        for line in lines:
+            self.said.append(line)
+            os.write(2, line.encode())
 
     def client(self, **options):
         return OpenAI(base_url=self.url + "/v1", api_key="unused", _strict_response_validation=True, **options)

@@ -150,7 +150,7 @@ def test_a_reload_offers_other_models_and_drops_no_request():
         # A configuration that makes no sense changes nothing.
         server.configure({"bad": {"url": '"nonsense"'}})
         server.process.send_signal(signal.SIGHUP)
-        time.sleep(0.5)
+        eventually(lambda: any("nothing was reloaded" in line for line in server.said))
         assert gateway.models() == {"new"}
 
 
