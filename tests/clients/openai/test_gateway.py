@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import threading
 import time
 
@@ -123,15 +124,16 @@ def test_requests_that_name_no_model_are_refused():
 
 def test_models_step_in_for_each_other():
     busy, broken, good = Recorder(answers(429, {})), Recorder(hangs_up), Recorder(answers(200, COMPLETION), says("good"))
-    gone = Recorder(answers(200, b""))
-    gone.stop()
+    # Nobody listens there, and nobody else gets the port.
+    gone = socket.socket()
+    gone.bind(("127.0.0.1", 0))
     models = {
         "alias": busy.model(fallback='["second", "third", "fourth"]'),
         "second": broken.model(),
-        "third": gone.model(),
+        "third": {"url": f'"http://127.0.0.1:{gone.getsockname()[1]}/v1"'},
         "fourth": good.model(upstream_name='"real"'),
     }
-    with Gateway([busy, broken, good], models) as gateway:
+    with gone, Gateway([busy, broken, good], models) as gateway:
         assert gateway.post(ODD)[1] == COMPLETION
         assert json.loads(good.requests[0][2])["model"] == "real"
         # The same in a turn of ours.
