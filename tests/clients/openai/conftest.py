@@ -25,6 +25,11 @@ def eventually(condition, seconds=60):
     return held
 
 
+def containers(client):
+    """The ids of all that there are, however many pages they take."""
+    return {container.id for container in client.containers.list(limit=100)}
+
+
 class Server:
     """A server that can be killed and started again on the same data. As a context, it is stopped whatever happens in it."""
 
