@@ -18,7 +18,7 @@ import pytest
 from conftest import Server, eventually
 from recorder import Recorder, answers
 from test_chat import chat, programs
-from test_responses import OUTPUTS, ask, calls
+from test_responses import ask, calls, ended
 
 
 @contextlib.contextmanager
@@ -36,16 +36,6 @@ def aludel(server, *arguments, check=True):
 def pending(client):
     """The programs that wait, as soon as there is one."""
     return eventually(lambda: client.get("/approvals", cast_to=object, options={"params": {"status": "pending"}})["data"])
-
-
-def ended(client, response):
-    """A response in the background, as soon as it has ended."""
-
-    def now():
-        response_now = client.responses.retrieve(response.id, include=OUTPUTS)
-        return response_now.status not in ("queued", "in_progress") and response_now
-
-    return eventually(now)
 
 
 def decide(client, approval, decision="approve", **fields):

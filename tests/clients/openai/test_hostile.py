@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 
 from conftest import Server
-from test_responses import AUTO, ask, calls
+from test_responses import AUTO, ask, calls, ended
 
 
 def connect(server, body, path="/v1/responses"):
@@ -62,8 +62,7 @@ def test_ids_of_another_tenant_do_not_exist(upstream):
             ask(OpenAI(base_url=server.url + "/v1", api_key="sk-wrong"), "hello")
         file = ada.files.create(file=("a.csv", b"a"), purpose="user_data")
         response = ask(ada, "Please write a file", background=True)
-        while response.status in ("queued", "in_progress"):
-            response = ada.responses.retrieve(response.id)
+        response = ended(ada, response)
         container = calls(response)[0].container_id
         cited = next(iter(ada.containers.files.list(container)))
         conversation = ada.conversations.create(items=[{"type": "message", "role": "user", "content": "hi"}])

@@ -11,7 +11,7 @@ import openai
 import pydantic
 import pytest
 
-from conftest import Server, eventually
+from conftest import Server, containers, eventually
 
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = ["code_interpreter_call.outputs"]
@@ -24,6 +24,28 @@ def ask(client, question, **options):
 
 def calls(response):
     return [item for item in response.output if item.type == "code_interpreter_call"]
+
+
+def ended(client, response):
+    """A response in the background, as soon as it has ended."""
+
+    def now():
+        found = client.responses.retrieve(response.id, include=OUTPUTS)
+        return found.status not in ("queued", "in_progress") and found
+
+    return eventually(now)
+
+
+def is_running(client, response):
+    """Waits until a program of a response in the background runs."""
+    with client.responses.retrieve(response.id, stream=True) as stream:
+        next(event for event in stream if event.type == "response.code_interpreter_call.interpreting")
+
+
+def is_expired(client, container):
+    """Looked up in the list: whoever asks after a container keeps it."""
+    (found,) = [one for one in client.containers.list(limit=100) if one.id == container]
+    return found.status == "expired"
 
 
 def annotations(response):
@@ -199,9 +221,7 @@ def test_the_number_of_calls_is_bounded(client):
 def test_background_responses_are_polled_cancelled_and_replayed(client):
     response = ask(client, "Calculate 2**20", background=True)
     assert response.status == "queued"
-    while response.status in ("queued", "in_progress"):
-        time.sleep(0.05)
-        response = client.responses.retrieve(response.id, include=OUTPUTS)
+    response = ended(client, response)
     assert response.status == "completed" and calls(response)[0].outputs[0].logs == "1048576"
     replayed = list(client.responses.retrieve(response.id, stream=True))
     assert replayed[0].type == "response.created" and replayed[-1].type == "response.completed"
@@ -209,25 +229,21 @@ def test_background_responses_are_polled_cancelled_and_replayed(client):
     assert [event.type for event in rest] == [event.type for event in replayed[4:]]
 
     response = ask(client, "This runs long", background=True)
-    time.sleep(1)
+    is_running(client, response)
     assert client.responses.cancel(response.id).status == "cancelled"
     with pytest.raises(openai.BadRequestError, match="background"):
         client.responses.cancel(ask(client, "hello").id)
 
 
 def test_a_disconnect_stops_the_code(client):
-    stream = ask(client, "This runs long", stream=True)
-    for event in stream:
-        if event.type == "response.code_interpreter_call.interpreting":
-            break
-    container = next(iter(client.containers.list(limit=1)))
-    stream.close()
-    time.sleep(3)
-    # It would have written a file in the end; the session is free again at once.
-    tool = {"type": "code_interpreter", "container": container.id}
-    started = time.monotonic()
+    with ask(client, "This runs long", stream=True) as stream:
+        container = next(event.item.container_id for event in stream if event.type == "response.output_item.added")
+        next(event for event in stream if event.type == "response.code_interpreter_call.interpreting")
+        started = time.monotonic()
+    # The session is free again long before the program's 20 seconds are over.
+    tool = {"type": "code_interpreter", "container": container}
     response = ask(client, "2**20", tools=[tool])
-    assert response.output_text == "2**20 is 1048576." and time.monotonic() - started < 10
+    assert response.output_text == "2**20 is 1048576." and time.monotonic() - started < 19
 
 
 def test_input_items_deletion_and_tokens(client):
@@ -295,7 +311,7 @@ def test_files_and_history_survive_restarts_and_kills(upstream):
             assert second.output_text == "It says a note."
             assert calls(second)[0].container_id == calls(first)[0].container_id
         response = ask(client, "This runs long", background=True)
-        time.sleep(0.5)
+        is_running(client, response)
         server.restart(signal.SIGKILL)
         response = server.client().responses.retrieve(response.id)
         assert response.status == "failed" and "stopped" in response.error.message
@@ -306,11 +322,10 @@ def test_an_expired_container_goes_on_where_it_is_auto(upstream):
         client = server.client()
         first = ask(client, "Please write a file")
         container = calls(first)[0].container_id
-        time.sleep(3)
-        assert client.containers.retrieve(container).status == "expired"
+        eventually(lambda: is_expired(client, container))
         second = ask(client, "Please read the file", previous_response_id=first.id)
         assert second.output_text == "It says a note."
-        time.sleep(3)
+        eventually(lambda: is_expired(client, container))
         with pytest.raises(openai.BadRequestError, match="Container is expired."):
             ask(client, "2**20", tools=[{"type": "code_interpreter", "container": container}])
 
@@ -391,11 +406,11 @@ def test_an_upstream_that_speaks_responses(server):
     """The other server is the upstream: our tool is a function there, and its programs run here."""
     with Server(server.url.rsplit(":", 1)[1], api="responses") as nearer:
         client = nearer.client()
-        before = len(list(server.client().containers.list(limit=100)))
+        before = containers(server.client())
         response = ask(client, "two programs", instructions="Be brief.", max_output_tokens=1000)
         assert response.output_text == "x plus one is 21." and len(calls(response)) == 2
         assert response.usage.total_tokens == 330
-        assert len(list(server.client().containers.list(limit=100))) == before
+        assert containers(server.client()) <= before
         assert "sunny" in ask(client, _weather(client), tools=[AUTO, WEATHER]).output_text
         with pytest.raises(openai.InternalServerError, match="scripted"):
             ask(client.with_options(max_retries=0), "upstream says 400")
