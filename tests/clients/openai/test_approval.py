@@ -177,7 +177,6 @@ def test_a_restart_in_between(upstream, how):
         decide(server.client(), first)
         (second,) = pending(server.client())
         assert second["code"] == "print(x + 1)"
-        time.sleep(0.5)
         server.restart(how)
         client = server.client()
         assert client.responses.retrieve(response.id).status == "in_progress"
