@@ -29,7 +29,8 @@ class Recorder:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        # How often it looks whether it is to stop, in seconds.
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def model(self, **more):
         return {"url": f'"{self.url}"', "key": '"sk-upstream"', **more}
