@@ -121,7 +121,7 @@ async fn a_model_that_calls_what_does_not_exist_is_told_of_every_tool() {
 #[tokio::test]
 async fn cancelling_does_not_wait_for_another_program_of_the_session() {
     let bench = Bench::start().await;
-    let other = bench.session.execute("import time; time.sleep(20)").await.unwrap();
+    let other = bench.session.execute("import time; time.sleep(60)").await.unwrap();
     let upstream = ScriptedUpstream::start(vec![Scripted::Python("print(1)")]).await;
     let mut stream = agent(&upstream, &bench).build().run_streamed("Go");
     let canceller = stream.canceller();
@@ -137,7 +137,8 @@ async fn cancelling_does_not_wait_for_another_program_of_the_session() {
         }
     }
     assert_eq!(stream.turn().unwrap().ending, Ending::Cancelled);
-    assert!(cancelled_at.unwrap().elapsed() < Duration::from_secs(3));
+    // The other one's time is 30 s.
+    assert!(cancelled_at.unwrap().elapsed() < Duration::from_secs(15));
     drop(other);
     bench.stop().await;
 }
@@ -157,7 +158,7 @@ async fn a_program_that_never_pauses_can_be_cancelled() {
     }
     let turn = stream.turn().unwrap();
     assert_eq!((&turn.ending, open_calls(&turn).len()), (&Ending::Cancelled, 0));
-    assert!(cancelled_at.unwrap().elapsed() < Duration::from_secs(10));
+    assert!(cancelled_at.unwrap().elapsed() < Duration::from_secs(25), "nobody waits for its time limit");
     bench.stop().await;
 }
 
@@ -175,7 +176,7 @@ async fn dropping_the_stream_ends_the_program_and_frees_the_session() {
     drop(stream);
     let started = Instant::now();
     assert_eq!(prints(&bench, "print('next')").await, Some(ExecutionEvent::Stdout("next\n".into())));
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(25), "{:?}", started.elapsed());
     bench.stop().await;
 }
 
@@ -205,7 +206,8 @@ async fn tokens_are_counted_while_a_model_does_not_stop() {
     let started = Instant::now();
     let turn = builder(&upstream, true).budgets(budgets).build().run("Go").await;
     assert_eq!(turn.ending, Ending::Budget(Budget::Tokens(1000)));
-    assert!(turn.answer.starts_with("word ") && started.elapsed() < Duration::from_secs(5));
+    assert!(turn.answer.starts_with("word "));
+    assert!(started.elapsed() < Duration::from_secs(18), "nobody waits for the idle timeout");
 }
 
 #[tokio::test]

@@ -174,7 +174,7 @@ async fn every_budget_ends_the_turn_and_keeps_what_was_made() {
     let started = Instant::now();
     let turn = agent(&upstream, &bench).budgets(budgets).build().run("Go").await;
     assert_eq!(turn.ending, Ending::Budget(Budget::Time(Duration::from_millis(600))));
-    assert!(started.elapsed() < Duration::from_secs(10));
+    assert!(started.elapsed() < Duration::from_secs(20), "nobody waits for its time limit");
     bench.stop().await;
 }
 
@@ -309,10 +309,14 @@ async fn a_model_without_functions_uses_fenced_blocks() {
 }
 
 /// Asks once without any tool and returns how it ended.
-async fn ending_of(step: Vec<Scripted>) -> Turn {
-    let upstream = ScriptedUpstream::start(step).await;
+async fn ending_of(script: Vec<Scripted>) -> Turn {
+    let hangs = matches!(script[..], [Scripted::Hang]);
+    let upstream = ScriptedUpstream::start(script).await;
     let mut options = options(&upstream);
-    options.idle_timeout = Duration::from_millis(700);
+    // Whoever says anything has the time that a busy machine needs.
+    if hangs {
+        options.idle_timeout = Duration::from_millis(700);
+    }
     builder(options).build().run("Hello?").await
 }
 
@@ -342,10 +346,10 @@ async fn each_failure_of_the_upstream_has_its_own_words() {
         assert!(text.contains(words), "no {words:?} in: {text}");
         assert!(!text.contains("sk-very-secret"), "{text}");
     }
-    let upstream = ScriptedUpstream::start(vec![]).await;
-    let url = upstream.url();
-    drop(upstream);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    // A port that is taken, so that nobody else gets it, and on which nobody listens.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}/v1", socket.local_addr().unwrap());
     let options = ChatOptions { url, ..options(&ScriptedUpstream::start(vec![]).await) };
     let turn = builder(options).build().run("Hello?").await;
     let Ending::Upstream(UpstreamError::Unreachable { .. }) = &turn.ending else { panic!("{:?}", turn.ending) };

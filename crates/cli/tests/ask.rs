@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -78,7 +79,9 @@ async fn a_failing_upstream_gets_plain_words_and_what_was_made_is_kept() {
             ScriptedUpstream::start(vec![Scripted::Python("open('kept.txt', 'w').write('x')"), fault.clone()]).await;
         let directory = tempfile::tempdir().unwrap();
         let mut command = ask(&upstream, directory.path(), &[]);
-        command.env("ALUDEL_MODEL_IDLE_TIMEOUT", "2s");
+        if matches!(fault, Scripted::Hang) {
+            command.env("ALUDEL_MODEL_IDLE_TIMEOUT", "2s");
+        }
         let said = said_meanwhile(command).await;
         assert_eq!(said.status, Some(4), "{fault:?}: {said:#?}");
         assert!(said.stderr.contains(words), "{fault:?}: {said:#?}");
@@ -155,14 +158,21 @@ async fn ctrl_c_ends_the_turn_and_what_was_made_is_kept() {
         let rounds = script.len();
         let upstream = ScriptedUpstream::start(script).await;
         let directory = tempfile::tempdir().unwrap();
-        let child = ask(&upstream, directory.path(), &[]).spawn().unwrap();
+        let mut child = ask(&upstream, directory.path(), &[]).spawn().unwrap();
         let said = tokio::task::spawn_blocking(move || {
+            // The program runs, or has run and the model is silent.
+            let mut shown = BufReader::new(child.stderr.take().unwrap());
+            let mut work = String::new();
+            while rounds == 1 && work.lines().next_back().is_none_or(|line| line.trim() != "on") {
+                assert!(shown.read_line(&mut work).unwrap() > 0, "{work}");
+            }
             wait_until(|| upstream.requests().len() == rounds, "the model was not asked");
-            std::thread::sleep(Duration::from_millis(1500));
             let start = Instant::now();
             signal(&child, "INT");
-            let said = Said::from(&child.wait_with_output().unwrap());
-            assert!(start.elapsed() < Duration::from_secs(10));
+            shown.read_to_string(&mut work).unwrap();
+            let mut said = Said::from(&child.wait_with_output().unwrap());
+            assert!(start.elapsed() < Duration::from_secs(25), "nobody waits for the program or the model");
+            said.stderr = work;
             said
         });
         let said = said.await.unwrap();

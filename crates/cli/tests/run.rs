@@ -151,10 +151,9 @@ fn json_is_one_event_a_line_and_ends_with_the_status() {
     assert!(said.lines()[0]["message"].as_str().unwrap().contains("nothing.py"));
 }
 
-/// Starts a program that prints `on` first, and waits for that.
+/// Starts a program that prints `on` when it has got somewhere, and waits for that.
 fn started(directory: &Path, code: &str, arguments: &[&str]) -> std::process::Child {
-    let code = format!("print('on', flush=True)\n{code}");
-    let mut child = aludel(directory).args(["run", "-c", &code]).args(arguments).spawn().unwrap();
+    let mut child = aludel(directory).args(["run", "-c", code]).args(arguments).spawn().unwrap();
     child.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
     child
 }
@@ -163,13 +162,12 @@ fn started(directory: &Path, code: &str, arguments: &[&str]) -> std::process::Ch
 fn output_comes_while_the_program_runs_and_ctrl_c_ends_it() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["INT", "TERM"] {
-        let child =
-            started(directory.path(), "open('kept', 'w').write('x')\nimport time\ntime.sleep(60)", &["--out", "out"]);
-        wait_for_sleep();
+        let code = "open('kept', 'w').write('x')\nimport time\nprint('on', flush=True)\ntime.sleep(60)";
+        let child = started(directory.path(), code, &["--out", "out"]);
         let start = Instant::now();
         signal(&child, name);
         let said = Said::from(&child.wait_with_output().unwrap());
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(25), "nobody waits for its time limit");
         assert_eq!(said.status, Some(130), "{said:#?}");
         assert!(said.stderr.contains("The program was interrupted"), "{said:#?}");
         assert!(directory.path().join("out/kept").exists(), "{said:#?}");
@@ -177,35 +175,29 @@ fn output_comes_while_the_program_runs_and_ctrl_c_ends_it() {
     }
 }
 
-/// Gives a program that has just said `on` the time to get to its next line.
-fn wait_for_sleep() {
-    std::thread::sleep(Duration::from_millis(300));
-}
-
 #[test]
 fn a_second_ctrl_c_does_not_wait() {
     let directory = tempfile::tempdir().unwrap();
-    let code =
-        "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nwhile True: time.sleep(1)";
-    let child = started(directory.path(), code, &[]);
-    wait_for_sleep();
+    // It takes note of the first interrupt, and goes on.
+    let code = "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n\
+                print('on', flush=True)\nsignal.sigwait([signal.SIGINT])\nprint('one', flush=True)\nwhile True: time.sleep(1)";
+    let mut child = started(directory.path(), code, &[]);
     signal(&child, "INT");
-    std::thread::sleep(Duration::from_millis(200));
-    let start = Instant::now();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
     signal(&child, "INT");
     let said = Said::from(&child.wait_with_output().unwrap());
     assert_eq!(said.status, Some(130), "{said:#?}");
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(!said.stderr.contains("The program was interrupted"), "nobody waited for its end: {said:#?}");
 }
 
 #[test]
 fn a_reader_that_goes_away_ends_it() {
     let directory = tempfile::tempdir().unwrap();
-    let mut child = started(directory.path(), "while True: print('y' * 70)", &["--timeout", "30s"]);
+    let mut child = started(directory.path(), "print('on')\nwhile True: print('y' * 70)", &["--timeout", "90s"]);
     drop(child.stdout.take());
     let start = Instant::now();
     let said = Said::from(&child.wait_with_output().unwrap());
-    assert!(start.elapsed() < Duration::from_secs(15));
+    assert!(start.elapsed() < Duration::from_secs(60), "nobody waits for its time limit");
     assert_eq!((said.status, said.stderr.as_str()), (Some(141), ""), "{said:#?}");
 }
 
@@ -214,9 +206,9 @@ fn killed_it_leaves_nothing_behind() {
     let data = tempfile::tempdir().unwrap();
     // The template is shared; only the instance's directory is this test's own.
     std::os::unix::fs::symlink(aludel_testkit::data().join("templates"), data.path().join("templates")).unwrap();
-    let marker = format!("{}.3", 71_000 + std::process::id() % 1000);
+    let marker = format!("{}.3", 71_000_000 + u64::from(std::process::id()));
     let at = data.path().to_str().unwrap();
-    let code = format!("import subprocess\nsubprocess.run(['sleep', '{marker}'])");
+    let code = format!("print('on', flush=True)\nimport subprocess\nsubprocess.run(['sleep', '{marker}'])");
     let mut child = started(data.path(), &code, &["--data", at]);
     wait_until(|| processes_with(&marker) == 1, "the program did not start");
     let instance = std::fs::read_dir(data.path().join("run")).unwrap().next().unwrap().unwrap().path();

@@ -83,7 +83,7 @@ fn nothing_outlives_an_aludel_that_is_killed() {
     let (directory, data) = (tempfile::tempdir().unwrap(), data());
     let mut desk = Desk::open(directory.path(), data.path());
     desk.ask(&json!({"id": 1, "create": {}}));
-    let marker = format!("{}.5", 86_000 + std::process::id() % 1000);
+    let marker = format!("{}.5", 86_000_000 + u64::from(std::process::id()));
     desk.say(&json!({"id": 2, "run": {"sandbox": 1, "arguments": ["setsid", "sleep", marker]}}).to_string());
     wait_until(|| runs(&marker), "the program does not run");
     signal(&desk.child, "KILL");

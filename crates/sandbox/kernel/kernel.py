@@ -24,6 +24,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 import types
 import warnings
@@ -314,6 +315,8 @@ def run():
 IDLE = 0.02
 # More than this part of the memory in use: a copy could double it, and the next cell would fail for it.
 MOST_COPIED = 0.5
+# How long processes that were killed may take to be gone, seconds; the host waits somewhat longer.
+MOST_WAITED = 2
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 CLONE_CHILD_CLEARTID = 0x00200000
 CLONE_CHILD_SETTID = 0x01000000
@@ -396,12 +399,20 @@ def wait_to_be_woken():
         checkpoint = None
         ended_checkpoints.clear()
         kernel_pid = os.getpid()
+        end_the_others()
+        warden.send(b"resumed")
+    channel.send({"type": "resumed"})
+
+
+def end_the_others():
+    """Ends every other process of the sandbox and waits until it is gone: that takes a moment, in which it could still be seen."""
+    until = time.monotonic() + MOST_WAITED
+    while time.monotonic() < until:
         try:
             os.kill(-1, signal.SIGKILL)
         except OSError:
-            pass  # nobody was left
-        warden.send(b"resumed")
-    channel.send({"type": "resumed"})
+            return  # nobody is left
+        time.sleep(0.001)
 
 
 def drop_checkpoint():

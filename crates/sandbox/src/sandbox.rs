@@ -70,6 +70,8 @@ pub(crate) struct Kernel {
     exit: watch::Receiver<Option<Exit>>,
     /// Out-of-memory kills that were told before.
     oom_kills: u64,
+    /// Whether somebody gave up while sending it a program: it was killed for that, and has yet to end.
+    is_doomed: bool,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -85,7 +87,7 @@ impl Kernel {
         stderr: pipe::Receiver,
         exit: watch::Receiver<Option<Exit>>,
     ) -> Self {
-        Self { channel, stdout, stderr, exit, oom_kills: 0 }
+        Self { channel, stdout, stderr, exit, oom_kills: 0, is_doomed: false }
     }
 
     /// Lets the checkpoint of a kernel that ended take its place. What the dead one left half-written stays in the old socket.
@@ -145,6 +147,9 @@ impl Sandbox {
     /// Runs one cell. One runs at a time; the next waits here for its turn.
     pub async fn execute(&self, code: &str) -> Result<Execution, Error> {
         let mut kernel = Arc::clone(&self.kernel).lock_owned().await;
+        if std::mem::take(&mut kernel.is_doomed) {
+            let _in_time = timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await;
+        }
         if !self.is_alive() {
             return Err(Error::KernelGone("it ended before".into()));
         }
@@ -160,9 +165,9 @@ impl Sandbox {
         };
         let before = scan(&self.workspace, &self.limits).await?;
         // Whoever gives up in the middle leaves half a frame behind, which must not run later, unseen.
-        let unsent = KillUnless { sent: false, handle: &self.handle };
+        let unsent = KillUnless { sent: false, kernel: &mut kernel, handle: &self.handle };
         // A kernel whose loop was stopped by an earlier cell does not read.
-        match timeout(SEND_TIMEOUT, kernel.channel.send(&ToKernel::Execute { code })).await {
+        match timeout(SEND_TIMEOUT, unsent.kernel.channel.send(&ToKernel::Execute { code })).await {
             Ok(Ok(())) => unsent.disarm(),
             Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
             Err(_) => return Err(Error::KernelGone("it no longer listens".into())),
@@ -220,6 +225,7 @@ impl Sandbox {
 /// Kills the kernel when it is dropped before a program was sent as a whole.
 struct KillUnless<'a> {
     sent: bool,
+    kernel: &'a mut Kernel,
     handle: &'a Handle,
 }
 
@@ -232,6 +238,7 @@ impl KillUnless<'_> {
 impl Drop for KillUnless<'_> {
     fn drop(&mut self) {
         if !self.sent {
+            self.kernel.is_doomed = true;
             self.handle.signal(SIGKILL);
         }
     }

@@ -45,7 +45,7 @@ pub struct Template {
     root: PathBuf,
     manifest: Manifest,
     /// A shared lock on the root; whoever removes a template takes it exclusively.
-    _in_use: Arc<File>,
+    _in_use: Arc<InUse>,
 }
 
 /// What a template says about itself.
@@ -95,6 +95,17 @@ pub enum Progress {
     },
 }
 
+/// The lock on a template that somebody uses.
+#[derive(Debug)]
+struct InUse(File);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        // Closing the file would not do: a process that is just being started has a copy of it until it becomes another program.
+        let _released = self.0.unlock();
+    }
+}
+
 /// Whether the default template is there.
 #[derive(Debug, Clone)]
 pub enum State {
@@ -135,8 +146,8 @@ impl Template {
     /// The template at `root`; `None` when there is none, or one that is just being removed.
     fn open(root: &Path) -> Option<Self> {
         let root = root.canonicalize().ok()?;
-        let in_use = File::open(&root).ok()?;
-        in_use.try_lock_shared().ok()?;
+        let in_use = InUse(File::open(&root).ok()?);
+        in_use.0.try_lock_shared().ok()?;
         let manifest = serde_json::from_slice(&fs::read(root.join(MANIFEST)).ok()?).ok()?;
         Some(Self { root, manifest, _in_use: Arc::new(in_use) })
     }

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use aludel_sandbox::{Death, LimitHit, Limits, Outcome, Sandbox, State};
-use common::{Told, backend, limits, run, sandbox};
+use common::{CHECKPOINT, Told, backend, later, limits, run, sandbox, wait_beside};
 
 const SHARED_MEMORY_HOG: &str = "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1";
 
@@ -62,10 +62,10 @@ async fn running_out_of_memory_twice_leaves_the_state_twice() {
 async fn a_kernel_that_ends_between_two_cells_goes_on_too() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
-    let later =
-        "import os, threading, time\nx = 1\nthreading.Thread(target=lambda: (time.sleep(0.3), os._exit(1))).start()";
-    run(&sandbox, later).await;
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    run(&sandbox, &later("os._exit(1)")).await;
+    wait_beside(&sandbox, CHECKPOINT).await;
+    // The warden tells of one end after the other: once the shell's is known, the kernel's is.
+    wait_beside(&sandbox, "touch /tmp/now && [ ! -e /proc/2 ]").await;
     let told = run(&sandbox, "print(x, threading.active_count())").await;
     assert_eq!((told.stdout.as_str(), told.finished.state), ("1 1\n", State::Kept));
 }

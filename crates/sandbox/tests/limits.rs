@@ -5,17 +5,18 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use aludel_sandbox::{Death, Event, LimitHit, Limits, Outcome, SandboxSpec, State};
-use common::{backend, limits, listen, run, sandbox};
+use aludel_sandbox::{Death, Event, Execution, LimitHit, Limits, Outcome, Sandbox, SandboxSpec, State};
+use common::{CHECKPOINT, backend, later, limits, listen, run, sandbox, wait_beside};
 
 #[tokio::test]
 async fn an_infinite_loop_is_interrupted_and_the_state_survives() {
     let scratch = backend().await;
-    let limits = Limits { timeout: Duration::from_millis(500), ..limits() };
-    let sandbox = sandbox(&scratch.local, limits).await;
+    // Long enough for what is to come to its end, on a machine that is busy, too.
+    let limit = Duration::from_secs(3);
+    let sandbox = sandbox(&scratch.local, Limits { timeout: limit, ..limits() }).await;
     run(&sandbox, "x = 7").await;
     let told = run(&sandbox, "while True: pass").await;
-    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit: Duration::from_millis(500) }));
+    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
     assert_eq!(told.finished.state, State::Kept);
     assert_eq!(run(&sandbox, "print(x)").await.stdout, "7\n");
 }
@@ -23,14 +24,16 @@ async fn an_infinite_loop_is_interrupted_and_the_state_survives() {
 #[tokio::test]
 async fn a_loop_in_c_code_is_killed_and_the_files_survive() {
     let scratch = backend().await;
-    let limits = Limits { timeout: Duration::from_millis(500), ..limits() };
+    let limit = Duration::from_secs(3);
+    let limits = Limits { timeout: limit, ..limits() };
     let sandbox = sandbox(&scratch.local, limits.clone()).await;
     run(&sandbox, "open('kept.txt', 'w').write('kept')").await;
     let started = Instant::now();
+    // Some minutes, if nobody ended it.
     let told = run(&sandbox, "sum(range(10**11))").await;
-    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit: Duration::from_millis(500) }));
+    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
     assert_eq!(told.finished.state, State::RolledBack);
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
     assert_eq!(run(&sandbox, "print(open('kept.txt').read())").await.stdout, "kept\n");
 
     let workspace = Some(std::sync::Arc::clone(sandbox.workspace()));
@@ -145,7 +148,7 @@ async fn a_kernel_that_ends_itself_is_reported_with_its_reason() {
 async fn the_caller_can_interrupt_and_dropping_the_execution_does() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
-    let execution = sandbox.execute("import time\nprint('on')\ntime.sleep(60)").await.unwrap();
+    let execution = begun(&sandbox, "import time\nprint('on')\ntime.sleep(60)").await;
     execution.interrupter().interrupt();
     let told = listen(execution).await;
     assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
@@ -153,17 +156,33 @@ async fn the_caller_can_interrupt_and_dropping_the_execution_does() {
     drop(sandbox.execute("time.sleep(60)").await.unwrap());
     let started = Instant::now();
     assert_eq!(run(&sandbox, "print('free')").await.stdout, "free\n");
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
 
     // A program that ignores the interrupt is killed after the grace period.
-    let execution = sandbox
-        .execute("while True:\n    try:\n        time.sleep(60)\n    except KeyboardInterrupt:\n        pass")
-        .await
-        .unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let ignores =
+        "while True:\n    try:\n        print('on')\n        time.sleep(60)\n    except KeyboardInterrupt: pass";
+    let execution = begun(&sandbox, ignores).await;
     execution.interrupter().interrupt();
     let told = listen(execution).await;
     assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::RolledBack));
+}
+
+/// Starts a program and waits until it has printed something.
+async fn begun(sandbox: &Sandbox, code: &str) -> Execution {
+    let mut execution = sandbox.execute(code).await.unwrap();
+    assert_eq!(execution.next().await, Some(Event::Stdout("on\n".into())));
+    execution
+}
+
+/// The signal may come before the program has begun, and is lost then; another one follows.
+#[tokio::test]
+async fn an_interrupt_at_once_ends_the_program_too() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, Limits { grace: Duration::from_secs(20), ..limits() }).await;
+    let execution = sandbox.execute("x = 1\nwhile True: pass").await.unwrap();
+    execution.interrupter().interrupt();
+    let told = listen(execution).await;
+    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
 }
 
 #[tokio::test]
@@ -196,7 +215,8 @@ async fn closing_ends_a_running_program_at_once() {
     sandbox.close().await;
     let told = listen(execution).await;
     assert!(matches!(told.finished.outcome, Outcome::KernelDied(_)), "{told:?}");
-    assert!(started.elapsed() < Duration::from_secs(3));
+    // Its own time is 30 s.
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 #[tokio::test]
@@ -233,13 +253,13 @@ async fn a_kernel_that_is_robbed_of_its_frames_is_given_up() {
 async fn a_program_that_was_sent_by_half_never_runs() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
-    // A thread that lives on and does not let the kernel get to its socket.
-    run(&sandbox, "import os, signal, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.3), os.kill(os.getpid(), signal.SIGSTOP))).start()").await;
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    // It does not let the kernel get to its socket.
+    run(&sandbox, &later("os.kill(os.getpid(), signal.SIGSTOP)")).await;
+    wait_beside(&sandbox, CHECKPOINT).await;
+    wait_beside(&sandbox, "touch /tmp/now && grep -q '^State:.T' /proc/2/status").await;
     let program = format!("open('ran', 'w')\n#{}", "x".repeat(8 << 20));
     let sending = tokio::time::timeout(Duration::from_millis(300), sandbox.execute(&program)).await;
     assert!(sending.is_err(), "a stopped kernel took 8 MB");
-    tokio::time::sleep(Duration::from_millis(300)).await;
     // The checkpoint goes on, and what was half sent is not a part of it.
     assert_eq!(run(&sandbox, "print(time.sleep)").await.finished.state, State::Kept);
     assert!(sandbox.workspace().read("ran", 10).is_err());

@@ -191,7 +191,7 @@ async fn too_many_requests_at_once_are_told_to_come_again() {
         stream.read_exact(&mut head).await.unwrap();
         assert_eq!(&head, b"HTTP/1.1 200 OK");
     }
-    for _ in 0..100 {
+    for _ in 0..1000 {
         if server.get("/v1/files").await.status == 200 {
             return server.stop().await;
         }

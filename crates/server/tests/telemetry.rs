@@ -42,17 +42,22 @@ fn value<'f>(figures: &'f str, series: &str) -> &'f str {
     line.unwrap_or_else(|| panic!("no {series} in\n{figures}"))
 }
 
-/// A request may be counted a moment after its client has the last byte.
-async fn figures_with(server: &Server, line: &str) -> String {
-    for _ in 0..100 {
+/// A request, this one too, may be counted a moment after its client has the last byte.
+async fn figures_with(server: &Server, wanted: &[impl AsRef<str>]) -> String {
+    let mut lacking = String::new();
+    for _ in 0..1000 {
         let figures = figures(server).await;
-        if figures.lines().any(|one| one == line) {
-            return figures;
+        match wanted.iter().find(|line| !figures.lines().any(|one| one == line.as_ref())) {
+            None => return figures,
+            Some(line) => lacking = format!("no {} in\n{figures}", line.as_ref()),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("no {line} in\n{}", figures(server).await)
+    panic!("{lacking}")
 }
+
+/// The request that asks is the only one.
+const ALONE: &str = "aludel_http_requests_in_flight 1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn figures_count_what_a_turn_did_and_say_nothing_of_it() {
@@ -63,10 +68,8 @@ async fn figures_count_what_a_turn_did_and_say_nothing_of_it() {
     let answer = server.post("/v1/responses", response()).await.ok();
     assert_eq!(answer["status"], "completed", "{answer}");
     server.post("/v1/responses", response()).await.refused(400, "rejected");
-    let figures =
-        figures_with(&server, r#"aludel_http_requests_total{method="POST",route="/v1/responses",status="400"} 1"#)
-            .await;
-    for (series, count) in [
+    let expected = [
+        (r#"aludel_http_requests_total{method="POST",route="/v1/responses",status="400"}"#, "1"),
         (r#"aludel_http_requests_total{method="POST",route="/v1/responses",status="200"}"#, "1"),
         (r#"aludel_http_request_duration_seconds_count{method="POST",route="/v1/responses"}"#, "2"),
         (r#"aludel_turns_total{api="responses",ending="answered"}"#, "1"),
@@ -82,11 +85,9 @@ async fn figures_count_what_a_turn_did_and_say_nothing_of_it() {
         ("aludel_sandbox_start_duration_seconds_count", "1"),
         ("aludel_containers_live", "1"),
         ("aludel_containers_limit", "64"),
-        // The one that asks.
-        ("aludel_http_requests_in_flight", "1"),
-    ] {
-        assert_eq!(value(&figures, series), count, "{series} in\n{figures}");
-    }
+    ];
+    let lines: Vec<String> = expected.iter().map(|(series, count)| format!("{series} {count}")).collect();
+    let figures = figures_with(&server, &[lines, vec![ALONE.to_owned()]].concat()).await;
     assert!(!figures.contains(MARKER), "{figures}");
     assert!(figures.ends_with("# EOF\n"));
     server.stop().await;
@@ -108,15 +109,16 @@ async fn what_clients_make_up_makes_no_series() {
         Answer::of(server.request(method, "/v1/models").send().await.unwrap()).await.refused(405, "");
     };
     once(0).await;
-    let line = r#"aludel_http_requests_total{method="other",route="/v1/models",status="405"} 1"#;
-    let before = figures_with(&server, line).await.lines().count();
-    // What is asked now is told only from the second time on.
-    let before = before.max(figures(&server).await.lines().count());
+    // What had ended when one was asked is in the next, and the figures themselves are asked for, too.
+    for _ in 0..2 {
+        figures_with(&server, &[ALONE]).await;
+    }
+    let before = figures_with(&server, &[ALONE]).await.lines().count();
     for number in 1..=170 {
         once(number).await;
     }
     let line = r#"aludel_http_requests_total{method="other",route="/v1/models",status="405"} 171"#;
-    let after = figures_with(&server, line).await;
+    let after = figures_with(&server, &[line, ALONE]).await;
     assert_eq!(after.lines().count(), before, "{after}");
     assert!(!after.contains("made-up"), "{after}");
     server.stop().await;
@@ -151,19 +153,32 @@ async fn a_client_that_goes_away_is_counted_and_leaves_nothing_open() {
     let upstream = ScriptedUpstream::start(vec![Scripted::Hang, Scripted::Hang]).await;
     let server = start_with_models(data.path(), measured(), vec![model("scripted", upstream.url())]).await;
     let chat = json!({ "model": "scripted", "messages": [{ "role": "user", "content": "x" }] });
-    let request = server.request(Method::POST, "/v1/chat/completions").timeout(Duration::from_millis(500));
-    assert!(request.json(&chat).send().await.unwrap_err().is_timeout());
+    let asked = async |times: usize| {
+        let so_often = async {
+            while upstream.requests().len() < times {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(50), so_often).await.expect("the model is asked");
+    };
+    // The model is asked, and then the client goes away.
+    let request = server.request(Method::POST, "/v1/chat/completions").json(&chat).send();
+    tokio::select! {
+        _ = request => panic!("the model said nothing"),
+        () = asked(1) => {}
+    }
     let gone = r#"aludel_http_requests_total{method="POST",route="/v1/chat/completions",status="499"} 1"#;
-    figures_with(&server, gone).await;
+    figures_with(&server, &[gone]).await;
     let mut streamed = response();
     streamed["stream"] = true.into();
     let request = server.request(Method::POST, "/v1/responses").json(&streamed);
     let mut stream = request.send().await.unwrap();
     assert!(stream.chunk().await.unwrap().is_some());
+    asked(2).await;
     drop(stream);
-    figures_with(&server, r#"aludel_turns_total{api="responses",ending="cancelled"} 1"#).await;
-    let figures = figures_with(&server, r#"aludel_model_calls_total{model="scripted",result="left"} 2"#).await;
-    assert_eq!(value(&figures, "aludel_http_requests_in_flight"), "1");
+    let cancelled = r#"aludel_turns_total{api="responses",ending="cancelled"} 1"#;
+    let left = r#"aludel_model_calls_total{model="scripted",result="left"} 2"#;
+    figures_with(&server, &[cancelled, left, ALONE]).await;
     server.stop().await;
 }
 
@@ -268,9 +283,10 @@ async fn without_traces_of_our_own_the_clients_trace_goes_to_the_model_as_it_is(
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_collector_that_is_dead_or_hangs_harms_nothing_and_what_it_loses_is_counted() {
     let hanging = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Taken, so that nobody else gets it, but nobody listens.
+    let dead = tokio::net::TcpSocket::new_v4().unwrap();
+    dead.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let (hangs, is_dead) = (hanging.local_addr().unwrap(), dead.local_addr().unwrap());
-    drop(dead);
     for address in [hangs, is_dead] {
         let data = tempfile::tempdir().unwrap();
         let traces = Some(Traces::to(&format!("http://{address}")).unwrap());
@@ -284,14 +300,14 @@ async fn a_collector_that_is_dead_or_hangs_harms_nothing_and_what_it_loses_is_co
         });
         futures_util::future::join_all(clients).await;
         let took = began.elapsed();
-        assert!(took < Duration::from_secs(20), "{took:?} for 5600 requests");
+        assert!(took < Duration::from_secs(60), "{took:?} for 5600 requests");
         let figures = figures(&server).await;
         let lost: u64 = value(&figures, "aludel_trace_spans_lost_total").parse().unwrap();
         assert!(lost > 500, "{figures}");
         let began = Instant::now();
         server.stop().await;
         let took = began.elapsed();
-        assert!(took < Duration::from_secs(6), "{took:?} to end with {address}");
+        assert!(took < Duration::from_secs(20), "{took:?} to end with {address}");
     }
 }
 

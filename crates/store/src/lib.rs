@@ -50,7 +50,16 @@ struct Inner {
     blobs: PathBuf,
     scratch: PathBuf,
     /// Held as long as the process lives, so that no second server works on the same data.
-    _lock: Option<File>,
+    lock: Option<File>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Closing the file would not do: a process that is just being started has a copy of it until it becomes another program.
+        if let Some(lock) = &self.lock {
+            let _released = lock.unlock();
+        }
+    }
 }
 
 impl Store {
@@ -82,7 +91,7 @@ impl Store {
         make_directory(&blobs)?;
         make_directory(&scratch)?;
         let database = Mutex::new(database::open(&directory.join("aludel.db"))?);
-        Ok(Self(Arc::new(Inner { database, blobs, scratch, _lock: lock })))
+        Ok(Self(Arc::new(Inner { database, blobs, scratch, lock })))
     }
 
     /// Works on the database, away from the async threads.

@@ -189,9 +189,11 @@ async fn a_container_expires_and_is_forgotten_later() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let tenant = Tenant::local();
-    let container = store.add_container(&tenant, "c".into(), None, Duration::from_millis(200)).await.unwrap();
+    // Long enough for a write on a disk that is busy.
+    let idle = Duration::from_secs(3);
+    let container = store.add_container(&tenant, "c".into(), None, idle).await.unwrap();
     assert!(!container.is_expired());
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    tokio::time::sleep(idle + Duration::from_millis(50)).await;
     assert!(store.container(&tenant, &container.id).await.unwrap().unwrap().is_expired());
     store.touch_container(&tenant, &container.id).await.unwrap();
     assert!(!store.container(&tenant, &container.id).await.unwrap().unwrap().is_expired());

@@ -161,7 +161,10 @@ mod tests {
     fn fake(script: &str) -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("python3");
-        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        // Written by another process: what another test is just starting would have a copy of our descriptor until it becomes another
+        // program, and a file that somebody can still write to is not run.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\"";
+        assert!(Command::new("sh").args(["-c", write]).arg(&path).arg(script).status().unwrap().success());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         (directory, path)
     }

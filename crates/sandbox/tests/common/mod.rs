@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aludel_sandbox::process::{Command, ExitStatus};
 use aludel_sandbox::{
     Event, Execution, Finished, Limits, Local, LocalConfig, Require, Sandbox, SandboxSpec, Start, Template, template,
 };
@@ -59,6 +60,26 @@ pub fn limits() -> Limits {
 
 pub async fn sandbox(local: &Local, limits: Limits) -> Sandbox {
     local.create(SandboxSpec { limits, workspace: None }).await.expect("a sandbox")
+}
+
+/// Waits beside the kernel, the process 2, until a shell finds that this is so.
+pub async fn wait_beside(sandbox: &Sandbox, condition: &str) {
+    let script = format!("until {condition}; do sleep 0.02; done");
+    let arguments = ["sh", "-c", &script].map(str::to_owned).into();
+    let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into() };
+    let output = sandbox.run(command, b"", Duration::from_secs(30), 1000).await.expect("the shell starts");
+    assert_eq!(output.status, Some(ExitStatus::Code(0)), "{condition}: {output:?}");
+}
+
+/// What a shell finds once the kernel has a checkpoint, its only child.
+pub const CHECKPOINT: &str = "grep -qs '^PPid:.2$' /proc/[0-9]*/status";
+
+/// A program with a thread that lives on and does something to the kernel once there is a file `/tmp/now`.
+pub fn later(what: &str) -> String {
+    let wait = "while not os.path.exists('/tmp/now'): time.sleep(0.01)";
+    format!(
+        "import os, signal, threading, time\nx = 1\ndef later():\n    {wait}\n    {what}\nthreading.Thread(target=later).start()"
+    )
 }
 
 /// What an execution told.

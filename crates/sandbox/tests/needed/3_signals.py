@@ -6,7 +6,7 @@ def handler(*_):
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.01)
 time.sleep(0.05)
-signal.alarm(1), signal.pause(), signal.alarm(0)
+signal.setitimer(signal.ITIMER_REAL, 1, 1), signal.pause(), signal.alarm(0)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 signal.raise_signal(signal.SIGUSR1), signal.sigtimedwait([signal.SIGUSR1], 1)
 os.kill(os.getpid(), 0), signal.pthread_kill(threading.get_ident(), 0)

@@ -209,9 +209,10 @@ impl Scope {
         if let Some(metrics) = self.metrics() {
             let (method, route) = (inner.method, Arc::clone(&inner.route));
             let elapsed = inner.began.elapsed().as_secs_f64();
-            metrics.requests_in_flight.dec();
             metrics.request_seconds.get_or_create(&RouteLabels { method, route: Arc::clone(&route) }).observe(elapsed);
             metrics.requests.get_or_create(&RequestLabels { method, route, status }).inc();
+            // The last, so that whoever sees none in flight finds all of them counted.
+            metrics.requests_in_flight.dec();
         }
         let span = inner.context.span();
         span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
