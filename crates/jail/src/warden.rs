@@ -13,7 +13,7 @@ use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::listener::{Heard, Listener};
 use crate::lockdown::{Identity, Lockdown, Refusal};
 use crate::message::{self, ExitStatus, Limits, MAX_SLOTS, Reply, Request, Setup, Start};
-use crate::sandbox::{self, Process, Sandbox};
+use crate::sandbox::{self, Process, Rank, Sandbox};
 use crate::shell::{self, ShellSources};
 use crate::zygote::{ForkRequest, Program, Zygote};
 use crate::{Step, StepError, landlock, locks, mounts, sweep, sys};
@@ -253,6 +253,14 @@ impl Warden {
         }
     }
 
+    /// Sets when the kernel is ended where memory is out. What it forks is ranked as it was at that moment: what a cell starts is ended
+    /// before the checkpoint, however little memory of its own it has.
+    fn rank_kernel(&self, id: u64, rank: Rank) {
+        if let Some(kernel) = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernel.as_ref()) {
+            kernel.rank(rank);
+        }
+    }
+
     /// Ends the sandboxes that hold more locks of files than anybody needs, and says when to look again.
     fn end_hoarders(&mut self, now: Instant) -> Option<Instant> {
         if self.sandboxes.is_empty() {
@@ -389,7 +397,11 @@ impl Warden {
                     process.signal_group(signal);
                 }
             }
-            Request::Foreground { id } => self.put_into_foreground(id),
+            Request::Foreground { id } => {
+                self.rank_kernel(id, Rank::First);
+                self.put_into_foreground(id);
+            }
+            Request::CellEnded { id } => self.rank_kernel(id, Rank::Last),
             Request::Usage { id } => {
                 let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
                 self.reply(&Reply::Usage { id, usage });
@@ -444,7 +456,7 @@ impl Warden {
         };
         self.children.insert(shell.init, (id, Role::Init));
         let mut sandbox = Sandbox {
-            init: Process { pid: Some(shell.init), pidfd: shell.pidfd },
+            init: Process { pid: Some(shell.init), pidfd: shell.pidfd, rank: None },
             landlock: shell.landlock,
             kernel: None,
             commands: HashMap::new(),
@@ -531,7 +543,8 @@ impl Warden {
         let request = ForkRequest { number: self.zygote.next_number(), landlock, lockdown: lockdown.steps(), program };
         let pid = self.zygote.fork(&request, &sent)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
-        Ok((Process { pid: Some(pid), pidfd }, ours))
+        let rank = sandbox::rank_of(pid).filter(|_| matches!(program, Program::Kernel(_)));
+        Ok((Process { pid: Some(pid), pidfd, rank }, ours))
     }
 
     /// Takes note of every child that ended.
