@@ -149,7 +149,7 @@ fn clone_of(fd: &OwnedFd) -> Result<OwnedFd, StepError> {
 /// Makes this instance's group and notes it, so that the next start can remove it should this process be killed.
 fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarchy, Vec<String>), StepError> {
     let mut warnings = Vec::new();
-    let name = format!("aludel-{}", setup.instance.file_name().and_then(|name| name.to_str()).unwrap_or("instance"));
+    let name = sweep::name_of_group(&setup.instance);
     // Noted before they are made: this process may be killed in between.
     let to_be = hierarchy.as_ref().map(|hierarchy| hierarchy.directories(&name)).unwrap_or_default();
     sweep::note_groups(&setup.instance, &to_be).step("note the control groups")?;

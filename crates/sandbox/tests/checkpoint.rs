@@ -130,7 +130,8 @@ async fn a_checkpoint_outlives_what_the_cell_started() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
     const HOG: &str = "import os\\nbytes = b'x' * (1 << 20)\\nkept = []\\nwhile True:\\n    kept.append(os.memfd_create('m'))\\n    for _ in range(20): os.write(kept[-1], bytes)";
-    run(&sandbox, "import os, subprocess, sys\nimport numpy as np\nx, d, z = 1, {'a': 1}, 0\nlarge = np.ones(8 << 20)").await;
+    run(&sandbox, "import os, subprocess, sys\nimport numpy as np\nx, d, z = 1, {'a': 1}, 0\nlarge = np.ones(8 << 20)")
+        .await;
     for hog in [format!("exec(\"{HOG}\")"), format!("subprocess.run([sys.executable, '-c', \"{HOG}\"])")] {
         // The checkpoint is taken a moment after the end of a cell.
         tokio::time::sleep(Duration::from_millis(200)).await;
