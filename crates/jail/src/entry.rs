@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use crate::cgroup::Hierarchy;
 use crate::idmap::IdMap;
 use crate::message::{self, Reply, Request, Setup};
-use crate::{Step, StepError, sys, warden};
+use crate::{Step, StepError, sweep, sys, warden};
 
 /// The name under which the executable is a warden.
 const NAME: &str = "aludel-jail";
@@ -191,6 +191,7 @@ fn main() -> Result<(), StepError> {
     let Some(setup) = first_message::<Setup>(&control)? else { return Ok(()) };
     let hierarchy = Hierarchy::detect();
     // Here, where process ids are still the host's.
+    sweep::sweep_groups(&hierarchy.parents());
     let hierarchy = hierarchy.make_room().map(|()| hierarchy);
     let map = IdMap::choose();
     let user = if map == IdMap::Single { libc::CLONE_NEWUSER } else { 0 };

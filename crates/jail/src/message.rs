@@ -113,8 +113,13 @@ pub enum Request {
         /// The signal's number.
         signal: i32,
     },
-    /// Something begins in the sandbox that somebody waits for: it comes before what has run for long in others.
+    /// A cell begins that somebody waits for: it comes before what has run for long in others.
     Foreground {
+        /// The sandbox.
+        id: u64,
+    },
+    /// The cell has ended; the kernel's next checkpoint comes after this.
+    CellEnded {
         /// The sandbox.
         id: u64,
     },

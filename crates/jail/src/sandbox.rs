@@ -1,9 +1,11 @@
 //! One sandbox as the warden knows it: its processes, its control group, and how it hears of them.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -16,10 +18,22 @@ use crate::lockdown::Identity;
 use crate::message::{ExitStatus, Limits};
 use crate::sys;
 
+/// Which processes of a sandbox the system ends first where memory is out, whichever is larger: a checkpoint holds no more than half of the
+/// limit, and what the zygote had. All come before the host's own, but for such as hold a good part of its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rank {
+    /// What belongs to the cell that runs.
+    First,
+    /// A kernel between two cells, and its checkpoint: the zygote starts kernels with this.
+    Last,
+}
+
 /// A process of a sandbox.
 pub(crate) struct Process {
     /// `None` for a checkpoint that took over: it is not the warden's child.
     pub(crate) pid: Option<Pid>,
+    /// Where its rank is written; `None` for those that keep theirs.
+    pub(crate) rank: Option<File>,
     pub(crate) pidfd: OwnedFd,
 }
 
@@ -81,7 +95,7 @@ impl Sandbox {
         if namespace_of(pid)? != namespace_of(init)? {
             return None;
         }
-        let process = Process { pid: None, pidfd };
+        let process = Process { pid: None, pidfd, rank: rank_of(pid) };
         // Still alive after the look-up: then it was the one looked up.
         process.is_alive().then_some(process)
     }
@@ -100,6 +114,18 @@ impl Process {
         }
     }
 
+    /// Sets when it is ended where memory is out.
+    pub(crate) fn rank(&self, rank: Rank) {
+        let score = match rank {
+            Rank::First => "1000",
+            Rank::Last => "300",
+        };
+        if let Some(file) = &self.rank {
+            // It may have ended. Without its rank, the larger one is ended first.
+            let _as_before = file.write_at(score.as_bytes(), 0);
+        }
+    }
+
     fn is_alive(&self) -> bool {
         let mut fds = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -114,6 +140,11 @@ impl Process {
             signal => ExitStatus::Signal(signal),
         })
     }
+}
+
+/// Where the rank of a process is written. To be asked while its number is sure to be its own.
+pub(crate) fn rank_of(pid: Pid) -> Option<File> {
+    File::options().write(true).open(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero())).ok()
 }
 
 fn namespace_of(pid: Pid) -> Option<std::path::PathBuf> {

@@ -7,10 +7,16 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::process::Pid;
+
 use crate::cgroup;
 
 const LOCK: &str = "lock";
 const GROUPS: &str = "cgroups";
+/// How the names of control groups begin.
+const GROUP: &str = "aludel-";
+/// The host's process namespace; its number is fixed (`PROC_PID_INIT_INO`).
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Makes the directory of a new instance and takes its lock. `run` is shared by all instances of one data directory.
 pub fn new_instance(run: &Path) -> io::Result<(PathBuf, File)> {
@@ -62,6 +68,47 @@ fn remove_if_abandoned(instance: &Path) -> bool {
     }
 }
 
+/// The name of an instance's control groups.
+pub(crate) fn name_of_group(instance: &Path) -> String {
+    format!("{GROUP}{}", instance.file_name().and_then(|name| name.to_str()).unwrap_or("instance"))
+}
+
+/// Removes the control groups beneath `parents` of instances that were killed and whose notes are gone with their data directory. To be
+/// called where process ids are the host's: of other process namespaces nobody here knows which instances live.
+pub(crate) fn sweep_groups(parents: &[PathBuf]) {
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    if namespace == Path::new(FIRST_PID_NAMESPACE) {
+        let is_dead = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
+        parents.iter().for_each(|parent| remove_groups_of_the_dead(parent, is_dead));
+    }
+}
+
+/// Never ends a process: a group that has one stays, whoever made it.
+fn remove_groups_of_the_dead(parent: &Path, is_dead: impl Fn(Pid) -> bool) {
+    for group in directories(parent) {
+        let owner = group.file_name().and_then(|name| owner_of_group(name.to_str()?));
+        if owner.is_some_and(&is_dead) {
+            for group in directories(&group).chain([group]) {
+                let _in_use = fs::remove_dir(group);
+            }
+        }
+    }
+}
+
+fn directories(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    fs::read_dir(of).into_iter().flatten().flatten().filter(is_directory).map(|entry| entry.path())
+}
+
+/// The process that made a group of this name, if it is one of ours: see [`new_instance`].
+fn owner_of_group(name: &str) -> Option<Pid> {
+    let mut parts = name.strip_prefix(GROUP)?.splitn(3, '-');
+    let (owner, clock, attempt) = (parts.next()?, parts.next()?, parts.next()?);
+    u64::from_str_radix(clock, 16).ok()?;
+    attempt.parse::<u8>().ok()?;
+    Pid::from_raw(owner.parse().ok()?)
+}
+
 /// Removes what an instance noted, then its directory.
 pub(crate) fn remove_instance(instance: &Path) {
     for group in fs::read_to_string(instance.join(GROUPS)).unwrap_or_default().lines() {
@@ -89,5 +136,21 @@ mod tests {
         drop(lock);
         assert_eq!(sweep(run.path()), 1);
         assert!(alive.exists() && !dead.exists());
+    }
+
+    #[test]
+    fn groups_of_the_dead_go_unless_somebody_is_in_them() {
+        let parent = tempfile::tempdir().unwrap();
+        let (dead, alive) = ("aludel-12-660c7d9c408f3-0", "aludel-34-660c7d9c408f3-0");
+        let kept = [alive, "aludel-12", "aludel-12-x-0", "aludel-0-1-0", "aludel-12-1-0-s", "aludel-host", "12-1-0"];
+        for group in kept.into_iter().chain([dead]) {
+            fs::create_dir_all(parent.path().join(group).join("s1")).unwrap();
+        }
+        // A group with a process cannot be removed, nor can a directory with a file.
+        let busy = parent.path().join("aludel-12-660c7d9c408f3-1/s1/process");
+        fs::create_dir_all(&busy).unwrap();
+        remove_groups_of_the_dead(parent.path(), |pid| pid.as_raw_nonzero().get() == 12);
+        assert!(!parent.path().join(dead).exists() && busy.exists());
+        assert!(kept.iter().all(|group| parent.path().join(group).join("s1").exists()));
     }
 }

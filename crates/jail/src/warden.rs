@@ -13,7 +13,7 @@ use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::listener::{Heard, Listener};
 use crate::lockdown::{Identity, Lockdown, Refusal};
 use crate::message::{self, ExitStatus, Limits, MAX_SLOTS, Reply, Request, Setup, Start};
-use crate::sandbox::{self, Process, Sandbox};
+use crate::sandbox::{self, Process, Rank, Sandbox};
 use crate::shell::{self, ShellSources};
 use crate::zygote::{ForkRequest, Program, Zygote};
 use crate::{Step, StepError, landlock, locks, mounts, sweep, sys};
@@ -149,7 +149,7 @@ fn clone_of(fd: &OwnedFd) -> Result<OwnedFd, StepError> {
 /// Makes this instance's group and notes it, so that the next start can remove it should this process be killed.
 fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarchy, Vec<String>), StepError> {
     let mut warnings = Vec::new();
-    let name = format!("aludel-{}", setup.instance.file_name().and_then(|name| name.to_str()).unwrap_or("instance"));
+    let name = sweep::name_of_group(&setup.instance);
     // Noted before they are made: this process may be killed in between.
     let to_be = hierarchy.as_ref().map(|hierarchy| hierarchy.directories(&name)).unwrap_or_default();
     sweep::note_groups(&setup.instance, &to_be).step("note the control groups")?;
@@ -250,6 +250,14 @@ impl Warden {
         if sandbox.foreground_until.replace(until).is_none() {
             let _as_before = sandbox.cgroup.set_share(Share::Full);
             self.foreground.push_back((until, id));
+        }
+    }
+
+    /// Sets when the kernel is ended where memory is out. What it forks is ranked as it was at that moment: what a cell starts is ended
+    /// before the checkpoint, however little memory of its own it has.
+    fn rank_kernel(&self, id: u64, rank: Rank) {
+        if let Some(kernel) = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernel.as_ref()) {
+            kernel.rank(rank);
         }
     }
 
@@ -389,7 +397,11 @@ impl Warden {
                     process.signal_group(signal);
                 }
             }
-            Request::Foreground { id } => self.put_into_foreground(id),
+            Request::Foreground { id } => {
+                self.rank_kernel(id, Rank::First);
+                self.put_into_foreground(id);
+            }
+            Request::CellEnded { id } => self.rank_kernel(id, Rank::Last),
             Request::Usage { id } => {
                 let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
                 self.reply(&Reply::Usage { id, usage });
@@ -444,7 +456,7 @@ impl Warden {
         };
         self.children.insert(shell.init, (id, Role::Init));
         let mut sandbox = Sandbox {
-            init: Process { pid: Some(shell.init), pidfd: shell.pidfd },
+            init: Process { pid: Some(shell.init), pidfd: shell.pidfd, rank: None },
             landlock: shell.landlock,
             kernel: None,
             commands: HashMap::new(),
@@ -531,7 +543,8 @@ impl Warden {
         let request = ForkRequest { number: self.zygote.next_number(), landlock, lockdown: lockdown.steps(), program };
         let pid = self.zygote.fork(&request, &sent)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
-        Ok((Process { pid: Some(pid), pidfd }, ours))
+        let rank = sandbox::rank_of(pid).filter(|_| matches!(program, Program::Kernel(_)));
+        Ok((Process { pid: Some(pid), pidfd, rank }, ours))
     }
 
     /// Takes note of every child that ended.

@@ -103,21 +103,30 @@ def flush_streams():
             pass
 
 
+# Whoever writes to the channel, or waits there for an answer. Held at the end of a cell, so that no thread of the program's takes what is
+# meant for the next one.
 showing = threading.RLock()
 shown = 0
 shielded = False
 interrupt_is_pending = False
 
 
+def is_child():
+    """Whether this is a process that the program forked: the channel is its parent's."""
+    return os.getpid() != kernel_pid
+
+
 def show(frame):
     """Sends a display and waits until the host has it, so that what is printed next comes after it there too."""
     global shown, shielded
     flush_streams()
-    if os.getpid() != kernel_pid:
-        # A forked child: the channel is its parent's.
+    if is_child():
         print(frame["data"].get("text/plain", ""), flush=True)
         return
     with showing:
+        if not in_cell:
+            # A thread that goes on between two cells: nobody listens, and the next frame is a program.
+            return
         # An interrupt in the middle would leave half an answer in the socket.
         shielded = True
         try:
@@ -153,7 +162,11 @@ def build_shell():
 
         def write_format_data(self, format_dict, md_dict=None):
             flush_streams()
-            channel.send({"type": "result", "data": encode_bundle(format_dict)})
+            if is_child():
+                print(format_dict.get("text/plain", ""), flush=True)
+                return
+            with showing:
+                channel.send({"type": "result", "data": encode_bundle(format_dict)})
 
         def finish_displayhook(self):
             self._active = False
@@ -346,15 +359,17 @@ def take_checkpoint():
         return None
     # The interpreter reseeds it in every fork; the copy shall go on where we are now.
     generator = random.getstate()
-    try:
-        pid = fork_unseen()
-    except OSError:
-        # No more processes or memory: the next cell runs without.
-        return None
+    with AllDescriptors():
+        try:
+            pid = fork_unseen()
+        except OSError:
+            # No more processes or memory: the next cell runs without.
+            return None
+        if pid == 0:
+            wait_to_be_woken()
     if pid > 0:
         checkpoint = pid
         return None
-    wait_to_be_woken()
     random.setstate(generator)
     return AWAKE
 
@@ -389,7 +404,9 @@ def fork_unseen():
 
 def wait_to_be_woken():
     """Runs in the copy. What the kernel left running is ended, for the state to be the one before the cell."""
-    global checkpoint, kernel_pid
+    global checkpoint, kernel_pid, showing
+    # A thread that is not in the copy may have held it.
+    showing = threading.RLock()
     with socket.socket(fileno=os.dup(WARDEN_FD)) as warden:
         message, descriptors, _flags, _address = socket.recv_fds(warden, 16, 1)
         if message != b"resume" or not descriptors:
@@ -405,7 +422,7 @@ def wait_to_be_woken():
 
 
 def end_the_others():
-    """Ends every other process of the sandbox and waits until it is gone: that takes a moment, in which it could still be seen."""
+    """Ends every other process of the sandbox and waits until it is gone: until then it is seen, and what it holds counts and would end us."""
     until = time.monotonic() + MOST_WAITED
     while time.monotonic() < until:
         try:
@@ -463,6 +480,7 @@ def start(frame):
     """Takes the figures that the zygote could not know."""
     global memory_limit
     memory_limit = frame["memory"]
+    keep_descriptors_back()
     if frame["hard"]:
         # No control group counts: what a process may hold is bounded here, before any code of the user's runs.
         most = baseline_data() + memory_limit
@@ -479,6 +497,26 @@ memory_limit = None
 raise_memory_limit = [resource.setrlimit, (resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))]
 
 
+# How many descriptors the program cannot have, for the kernel to go on when it has used up all others.
+KEPT_BACK = 8
+
+
+def keep_descriptors_back():
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most - KEPT_BACK, most))
+
+
+class AllDescriptors:
+    """As a context: what was kept back may be used."""
+
+    def __enter__(self):
+        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.limits[1], self.limits[1]))
+
+    def __exit__(self, *_error):
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
+
+
 def touch():
     """Rehearses in a pooled kernel what the first cell does, so that the pages it writes are already its own."""
     global channel
@@ -493,10 +531,13 @@ def touch():
 
 
 def data_in_use():
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) << 10
+    try:
+        with AllDescriptors(), open("/proc/self/status") as status:
+            for line in status:
+                if line.startswith("VmData:"):
+                    return int(line.split()[1]) << 10
+    except OSError:
+        pass  # the program has taken the last descriptor, too
     return 0
 
 
@@ -542,6 +583,10 @@ def execute(code):
         error = failure
     finally:
         in_cell = False
+    if is_child():
+        end_child(error)
+    with showing:
+        pass  # whoever began to show something before the end has its answer
     if isinstance(error, MemoryError):
         raise_memory_limit[0](*raise_memory_limit[1])
     if isinstance(error, SystemExit) and error.code in (None, 0):
@@ -558,6 +603,21 @@ def execute(code):
     error = None
     sys.last_traceback = sys.last_value = sys.last_type = None
     channel.send({"type": "done"})
+
+
+def end_child(error):
+    """A process that the program forked, at the end of the cell: it must not go on as a second kernel."""
+    status = 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        status = error.code or 0
+    elif error is not None:
+        status = 1
+        try:
+            print(describe_error(error)["traceback"], file=sys.stderr)
+        except Exception:
+            pass  # its streams are gone
+    flush_streams()
+    os._exit(status & 0xFF)
 
 
 def describe_error(error):

@@ -515,10 +515,16 @@ impl Handle {
         names.into_iter().map(str::to_owned).collect()
     }
 
-    /// Says that something begins which somebody waits for.
+    /// Says that a cell begins, which somebody waits for.
     pub(crate) fn foreground(&self) {
         // Without a warden there is no sandbox.
         let _gone = self.shared.send(&Request::Foreground { id: self.id }, &[]);
+    }
+
+    /// Says that the cell has ended.
+    pub(crate) fn cell_ended(&self) {
+        // Without a warden there is no sandbox.
+        let _gone = self.shared.send(&Request::CellEnded { id: self.id }, &[]);
     }
 
     /// What the sandbox uses; zeros when it is gone.

@@ -326,6 +326,7 @@ enum End {
 impl Run {
     async fn drive(mut self, mut kernel: OwnedMutexGuard<Kernel>) {
         let end = self.listen(&mut kernel).await;
+        self.handle.cell_ended();
         // What was written before the last frame is still in the pipes.
         self.drain(&mut kernel, &mut vec![0; 64 << 10]);
         let outcome = match &end {

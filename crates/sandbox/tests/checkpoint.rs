@@ -123,3 +123,22 @@ async fn threads_of_the_program_do_not_hinder_it() {
     assert_eq!(told.finished.state, State::RolledBack);
     assert_eq!(run(&sandbox, "print(x, threading.active_count())").await.stdout, "1 1\n");
 }
+
+/// The system ends what is largest first; that must not be what the session is to go on with.
+#[tokio::test]
+async fn a_checkpoint_outlives_what_the_cell_started() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    const HOG: &str = "import os\\nbytes = b'x' * (1 << 20)\\nkept = []\\nwhile True:\\n    kept.append(os.memfd_create('m'))\\n    for _ in range(20): os.write(kept[-1], bytes)";
+    run(&sandbox, "import os, subprocess, sys\nimport numpy as np\nx, d, z = 1, {'a': 1}, 0\nlarge = np.ones(8 << 20)")
+        .await;
+    for hog in [format!("exec(\"{HOG}\")"), format!("subprocess.run([sys.executable, '-c', \"{HOG}\"])")] {
+        // The checkpoint is taken a moment after the end of a cell.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let told = run(&sandbox, &format!("del large; x = 2; y = 3\n{hog}")).await;
+        assert!(is_memory(&told), "{told:?}");
+        assert_eq!(told.finished.state, State::RolledBack);
+        assert_eq!(state_of(&sandbox).await, "1 ['a'] False 0\n");
+        assert_eq!(run(&sandbox, "print(large.sum())").await.stdout, "8388608.0\n");
+    }
+}

@@ -240,6 +240,32 @@ async fn a_warden_that_is_killed_takes_its_sandboxes_along_and_the_next_start_cl
     next.shutdown().await;
 }
 
+/// Nobody knows of them any more but by their names.
+#[tokio::test]
+async fn control_groups_whose_data_directory_is_gone_are_cleared_up() {
+    let data = tempfile::tempdir().unwrap();
+    let local = backend_at(data.path(), limits(), 0).await;
+    let groups = std::fs::read_to_string(only_entry(&data.path().join("run")).join("cgroups")).unwrap();
+    let mut dead = std::process::Command::new("true").spawn().unwrap();
+    dead.wait().unwrap();
+    let left_by =
+        |pid: u32| groups.lines().map(move |group| Path::new(group).with_file_name(format!("aludel-{pid}-1-0")));
+    let own = std::process::id();
+    for group in left_by(dead.id()).chain(left_by(own)) {
+        std::fs::create_dir_all(group.join("s1")).unwrap();
+    }
+    let next = tempfile::tempdir().unwrap();
+    backend_at(next.path(), limits(), 0).await.shutdown().await;
+    let host_sees_all = std::fs::read_link("/proc/self/ns/pid").unwrap() == Path::new("pid:[4026531836]");
+    assert!(!host_sees_all || left_by(dead.id()).all(|group| !group.exists()));
+    assert!(left_by(own).all(|group| group.join("s1").exists()), "the control: its owner lives");
+    for group in left_by(dead.id()).chain(left_by(own)).filter(|group| group.exists()) {
+        std::fs::remove_dir(group.join("s1")).unwrap();
+        std::fs::remove_dir(group).unwrap();
+    }
+    local.shutdown().await;
+}
+
 /// The zygote answers in order: a late answer must not be taken for that to the next request, which is about another sandbox.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_zygote_that_was_late_is_not_misunderstood() {

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use aludel_sandbox::{Event, MimeData, Outcome, State};
 use common::{backend, limits, run, sandbox};
 
@@ -194,4 +196,32 @@ async fn modules_of_the_workspace_are_found_and_hide_no_others() {
     let code = "for name in ('mine', 'cmd', 'networkx'): open(f'{name}.py', 'w').write('where = 1')\n\
                 import mine, cmd, networkx\nprint(mine.where, hasattr(cmd, 'Cmd'), hasattr(networkx, 'Graph'))";
     assert_eq!(run(&sandbox, code).await.stdout, "1 True True\n");
+}
+
+#[tokio::test]
+async fn a_forked_child_is_no_second_kernel() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let told = run(&sandbox, "import os, sys\nchild = os.fork()\nif child: os.waitpid(child, 0)\nprint('on')\n7").await;
+    assert_eq!((told.stdout.as_str(), told.events.len()), ("on\n7\non\n", 1), "{told:?}");
+    for (end, status) in [("sys.exit(3)", 3), ("1 / 0", 1), ("pass", 0)] {
+        let fork = format!("if os.fork() == 0: {end}\nelse: print(os.waitstatus_to_exitcode(os.wait()[1]))");
+        let told = run(&sandbox, &fork).await;
+        assert_eq!((told.stdout, told.finished.outcome), (format!("{status}\n"), Outcome::Completed), "{end}");
+        assert_eq!(run(&sandbox, "print('next')").await.stdout, "next\n", "{end}");
+    }
+}
+
+#[tokio::test]
+async fn a_thread_that_shows_between_cells_takes_no_program() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let code = "import threading, time\nfrom IPython.display import display\ngo_on = True\ndef show():\n    while go_on: display(1); time.sleep(0.001)\nthread = threading.Thread(target=show); thread.start(); time.sleep(0.1)";
+    assert!(!run(&sandbox, code).await.events.is_empty());
+    for round in 0..20 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let told = run(&sandbox, &format!("print({round})\n'x' * 300_000")).await;
+        assert_eq!((told.stdout, told.finished.state), (format!("{round}\n"), State::Kept));
+    }
+    assert_eq!(run(&sandbox, "go_on = False; thread.join(); print('over')").await.stdout, "over\n");
 }

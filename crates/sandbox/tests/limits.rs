@@ -279,3 +279,15 @@ async fn processor_time_is_bounded_for_all_processes_together() {
     }
     assert_eq!(run(&sandbox, "print(x)").await.stdout, "1\n");
 }
+
+#[tokio::test]
+async fn a_program_that_keeps_every_descriptor_keeps_its_session() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, Limits { open_files: 64, ..limits() }).await;
+    let told = run(&sandbox, "import os\nkept = []\nwhile True: kept.append(open('/dev/null'))").await;
+    assert!(matches!(&told.finished.outcome, Outcome::Failed(error) if error.value.contains("Too many open files")));
+    assert_eq!(run(&sandbox, "print(len(kept) > 40)").await.stdout, "True\n");
+    // There is a checkpoint, too.
+    assert_eq!(run(&sandbox, "kept.clear(); os.abort()").await.finished.state, State::RolledBack);
+    assert_eq!(run(&sandbox, "print(len(kept) > 40)").await.stdout, "True\n");
+}

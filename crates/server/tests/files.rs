@@ -99,6 +99,8 @@ async fn hostile_uploads_get_a_clear_400_and_leave_nothing() {
     let form = "multipart/form-data; boundary=b";
     let nul = b"--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\0b\"\r\n\r\nx\r\n--b--\r\n";
     raw(form, nul).await.refused(400, "");
+    let latin = b"--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"\xfcber.csv\"\r\n\r\nx\r\n--b--\r\n";
+    raw(form, latin).await.refused(400, "UTF-8");
     raw(form, b"--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nx")
         .await
         .refused(400, "multipart");

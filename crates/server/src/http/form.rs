@@ -8,7 +8,8 @@ use aludel_store::{NewBlob, Tenant};
 use axum::RequestExt;
 use axum::extract::multipart::{Field, Multipart, MultipartError};
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::HeaderValue;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use tokio::time::timeout;
 
 use super::json::SILENCE;
@@ -102,6 +103,10 @@ async fn read_file(
     param: &str,
     max: u64,
 ) -> Result<Upload, ApiError> {
+    let disposition = part.headers().get(CONTENT_DISPOSITION).map(HeaderValue::as_bytes).unwrap_or_default();
+    if std::str::from_utf8(disposition).is_err() {
+        return Err(ApiError::invalid(param, "The file's name is not UTF-8. Use a plain name such as data.csv."));
+    }
     // Parts of uploads have no name of their own that matters.
     let name = part.file_name().unwrap_or(param).to_owned();
     check_name(&name)?;
