@@ -18,6 +18,9 @@ HERE = Path(__file__).parent
 class Server:
     """A server that can be killed and started again on the same data."""
 
+    # Where it tells what it has to tell; with the tests' own words unless one wants to read it.
+    stderr = None
+
     def __init__(self, upstream, api="chat", models=None, sections="", **settings):
         self.directory = tempfile.TemporaryDirectory()
         data = Path(self.directory.name)
@@ -40,7 +43,7 @@ class Server:
     def start(self):
         command = [*shlex.split(os.environ.get("ALUDEL", "aludel")), "serve", "--listen", "127.0.0.1:0"]
         command += ["--data", self.directory.name, "--config", self.directory.name + "/aludel.toml"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.stderr, text=True)
         while line := self.process.stdout.readline():
             if "listening on " in line:
                 self.url = line.split("listening on ")[1].split()[0]
