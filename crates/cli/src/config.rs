@@ -186,6 +186,7 @@ impl Config {
     /// Every value with its origin.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let mut entries = self.fixed();
+        entries.extend(self.approval.entries());
         entries.extend(self.models.iter().flat_map(Model::entries));
         entries
     }
@@ -194,7 +195,6 @@ impl Config {
     fn fixed(&self) -> Vec<Entry> {
         let mut entries = self.server.entries();
         entries.extend(self.sandbox.entries());
-        entries.extend(self.approval.entries());
         entries
     }
 

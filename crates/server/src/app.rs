@@ -21,6 +21,7 @@ use crate::turn::LiveTurns;
 pub struct App {
     pub(crate) store: Store,
     models: RwLock<Arc<Models>>,
+    approvals: RwLock<Arc<Approvals>>,
     pub(crate) containers: Containers,
     pub(crate) settings: Settings,
     pub(crate) telemetry: Arc<Telemetry>,
@@ -30,6 +31,8 @@ pub struct App {
     pub(crate) packages: Vec<String>,
     /// When the server started, seconds since 1970.
     pub(crate) started: i64,
+    /// Tells what may wait for people, and can go on after a restart, that the server is about to end.
+    pub(crate) ending: CancellationToken,
     /// Tells everything that goes on beyond its request to end.
     pub(crate) closing: CancellationToken,
     /// What goes on beyond its request; the server's end waits for it.
@@ -63,8 +66,6 @@ pub struct Settings {
     pub requests_per_key: usize,
     /// How much one tenant may store, bytes.
     pub storage: u64,
-    /// Which programs are held back.
-    pub approvals: Approvals,
     /// Whether there are figures at `/metrics`.
     pub metrics: bool,
     /// Where traces are sent, if anywhere.
@@ -86,7 +87,6 @@ impl Default for Settings {
             requests: 256,
             requests_per_key: 256,
             storage: 20 << 30,
-            approvals: Approvals::default(),
             metrics: false,
             traces: None,
             log_contents: false,
@@ -118,10 +118,12 @@ impl App {
         Self {
             containers: Containers::new(store.clone(), backend, settings.clone()),
             models: RwLock::new(Arc::new(Models::new(models))),
+            approvals: RwLock::default(),
             telemetry: Arc::new(Telemetry::new(settings.metrics, settings.traces.clone(), settings.log_contents)),
             live: LiveTurns::default(),
             packages,
             started: now(),
+            ending: CancellationToken::new(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             callers: Callers::default(),
@@ -141,6 +143,16 @@ impl App {
     pub fn set_models(&self, models: impl IntoIterator<Item = Model>) {
         let models = Arc::new(Models::new(models));
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
+    }
+
+    /// Which programs are held back, as it is now.
+    pub(crate) fn approvals(&self) -> Arc<Approvals> {
+        Arc::clone(&self.approvals.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Holds these programs back from now on; none, unless this was called. What is going on keeps to what it began with.
+    pub fn set_approvals(&self, approvals: Approvals) {
+        *self.approvals.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(approvals);
     }
 
     /// How much more a tenant may store, bytes; an error when it is nothing.

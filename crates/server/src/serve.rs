@@ -106,6 +106,7 @@ async fn accept(app: &Arc<App>, listener: &TcpListener, shutdown: impl Future<Ou
             drop(place);
         });
     }
+    app.ending.cancel();
     let mut drained = std::pin::pin!(graceful.shutdown());
     if timeout(DRAIN / 2, &mut drained).await.is_err() {
         // Turns that go on are told, and their clients hear how they ended.

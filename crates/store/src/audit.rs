@@ -210,6 +210,16 @@ impl Store {
         Ok(())
     }
 
+    /// How many programs of a request were started.
+    pub async fn programs_started(&self, tenant: &Tenant, request: &str) -> Result<u32, Error> {
+        let (tenant, request) = (tenant.clone(), request.to_owned());
+        self.with(move |database| {
+            let query = "SELECT count(*) FROM audit WHERE tenant = ?1 AND request = ?2 AND event = 'started'";
+            Ok(database.query_row(query, params![tenant, request], |row| row.get(0))?)
+        })
+        .await
+    }
+
     /// At most `limit` entries after one, oldest first.
     pub async fn audit_log(&self, after: i64, limit: usize) -> Result<Vec<AuditRecord>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);

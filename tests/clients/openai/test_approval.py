@@ -6,11 +6,13 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import openai
 import pytest
@@ -121,9 +123,10 @@ def test_the_command_line_decides(upstream):
         client = server.client()
         later = Later(lambda: ask(client, "set y"))
         (approval,) = pending(client)
-        assert approval["id"] in aludel(server, "approvals", "list").stdout
+        (line,) = aludel(server, "approvals", "list").stdout.splitlines()
+        assert approval["id"] in line and re.search(r"expires in (4m 5\ds|5m 0s)  ", line)
         shown = aludel(server, "approvals", "show", approval["id"]).stdout
-        assert "y = 'kept'" in shown and approval["sha256"] in shown
+        assert "y = 'kept'" in shown and approval["sha256"] in shown and "# expires in " in shown
         wrong = aludel(server, "approvals", "approve", approval["id"], "--sha256", "0" * 64, check=False)
         assert wrong.returncode == 2 and "another program" in wrong.stderr
         assert "approved" in aludel(server, "approvals", "approve", approval["id"]).stdout
@@ -188,6 +191,8 @@ def test_a_restart_in_between(upstream, how):
         # Files outlive a restart and variables do not, which the program hears; it runs once, and the first one not again.
         assert [call.code for call in programs] == ["x = 20", "print(x + 1)"]
         assert "NameError" in programs[1].outputs[0].logs
+        # What was used before the restart counts: three rounds of the model's.
+        assert (done.usage.input_tokens, done.usage.output_tokens, done.usage.total_tokens) == (300, 30, 330)
         events = [json.loads(line)["event"] for line in aludel(server, "audit", "--json").stdout.splitlines()]
         assert events.count("started") == 2
         # The whole stream is there, without a gap.
@@ -196,6 +201,69 @@ def test_a_restart_in_between(upstream, how):
         assert sequence == list(range(len(sequence)))
         # What comes after goes on.
         assert client.responses.create(model="gpt-5", input="hello", previous_response_id=response.id).output_text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_server_that_ends_does_not_wait_for_a_decision(upstream, stream):
+    """Whoever waits for the answer is told where it will be: the approval outlives the server, and the response goes on by itself."""
+    with holding(upstream) as server:
+        client = server.client(max_retries=0)
+        later = Later(lambda: list(ask(client, "2**20", stream=True)) if stream else ask(client, "2**20"))
+        (approval,) = pending(client)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 5
+        if stream:
+            assert later.get()[0].response.id == approval["request_id"]
+        else:
+            with pytest.raises(openai.InternalServerError, match=approval["request_id"]) as told:
+                later.get()
+            # A second request would be a second program to decide about.
+            assert told.value.response.headers["x-should-retry"] == "false"
+        server.start()
+        client = server.client()
+        assert [waiting["id"] for waiting in pending(client)] == [approval["id"]]
+        decide(client, approval)
+        for _ in range(100):
+            done = client.responses.retrieve(approval["request_id"])
+            if done.status != "in_progress":
+                break
+            time.sleep(0.1)
+        assert done.status == "completed" and "1048576" in done.output_text
+
+
+def test_programs_before_a_restart_count(upstream):
+    with holding(upstream) as server:
+        response = ask(server.client(), "two programs", background=True, max_tool_calls=1)
+        (first,) = pending(server.client())
+        server.restart(signal.SIGKILL)
+        decide(server.client(), first)
+        for _ in range(100):
+            done = server.client().responses.retrieve(response.id)
+            if done.status != "in_progress":
+                break
+            time.sleep(0.1)
+        assert done.status == "completed" and done.usage.total_tokens == 220
+        # The model was told to answer with what it had.
+        assert [call.code for call in calls(done)] == ["x = 20"]
+
+
+def test_it_is_too_late_also_while_the_server_is_away(upstream):
+    with holding(upstream, timeout='"3s"') as server:
+        response = ask(server.client(), "2**20", background=True)
+        (approval,) = pending(server.client())
+        server.stop(signal.SIGKILL)
+        time.sleep(3)
+        assert "too late" in aludel(server, "approvals", "list").stdout
+        late = aludel(server, "approvals", "approve", approval["id"], check=False)
+        assert late.returncode == 2 and "expired already" in late.stderr
+        server.start()
+        for _ in range(100):
+            done = server.client().responses.retrieve(response.id, include=["code_interpreter_call.outputs"])
+            if done.status != "in_progress":
+                break
+            time.sleep(0.1)
+        assert "nobody decided in time" in calls(done)[0].outputs[0].logs
 
 
 def test_a_restart_in_between_and_a_refusal(upstream):
@@ -280,3 +348,41 @@ def test_rules_decide(upstream):
         with pytest.raises(RuntimeError):
             with holding(upstream, mode='"rules"', rules=f'"{rules.name}"'):
                 pass
+
+
+def test_a_reload_reads_the_rules_again(upstream, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('default = "allow"\n[[rule]]\ndo = "ask"\nimport = ["antigravity"]\n')
+    with holding(upstream, mode='"rules"', rules=f'"{rules}"') as server:
+        client = server.client()
+
+        def reload(text, told):
+            rules.write_text(text)
+            before = len(server.said)
+            server.process.send_signal(signal.SIGHUP)
+            eventually(lambda: any(told in line for line in server.said[before:]))
+
+        assert "(rule 1)" not in calls(ask(client, "runs a command"))[0].outputs[0].logs
+        reload(RULES, "approval reloaded")
+        assert "(rule 1)" in calls(ask(client, "runs a command"))[0].outputs[0].logs
+        # What makes no sense changes nothing, and is told.
+        reload(RULES + "[[rule]]\n", "nothing was reloaded")
+        assert "(rule 1)" in calls(ask(client, "runs a command"))[0].outputs[0].logs
+
+
+def test_rules_that_come_later_know_nothing_of_what_ran_before(upstream, tmp_path):
+    (tmp_path / "rules.toml").write_text(RULES)
+    with holding(upstream, mode='"never"') as server:
+        client = server.client()
+        container = calls(ask(client, "set y"))[0].container_id
+        file = Path(server.directory.name) / "aludel.toml"
+        file.write_text(file.read_text().replace('"never"', f'"rules"\nrules = "{tmp_path}/rules.toml"'))
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: any("approval reloaded" in line for line in server.said))
+        assert "(rule 1)" in calls(ask(client, "runs a command"))[0].outputs[0].logs
+        # In a container of its own it is simple; in the other one, `print` could be anything.
+        assert ask(client, "first 6 primes").status == "completed"
+        later = Later(lambda: ask(client, "get y", tools=[{"type": "code_interpreter", "container": container}]))
+        (approval,) = pending(client)
+        decide(client, approval)
+        assert "kept" in later.get().output_text

@@ -1,6 +1,6 @@
 //! `aludel approvals`: deciding about programs that wait.
 
-use aludel_store::{ApprovalId, ApprovalRecord, ApprovalStatus, Decided, Decision, Order, PageQuery, Store};
+use aludel_store::{ApprovalId, ApprovalRecord, ApprovalStatus, Decided, Decision, Order, PageQuery, Store, now};
 use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
@@ -122,7 +122,22 @@ async fn decide(
 fn line(approval: &ApprovalRecord) -> String {
     let program = terminal::excerpt(&approval.code, 60);
     let reasons = terminal::excerpt(&approval.reasons.join("; "), 80);
-    format!("{}  {:8}  {}  {reasons}  | {program}", approval.id, approval.status.word(), approval.tenant.as_str())
+    let (status, tenant) = (approval.status.word(), approval.tenant.as_str());
+    let until = until(approval).map(|until| format!("  {until}")).unwrap_or_default();
+    format!("{}  {status:8}{until}  {tenant}  {reasons}  | {program}", approval.id)
+}
+
+/// How long somebody may still decide.
+fn until(approval: &ApprovalRecord) -> Option<String> {
+    let left = approval.expires_at - now();
+    let (hours, minutes, seconds) = (left / 3600, left / 60 % 60, left % 60);
+    match approval.status {
+        ApprovalStatus::Pending if left <= 0 => Some("too late to decide".to_owned()),
+        ApprovalStatus::Pending if hours > 0 => Some(format!("expires in {hours}h {minutes}m")),
+        ApprovalStatus::Pending if minutes > 0 => Some(format!("expires in {minutes}m {seconds}s")),
+        ApprovalStatus::Pending => Some(format!("expires in {seconds}s")),
+        ApprovalStatus::Approved | ApprovalStatus::Refused | ApprovalStatus::Expired => None,
+    }
 }
 
 fn about(approval: &ApprovalRecord) -> String {
@@ -131,6 +146,7 @@ fn about(approval: &ApprovalRecord) -> String {
         format!("# of {} in {}, written by {}", approval.request, approval.container, terminal::name(&approval.model)),
         format!("# sha256 {}", approval.sha256),
     ];
+    lines.extend(until(approval).map(|until| format!("# {until}")));
     lines.extend(approval.reasons.iter().map(|reason| format!("# asked because {}", terminal::excerpt(reason, 200))));
     lines.join("\n")
 }

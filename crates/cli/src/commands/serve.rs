@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aludel_server::{App, Approvals, ServeError, Settings, Traces};
+use aludel_server::{App, ServeError, Settings, Traces};
 use aludel_store::Store;
 use anyhow::Context as _;
 use clap::Args;
@@ -21,7 +21,8 @@ use crate::{console, paint, upstream};
 /// Serve the OpenAI API, with programs running in sandboxes on this machine
 ///
 /// Prints `listening on http://ADDRESS` when it is ready. Files, containers, conversations and responses are kept in the data directory.
-/// SIGHUP reads the models of the configuration again; what is going on keeps those that it began with. Other settings need a restart.
+/// SIGHUP reads the models and `[approval]` of the configuration again, and the rules; what is going on keeps to what it began with. Other
+/// settings need a restart.
 /// SIGTERM or Ctrl-C lets requests finish and ends; a second one does not wait. Without API keys (`aludel keys create`) it
 /// serves this machine alone.
 #[derive(Debug, Args)]
@@ -70,7 +71,8 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
         });
     }
     let packages = engine.template.packages().iter().map(|package| package.name.clone()).collect();
-    let app = Arc::new(App::new(store, engine.backend.clone(), models, packages, settings(config, approvals)?));
+    let app = Arc::new(App::new(store, engine.backend.clone(), models, packages, settings(config)?));
+    app.set_approvals(approvals);
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
     let served = aludel_server::serve(Arc::clone(&app), listener, async {
@@ -108,7 +110,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     Ok(exit)
 }
 
-/// Offers the models that the configuration has now.
+/// Offers the models that the configuration has now, and holds back the programs that it says.
 fn reload(context: &Context, app: &App) -> anyhow::Result<()> {
     let config = context.reload()?;
     if config.file != context.config.file {
@@ -122,8 +124,11 @@ fn reload(context: &Context, app: &App) -> anyhow::Result<()> {
     }
     let models = upstream::all(&config.models, &context.surroundings)?;
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+    let approvals = config.approval.settings(&context.surroundings)?;
     app.set_models(models);
+    app.set_approvals(approvals);
     console::tell(&format!("models reloaded; there are: {}", names.join(", ")));
+    console::tell(&format!("approval reloaded; {}", config.approval.told()));
     let others = context.config.changed(&config);
     if !others.is_empty() {
         console::warn(&format!("these changed, too, and need a restart: {}", others.join(", ")));
@@ -149,7 +154,7 @@ pub(crate) async fn open_beside(context: &Context) -> anyhow::Result<Store> {
     Store::open_beside(&state).await.with_context(|| format!("cannot open the server's state in {}", state.display()))
 }
 
-fn settings(config: &Config, approvals: Approvals) -> anyhow::Result<Settings> {
+fn settings(config: &Config) -> anyhow::Result<Settings> {
     let (server, sandbox) = (&config.server, &config.sandbox);
     let traces = match &*server.traces {
         Collector::None => None,
@@ -168,7 +173,6 @@ fn settings(config: &Config, approvals: Approvals) -> anyhow::Result<Settings> {
         requests: server.requests.0,
         requests_per_key: server.requests_per_key.0,
         storage: server.storage.bytes(),
-        approvals,
         metrics: *server.metrics,
         traces,
         log_contents: *server.log_contents,

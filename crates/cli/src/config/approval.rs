@@ -94,6 +94,15 @@ impl Approval {
         ]
     }
 
+    /// What holds, in words.
+    pub(crate) fn told(&self) -> String {
+        match (*self.mode, &self.rules) {
+            (Mode::Rules, Some(file)) => format!("the rules are those of {}", file.display()),
+            (Mode::Rules, None) => "the usual rules hold".to_owned(),
+            (mode, _) => format!("the mode is {mode}"),
+        }
+    }
+
     fn policy(&self) -> anyhow::Result<Rules> {
         let Some(file) = &self.rules else { return Ok(Rules::usual()) };
         let text = std::fs::read_to_string(&**file).map_err(|error| format!("cannot be read: {error}"));

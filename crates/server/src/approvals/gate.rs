@@ -1,6 +1,7 @@
 //! The gate that every program of a turn goes through.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,12 +9,13 @@ use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome}
 use aludel_rules::Decision as Verdict;
 use aludel_session::Finished;
 use aludel_store::{
-    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, Decision, Error, NewApproval, Tenant, now,
+    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, Error, NewApproval, Tenant, now,
 };
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::{ApprovalMode, Otherwise};
+use super::{ApprovalMode, Approvals, Otherwise};
 use crate::app::App;
 use crate::containers::Container;
 use crate::error::ApiError;
@@ -25,6 +27,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Decides about the programs of one request, and writes the audit log.
 pub(crate) struct Gate {
     app: Arc<App>,
+    settings: Arc<Approvals>,
     tenant: Tenant,
     /// The response or completion.
     request: String,
@@ -36,6 +39,8 @@ pub(crate) struct Gate {
     resume: Option<String>,
     /// The programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
+    /// Whether somebody is asked about a program, which is written down.
+    holding: watch::Sender<bool>,
 }
 
 /// Where programs come from, and where they run.
@@ -60,13 +65,34 @@ pub(crate) enum Asked {
 impl Gate {
     pub(crate) fn new(app: &Arc<App>, tenant: &Tenant, of: Origin, asked: Asked) -> Arc<Self> {
         let Origin { request, container, model, resume } = of;
-        let (app, tenant, running) = (Arc::clone(app), tenant.clone(), Mutex::default());
-        Arc::new(Self { app, tenant, request, container, model, asked, resume, running })
+        Arc::new(Self {
+            app: Arc::clone(app),
+            settings: app.approvals(),
+            tenant: tenant.clone(),
+            request,
+            container,
+            model,
+            asked,
+            resume,
+            running: Mutex::default(),
+            holding: watch::Sender::default(),
+        })
     }
 
     /// Whether programs may wait here for somebody's decision.
     pub(crate) fn holds(&self) -> bool {
-        self.asked == Asked::AsConfigured && !matches!(self.app.settings.approvals.mode, ApprovalMode::Never)
+        self.asked == Asked::AsConfigured && !matches!(self.settings.mode, ApprovalMode::Never)
+    }
+
+    /// Waits until the server is about to end while somebody is asked about a program: there is no need to wait any longer, since the
+    /// question outlives the server. For ever, if it does not.
+    pub(crate) async fn outlives(&self) {
+        if self.resume.is_none() {
+            return pending().await;
+        }
+        self.app.ending.cancelled().await;
+        // The sender lives as long as this does.
+        let _held = self.holding.subscribe().wait_for(|holding| *holding).await.map(|holding| *holding);
     }
 
     /// Lets the programs of an interpreter through here.
@@ -125,9 +151,17 @@ impl Gate {
 
     /// What the settings say of a program, and why.
     async fn verdict(&self, code: &str) -> Result<(Verdict, Vec<String>), ApiError> {
-        let rules = match &self.app.settings.approvals.mode {
-            ApprovalMode::Never => return Ok((Verdict::Allow, Vec::new())),
-            ApprovalMode::Always => return Ok((Verdict::Ask, vec!["every program is asked about".to_owned()])),
+        // Rules may come later, and know nothing then of a program that nobody read.
+        let unread = || self.container.names.lock().unwrap_or_else(PoisonError::into_inner).lose_track();
+        let rules = match &self.settings.mode {
+            ApprovalMode::Never => {
+                unread();
+                return Ok((Verdict::Allow, Vec::new()));
+            }
+            ApprovalMode::Always => {
+                unread();
+                return Ok((Verdict::Ask, vec!["every program is asked about".to_owned()]));
+            }
             ApprovalMode::Rules(rules) => Arc::clone(rules),
         };
         let (container, code) = (Arc::clone(&self.container), code.to_owned());
@@ -142,11 +176,11 @@ impl Gate {
 
     /// Waits until somebody decides.
     async fn hold(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalRecord, ApiError> {
-        let (store, settings) = (&self.app.store, &self.app.settings.approvals);
+        let (store, settings) = (&self.app.store, &self.settings);
         // A turn that goes on after a restart finds what it asked before.
         let before = store.approval_of_call(&self.request, &program.call_id).await?;
         let is_new = before.is_none();
-        let mut waiting = Waiting::new(&self.app, self.asking(program, reasons, before));
+        let mut waiting = Waiting::new(&self.app, self.asking(program, reasons, before), self.resume.is_some());
         let asked = waiting.asked().await?;
         if is_new {
             self.note(AuditEvent::Asked, &program.code, "", &asked.reasons.join("; ")).await?;
@@ -154,22 +188,25 @@ impl Gate {
                 self.app.tasks.spawn(webhook.tell(Arc::clone(&self.app), asked.clone()));
             }
         }
+        self.holding.send_replace(true);
+        let decided = self.decided(&asked).await;
+        self.holding.send_replace(false);
+        decided
+    }
+
+    /// What was decided about a program, by somebody or by the time limit.
+    async fn decided(&self, asked: &ApprovalRecord) -> Result<ApprovalRecord, ApiError> {
+        let store = &self.app.store;
         loop {
             let current = store.approval(None, &asked.id).await?.unwrap_or_else(|| asked.clone());
             if current.status != ApprovalStatus::Pending {
                 return Ok(current);
             }
             if now() >= current.expires_at {
-                let decision = match settings.otherwise {
-                    Otherwise::Refuse => {
-                        store.expire_approval(&asked.id).await?;
-                        continue;
-                    }
-                    Otherwise::Allow => ApprovalStatus::Approved,
-                };
-                let by = "the time limit".to_owned();
-                let sha256 = current.sha256.clone();
-                store.decide(None, &asked.id, Decision { sha256, status: decision, by, reason: None }).await?;
+                match self.settings.otherwise {
+                    Otherwise::Refuse => store.expire_approval(&asked.id).await?,
+                    Otherwise::Allow => store.approve_unanswered(&asked.id, "the time limit").await?,
+                }
                 continue;
             }
             sleep(PAUSE).await;
@@ -184,7 +221,7 @@ impl Gate {
         before: Option<ApprovalRecord>,
     ) -> impl Future<Output = Result<ApprovalRecord, Error>> + Send + 'static {
         let (store, tenant) = (self.app.store.clone(), self.tenant.clone());
-        let patience = self.app.settings.approvals.patience.as_secs();
+        let patience = self.settings.patience.as_secs();
         let new = NewApproval {
             request: self.request.clone(),
             call_id: program.call_id.clone(),
@@ -250,11 +287,17 @@ struct Waiting<'a> {
     /// A task of its own: what was begun to be written must be known, or nobody could take it back.
     asking: Option<JoinHandle<Result<ApprovalRecord, Error>>>,
     id: Option<ApprovalId>,
+    /// Whether the turn can go on after a restart.
+    outlives: bool,
 }
 
 impl<'a> Waiting<'a> {
-    fn new(app: &'a Arc<App>, asking: impl Future<Output = Result<ApprovalRecord, Error>> + Send + 'static) -> Self {
-        Self { app, asking: Some(app.tasks.spawn(asking)), id: None }
+    fn new(
+        app: &'a Arc<App>,
+        asking: impl Future<Output = Result<ApprovalRecord, Error>> + Send + 'static,
+        outlives: bool,
+    ) -> Self {
+        Self { app, asking: Some(app.tasks.spawn(asking)), id: None, outlives }
     }
 
     /// What was asked, as soon as it is written.
@@ -270,7 +313,7 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.app.closing.is_cancelled() {
+        if self.app.closing.is_cancelled() || (self.outlives && self.app.ending.is_cancelled()) {
             return;
         }
         let (app, id, asking) = (Arc::clone(self.app), self.id.take(), self.asking.take());

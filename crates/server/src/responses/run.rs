@@ -1,6 +1,7 @@
 //! Carrying out one response: the turn, what it leaves in the store, and what is told of it.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::Arc;
 
 use aludel_agent::upstream::UpstreamError;
@@ -85,11 +86,16 @@ impl Run {
             Some(program) => self.resumed(program).await,
             None => self.turn().await,
         };
-        if self.is_waiting && self.keep == Keep::Forever && self.app.closing.is_cancelled() {
-            // It goes on after the restart.
+        let is_ending = self.app.ending.is_cancelled() && !self.live.cancel.is_cancelled();
+        if self.is_waiting && self.keep == Keep::Forever && is_ending {
+            // It goes on after the restart; asked for again, it would be another one.
             let object = self.writer.object(&Status::InProgress);
-            let error = Some(ApiError::unavailable("The server is ending; the response goes on when it is back."));
-            return self.live.end(End { object, error });
+            let message = format!(
+                "The server is ending, and a program of {id} waits for approval; it goes on when the server is back: retrieve {id} then.",
+                id = self.live.id
+            );
+            let error = ApiError { should_retry: Some(false), ..ApiError::unavailable(message) };
+            return self.live.end(End { object, error: Some(error) });
         }
         while self.truncate && self.writer.is_empty() && is_too_long(&ending) && self.leave_out_oldest() {
             ending = self.turn().await;
@@ -148,6 +154,7 @@ impl Run {
         let decision = tokio::select! {
             decision = gate.pass(program) => decision,
             () = self.live.cancel.cancelled() => return Ok(Ending::Cancelled),
+            () = gate.outlives() => return Ok(Ending::Cancelled),
             () = self.app.closing.cancelled() => return Ok(Ending::Cancelled),
         };
         self.is_waiting = false;
@@ -162,7 +169,11 @@ impl Run {
         let stream = self.agent.resume(self.items.clone());
         let canceller = stream.canceller();
         let mut stream = stream.inspect(observe(Api::Responses));
-        let (live, closing) = (Arc::clone(&self.live), self.app.closing.clone());
+        let (live, closing, gate) = (Arc::clone(&self.live), self.app.closing.clone(), self.gate.clone());
+        let outlives = async || match &gate {
+            Some(gate) => gate.outlives().await,
+            None => pending().await,
+        };
         let mut outputs: HashMap<String, Output> = HashMap::new();
         let mut written: HashMap<String, String> = HashMap::new();
         let mut ending = Ending::Cancelled;
@@ -173,6 +184,10 @@ impl Run {
                     continue;
                 }
                 () = closing.cancelled(), if !canceller.is_cancelled() => {
+                    canceller.cancel();
+                    continue;
+                }
+                () = outlives(), if !canceller.is_cancelled() => {
                     canceller.cancel();
                     continue;
                 }

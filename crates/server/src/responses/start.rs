@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::ask::Ask;
 use super::context::{Context, View};
 use super::run::{Keep, Run};
-use super::writer::{Status, Writer};
+use super::writer::{Status, Writer, read_usage};
 use crate::app::App;
 use crate::approvals::{ApprovalMode, Asked, Gate, Origin};
 use crate::error::ApiError;
@@ -22,7 +22,7 @@ pub(super) const EVENTS: usize = 1_000_000;
 
 /// What is needed to read a request again: all but its items, which are stored with the response.
 pub(super) fn resume_of(app: &App, fields: &Fields, host: &str) -> Option<String> {
-    if matches!(app.settings.approvals.mode, ApprovalMode::Never) {
+    if matches!(app.approvals().mode, ApprovalMode::Never) {
         return None;
     }
     let mut fields = fields.0.clone();
@@ -157,7 +157,10 @@ async fn resume(
     let mut kept: Value = serde_json::from_str(request).map_err(ApiError::internal)?;
     let fields = kept.get_mut("fields").and_then(Value::as_object_mut).map(std::mem::take);
     let host = kept.get("host").and_then(Value::as_str).unwrap_or_default();
-    let ask = Ask::read(Fields(fields.ok_or_else(|| broken("its request"))?), host)?;
+    let mut ask = Ask::read(Fields(fields.ok_or_else(|| broken("its request"))?), host)?;
+    if let Some(most) = &mut ask.max_tool_calls {
+        *most = most.saturating_sub(app.store.programs_started(tenant, record.id.as_str()).await?);
+    }
     let mut output = record.object.get("output").and_then(Value::as_array).cloned().unwrap_or_default();
     let waits = |item: &Value| {
         item.get("status").is_some_and(|status| status == "in_progress")
@@ -167,6 +170,7 @@ async fn resume(
     // What the model began after it is begun anew.
     output.truncate(place + 1);
     let created_at = record.object.get("created_at").and_then(Value::as_i64).unwrap_or_default();
+    let usage = record.object.get("usage").map(read_usage).unwrap_or_default();
     let context = Context::collect(app, tenant, &ask).await?;
     let context = context.resumed(record.input, output.get(..place).unwrap_or_default());
     let tool = CodeInterpreter::name_beside(&ask.functions);
@@ -193,7 +197,7 @@ async fn resume(
         }
     };
     let (call_id, code) = (asked.call_id, asked.code);
-    run.writer.restore(output, next, &call_id);
+    run.writer.restore(output, usage, next, &call_id);
     let arguments = json!({ "code": code }).to_string();
     run.items.push(Item::Call(Call { id: call_id.clone(), name: tool, arguments }));
     let going = run.carry_on(Some(ApprovalRequest { call_id, code }));

@@ -101,12 +101,12 @@ impl Writer {
     }
 
     /// Goes on where another one stopped: with these items, of which the last is a program that did not run yet.
-    pub(super) fn restore(&mut self, output: Vec<Value>, sequence: u64, call_id: &str) {
+    pub(super) fn restore(&mut self, output: Vec<Value>, usage: Usage, sequence: u64, call_id: &str) {
         let place = output.len().saturating_sub(1);
         let code = output.last().and_then(|item| item.get("code")?.as_str()).unwrap_or_default().to_owned();
         let program = Program { place, code, is_written: true, is_running: false };
         self.programs.insert(call_id.to_owned(), program);
-        (self.output, self.sequence) = (output, sequence);
+        (self.output, self.usage, self.sequence) = (output, usage, sequence);
     }
 
     /// The events since this was last asked.
@@ -136,7 +136,9 @@ impl Writer {
         let completed_at = (*status == Status::Completed).then(aludel_store::now);
         object.insert("completed_at".into(), json!(completed_at));
         object.insert("output".into(), Value::Array(self.output.clone()));
-        object.insert("usage".into(), if ended { usage_of(&self.usage) } else { Value::Null });
+        // Also before the end, as soon as there is any: what was used counts after a restart.
+        let is_known = ended || self.usage != Usage::default();
+        object.insert("usage".into(), if is_known { usage_of(&self.usage) } else { Value::Null });
         object.insert(
             "error".into(),
             match status {
@@ -492,6 +494,17 @@ fn usage_of(usage: &Usage) -> Value {
         "output_tokens_details": { "reasoning_tokens": usage.reasoning },
         "total_tokens": usage.total(),
     })
+}
+
+/// Reads what [`usage_of`] wrote.
+pub(super) fn read_usage(usage: &Value) -> Usage {
+    let count = |path: &str| usage.pointer(path).and_then(Value::as_u64).unwrap_or_default();
+    Usage {
+        input: count("/input_tokens"),
+        cached: count("/input_tokens_details/cached_tokens"),
+        output: count("/output_tokens"),
+        reasoning: count("/output_tokens_details/reasoning_tokens"),
+    }
 }
 
 fn citation(container: &str, file: &ContainerFile, start: usize, end: usize) -> Value {
