@@ -212,7 +212,8 @@ def test_a_server_that_ends_does_not_wait_for_a_decision(upstream, stream):
         (approval,) = pending(client)
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 5
+        # Requests have ten seconds to end.
+        assert time.monotonic() - began < 9
         if stream:
             assert later.get()[0].response.id == approval["request_id"]
         else:
@@ -224,11 +225,7 @@ def test_a_server_that_ends_does_not_wait_for_a_decision(upstream, stream):
         client = server.client()
         assert [waiting["id"] for waiting in pending(client)] == [approval["id"]]
         decide(client, approval)
-        for _ in range(100):
-            done = client.responses.retrieve(approval["request_id"])
-            if done.status != "in_progress":
-                break
-            time.sleep(0.1)
+        done = ended(client, client.responses.retrieve(approval["request_id"]))
         assert done.status == "completed" and "1048576" in done.output_text
 
 
@@ -238,11 +235,7 @@ def test_programs_before_a_restart_count(upstream):
         (first,) = pending(server.client())
         server.restart(signal.SIGKILL)
         decide(server.client(), first)
-        for _ in range(100):
-            done = server.client().responses.retrieve(response.id)
-            if done.status != "in_progress":
-                break
-            time.sleep(0.1)
+        done = ended(server.client(), response)
         assert done.status == "completed" and done.usage.total_tokens == 220
         # The model was told to answer with what it had.
         assert [call.code for call in calls(done)] == ["x = 20"]
@@ -258,11 +251,7 @@ def test_it_is_too_late_also_while_the_server_is_away(upstream):
         late = aludel(server, "approvals", "approve", approval["id"], check=False)
         assert late.returncode == 2 and "expired already" in late.stderr
         server.start()
-        for _ in range(100):
-            done = server.client().responses.retrieve(response.id, include=["code_interpreter_call.outputs"])
-            if done.status != "in_progress":
-                break
-            time.sleep(0.1)
+        done = ended(server.client(), response)
         assert "nobody decided in time" in calls(done)[0].outputs[0].logs
 
 
