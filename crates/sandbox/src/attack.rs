@@ -78,7 +78,7 @@ pub fn limits(slow: u32) -> Limits {
         memory: 300 * MIB,
         processes: 32,
         // Nobody waits for it but for a sandbox that does not hold: long enough for a machine that is busy.
-        timeout: Duration::from_secs(25) * slow,
+        timeout: Duration::from_secs(60) * slow,
         grace: Duration::from_millis(300) * slow,
         disk: 64 * MIB,
         files: 2000,

@@ -43,12 +43,12 @@ pub async fn backend() -> Scratch {
     Scratch { local: backend_at(data.path(), limits(), 0).await, data }
 }
 
-/// Small enough that every limit is hit in a moment.
+/// Small enough that every limit is hit in a moment, but the time: a test that is about it sets its own, and all others have enough.
 pub fn limits() -> Limits {
     Limits {
         memory: 300 << 20,
         processes: 32,
-        timeout: Duration::from_secs(30),
+        timeout: Duration::from_secs(90),
         grace: Duration::from_millis(500),
         disk: 64 << 20,
         file_size: 128 << 20,

@@ -73,8 +73,10 @@ mod tests {
         let asked = |at: Instant| callers.lock().tenants.get_mut(&key.secret).unwrap().0 = at;
         asked(Instant::now());
         assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_some());
-        asked(Instant::now().checked_sub(FRESH).unwrap());
+        let long_ago = Instant::now().checked_sub(FRESH).unwrap();
+        asked(long_ago);
         assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_none());
+        callers.lock().has_keys = Some((long_ago, false));
         assert!(callers.has_keys(&store).await.unwrap());
         for number in 0..=MAX_KEYS {
             callers.lock().tenants.insert(number.to_string(), (Instant::now(), None));

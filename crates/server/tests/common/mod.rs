@@ -80,7 +80,7 @@ pub fn model(name: &str, url: String) -> Model {
 fn client() -> Client {
     // A second installation fails, and the first one serves.
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
+    Client::builder().no_proxy().timeout(Duration::from_secs(300)).build().unwrap()
 }
 
 impl Server {
@@ -88,7 +88,7 @@ impl Server {
     pub async fn stop(self) {
         let Self { store, stop, running, .. } = self;
         drop(stop);
-        tokio::time::timeout(Duration::from_secs(30), running).await.expect("the server ends in time").unwrap();
+        tokio::time::timeout(Duration::from_secs(60), running).await.expect("the server ends in time").unwrap();
         drop(store);
     }
 
