@@ -32,6 +32,10 @@ class Recorder:
         # How often it looks whether it is to stop, in seconds.
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
+    def begin(self, *answers):
+        """Forgets what it was asked, and answers as from now on."""
+        self.answers, self.requests = answers, []
+
     def model(self, **more):
         return {"url": f'"{self.url}"', "key": '"sk-upstream"', **more}
 

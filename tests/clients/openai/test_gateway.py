@@ -12,7 +12,7 @@ import time
 import openai
 import pytest
 
-from conftest import Server, eventually
+from conftest import Server, containers, eventually
 from recorder import Recorder, answers, call, chunk, hangs, hangs_up, runs, says, streams
 
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -242,53 +242,62 @@ COUNT = "import os\nn = len(os.listdir('/mnt/data'))\nopen(f'/mnt/data/{n}', 'w'
 GARBAGE = streams(b"data: {{{\n\n")
 
 
+@pytest.fixture(scope="module")
+def failing():
+    """One server for all failures: starting another for each would take most of the time."""
+    with Gateway([Recorder()]) as gateway:
+        yield gateway
+
+
 FAULTS = [hangs_up, answers(500, {}), answers(400, {}), answers(429, {}), GARBAGE, streams(chunk({"content": "a"}), end=False)]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("phase", ["first call", "after a program"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_server_that_fails_in_any_phase(fault, phase, stream):
+def test_a_server_that_fails_in_any_phase(failing, fault, phase, stream):
     """The client hears an error, code runs once, and no sandbox is left."""
+    (recorder,) = failing.recorders
     before = [] if phase == "first call" else [runs(COUNT)]
-    recorder = Recorder(*before, fault)
-    with Gateway([recorder]) as gateway:
-        with pytest.raises(openai.APIError) as raised:
-            for _ in gateway.ask(stream=True) if stream else [gateway.ask()]:
-                pass
-        assert raised.value.message
-        if phase == "after a program" and not stream:
-            # Nobody is to try again what has run.
-            assert raised.value.response.headers["x-should-retry"] == "false"
-        calls = [body for _, _, body in recorder.requests if b'"role":"tool"' in body]
-        assert all(body.count(b"ran 0") == 1 and b"ran 1" not in body for body in calls)
-        client = gateway.client()
-        eventually(lambda: not client.containers.list().data and not gateway.server.sandboxes())
+    recorder.begin(*before, fault)
+    with pytest.raises(openai.APIError) as raised:
+        for _ in failing.ask(stream=True) if stream else [failing.ask()]:
+            pass
+    assert raised.value.message
+    if phase == "after a program" and not stream:
+        # Nobody is to try again what has run.
+        assert raised.value.response.headers["x-should-retry"] == "false"
+    calls = [body for _, _, body in recorder.requests if b'"role":"tool"' in body]
+    assert len(calls) >= len(before) and all(body.count(b"ran 0") == 1 and b"ran 1" not in body for body in calls)
+    eventually(lambda: not containers(failing.client()) and not failing.server.sandboxes())
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("phase", ["first call", "after a program"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_response_whose_server_fails_in_any_phase(fault, phase, stream):
+def test_a_response_whose_server_fails_in_any_phase(failing, fault, phase, stream):
+    (recorder,), client = failing.recorders, failing.client()
     before = [] if phase == "first call" else [runs(COUNT)]
-    recorder = Recorder(*before, fault)
-    with Gateway([recorder]) as gateway:
-        options = {"model": "alias", "input": "go", "tools": [AUTO]}
-        if stream:
-            last = list(gateway.client().responses.create(stream=True, **options))[-1]
-            assert last.type == "response.failed" and last.response.error.message
-        else:
-            try:
-                # What was done before the failure is not lost, and nobody is to try again.
-                response = gateway.client().responses.create(**options)
-                assert response.status == "failed" and response.error.message
-                assert response.output[0].type in ("code_interpreter_call", "message")
-            except openai.APIStatusError as error:
-                assert error.message and phase == "first call"
-        bodies = [body for _, _, body in recorder.requests]
-        assert all(body.count(b"ran 0") <= 1 and b"ran 1" not in body for body in bodies)
-        # The container is kept for the next request, its sandbox where a program ran.
-        assert gateway.server.sandboxes() == len(before)
+    recorder.begin(*before, fault)
+    options = {"model": "alias", "input": "go", "tools": [AUTO]}
+    if stream:
+        last = list(client.responses.create(stream=True, **options))[-1]
+        assert last.type == "response.failed" and last.response.error.message
+    else:
+        try:
+            # What was done before the failure is not lost, and nobody is to try again.
+            response = client.responses.create(**options)
+            assert response.status == "failed" and response.error.message
+            assert response.output[0].type in ("code_interpreter_call", "message")
+        except openai.APIStatusError as error:
+            assert error.message and phase == "first call"
+    bodies = [body for _, _, body in recorder.requests]
+    assert all(body.count(b"ran 0") <= 1 and b"ran 1" not in body for body in bodies)
+    # The container is kept for the next request, its sandbox where a program ran.
+    assert failing.server.sandboxes() == len(before)
+    (kept,) = containers(client)
+    client.containers.delete(kept)
+    eventually(lambda: not failing.server.sandboxes())
 
 
 def test_a_server_that_hangs_is_given_up():
