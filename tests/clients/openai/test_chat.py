@@ -289,7 +289,8 @@ def test_the_sandbox_of_a_completion_is_not_kept_for_long():
             # The program has run, and the second begins with the answer's end.
             assert server.sandboxes() == 1
             seen.set()
-            assert any(delta.content == "written." for delta in deltas)
+            # To its end: of a client that goes away before, nothing is kept.
+            assert "written." in [delta.content for delta in deltas]
         eventually(lambda: server.sandboxes() == 0)
         # The container is there all the same, with its files.
         (call,) = programs(chat(client, "go", tools=[{"type": "code_interpreter", "container": container}]))
