@@ -55,7 +55,7 @@ class Server:
     def start(self):
         command = [*shlex.split(os.environ.get("ALUDEL", "aludel")), "serve", "--listen", "127.0.0.1:0"]
         command += ["--data", self.directory.name, "--config", self.directory.name + "/aludel.toml"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
         threading.Thread(target=self._hear, args=(self.process.stderr,), daemon=True).start()
         while line := self.process.stdout.readline():
             if "listening on " in line:
