@@ -4,7 +4,9 @@ import json
 import socket
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from upstream import Listener
 
 
 class Recorder:
@@ -26,8 +28,7 @@ class Recorder:
             def log_message(self, *_):
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server = Listener(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
         # How often it looks whether it is to stop, in seconds.
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()

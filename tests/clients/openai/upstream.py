@@ -198,8 +198,14 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class Listener(ThreadingHTTPServer):
+    """Takes as many connections at once as tests make: with five, which is usual, the kernel turned some away, to come again in seconds."""
+
+    request_queue_size = 1000
+    daemon_threads = True
+
+
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = Listener(("127.0.0.1", 0), Handler)
     print(server.server_address[1], flush=True)
     server.serve_forever()
