@@ -190,6 +190,13 @@ def test_conversations_collect_items(client):
     assert kinds == ["message", "code_interpreter_call", "message"] * 2
 
 
+def test_a_response_that_has_ended_is_in_its_conversation(client):
+    conversation = client.conversations.create()
+    ended(client, ask(client, "Please set y", conversation=conversation.id, background=True))
+    kinds = [item.type for item in client.conversations.items.list(conversation.id, order="asc")]
+    assert kinds == ["message", "code_interpreter_call", "message"]
+
+
 def test_an_explicit_container(client):
     container = client.containers.create(name="mine")
     tool = {"type": "code_interpreter", "container": container.id}

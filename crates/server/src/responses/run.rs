@@ -135,7 +135,8 @@ impl Run {
         // The store first: what a client was told is there even if we are killed now.
         let events = self.writer.take_events();
         self.unsaved.extend(events.iter().cloned());
-        for saved in [self.flush().await, self.save(&status).await, self.add_to_conversation(&status).await] {
+        // The status last of all: whoever polls for it goes on at once, in the same conversation.
+        for saved in [self.flush().await, self.add_to_conversation(&status).await, self.save(&status).await] {
             if let Err(error) = saved {
                 log(&format!("{}: {}", self.live.id, error.cause.as_deref().unwrap_or(&error.message)));
             }
