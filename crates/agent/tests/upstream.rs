@@ -1,7 +1,7 @@
 //! What a Chat Completions upstream makes of what real servers send. No sandbox is needed.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::{
@@ -181,6 +181,28 @@ async fn a_broken_upstream_is_asked_again_when_it_says() {
     assert_eq!(deltas, []);
     assert!(matches!(error, Some(UpstreamError::Server { status: 503, .. })), "{error:?}");
     assert!(started.elapsed() < Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn a_wait_is_told_in_seconds_milliseconds_or_as_a_date() {
+    async fn wait(headers: String) -> Duration {
+        let busy = Scripted::Status(429, headers.leak(), "busy");
+        let (deltas, error) = ask_scripted(vec![busy, Scripted::Text("Here.")]).await;
+        assert_eq!(error, None);
+        let Delta::Retrying { wait, .. } = &deltas[0] else { panic!("{deltas:?}") };
+        *wait
+    }
+    let date = |seconds| httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(seconds));
+    assert_eq!(wait("retry-after-ms: 20\r\nretry-after: 7\r\n".to_owned()).await, Duration::from_millis(20));
+    let until = wait(format!("retry-after: {}\r\n", date(3))).await;
+    assert!((1..=3).contains(&until.as_secs()), "{until:?}");
+    assert_eq!(wait("retry-after: Sun, 06 Nov 1994 08:49:37 GMT\r\n".to_owned()).await, Duration::ZERO);
+    // A day that is too far away is no reason to ask again before.
+    let far = Scripted::Status(429, format!("retry-after: {}\r\n", date(3600)).leak(), "busy");
+    let (deltas, error) = ask_scripted(vec![far]).await;
+    assert_eq!(deltas, []);
+    let Some(UpstreamError::RateLimited { retry_after: Some(wait), .. }) = error else { panic!("{error:?}") };
+    assert!((3590..=3600).contains(&wait.as_secs()));
 }
 
 #[tokio::test]

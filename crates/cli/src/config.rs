@@ -185,7 +185,8 @@ impl Entry {
 impl Config {
     /// Every value with its origin.
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        let mut entries = self.fixed();
+        let mut entries = self.server.entries();
+        entries.extend(self.sandbox.entries());
         entries.extend(self.approval.entries());
         entries.extend(self.models.iter().flat_map(Model::entries));
         entries
@@ -195,6 +196,7 @@ impl Config {
     fn fixed(&self) -> Vec<Entry> {
         let mut entries = self.server.entries();
         entries.extend(self.sandbox.entries());
+        entries.push(self.approval.fixed());
         entries
     }
 

@@ -44,11 +44,6 @@ pub struct Known {
 }
 
 impl Known {
-    /// A program ran that was not read: names may mean anything from now on.
-    pub fn lose_track(&mut self) {
-        self.is_lost = true;
-    }
-
     /// Whether names may mean what is not known: a program could not be read, or there was too much to remember.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Params, Row};
 use crate::Error;
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 2] = [
+const FORMATS: [&str; 3] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -84,6 +84,12 @@ CREATE TABLE audit (
 CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
     BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
 CREATE TRIGGER audit_is_not_shortened BEFORE DELETE ON audit
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+",
+    // What replaces a row deletes it without a word to the trigger above.
+    "
+CREATE TRIGGER audit_is_not_replaced BEFORE INSERT ON audit
+    WHEN new.number <= (SELECT max(number) FROM audit)
     BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
 ",
 ];

@@ -62,7 +62,7 @@ def test_a_request_without_our_tool_is_handed_on_byte_for_byte():
     headers = [("x-ratelimit-remaining-tokens", "7"), ("set-cookie", "a=b"), ("server", "secret/1"), ("openai-version", "v")]
     recorder = Recorder(answers(200, COMPLETION, headers))
     with Gateway([recorder]) as gateway:
-        sent = [("authorization", "Bearer ours"), ("cookie", "c=d"), ("x-stainless-os", "x"), ("openai-beta", "b"), ("accept-encoding", "identity")]
+        sent = [("authorization", "Bearer ours"), ("cookie", "c=d"), ("x-stainless-os", "x"), ("openai-beta", "b"), ("accept-encoding", "identity"), ("x-client-request-id", "r-1")]
         response, body = gateway.post(ODD, sent)
         assert (response.status, body) == (200, COMPLETION)
         path, headers, body = recorder.requests[0]
@@ -71,6 +71,7 @@ def test_a_request_without_our_tool_is_handed_on_byte_for_byte():
         assert body == ODD.replace(b'"alias"', b'"real"')
         headers = {name.lower(): value for name, value in headers.items()}
         assert headers["authorization"] == "Bearer sk-upstream" and headers["openai-beta"] == "b"
+        assert headers["x-client-request-id"] == "r-1"
         assert not {"cookie", "x-stainless-os"} & set(headers)
         seen = {name.lower() for name, _ in response.getheaders()}
         assert {"x-ratelimit-remaining-tokens", "openai-version", "x-request-id", "content-length"} <= seen

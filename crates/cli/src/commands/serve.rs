@@ -21,8 +21,8 @@ use crate::{console, paint, upstream};
 /// Serve the OpenAI API, with programs running in sandboxes on this machine
 ///
 /// Prints `listening on http://ADDRESS` when it is ready. Files, containers, conversations and responses are kept in the data directory.
-/// SIGHUP reads the models and `[approval]` of the configuration again, and the rules; what is going on keeps to what it began with. Other
-/// settings need a restart.
+/// SIGHUP reads the models of the configuration again, the rules and who is asked; what is going on keeps to what it began with. Other
+/// settings, `approval.mode` among them, need a restart.
 /// SIGTERM or Ctrl-C lets requests finish and ends; a second one does not wait. Without API keys (`aludel keys create`) it
 /// serves this machine alone.
 #[derive(Debug, Args)]
@@ -122,13 +122,22 @@ fn reload(context: &Context, app: &App) -> anyhow::Result<()> {
             "the server was started with {was}, and would now read {is}; restart it if that is meant"
         )));
     }
+    let has_models = |config: &Config| config.models.iter().any(|model| !matches!(model.endpoint, Endpoint::Demo));
+    if has_models(&context.config) && !has_models(&config) {
+        return Err(usage(
+            "the configuration has no [[model]] any more; restart the server if that is meant".to_owned(),
+        ));
+    }
     let models = upstream::all(&config.models, &context.surroundings)?;
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
     let approvals = config.approval.settings(&context.surroundings)?;
     app.set_models(models);
-    app.set_approvals(approvals);
     console::tell(&format!("models reloaded; there are: {}", names.join(", ")));
-    console::tell(&format!("approval reloaded; {}", config.approval.told()));
+    // Another mode needs a restart: half of a file must not switch approval off, and rules know nothing of what ran before them.
+    if config.approval.has_mode_of(&context.config.approval) {
+        app.set_approvals(approvals);
+        console::tell(&format!("approval reloaded; {}", config.approval.told()));
+    }
     let others = context.config.changed(&config);
     if !others.is_empty() {
         console::warn(&format!("these changed, too, and need a restart: {}", others.join(", ")));

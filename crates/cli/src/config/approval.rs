@@ -85,13 +85,23 @@ impl Approval {
         let unset = Setting::default(PathBuf::new());
         let rules = self.rules.as_ref().unwrap_or(&unset);
         vec![
-            Entry::new("approval.mode", &self.mode),
+            self.fixed(),
             Entry::shown("approval.rules", rules.display(), rules),
             Entry::new("approval.timeout", &self.timeout),
             Entry::new("approval.on_timeout", &self.on_timeout),
             Entry::new("approval.webhook", &self.webhook),
             Entry::new("approval.webhook_secret", &self.webhook_secret),
         ]
+    }
+
+    /// Whether programs are held back for the same reason as in another configuration.
+    pub(crate) fn has_mode_of(&self, other: &Self) -> bool {
+        *self.mode == *other.mode
+    }
+
+    /// The mode alone, which holds as long as a server runs.
+    pub(crate) fn fixed(&self) -> Entry {
+        Entry::new("approval.mode", &self.mode)
     }
 
     /// What holds, in words.

@@ -19,13 +19,14 @@ use crate::telemetry::{log, passed_on};
 use crate::turn::error_of_upstream;
 
 /// What a model's server hears of the client's headers.
-const TO_THE_SERVER: [HeaderName; 6] = [
+const TO_THE_SERVER: [HeaderName; 7] = [
     ACCEPT,
     ACCEPT_ENCODING,
     CONTENT_TYPE,
     HeaderName::from_static("openai-beta"),
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
+    HeaderName::from_static("x-client-request-id"),
 ];
 /// What the client hears of the server's headers, besides [`LIMITS`].
 const TO_THE_CLIENT: [HeaderName; 9] = [

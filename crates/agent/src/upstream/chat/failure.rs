@@ -1,16 +1,18 @@
 //! What went wrong, from what the other side or the system said.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use aludel_wire::chat::{ErrorBody, ErrorEnvelope};
 use reqwest::StatusCode;
-use reqwest::header::RETRY_AFTER;
+use reqwest::header::{HeaderMap, HeaderName, RETRY_AFTER};
 use serde_json::Value;
 
 use super::{Chat, Protocol, sse};
 use crate::excerpt;
 use crate::upstream::{Unreachable, UpstreamError};
 
+/// The wait in milliseconds, as some servers tell it.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// Bytes of an error's body that are read.
 const MAX_ERROR: usize = 64 << 10;
 /// Characters of what the other side said that a message repeats.
@@ -20,11 +22,7 @@ impl Chat {
     /// The error that an answer without success is.
     pub(super) async fn status_error(&self, response: reqwest::Response) -> UpstreamError {
         let status = response.status();
-        let retry_after = response
-            .headers()
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.trim().parse::<f64>().ok())
-            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let retry_after = retry_after(response.headers());
         let body = self.read(response, MAX_ERROR).await.unwrap_or_default();
         let body = String::from_utf8_lossy(&body);
         let told = Told::of(&body);
@@ -137,6 +135,20 @@ impl Chat {
         let text = secrets.fold(text.to_owned(), |text, secret| secret.redact(&text));
         excerpt::line(&text, MAX_DETAIL)
     }
+}
+
+/// How long an answer asks to wait: in milliseconds, as OpenAI's own clients read it first, in seconds, or until a date.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
+    let seconds = |name: &HeaderName, of_one: f64| {
+        let number: f64 = text(name)?.parse().ok()?;
+        Duration::try_from_secs_f64(number * of_one).ok()
+    };
+    let until = || {
+        let date = httpdate::parse_http_date(text(&RETRY_AFTER)?).ok()?;
+        Some(date.duration_since(SystemTime::now()).unwrap_or_default())
+    };
+    seconds(&RETRY_AFTER_MS, 0.001).or_else(|| seconds(&RETRY_AFTER, 1.0)).or_else(until)
 }
 
 /// What an error's JSON tells besides its words.

@@ -77,7 +77,7 @@ struct Litellm {
     others: BTreeMap<String, Value>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 struct Deployment {
     model_name: String,
     litellm_params: BTreeMap<String, Value>,
@@ -89,6 +89,7 @@ struct Deployment {
 struct Found {
     name: String,
     full: String,
+    api: &'static str,
     /// Where it is, or what stands in the way of knowing it.
     url: Result<String, String>,
     parameters: BTreeMap<String, Value>,
@@ -122,8 +123,11 @@ fn read(file: &Path) -> anyhow::Result<String> {
 }
 
 fn translate(found: Litellm) -> String {
-    let Litellm { model_list, sandbox_tools, mut litellm_settings, mut router_settings, others } = found;
-    // Deployments of one name share its load there; here the others step in for the first.
+    let Litellm { mut model_list, sandbox_tools, mut litellm_settings, mut router_settings, others } = found;
+    for source in [&mut litellm_settings, &mut router_settings] {
+        add_aliases(&mut model_list, source.remove("model_group_alias"));
+    }
+    // Deployments of one name share its load there; here the others step in for the first, before models of other names do.
     let mut steps_in: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut usual = Vec::new();
     for source in [&mut litellm_settings, &mut router_settings] {
@@ -137,6 +141,7 @@ fn translate(found: Litellm) -> String {
     let (mut models, wildcards): (Vec<Found>, Vec<Found>) =
         model_list.into_iter().map(look).partition(|model| !model.name.contains('*') && !model.full.contains('*'));
     let mut names: Vec<String> = Vec::new();
+    let mut siblings: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for model in models.iter_mut().filter(|model| model.url.is_ok()) {
         let first = model.name.clone();
         for number in 2.. {
@@ -146,14 +151,15 @@ fn translate(found: Litellm) -> String {
             model.name = format!("{first}-{number}");
         }
         if model.name != first {
-            steps_in.entry(first).or_default().push(model.name.clone());
+            siblings.entry(first).or_default().push(model.name.clone());
         }
         names.push(model.name.clone());
     }
     let mut variables = Vec::new();
     let mut text = String::new();
     for model in models {
-        let fallback = steps_in.get(&model.name).unwrap_or(&usual).iter();
+        let others = steps_in.get(&model.name).unwrap_or(&usual);
+        let fallback = siblings.get(&model.name).into_iter().flatten().chain(others);
         let mut fallback: Vec<&String> =
             fallback.filter(|other| names.contains(other) && **other != model.name).collect();
         let mut seen = HashSet::new();
@@ -180,6 +186,18 @@ fn translate(found: Litellm) -> String {
         let _ = writeln!(head, "# `aludel serve` wants these variables: {}", variables.join(", "));
     }
     head + &text
+}
+
+/// Offers deployments by their other names, too: an alias is a name, or an object that has one.
+fn add_aliases(model_list: &mut Vec<Deployment>, aliases: Option<Value>) {
+    let aliases = aliases.as_ref().and_then(Value::as_object);
+    for (alias, of) in aliases.into_iter().flatten() {
+        let of = of.as_str().or_else(|| of.get("model")?.as_str());
+        let known = model_list.iter().filter(|model| Some(model.model_name.as_str()) == of);
+        let again: Vec<Deployment> =
+            known.map(|model| Deployment { model_name: alias.clone(), ..model.clone() }).collect();
+        model_list.extend(again);
+    }
 }
 
 /// The texts of a list, or the one text.
@@ -240,8 +258,16 @@ fn write_rest(
 fn look(deployment: Deployment) -> Found {
     let Deployment { model_name, litellm_params: mut parameters, model_info } = deployment;
     let mut take = |key: &str| parameters.remove(key).and_then(|value| value.as_str().map(str::to_owned));
-    let full = take("model").unwrap_or_default();
+    let full = with_provider(take("model").unwrap_or_default());
     let base = take("api_base").or_else(|| take("base_url"));
+    let (full, api) = match full.split_once("/responses/") {
+        Some((provider, name)) => (format!("{provider}/{name}"), "responses"),
+        None => {
+            let known = PROVIDERS.into_iter().find(|(known, ..)| *known == provider(&full).0);
+            let api = known.map_or("chat", |(_, api, _)| api);
+            (full, api)
+        }
+    };
     let (provider, _) = provider(&full);
     if provider == "azure" {
         // The versions of its API end with v1.
@@ -258,7 +284,17 @@ fn look(deployment: Deployment) -> Found {
         }
     };
     let vision = model_info.get("supports_vision").and_then(Value::as_bool) == Some(true);
-    Found { name: model_name, full, url, parameters, vision }
+    Found { name: model_name, full, api, url, parameters, vision }
+}
+
+/// A model's name with its provider, which may be left out where the name tells it.
+fn with_provider(full: String) -> String {
+    let tells = [("claude", "anthropic"), ("gemini-", "vertex_ai"), ("command", "cohere")];
+    let provider = tells.into_iter().find(|(begins, _)| full.starts_with(begins));
+    match provider {
+        Some((_, provider)) if !full.contains('/') => format!("{provider}/{full}"),
+        _ => full,
+    }
 }
 
 /// What stands before the name of the model, and the name.
@@ -283,7 +319,7 @@ fn below(provider: &str, base: &str) -> String {
 
 /// Writes a model, as a comment where it is not known where it is.
 fn write_model(model: Found, fallback: &[&String], variables: &mut Vec<String>, whole: &mut String) {
-    let Found { name, full, url, mut parameters, vision } = model;
+    let Found { name, full, api, url, mut parameters, vision } = model;
     let (provider, upstream_name) = provider(&full);
     let known = PROVIDERS.into_iter().find(|(known, ..)| *known == provider);
     let mut wanted = Vec::new();
@@ -298,7 +334,6 @@ fn write_model(model: Found, fallback: &[&String], variables: &mut Vec<String>, 
             "https://…/v1"
         }))
     );
-    let api = known.map_or("chat", |(_, api, _)| api);
     if api != "chat" {
         let _ = writeln!(text, "api = {}", quoted(api));
     }
@@ -415,7 +450,7 @@ general_settings: {master_key: sk-1234}
         let toml = translate(serde_saphyr::from_str(text).unwrap());
         assert!(!toml.contains("secret") && !toml.contains("sk-1234"), "{toml}");
         for line in [
-            "name = \"gpt-4o\"\nurl = \"https://api.openai.com/v1\"\nkey = \"env:OPENAI_API_KEY\"\nfallback = [\"qwen\", \"gpt-4o-2\"]\nidle_timeout = \"90s\"\nmax_output_tokens = 4000\nrequests = 3\nheaders = { \"X-Org\" = \"env:ORG\", \"X-Team\" = \"env:GPT_4O_X_TEAM_HEADER\" } # put the values of the old file into these variables\n# rpm: no counterpart.",
+            "name = \"gpt-4o\"\nurl = \"https://api.openai.com/v1\"\nkey = \"env:OPENAI_API_KEY\"\nfallback = [\"gpt-4o-2\", \"qwen\"]\nidle_timeout = \"90s\"\nmax_output_tokens = 4000\nrequests = 3\nheaders = { \"X-Org\" = \"env:ORG\", \"X-Team\" = \"env:GPT_4O_X_TEAM_HEADER\" } # put the values of the old file into these variables\n# rpm: no counterpart.",
             "name = \"gpt-4o-2\"\nurl = \"https://api.openai.com/v1\"\nupstream_name = \"gpt-4o-mini\"\nkey = \"env:GPT_4O_2_KEY\" #",
             "name = \"qwen\"\nurl = \"http://gpu:8000/v1\"\nupstream_name = \"Qwen/Qwen3\"\n",
             "# cloud: where bedrock/x is, is not known here",
@@ -464,7 +499,7 @@ general_settings:
         for line in [
             "wants these variables: AZURE_KEY, ANTHROPIC_API_KEY\n",
             "# main: its url stands in the variable AZURE; put it here:\n# [[model]]\n# name = \"main\"\n",
-            "\n[[model]]\nname = \"main\"\nurl = \"https://openai-x.openai.azure.com/openai/v1\"\nupstream_name = \"ours\"\nkey = \"env:AZURE_KEY\"\nfallback = [\"claude\", \"main-2\"]\nvision = true\n\n",
+            "\n[[model]]\nname = \"main\"\nurl = \"https://openai-x.openai.azure.com/openai/v1\"\nupstream_name = \"ours\"\nkey = \"env:AZURE_KEY\"\nfallback = [\"main-2\", \"claude\"]\nvision = true\n\n",
             "name = \"main-2\"\nurl = \"http://localhost:11434/v1\"\nupstream_name = \"llama3.1\"\nfallback = [\"main\"]\n",
             "url = \"https://api.anthropic.com/v1\"\n",
             "name = \"local\"\nurl = \"http://x/v1\"\nupstream_name = \"x\"\nfallback = [\"main\"]\n",
@@ -474,5 +509,33 @@ general_settings:
         ] {
             assert!(toml.contains(line), "{line}\nis not in\n{toml}");
         }
+    }
+
+    #[test]
+    fn other_names_and_what_names_tell_are_understood() {
+        let text = r#"
+model_list:
+  - model_name: gpt-4o
+    litellm_params: {model: openai/gpt-4o, api_key: os.environ/OPENAI_API_KEY}
+  - model_name: pro
+    litellm_params: {model: openai/responses/gpt-5-pro, api_key: os.environ/OPENAI_API_KEY}
+  - model_name: sonnet
+    litellm_params: {model: claude-sonnet-4-5}
+  - model_name: flash
+    litellm_params: {model: gemini-2.5-flash}
+router_settings:
+  model_group_alias: {"gpt-4": "gpt-4o", "hidden": {"model": "pro", "hidden": true}, "gone": "no-such"}
+"#;
+        let toml = translate(serde_saphyr::from_str(text).unwrap());
+        for line in [
+            "name = \"pro\"\nurl = \"https://api.openai.com/v1\"\napi = \"responses\"\nupstream_name = \"gpt-5-pro\"\nkey = \"env:OPENAI_API_KEY\"\n",
+            "name = \"sonnet\"\nurl = \"https://api.anthropic.com/v1\"\napi = \"anthropic\"\nupstream_name = \"claude-sonnet-4-5\"\nkey = \"env:ANTHROPIC_API_KEY\"\n",
+            "# flash: where vertex_ai/gemini-2.5-flash is, is not known here",
+            "name = \"gpt-4\"\nurl = \"https://api.openai.com/v1\"\nupstream_name = \"gpt-4o\"\n",
+            "name = \"hidden\"\nurl = \"https://api.openai.com/v1\"\napi = \"responses\"\nupstream_name = \"gpt-5-pro\"\n",
+        ] {
+            assert!(toml.contains(line), "{line}\nis not in\n{toml}");
+        }
+        assert!(!toml.contains("no-such") && !toml.contains("model_group_alias"), "{toml}");
     }
 }
