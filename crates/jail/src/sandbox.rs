@@ -22,9 +22,9 @@ use crate::sys;
 /// limit, and what the zygote had. All come before the host's own, but for such as hold a good part of its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rank {
-    /// What belongs to the cell that runs.
+    /// What belongs to the cell that runs; how the zygote starts everything.
     First,
-    /// A kernel between two cells, and its checkpoint: the zygote starts kernels with this.
+    /// A kernel between two cells, and its checkpoint.
     Last,
 }
 

@@ -124,9 +124,9 @@ def become(program, steps, descriptors, filters):
             # One of its own: flags of a shared one would be seen by all sandboxes.
             descriptors["stdin"] = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         # When the host runs out of memory, sandboxes go first, however small their processes are. Nobody inside may write to /proc; the
-        # warden raises that of a kernel while a cell runs, so that the checkpoint is not ended before what the cell started.
+        # warden lowers that of a kernel between two cells, so that its checkpoint is not ended before what the next one starts.
         with open("/proc/self/oom_score_adj", "w") as mark:
-            mark.write("1000" if program == "command" else "300")
+            mark.write("1000")
         lock_down(steps, descriptors, filters)
         control = kernel.CONTROL_FD
         if "listener" not in descriptors:

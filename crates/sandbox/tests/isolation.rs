@@ -97,6 +97,34 @@ open('/tmp/ok', 'w').write('x'); socket.socketpair(); os.mkfifo('/tmp/fifo'); op
     }
 }
 
+/// What several locks keep shut is kept shut without one of them, too: that each is there is seen by what it alone does.
+#[tokio::test]
+async fn every_layer_is_there_though_one_would_do() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let code = r#"
+import errno
+mounts = [line.split() for line in open('/proc/self/mountinfo')]
+def where(lacks): return sorted({fields[4] for fields in mounts if lacks not in fields[5].split(',')})
+print('not read-only', where('ro'))
+print('set-id', where('nosuid'))
+print('devices', where('nodev'))
+status = {name: value for name, _, value in (line.rstrip().partition(':\t') for line in open('/proc/self/status'))}
+print([status[name].strip('0 ') for name in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp')])
+try: open('/proc/self/comm', 'w'); print('its own, and it may')
+except OSError as error: print(errno.errorcode[error.errno])
+"#;
+    let told = run(&sandbox, code).await;
+    let without = scratch.local.warnings().iter().any(|warning| warning.contains("no Landlock"));
+    let landlock = if without { "its own, and it may" } else { "EACCES" };
+    let expected = format!(
+        "not read-only ['/dev/shm', '/mnt/data', '/proc', '/tmp']\nset-id []\n\
+         devices ['/dev/full', '/dev/null', '/dev/random', '/dev/urandom', '/dev/zero']\n\
+         ['', '', '', '', '', '1', '2']\n{landlock}\n"
+    );
+    assert_eq!(told.stdout, expected, "{told:?}");
+}
+
 #[tokio::test]
 async fn every_system_call_that_is_not_allowed_is_refused() {
     let scratch = backend().await;
