@@ -125,7 +125,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
 fn translate(found: Litellm) -> String {
     let Litellm { mut model_list, sandbox_tools, mut litellm_settings, mut router_settings, others } = found;
     for source in [&mut litellm_settings, &mut router_settings] {
-        add_aliases(&mut model_list, source.remove("model_group_alias"));
+        add_aliases(&mut model_list, source.remove("model_group_alias").as_ref());
     }
     // Deployments of one name share its load there; here the others step in for the first, before models of other names do.
     let mut steps_in: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -189,8 +189,8 @@ fn translate(found: Litellm) -> String {
 }
 
 /// Offers deployments by their other names, too: an alias is a name, or an object that has one.
-fn add_aliases(model_list: &mut Vec<Deployment>, aliases: Option<Value>) {
-    let aliases = aliases.as_ref().and_then(Value::as_object);
+fn add_aliases(model_list: &mut Vec<Deployment>, aliases: Option<&Value>) {
+    let aliases = aliases.and_then(Value::as_object);
     for (alias, of) in aliases.into_iter().flatten() {
         let of = of.as_str().or_else(|| of.get("model")?.as_str());
         let known = model_list.iter().filter(|model| Some(model.model_name.as_str()) == of);
