@@ -160,6 +160,13 @@ pub fn describe_outcome(finished: &Finished) -> String {
     if finished.output_dropped > 0 {
         text.push_str(&format!(" {} bytes of its output were left out.", finished.output_dropped));
     }
+    if finished.files_left_out > 0 {
+        text.push_str(&format!(
+            " {} more of its files or directories cannot be handed on: their names are not UTF-8, their paths are too long or too deep, \
+             or there are too many.",
+            finished.files_left_out
+        ));
+    }
     if !finished.blocked.is_empty() {
         text.push_str(&format!(" System calls that the sandbox does not allow: {}.", finished.blocked.join(", ")));
     }
@@ -253,6 +260,7 @@ mod tests {
             outcome,
             files: Vec::new(),
             elapsed: Duration::ZERO,
+            files_left_out: 0,
             output_dropped: 0,
             state: State::Kept,
             blocked: Vec::new(),

@@ -229,7 +229,7 @@ impl Cell {
     fn remark(&self) -> Option<String> {
         let finished = self.finished.as_ref()?;
         let is_plain = matches!(finished.outcome, Outcome::Completed | Outcome::Failed(_));
-        (!is_plain || finished.output_dropped > 0).then(|| describe_outcome(finished))
+        (!is_plain || finished.output_dropped > 0 || finished.files_left_out > 0).then(|| describe_outcome(finished))
     }
 }
 
@@ -331,6 +331,7 @@ mod tests {
                 outcome: Outcome::Failed(error),
                 files: Vec::new(),
                 elapsed: Duration::from_millis(100),
+                files_left_out: 0,
                 output_dropped: 0,
                 state: State::Kept,
                 blocked: Vec::new(),
@@ -374,6 +375,7 @@ mod tests {
             outcome: Outcome::Limit(LimitHit::WallClock { limit: Duration::from_secs(60) }),
             files: Vec::new(),
             elapsed: Duration::from_secs(60),
+            files_left_out: 0,
             output_dropped: 0,
             state: State::Kept,
             blocked: Vec::new(),

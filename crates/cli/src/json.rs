@@ -22,7 +22,8 @@ With --json, stdout has one JSON object a line, told apart by `type`:
   error             name, value, traceback
   finished          outcome (completed, failed, limit, interrupted, died), limit, signal, status,
                     elapsed_ms, output_dropped, blocked (names of refused system calls),
-                    state (kept, rolled_back, lost), files (path, size, mime)
+                    state (kept, rolled_back, lost), files (path, size, mime),
+                    files_left_out (how many more cannot be handed on)
   ended             exit (as below), files (with `saved`, the path it was copied to), message";
 
 /// What `--help` of `ask` says about it.
@@ -82,6 +83,7 @@ struct FinishedLine<'a> {
     blocked: &'a [String],
     state: &'static str,
     files: Vec<File<'a>>,
+    files_left_out: u64,
 }
 
 #[derive(Serialize)]
@@ -235,6 +237,7 @@ fn finished_line(finished: &Finished) -> FinishedLine<'_> {
         status,
         elapsed_ms: finished.elapsed.as_millis(),
         output_dropped: finished.output_dropped,
+        files_left_out: finished.files_left_out,
         state: match finished.state {
             State::Kept => "kept",
             State::RolledBack => "rolled_back",

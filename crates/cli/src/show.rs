@@ -65,6 +65,14 @@ impl ProgramView {
             let text = format!("{dropped} bytes of output were left out; the limit is sandbox.output");
             self.console.note(&format!("{} {text}", paint::warning("note:")))?;
         }
+        if finished.files_left_out > 0 {
+            let text = format!(
+                "{} more of the program's files or directories cannot be copied out: their names are not UTF-8, their paths are too long \
+                 or too deep, or there are too many",
+                finished.files_left_out
+            );
+            self.console.note(&format!("{} {text}", paint::warning("note:")))?;
+        }
         if !finished.blocked.is_empty() {
             let text = format!("not allowed in the sandbox: {}", finished.blocked.join(", "));
             self.console.note(&format!("{} {text}", paint::warning("note:")))?;
@@ -102,6 +110,7 @@ impl ProgramView {
 pub(crate) fn describe_only(finished: &Finished) -> String {
     describe_outcome(&Finished {
         state: State::Kept,
+        files_left_out: 0,
         output_dropped: 0,
         files: Vec::new(),
         blocked: Vec::new(),

@@ -77,6 +77,9 @@ pub struct Finished {
     pub outcome: Outcome,
     /// Files of the workspace that were created or changed, by path.
     pub files: Vec<FileEntry>,
+    /// How many more files and directories were: their names are not UTF-8, their paths are longer than 1024 bytes or 32 directories deep,
+    /// or there are more than 1000.
+    pub files_left_out: u64,
     /// Wall clock from start to end.
     pub elapsed: Duration,
     /// Bytes of output beyond the limit, which were dropped from the middle: the head was streamed, the tail follows the cut.

@@ -353,9 +353,11 @@ impl Run {
         let (tail, stderr_dropped) = std::mem::replace(&mut self.stderr, Output::new(0)).finish();
         self.tell_text(tail, Event::Stderr);
         let after = scan(&self.workspace, &self.limits).await.unwrap_or_default();
+        let (files, files_left_out) = after.changed_since(&self.before);
         let finished = Finished {
             outcome,
-            files: after.changed_since(&self.before),
+            files,
+            files_left_out,
             elapsed: self.started.elapsed(),
             output_dropped: stdout_dropped + stderr_dropped,
             state,

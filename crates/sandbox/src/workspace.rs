@@ -2,7 +2,7 @@
 //!
 //! The guest controls every name, link and type in here, so the host walks by descriptor, follows no links, and reads regular files only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use rustix::fs::{
 
 use crate::Error;
 
-/// How deep the host looks into a workspace.
+/// How many directories deep the host looks into a workspace.
 const MAX_DEPTH: usize = 32;
 /// The longest path it reports, bytes.
 const MAX_PATH: usize = 1024;
@@ -52,17 +52,22 @@ type Fingerprint = (u64, i64, i64, u64, i64, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     files: BTreeMap<String, (FileEntry, Fingerprint)>,
+    /// Files and directories that cannot be reported: their names are not UTF-8, or their paths too long or too deep.
+    unreportable: BTreeSet<Fingerprint>,
     /// How many entries were looked at.
     entries: u64,
 }
 
 impl Snapshot {
-    /// The files that are new or different since `before`.
-    pub(crate) fn changed_since(&self, before: &Self) -> Vec<FileEntry> {
+    /// The files that are new or different since `before`, and how many more there are that are not reported.
+    pub(crate) fn changed_since(&self, before: &Self) -> (Vec<FileEntry>, u64) {
         let changed = |(path, (_, print)): &(&String, &(FileEntry, Fingerprint))| {
             before.files.get(*path).is_none_or(|(_, old)| old != print)
         };
-        self.files.iter().filter(changed).map(|(_, (entry, _))| entry.clone()).take(MAX_REPORTED).collect()
+        let mut changed = self.files.iter().filter(changed).map(|(_, (entry, _))| entry);
+        let reported = changed.by_ref().take(MAX_REPORTED).cloned().collect();
+        let left_out = changed.count() + self.unreportable.difference(&before.unreportable).count();
+        (reported, left_out as u64)
     }
 
     fn into_entries(self) -> Vec<FileEntry> {
@@ -130,9 +135,8 @@ impl Workspace {
                 return;
             }
             let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            let Some(path) = report_path(prefix, name) else { continue };
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile => {
+            match (FileType::from_raw_mode(stat.st_mode), report_path(prefix, name)) {
+                (FileType::RegularFile, Some(path)) => {
                     let entry = FileEntry {
                         mime: mime_of(&path),
                         size: u64::try_from(stat.st_size).unwrap_or(0),
@@ -140,12 +144,13 @@ impl Workspace {
                     };
                     snapshot.files.insert(path, (entry, fingerprint(&stat)));
                 }
-                FileType::Directory if name != c"__pycache__" => directories.push((name.to_owned(), path)),
+                (FileType::Directory, _) if name == c"__pycache__" => {}
+                (FileType::Directory, Some(path)) if depth < MAX_DEPTH => directories.push((name.to_owned(), path)),
+                (FileType::RegularFile | FileType::Directory, _) => {
+                    snapshot.unreportable.insert(fingerprint(&stat));
+                }
                 _ => {}
             }
-        }
-        if depth == MAX_DEPTH {
-            return;
         }
         for (name, path) in directories {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

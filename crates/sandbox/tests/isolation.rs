@@ -177,6 +177,21 @@ print(libc.syscall(41, 1, 1, 0) > 0, libc.syscall(157, 39, 0, 0, 0, 0) == 1)
 }
 
 #[tokio::test]
+async fn files_that_cannot_be_handed_on_are_counted() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let deep = "import os\nos.makedirs('d/' * 40)\nopen(b'bad\\xff', 'w'); open('good', 'w')";
+    let told = run(&sandbox, deep).await.finished;
+    assert_eq!((told.files.len(), told.files_left_out), (1, 2), "{told:?}");
+    let many = "for number in range(1100): open(f'{number}.txt', 'w')";
+    let told = run(&sandbox, many).await.finished;
+    assert_eq!((told.files.len(), told.files_left_out), (1000, 100));
+    let told = run(&sandbox, "open(b'bad\\xff', 'w').write('again')").await.finished;
+    assert_eq!((told.files.len(), told.files_left_out), (0, 1));
+    assert_eq!(run(&sandbox, "pass").await.finished.files_left_out, 0);
+}
+
+#[tokio::test]
 async fn the_host_follows_no_path_of_the_guest() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
