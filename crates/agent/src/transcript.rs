@@ -38,7 +38,7 @@ pub struct Figure {
 #[derive(Debug, Clone)]
 enum Entry {
     Text(String),
-    Cell(Cell),
+    Cell(Box<Cell>),
     Note(String),
 }
 
@@ -72,7 +72,7 @@ impl Transcript {
             },
             Event::CodeFinished { call_id, code } => {
                 let cell = Cell { call_id: call_id.clone(), code: code.clone(), ..Cell::default() };
-                self.entries.push(Entry::Cell(cell));
+                self.entries.push(Entry::Cell(Box::new(cell)));
             }
             Event::Execution { call_id, event } => self.execution(call_id, event),
             Event::ApprovalDecided { denied: Some(reason), .. } => {
