@@ -21,6 +21,9 @@ use crate::error::ApiError;
 
 /// How long nothing may be said: proxies and clients give up on a silent connection.
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
+/// How long an answer may take before its status is sent for the sake of [`SILENCE`]: an error that comes later can only be told in the body.
+/// Proxies wait for a minute.
+const UNSENT: Duration = Duration::from_secs(45);
 /// How long a turn goes on without the client that asked for it: clients that gave up ask again, and then find it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const COMMENT: &str = ": keep-alive\n\n";
@@ -69,7 +72,7 @@ pub(crate) async fn wait(
     leash: Option<DropGuard>,
     shown: impl Fn(Value) -> Value + Send + 'static,
 ) -> Result<Response, ApiError> {
-    if let Ok(end) = timeout(SILENCE, live.ended()).await {
+    if let Ok(end) = timeout(UNSENT, live.ended()).await {
         drop(leash);
         return match end {
             Some(End { error: Some(error), .. }) => Err(error),
@@ -92,4 +95,37 @@ pub(crate) async fn wait(
 
 fn respond(body: Body) -> Response {
     ([(CONTENT_TYPE, "text/event-stream; charset=utf-8"), (CACHE_CONTROL, "no-cache")], body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use aludel_store::{ResponseId, Tenant};
+    use axum::body::to_bytes;
+    use serde_json::json;
+    use tokio::time::{Instant, sleep};
+
+    use super::super::live::{Fingerprint, LiveTurns};
+    use super::*;
+
+    /// Answers to a turn that ends with an error after so long.
+    async fn answer_after(seconds: u64) -> Result<String, ApiError> {
+        let live = LiveTurns::default().begin(&Tenant::local(), Fingerprint::none(), ResponseId::new()).unwrap();
+        let turn = Arc::clone(&live);
+        tokio::spawn(async move {
+            sleep(Duration::from_secs(seconds)).await;
+            turn.end(End { object: json!({"error": "late"}), error: Some(ApiError::bad_request("wrong".to_owned())) });
+        });
+        let body = wait(live, None, |object| object).await?.into_body();
+        Ok(String::from_utf8(to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_has_its_status_for_as_long_as_proxies_wait() {
+        let began = Instant::now();
+        assert_eq!(answer_after(40).await.unwrap_err().message, "wrong");
+        assert_eq!(began.elapsed(), Duration::from_secs(40));
+        assert_eq!(answer_after(70).await.unwrap(), "  {\"error\":\"late\"}");
+    }
 }
