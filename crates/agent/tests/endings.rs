@@ -1,51 +1,22 @@
 //! Turns that end early, and turns of several tools: nothing is lost, nothing goes on, and the conversation can be continued.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
-use aludel_agent::upstream::{AnswerFormat, Capabilities, FunctionTool, Sampling};
-use aludel_agent::{
-    Agent, AgentBuilder, Approval, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, OnDemand, Turn, text_of,
-};
+use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling};
+use aludel_agent::{Approval, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, OnDemand, Turn};
 use aludel_session::{Event as ExecutionEvent, FileEntry};
 use aludel_testkit::{Bench, End, Scripted, ScriptedUpstream};
+use common::{agent, builder, follow, observations, options, plain};
 use futures_util::StreamExt;
 use serde_json::json;
 
-fn builder(upstream: &ScriptedUpstream, function_calling: bool) -> AgentBuilder {
-    let options = ChatOptions {
-        protocol: Protocol::Chat,
-        url: upstream.url(),
-        model: "scripted".into(),
-        key: None,
-        capabilities: Capabilities { function_calling, vision: false },
-        idle_timeout: Duration::from_secs(20),
-        headers: Vec::new(),
-        max_output_tokens: None,
-        requests: None,
-    };
-    Agent::builder(Chat::new(options).unwrap())
-}
-
-fn agent(upstream: &ScriptedUpstream, bench: &Bench) -> AgentBuilder {
-    builder(upstream, true).code_interpreter(CodeInterpreter::new(bench.session.clone()))
-}
-
 fn tool(name: &str) -> FunctionTool {
     FunctionTool { name: name.into(), description: "A tool.".into(), parameters: json!({ "type": "object" }) }
-}
-
-fn observations(turn: &Turn) -> Vec<String> {
-    turn.items
-        .iter()
-        .filter_map(|item| match item {
-            Item::Output(output) => Some(text_of(&output.parts)),
-            _ => None,
-        })
-        .collect()
 }
 
 /// The calls that nobody answered.
@@ -59,15 +30,6 @@ fn open_calls(turn: &Turn) -> Vec<&str> {
             _ => None,
         })
         .collect()
-}
-
-async fn follow(agent: &Agent, question: &str) -> (Vec<Event>, Turn) {
-    let mut stream = agent.run_streamed(question);
-    let mut events = Vec::new();
-    while let Some(event) = stream.next().await {
-        events.push(event);
-    }
-    (events, stream.turn().unwrap())
 }
 
 /// Runs a program in the session, and returns what it prints first.
@@ -189,12 +151,12 @@ async fn time_is_up_also_while_the_model_is_silent_and_while_a_person_thinks() {
     assert_eq!(agent(&silent, &bench).budgets(budgets.clone()).build().run("Go").await.ending, expected);
     let asks = ScriptedUpstream::start(vec![Scripted::Python("print(1)")]).await;
     let interpreter = CodeInterpreter::new(bench.session.clone()).approve(|_| std::future::pending::<Approval>());
-    let turn = builder(&asks, true).code_interpreter(interpreter).budgets(budgets).build().run("Go").await;
+    let turn = builder(options(asks.url())).code_interpreter(interpreter).budgets(budgets).build().run("Go").await;
     assert_eq!((&turn.ending, open_calls(&turn).len()), (&expected, 0));
     // A time that no clock can hold is none.
     let upstream = ScriptedUpstream::start(vec![Scripted::Text("Hi.")]).await;
     let budgets = Budgets { time: Duration::MAX, ..Budgets::default() };
-    assert_eq!(builder(&upstream, true).budgets(budgets).build().run("Go").await.answer, "Hi.");
+    assert_eq!(builder(options(upstream.url())).budgets(budgets).build().run("Go").await.answer, "Hi.");
     bench.stop().await;
 }
 
@@ -204,7 +166,7 @@ async fn tokens_are_counted_while_a_model_does_not_stop() {
     let upstream = ScriptedUpstream::start(vec![Scripted::Events(vec![word; 100], End::Hold)]).await;
     let budgets = Budgets { tokens: 1000, ..Budgets::default() };
     let started = Instant::now();
-    let turn = builder(&upstream, true).budgets(budgets).build().run("Go").await;
+    let turn = builder(options(upstream.url())).budgets(budgets).build().run("Go").await;
     assert_eq!(turn.ending, Ending::Budget(Budget::Tokens(1000)));
     assert!(turn.answer.starts_with("word "));
     assert!(started.elapsed() < Duration::from_secs(18), "nobody waits for the idle timeout");
@@ -213,7 +175,7 @@ async fn tokens_are_counted_while_a_model_does_not_stop() {
 #[tokio::test]
 async fn a_question_that_was_never_read_costs_nothing() {
     let upstream = ScriptedUpstream::start(vec![Scripted::Status(401, "", "no")]).await;
-    let (events, turn) = follow(&builder(&upstream, true).build(), "Hello, is anybody there?").await;
+    let (events, turn) = follow(&builder(options(upstream.url())).build(), "Hello, is anybody there?").await;
     assert_eq!(turn.usage.total(), 0);
     assert!(!events.iter().any(|event| matches!(event, Event::Usage(_))));
 }
@@ -226,7 +188,7 @@ async fn what_a_model_invents_after_its_program_is_not_shown() {
         Scripted::Text("It is 42."),
     ])
     .await;
-    let agent = builder(&upstream, false).code_interpreter(CodeInterpreter::new(bench.session.clone())).build();
+    let agent = builder(plain(upstream.url())).code_interpreter(CodeInterpreter::new(bench.session.clone())).build();
     let (events, turn) = follow(&agent, "6 times 7?").await;
     assert_eq!(turn.answer, "It is 42.");
     let said: String = events
@@ -253,7 +215,7 @@ async fn what_a_model_invents_after_its_program_is_not_shown() {
 async fn a_model_without_functions_sees_text_only() {
     let bench = Bench::start().await;
     let upstream = ScriptedUpstream::start(vec![Scripted::Text("Still 1.")]).await;
-    let agent = builder(&upstream, false)
+    let agent = builder(plain(upstream.url()))
         .code_interpreter(CodeInterpreter::new(bench.session.clone()))
         .client_tool(tool("weather"))
         .build();
@@ -341,7 +303,7 @@ async fn a_session_on_demand_is_opened_for_the_first_program_and_not_before() {
         Scripted::Text("Done."),
     ])
     .await;
-    let agent = builder(&upstream, true).code_interpreter(CodeInterpreter::on_demand(on_demand())).build();
+    let agent = builder(options(upstream.url())).code_interpreter(CodeInterpreter::on_demand(on_demand())).build();
     agent.run("?").await;
     assert_eq!(opened.load(Ordering::Relaxed), 0);
     let tool = upstream.requests()[0]["tools"][0].to_string();
@@ -352,7 +314,7 @@ async fn a_session_on_demand_is_opened_for_the_first_program_and_not_before() {
 
     let refused = OnDemand::new(bench.session.limits().clone(), Vec::new(), async || Err("no room".to_owned()));
     let upstream = ScriptedUpstream::start(vec![Scripted::Python("1")]).await;
-    let agent = builder(&upstream, true).code_interpreter(CodeInterpreter::on_demand(refused)).build();
+    let agent = builder(options(upstream.url())).code_interpreter(CodeInterpreter::on_demand(refused)).build();
     assert_eq!(agent.run("?").await.ending, Ending::Sandbox("no room".into()));
     bench.stop().await;
 }

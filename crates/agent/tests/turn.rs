@@ -1,59 +1,17 @@
 //! Turns with a scripted model over real HTTP, and a real sandbox.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
+mod common;
+
 use std::time::{Duration, Instant};
 
-use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
-use aludel_agent::upstream::{Capabilities, FunctionTool, ToolChoice, UpstreamError};
-use aludel_agent::{
-    Agent, AgentBuilder, Approval, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Secret, Turn, text_of,
-};
+use aludel_agent::upstream::chat::ChatOptions;
+use aludel_agent::upstream::{FunctionTool, ToolChoice, UpstreamError};
+use aludel_agent::{Approval, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Turn};
 use aludel_session::{Event as ExecutionEvent, Outcome};
 use aludel_testkit::{Bench, Scripted, ScriptedUpstream};
+use common::{agent, builder, follow, observations, options, plain};
 use futures_util::StreamExt;
-
-fn options(upstream: &ScriptedUpstream) -> ChatOptions {
-    ChatOptions {
-        protocol: Protocol::Chat,
-        url: upstream.url(),
-        model: "scripted".into(),
-        key: Some(Secret::new("sk-very-secret").from_origin("env:TEST_KEY")),
-        capabilities: Capabilities { function_calling: true, vision: true },
-        idle_timeout: Duration::from_secs(10),
-        headers: Vec::new(),
-        max_output_tokens: None,
-        requests: None,
-    }
-}
-
-fn builder(options: ChatOptions) -> AgentBuilder {
-    Agent::builder(Chat::new(options).unwrap())
-}
-
-fn agent(upstream: &ScriptedUpstream, bench: &Bench) -> AgentBuilder {
-    builder(options(upstream)).code_interpreter(CodeInterpreter::new(bench.session.clone()))
-}
-
-/// Runs a turn and returns its events too.
-async fn follow(agent: &Agent, question: &str) -> (Vec<Event>, Turn) {
-    let mut stream = agent.run_streamed(question);
-    let mut events = Vec::new();
-    while let Some(event) = stream.next().await {
-        events.push(event);
-    }
-    (events, stream.turn().unwrap())
-}
-
-/// The texts of all tool answers.
-fn observations(turn: &Turn) -> Vec<String> {
-    turn.items
-        .iter()
-        .filter_map(|item| match item {
-            Item::Output(output) => Some(text_of(&output.parts)),
-            _ => None,
-        })
-        .collect()
-}
 
 #[tokio::test]
 async fn code_streams_runs_fails_is_fixed_and_answered() {
@@ -200,7 +158,7 @@ async fn approval_is_asked_with_the_exact_program_and_a_refusal_reaches_the_mode
             }
         }
     });
-    let turn = builder(options(&upstream)).code_interpreter(interpreter).build().run("Go").await;
+    let turn = builder(options(upstream.url())).code_interpreter(interpreter).build().run("Go").await;
     let observations = observations(&turn);
     assert!(
         observations[0].contains("it deletes files")
@@ -222,7 +180,7 @@ async fn a_program_waits_for_its_approval_and_then_runs_exactly_as_it_was() {
     ])
     .await;
     let interpreter = CodeInterpreter::new(bench.session.clone()).approve(|_| async { Approval::Later });
-    let agent = builder(options(&upstream)).code_interpreter(interpreter).build();
+    let agent = builder(options(upstream.url())).code_interpreter(interpreter).build();
     let waiting = agent.run("Go").await;
     let Ending::AwaitsApproval { programs, client_tools } = &waiting.ending else { panic!("{waiting:#?}") };
     assert!(programs[0].arguments.contains("6 * 7") && client_tools.is_empty());
@@ -294,9 +252,7 @@ async fn a_model_without_functions_uses_fenced_blocks() {
         Scripted::Text("It is 42."),
     ])
     .await;
-    let mut options = options(&upstream);
-    options.capabilities = Capabilities { function_calling: false, vision: false };
-    let agent = builder(options).code_interpreter(CodeInterpreter::new(bench.session.clone())).build();
+    let agent = builder(plain(upstream.url())).code_interpreter(CodeInterpreter::new(bench.session.clone())).build();
     let turn = agent.run("6 times 7?").await;
     assert_eq!(turn.answer, "It is 42.");
     let requests = upstream.requests();
@@ -312,7 +268,7 @@ async fn a_model_without_functions_uses_fenced_blocks() {
 async fn ending_of(script: Vec<Scripted>) -> Turn {
     let hangs = matches!(script[..], [Scripted::Hang]);
     let upstream = ScriptedUpstream::start(script).await;
-    let mut options = options(&upstream);
+    let mut options = options(upstream.url());
     // Whoever says anything has the time that a busy machine needs.
     if hangs {
         options.idle_timeout = Duration::from_millis(700);
@@ -350,7 +306,7 @@ async fn each_failure_of_the_upstream_has_its_own_words() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("http://{}/v1", socket.local_addr().unwrap());
-    let options = ChatOptions { url, ..options(&ScriptedUpstream::start(vec![]).await) };
+    let options = ChatOptions { url, ..options(ScriptedUpstream::start(vec![]).await.url()) };
     let turn = builder(options).build().run("Hello?").await;
     let Ending::Upstream(UpstreamError::Unreachable { .. }) = &turn.ending else { panic!("{:?}", turn.ending) };
 }

@@ -1,31 +1,20 @@
 //! What a Chat Completions upstream makes of what real servers send. No sandbox is needed.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
+mod common;
+
 use std::time::{Duration, Instant, SystemTime};
 
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::{
-    Capabilities, Delta, FinishReason, Request, Sampling, ToolChoice, Unreachable, Upstream, UpstreamError,
+    Delta, FinishReason, Request, Sampling, ToolChoice, Unreachable, Upstream, UpstreamError,
 };
 use aludel_agent::{Call, Item, Secret};
 use aludel_testkit::{End, Scripted, ScriptedUpstream};
+use common::options;
 use futures_util::StreamExt;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
-
-fn options(url: String) -> ChatOptions {
-    ChatOptions {
-        protocol: Protocol::Chat,
-        url,
-        model: "scripted".into(),
-        key: None,
-        capabilities: Capabilities { function_calling: true, vision: true },
-        idle_timeout: Duration::from_secs(20),
-        headers: Vec::new(),
-        max_output_tokens: None,
-        requests: None,
-    }
-}
 
 async fn ask(url: String) -> (Vec<Delta>, Option<UpstreamError>) {
     ask_of(&Chat::new(options(url)).unwrap(), vec![Item::user("Hello?")]).await
