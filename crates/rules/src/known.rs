@@ -96,24 +96,28 @@ impl Known {
 
     /// Gives a name meanings beside those that it has, or makes it unknown if it is `settled` which ones there are. Whether that is new.
     pub(crate) fn bind(&mut self, name: &str, meanings: &Meanings, settled: bool) -> bool {
-        if !self.names.contains_key(name) && !self.has_room(name.len() + ENTRY) {
-            return self.forget(meanings);
-        }
-        let mut of = self.names.remove(name).unwrap_or_default();
-        let is_new = self.join(&mut of, meanings, settled);
-        self.names.insert(name.to_owned(), of);
+        let mut names = std::mem::take(&mut self.names);
+        let is_new = self.bind_in(&mut names, name, meanings, settled);
+        self.names = names;
         is_new
     }
 
     /// The same for an attribute of any object.
     pub(crate) fn bind_attribute(&mut self, name: &str, meanings: &Meanings, settled: bool) -> bool {
-        if !self.attributes.contains_key(name) && !self.has_room(name.len() + ENTRY) {
-            return self.forget(meanings);
-        }
-        let mut of = self.attributes.remove(name).unwrap_or_default();
-        let is_new = self.join(&mut of, meanings, settled);
-        self.attributes.insert(name.to_owned(), of);
+        let mut attributes = std::mem::take(&mut self.attributes);
+        let is_new = self.bind_in(&mut attributes, name, meanings, settled);
+        self.attributes = attributes;
         is_new
+    }
+
+    fn bind_in(&mut self, all: &mut HashMap<String, Meanings>, name: &str, more: &Meanings, settled: bool) -> bool {
+        if let Some(of) = all.get_mut(name) {
+            return self.join(of, more, settled);
+        }
+        if !self.has_room(name.len() + ENTRY) {
+            return self.forget(more);
+        }
+        self.join(all.entry(name.to_owned()).or_default(), more, settled)
     }
 
     fn join(&mut self, of: &mut Meanings, more: &Meanings, settled: bool) -> bool {
