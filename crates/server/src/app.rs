@@ -107,18 +107,19 @@ impl Settings {
 const BODIES: usize = 1 << 20;
 
 impl App {
-    /// Puts a server together. `packages` is what is installed in the backend's sandboxes.
+    /// Puts a server together. `approvals` says which programs are held back, `packages` what is installed in the backend's sandboxes.
     pub fn new(
         store: Store,
         backend: Local,
         models: impl IntoIterator<Item = Model>,
+        approvals: Approvals,
         packages: Vec<String>,
         settings: Settings,
     ) -> Self {
         Self {
             containers: Containers::new(store.clone(), backend, settings.clone()),
             models: RwLock::new(Arc::new(Models::new(models))),
-            approvals: RwLock::default(),
+            approvals: RwLock::new(Arc::new(approvals)),
             telemetry: Arc::new(Telemetry::new(settings.metrics, settings.traces.clone(), settings.log_contents)),
             live: LiveTurns::default(),
             packages,
@@ -150,7 +151,7 @@ impl App {
         Arc::clone(&self.approvals.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Holds these programs back from now on; none, unless this was called. What is going on keeps to what it began with.
+    /// Holds these programs back from now on. What is going on keeps to what it began with.
     pub fn set_approvals(&self, approvals: Approvals) {
         *self.approvals.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(approvals);
     }

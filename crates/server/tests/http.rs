@@ -6,7 +6,7 @@ mod common;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use aludel_server::{App, ServeError, Settings, serve};
+use aludel_server::{App, Approvals, ServeError, Settings, serve};
 use aludel_store::Store;
 use common::{Answer, settings, start, start_with};
 use reqwest::Method;
@@ -150,7 +150,7 @@ async fn a_listener_that_others_reach_needs_keys() {
     let backend = aludel_testkit::local(data.path(), settings().limits).await;
     let store = Store::open(data.path()).await.unwrap();
     let serve_on = async |address: &str| {
-        let app = App::new(store.clone(), backend.clone(), [], Vec::new(), Settings::default());
+        let app = App::new(store.clone(), backend.clone(), [], Approvals::default(), Vec::new(), Settings::default());
         serve(app, TcpListener::bind(address).await.unwrap(), async {}).await
     };
     assert!(matches!(serve_on("0.0.0.0:0").await, Err(ServeError::NoKeys(_))));

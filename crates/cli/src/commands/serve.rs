@@ -71,8 +71,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
         });
     }
     let packages = engine.template.packages().iter().map(|package| package.name.clone()).collect();
-    let app = Arc::new(App::new(store, engine.backend.clone(), models, packages, settings(config)?));
-    app.set_approvals(approvals);
+    let app = Arc::new(App::new(store, engine.backend.clone(), models, approvals, packages, settings(config)?));
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
     let served = aludel_server::serve(Arc::clone(&app), listener, async {

@@ -187,6 +187,7 @@ mod tests {
 
     use super::*;
     use crate::app::Settings;
+    use crate::approvals::Approvals;
 
     #[tokio::test]
     async fn a_panic_is_an_answer_and_frees_its_place() {
@@ -194,7 +195,7 @@ mod tests {
         let settings = Settings { requests: 1, ..Settings::default() };
         let backend = aludel_testkit::local(data.path(), settings.limits.clone()).await;
         let store = Store::open(data.path()).await.unwrap();
-        let app = Arc::new(App::new(store, backend, [], Vec::new(), settings));
+        let app = Arc::new(App::new(store, backend, [], Approvals::default(), Vec::new(), settings));
         let routes = Router::new()
             .route("/panic", get(async || -> &'static str { panic!("a secret of the server") }))
             .route("/plain", get(async || (axum::http::StatusCode::IM_A_TEAPOT, "words of its own")))

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
-use aludel_server::{App, Model, Settings, serve};
+use aludel_server::{App, Approvals, Model, Settings, serve};
 use aludel_session::Limits;
 use aludel_store::Store;
 use reqwest::multipart::{Form, Part};
@@ -46,7 +46,7 @@ pub async fn start_with(data: &Path, settings: Settings) -> Server {
 pub async fn start_with_models(data: &Path, settings: Settings, models: Vec<Model>) -> Server {
     let store = Store::open(data).await.unwrap();
     let backend = aludel_testkit::local(data, settings.limits.clone()).await;
-    let app = App::new(store.clone(), backend, models, Vec::new(), settings);
+    let app = App::new(store.clone(), backend, models, Approvals::default(), Vec::new(), settings);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
