@@ -11,9 +11,9 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+use tracing::error;
 
 use crate::app::App;
-use crate::telemetry::log;
 use crate::{containers, responses, router};
 
 /// Connections at once; more wait in the kernel's queue.
@@ -56,10 +56,10 @@ pub async fn serve(
     }
     let cut_off = "The server ended while it ran; how it went is not known.";
     if let Err(error) = app.store.end_what_was_cut_off(cut_off).await {
-        log(&format!("cannot complete the audit log: {error}"));
+        error!("cannot complete the audit log: {error}");
     }
     if let Err(error) = responses::after_restart(&app).await {
-        log(&format!("cannot look for unfinished responses: {}", error.cause.unwrap_or(error.message)));
+        error!("cannot look for unfinished responses: {}", error.cause.unwrap_or(error.message));
     }
     app.tasks.spawn(containers::reap(Arc::clone(&app)));
     accept(&app, &listener, shutdown).await;

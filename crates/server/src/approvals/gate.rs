@@ -14,12 +14,12 @@ use aludel_store::{
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tracing::error;
 
 use super::{ApprovalMode, Approvals, Otherwise};
 use crate::app::App;
 use crate::containers::Container;
 use crate::error::ApiError;
-use crate::telemetry::log;
 
 /// How often is looked whether somebody has decided: it may be another process.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -109,7 +109,7 @@ impl Gate {
         match self.decide(&program).await {
             Ok(approval) => approval,
             Err(error) => {
-                log(&format!("{}: a program was not run: {}", self.request, error.cause.unwrap_or(error.message)));
+                error!("{}: a program was not run: {}", self.request, error.cause.unwrap_or(error.message));
                 Approval::Deny { reason: "the server could not ask whether it may run".to_owned() }
             }
         }
@@ -316,7 +316,7 @@ impl Drop for Waiting<'_> {
             };
             let Some(id) = id else { return };
             if let Err(error) = app.store.expire_approval(&id).await {
-                log(&format!("cannot note that nobody waits for {id} any more: {error}"));
+                error!("cannot note that nobody waits for {id} any more: {error}");
             }
         });
     }

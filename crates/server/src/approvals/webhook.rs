@@ -13,10 +13,10 @@ use serde::Deserialize;
 use serde_json::json;
 use sha2::Sha256;
 use tokio::time::sleep;
+use tracing::error;
 
 use super::api::shown;
 use crate::app::App;
-use crate::telemetry::log;
 
 /// What a secret begins with that is written as base64.
 const ENCODED: &str = "whsec_";
@@ -73,7 +73,7 @@ impl Webhook {
                 Ok(answer) => return take(&app, &asked, &answer).await,
                 Err(error) if attempt == ATTEMPTS => {
                     let host = self.url.host_str().unwrap_or_default();
-                    log(&format!("{}: the webhook at {host} (approval.webhook) was not told: {error}", asked.id));
+                    error!("{}: the webhook at {host} (approval.webhook) was not told: {error}", asked.id);
                 }
                 Err(_) => {
                     tokio::select! {
@@ -130,7 +130,7 @@ async fn take(app: &App, asked: &ApprovalRecord, answer: &[u8]) {
         Err(error) => {
             // Most say "ok" or nothing. What was meant as a decision should not be lost in silence.
             if serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|value| value.get("decision").is_some()) {
-                log(&format!("{}: the webhook's decision is not understood: {error}", asked.id));
+                error!("{}: the webhook's decision is not understood: {error}", asked.id);
             }
             return;
         }
@@ -138,7 +138,7 @@ async fn take(app: &App, asked: &ApprovalRecord, answer: &[u8]) {
     let status = ApprovalStatus::from(decision);
     let decision = Decision { sha256: asked.sha256.clone(), status, by: "the webhook".to_owned(), reason };
     if let Err(error) = app.store.decide(None, &asked.id, decision).await {
-        log(&format!("{}: the webhook's decision was lost: {error}", asked.id));
+        error!("{}: the webhook's decision was lost: {error}", asked.id);
     }
 }
 

@@ -11,11 +11,12 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::Response;
+use tracing::error;
 
 use super::ask::Head;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::telemetry::{log, passed_on};
+use crate::telemetry::passed_on;
 use crate::turn::error_of_upstream;
 
 /// What a model's server hears of the client's headers.
@@ -67,16 +68,13 @@ pub(super) async fn on(
         match passed_on(name, headers.clone(), forward).await {
             Ok(answer) if is_last || !is_unavailable(answer.status) => {
                 if is_for_the_operator(answer.status) {
-                    log(&format!(
-                        "{name}: the model's server answered {}; the client was told its words",
-                        answer.status
-                    ));
+                    error!("{name}: the model's server answered {}; the client was told its words", answer.status);
                 }
                 return Ok(Some(respond(answer)));
             }
-            Ok(answer) => log(&format!("{}: {}; the next model is asked", server.name(), answer.status)),
+            Ok(answer) => error!("{}: {}; the next model is asked", server.name(), answer.status),
             Err(error) if is_last || !error.is_unavailable() => return Err(error_of_upstream(&error)),
-            Err(error) => log(&format!("{error}; the next model is asked")),
+            Err(error) => error!("{error}; the next model is asked"),
         }
     }
     Ok(None)

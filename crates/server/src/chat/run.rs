@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use tracing::error;
 
 use super::rounds;
 use super::writer::Writer;
@@ -17,7 +18,7 @@ use crate::app::App;
 use crate::approvals::Gate;
 use crate::containers::Container;
 use crate::error::ApiError;
-use crate::telemetry::{Api, log, observe};
+use crate::telemetry::{Api, observe};
 use crate::turn::{End, Ended, Live, Output, error_of};
 
 /// Bytes of all chunks of one completion: they are in memory as long as somebody may follow them.
@@ -55,7 +56,7 @@ impl Answer {
         if self.is_own
             && let Err(error) = app.containers.delete(tenant, container.id()).await
         {
-            log(&format!("cannot remove {}: {}", container.id(), error.message));
+            error!("cannot remove {}: {}", container.id(), error.message);
         }
     }
 }
@@ -66,7 +67,7 @@ impl Run {
         let mut failed = self.turns().await.err();
         // Here, for streams, too; the layer around all routes has nothing left to tell.
         if let Some(cause) = failed.as_mut().and_then(|error| error.cause.take()) {
-            log(&cause);
+            error!("{cause}");
         }
         let is_cut = failed.is_some() || self.live.cancel.is_cancelled();
         for (index, answer) in self.answers.iter().enumerate() {

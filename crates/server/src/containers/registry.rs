@@ -7,11 +7,11 @@ use std::time::Duration;
 use aludel_session::{Limits, Local};
 use aludel_store::{ContainerId, ContainerRecord, FileId, FileRecord, Store, Tenant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::error;
 
 use super::{Container, MemoryLimit, expired, no_container};
 use crate::app::{App, Settings};
 use crate::error::ApiError;
-use crate::telemetry::log;
 
 /// Files that can be put into a new container by their ids.
 const MAX_FILES: usize = 50;
@@ -232,7 +232,7 @@ impl Containers {
         });
         for container in used {
             if let Err(error) = self.shared.store.touch_container(container.tenant(), container.id()).await {
-                log(&format!("cannot note that {} is in use: {error}", container.id()));
+                error!("cannot note that {} is in use: {error}", container.id());
             }
         }
         for container in ended {
@@ -284,7 +284,7 @@ pub(crate) async fn reap(app: Arc<App>) {
                 app.store.remove_containers_unused_for(app.settings.keep).await
             };
             if let Err(error) = swept.await {
-                log(&format!("cannot remove what has expired: {error}"));
+                error!("cannot remove what has expired: {error}");
             }
         }
         tokio::select! {

@@ -17,11 +17,12 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use tracing::{Instrument, error};
 
 use super::places::NoRoom;
 use crate::app::App;
 use crate::error::{ApiError, Failure};
-use crate::telemetry::{METRICS, Scope, log};
+use crate::telemetry::{METRICS, Scope};
 
 /// The path that says whether the server lives, to anybody.
 pub(crate) const HEALTH: &str = "/healthz";
@@ -42,9 +43,9 @@ impl FromRequestParts<Arc<App>> for Caller {
 
 /// The layer around all routes.
 pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let (scope, open) = Scope::begin(&app.telemetry, &request);
+    let (scope, span, open) = Scope::begin(&app.telemetry, &request);
     let line = format!("{} {}", request.method(), request.uri().path());
-    let answered = AssertUnwindSafe(scope.run(admit(&app, request, next))).catch_unwind().await;
+    let answered = AssertUnwindSafe(admit(&app, request, next).instrument(span.clone())).catch_unwind().await;
     let mut response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(refused)) => refused.into_response(),
@@ -58,7 +59,7 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if let Some(Failure(Some(cause))) = response.extensions().get() {
-        scope.run(async { log(&format!("{line}: {cause}")) }).await;
+        span.in_scope(|| error!("{line}: {cause}"));
     }
     if let Ok(id) = HeaderValue::from_str(scope.id()) {
         response.headers_mut().insert(REQUEST_ID, id);

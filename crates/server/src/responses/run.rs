@@ -10,13 +10,14 @@ use aludel_session::Event as ExecutionEvent;
 use aludel_store::{ConversationId, ResponseRecord, Tenant, now};
 use futures_util::StreamExt;
 use serde_json::Value;
+use tracing::error;
 
 use super::writer::{Status, Writer, is_approval};
 use crate::app::App;
 use crate::approvals::Gate;
 use crate::containers::{Container, ContainerFile};
 use crate::error::ApiError;
-use crate::telemetry::{Api, log, observe};
+use crate::telemetry::{Api, observe};
 use crate::turn::{End, Ended, Live, Output, Told, error_of, words_for_clients};
 
 /// Bytes of all events of one response: they are in memory as long as somebody may follow them.
@@ -110,7 +111,7 @@ impl Run {
         if let Some(error) = &mut error {
             // Here, for streams and the background, too; the layer around all routes has nothing left to tell.
             let cause = error.cause.take();
-            log(&format!("{}: {}", self.live.id, cause.as_deref().unwrap_or(&error.message)));
+            error!("{}: {}", self.live.id, cause.as_deref().unwrap_or(&error.message));
         }
         let files = self.files().await;
         if let Some(container) = &self.container {
@@ -138,7 +139,7 @@ impl Run {
         // The status last of all: whoever polls for it goes on at once, in the same conversation.
         for saved in [self.flush().await, self.add_to_conversation(&status).await, self.save(&status).await] {
             if let Err(error) = saved {
-                log(&format!("{}: {}", self.live.id, error.cause.as_deref().unwrap_or(&error.message)));
+                error!("{}: {}", self.live.id, error.cause.as_deref().unwrap_or(&error.message));
             }
         }
         self.live.tell(&events);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use aludel_agent::{Agent, ApprovalRequest, Call, CodeInterpreter, Item};
 use aludel_store::{ApprovalRecord, ResponseId, ResponseRecord, Tenant};
 use serde_json::{Map, Value, json};
+use tracing::{Instrument, error};
 
 use super::ask::Ask;
 use super::context::{Context, View};
@@ -14,7 +15,7 @@ use crate::app::App;
 use crate::approvals::{ApprovalMode, Asked, Gate, Origin};
 use crate::error::ApiError;
 use crate::http::Fields;
-use crate::telemetry::{Scope, carried, log, watched};
+use crate::telemetry::{Scope, carried, watched};
 use crate::turn::{Fingerprint, Live, Told, on_demand};
 
 /// Events of one response that are read at once.
@@ -132,12 +133,12 @@ pub(crate) async fn after_restart(app: &Arc<App>) -> Result<(), ApiError> {
         let Some(record) = app.store.response(&tenant, &id).await? else { continue };
         if let Some((asked, request)) = app.store.resumable(id.as_str()).await? {
             let going_on = resume(app, &tenant, record.clone(), asked, &request);
-            match Scope::after_restart(&app.telemetry).run(going_on).await {
+            match going_on.instrument(Scope::after_restart(&app.telemetry)).await {
                 Ok(()) => {
                     resumed.push(id.to_string());
                     continue;
                 }
-                Err(error) => log(&format!("{id} cannot go on: {}", error.cause.unwrap_or(error.message))),
+                Err(error) => error!("{id} cannot go on: {}", error.cause.unwrap_or(error.message)),
             }
         }
         fail(app, &tenant, &id, record).await?;

@@ -55,19 +55,33 @@ impl FromStr for LogFormat {
 
 /// Writes the log of this process in this format from now on.
 pub fn log_as(format: LogFormat) {
+    super::layer::install();
     FORMAT.store(format as u8, Ordering::Relaxed);
 }
 
-/// Tells the operator of a failure. What is in it may come from outside.
-pub(crate) fn log(message: &str) {
-    match LogFormat::current() {
-        LogFormat::Text => write(&plain(&match Scope::current() {
-            Some(scope) => format!("{}: {message}", scope.id()),
-            None => message.to_owned(),
-        })),
-        LogFormat::Json => write(&Line::new(Level::Error, message).of_scope().render()),
-        LogFormat::Off => {}
+/// Writes an event. What is in it may come from outside.
+pub(super) fn tell(level: tracing::Level, message: &str, fields: Vec<(&'static str, Value)>, scope: Option<&Scope>) {
+    let format = LogFormat::current();
+    if format == LogFormat::Off || (format == LogFormat::Text && level > tracing::Level::WARN) {
+        return;
     }
+    if format == LogFormat::Json {
+        let line = Line::new(level.into(), message);
+        let line = match scope {
+            Some(scope) => scope.identify(line),
+            None => line,
+        };
+        return write(&fields.into_iter().fold(line, |line, (name, value)| line.with(name, value)).render());
+    }
+    let mut line = scope.map_or_else(String::new, |scope| format!("{}: ", scope.id()));
+    line.push_str(message);
+    for (name, value) in fields {
+        match value {
+            Value::String(text) => line.push_str(&format!(", {name}: {text}")),
+            value => line.push_str(&format!(", {name}: {value}")),
+        }
+    }
+    write(&plain(&line));
 }
 
 /// Tells the operator something that is about no request. Returns whether the log takes it; when it does not, it is for the caller to say.
@@ -88,6 +102,16 @@ pub enum Level {
     Warning,
     /// It does not work.
     Error,
+}
+
+impl From<tracing::Level> for Level {
+    fn from(level: tracing::Level) -> Self {
+        match level {
+            tracing::Level::ERROR => Self::Error,
+            tracing::Level::WARN => Self::Warning,
+            _ => Self::Info,
+        }
+    }
 }
 
 /// A line for programs that read logs: a few words and named values.
@@ -112,14 +136,6 @@ impl Line {
         };
         self.0.push((name, value));
         self
-    }
-
-    /// Adds which request it is about.
-    fn of_scope(self) -> Self {
-        match Scope::current() {
-            Some(scope) => scope.identify(self),
-            None => self,
-        }
     }
 
     /// Writes it, if the log takes such lines.

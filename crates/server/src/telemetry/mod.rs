@@ -1,11 +1,13 @@
 //! What the operator can see of a server that works: lines of a log, figures to scrape, and traces.
 //!
+//! Other modules and crates speak `tracing`, and `layer` listens to them.
 //! `scope` is one request and finds its way into everything that the request causes; `turn`, `model` and `sandbox` watch what happens there
 //! and put it into words; `log`, `metrics` and `traces` are where the words go;
 //! `contents` cuts what is told of prompts and programs. All of it is off, but for failures in the log, until it is
 //! asked for, and none of it holds prompts, programs or what they put out unless that is asked for too.
 
 mod contents;
+mod layer;
 mod log;
 mod metrics;
 mod model;
@@ -15,7 +17,6 @@ mod tail;
 mod traces;
 mod turn;
 
-pub(crate) use log::log;
 pub use log::{Level, LogFormat, log_as, notice};
 pub(crate) use metrics::{METRICS, Metrics, scrape};
 pub(crate) use model::{passed_on, watched};
@@ -35,6 +36,7 @@ pub(crate) struct Telemetry {
 
 impl Telemetry {
     pub(crate) fn new(metrics: bool, traces: Option<Traces>, contents: bool) -> Self {
+        layer::install();
         Self { metrics: metrics.then(|| Metrics::new(traces.as_ref())), traces, contents }
     }
 

@@ -8,20 +8,17 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use opentelemetry::trace::{SpanKind, Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
+use tracing::{Instrument, Span, info_span};
 
 use super::log::{Level, Line};
 use super::metrics::{Metrics, RequestLabels, RouteLabels, TokenLabels};
-use super::{Telemetry, Traces};
+use super::{Telemetry, Traces, layer};
 
 /// Headers by which programs tell one another which trace they work for.
 const TRACE: [HeaderName; 2] = [HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")];
 
 /// The status of a request whose client did not wait for one, as other servers have it.
 const GONE: u16 = 499;
-
-tokio::task_local! {
-    static CURRENT: Scope;
-}
 
 /// One request. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -65,8 +62,9 @@ pub(super) struct Work {
 }
 
 impl Scope {
-    /// A request begins. It ends when the second of the two is dropped: with the answer's last byte, or with a client that goes away.
-    pub(crate) fn begin(telemetry: &Arc<Telemetry>, request: &Request) -> (Self, Open) {
+    /// Begins a request, with the span in which all that it causes is to be done. It ends when the last of the three is dropped: with
+    /// the answer's last byte, or with a client that goes away.
+    pub(crate) fn begin(telemetry: &Arc<Telemetry>, request: &Request) -> (Self, Span, Open) {
         let method = word_of(request.method());
         let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str);
         let id = fresh_id("req_");
@@ -91,7 +89,9 @@ impl Scope {
         let (telemetry, route, facts) = (Arc::clone(telemetry), Arc::from(route), Mutex::default());
         let began = Instant::now();
         let scope = Self(Arc::new(Inner { telemetry, id, method, route, began, trace, context, facts }));
-        (scope.clone(), Open(scope))
+        let span = info_span!(parent: None, "request");
+        layer::attach(&span, scope.clone());
+        (scope.clone(), span, Open(scope))
     }
 
     /// Tokens that the model of this request read and wrote.
@@ -107,15 +107,15 @@ impl Scope {
         }
     }
 
-    /// Work that no request asks for any more: a turn that goes on after a restart.
-    pub(crate) fn after_restart(telemetry: &Arc<Telemetry>) -> Self {
+    /// Begins work that no request asks for any more, a turn that goes on after a restart, and returns its span.
+    pub(crate) fn after_restart(telemetry: &Arc<Telemetry>) -> Span {
         let context = match &telemetry.traces {
             Some(traces) => traces.start(&Context::new(), "go on after a restart", SpanKind::Internal, []),
             None => Context::new(),
         };
         // There is no other line that could tell of it.
         let facts = Mutex::new(Facts { told: Some(Work::default()), ..Facts::default() });
-        Self(Arc::new(Inner {
+        let scope = Self(Arc::new(Inner {
             telemetry: Arc::clone(telemetry),
             id: fresh_id("req_"),
             method: "none",
@@ -124,17 +124,15 @@ impl Scope {
             trace: HeaderMap::new(),
             context,
             facts,
-        }))
+        }));
+        let span = info_span!(parent: None, "go on after a restart");
+        layer::attach(&span, scope);
+        span
     }
 
-    /// The request that this task works for, if it works for one.
+    /// Returns the request that the current span works for, if it works for one.
     pub(crate) fn current() -> Option<Self> {
-        CURRENT.try_with(Self::clone).ok()
-    }
-
-    /// Lets all that is done in there know which request it is done for.
-    pub(crate) async fn run<F: Future>(&self, work: F) -> F::Output {
-        CURRENT.scope(self.clone(), work).await
+        layer::current()
     }
 
     /// Its id, `req_…`.
@@ -142,7 +140,7 @@ impl Scope {
         &self.0.id
     }
 
-    /// Notes who is asking, for the request of this task.
+    /// Notes who is asking, for the current request.
     pub(crate) fn note_tenant(tenant: &Tenant) {
         if let Some(scope) = Self::current() {
             scope.facts().tenant = Some(tenant.clone());
@@ -251,9 +249,10 @@ pub(crate) fn carried(answer: String, work: impl Future<Output = ()>) -> impl Fu
     if let Some(scope) = &scope {
         scope.facts().answer = Some(answer);
     }
+    let work = work.in_current_span();
     async move {
-        let Some(scope) = scope else { return work.await };
-        scope.run(work).await;
+        work.await;
+        let Some(scope) = scope else { return };
         let facts = scope.facts().clone();
         if facts.told.is_some_and(|told| told != facts.work) {
             // Nobody waited for it, so the request's own line came too early.

@@ -21,8 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-
-use super::log::log;
+use tracing::error;
 
 /// Spans that wait at most.
 const QUEUE: usize = 4096;
@@ -217,9 +216,9 @@ async fn send(
         if let Some(failure) = &failure
             && !is_down
         {
-            log(&format!(
+            error!(
                 "traces are lost: the collector at {endpoint} (server.traces) does not take them: {failure}; this is told once"
-            ));
+            );
         }
         is_down = failure.is_some();
     }
