@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::Workspace;
+use crate::backends::local::slots::Slots;
 use crate::frame::{self, FromKernel};
-use crate::slots::Slots;
 
 /// Reads a frame; how large what is kept of it is, bytes.
 pub fn frame(bytes: &[u8]) -> Option<usize> {

@@ -5,25 +5,23 @@
 #![forbid(unsafe_code)]
 
 pub mod attack;
+mod backends;
 mod error;
 mod execution;
 mod frame;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod limits;
-mod local;
 mod output;
 pub mod probe;
 pub mod process;
 mod sandbox;
-mod slots;
 pub mod template;
-mod workspace;
 
+pub use backends::local::workspace::{FileEntry, Workspace, mime_of};
+pub use backends::local::{Local, LocalConfig, Require, SandboxSpec, Start};
 pub use error::Error;
 pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
 pub use limits::Limits;
-pub use local::{Local, LocalConfig, Require, SandboxSpec, Start};
 pub use sandbox::{Execution, Interrupter, Sandbox};
 pub use template::Template;
-pub use workspace::{FileEntry, Workspace, mime_of};

@@ -12,8 +12,8 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::backends::local::{Handle, output_pipe};
 use crate::frame::{Channel, FromKernel, ToKernel};
-use crate::local::{Handle, output_pipe};
 use crate::{Error, Sandbox};
 
 /// How long a program may take to start.

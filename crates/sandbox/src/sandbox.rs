@@ -11,11 +11,11 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
+use crate::backends::local::workspace::Snapshot;
+use crate::backends::local::{Exit, Handle};
 use crate::execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
 use crate::frame::{Channel, FromKernel, ToKernel};
-use crate::local::{Exit, Handle};
 use crate::output::Output;
-use crate::workspace::Snapshot;
 use crate::{Error, Limits, Workspace};
 
 /// The most that one execution may display, bytes of all bundles together.

@@ -1,5 +1,8 @@
 //! The local backend: a warden, its zygote, and a pool of sandboxes that are ready before anyone asks.
 
+pub(crate) mod slots;
+pub(crate) mod workspace;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::File;
 use std::io;
@@ -17,8 +20,9 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::frame::{Channel, FromKernel, ToKernel};
 use crate::sandbox::{Kernel, Sandbox};
-use crate::slots::Slots;
 use crate::{Error, Limits, Template, Workspace};
+
+use self::slots::Slots;
 
 /// How long making a sandbox may take before something is wrong.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,8 +36,10 @@ const TMP_INODES: u64 = 32 << 10;
 const UNKNOWN_CALL: &str = "(an unknown number)";
 
 /// The kernel program, by the names under which it is found inside; the first is started.
-const PROGRAMS: [(&str, &str); 2] =
-    [("zygote.py", include_str!("../kernel/zygote.py")), ("kernel.py", include_str!("../kernel/kernel.py"))];
+const PROGRAMS: [(&str, &str); 2] = [
+    ("zygote.py", include_str!("../../../kernel/zygote.py")),
+    ("kernel.py", include_str!("../../../kernel/kernel.py")),
+];
 
 /// Settings of the local backend.
 #[derive(Debug, Clone)]

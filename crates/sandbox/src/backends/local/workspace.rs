@@ -42,7 +42,7 @@ pub struct Workspace {
     path: PathBuf,
     root: OwnedFd,
     owner: Option<u32>,
-    slot: crate::slots::Slot,
+    slot: crate::backends::local::slots::Slot,
 }
 
 /// What tells whether a file changed: its inode, size, and times of content and of status.
@@ -77,7 +77,12 @@ impl Snapshot {
 
 impl Workspace {
     /// Takes over an empty workspace that the warden mounted at `path`, of which `root` is the root directory.
-    pub(crate) fn new(path: PathBuf, root: OwnedFd, owner: Option<u32>, slot: crate::slots::Slot) -> Self {
+    pub(crate) fn new(
+        path: PathBuf,
+        root: OwnedFd,
+        owner: Option<u32>,
+        slot: crate::backends::local::slots::Slot,
+    ) -> Self {
         Self { path, root, owner, slot }
     }
 

@@ -1,0 +1,3 @@
+//! The places where sandboxes run.
+
+pub(crate) mod local;
