@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cgroup::Hierarchy;
 use crate::idmap::IdMap;
-use crate::message::{self, Reply, Request, Setup};
+use crate::message::{self, Numbered, Reply, Setup};
 use crate::{Step, StepError, sweep, sys, warden};
 
 /// The name under which the executable is a warden.
@@ -103,13 +103,18 @@ impl Warden {
         WardenError::Unusable { reason, log: tail(&self.log).unwrap_or_default() }
     }
 
-    /// Asks for something; the answer comes by [`Warden::receive`].
-    pub fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Sends a request; the answer comes by [`Warden::receive`]. Blocks while the warden is behind.
+    pub fn send(&self, request: &Numbered, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         message::send(&self.control, request, descriptors)
     }
 
+    /// Sends a request, or fails with [`io::ErrorKind::WouldBlock`] while the warden is behind.
+    pub fn try_send(&self, request: &Numbered, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        message::try_send(&self.control, request, descriptors)
+    }
+
     /// Waits for the next reply; `None` when the warden has ended. May be called from one thread while others send.
-    /// Descriptors come alongside where [`Reply`] says so.
+    /// Descriptors come alongside where [`message::Request`] says so.
     pub fn receive(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         message::receive(&self.control)
     }

@@ -53,16 +53,22 @@ pub struct Limits {
     pub open_files: u32,
 }
 
-/// What aludel asks of the warden.
+/// A request under its number, which the answer repeats.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Numbered {
+    /// Chosen by the caller, unique among the requests that wait for an answer.
+    pub number: u64,
+    /// The request.
+    pub request: Request,
+}
+
+/// A request to the warden. Requests are handled in the order in which they are sent; those that say so are answered by [`Reply::Answer`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Makes a workspace: a file system of its own, in memory, with hard limits. It is there until its directory is removed and no
-    /// sandbox uses it any more.
+    /// Makes a workspace: a file system of its own, in memory, with hard limits. The answer's descriptor is its root directory.
     OpenWorkspace {
-        /// Chosen by the caller, unique among the requests under way.
-        id: u64,
-        /// An empty directory of the host, on which it is mounted for the warden alone.
-        path: PathBuf,
+        /// Chosen by the caller, unique while the workspace is there.
+        workspace: u64,
         /// Whose it is; below [`MAX_SLOTS`].
         slot: u32,
         /// Bytes of all files together.
@@ -70,7 +76,13 @@ pub enum Request {
         /// Files and directories.
         inodes: u64,
     },
-    /// Makes a sandbox with one kernel. Descriptors: the kernel's control socket, its stdout, its stderr.
+    /// Removes a workspace. Answered when no sandbox uses it any more; one that is not there is fine.
+    CloseWorkspace {
+        /// The workspace.
+        workspace: u64,
+    },
+    /// Makes a sandbox with one kernel, which speaks on its own socket once this is answered. Descriptors: the kernel's control socket, its
+    /// stdout, its stderr.
     Create {
         /// How the kernel comes to life.
         start: Start,
@@ -78,8 +90,8 @@ pub enum Request {
         id: u64,
         /// Tells sandboxes apart by uid where the host allows it; below [`MAX_SLOTS`].
         slot: u32,
-        /// The directory that [`Request::OpenWorkspace`] was made with.
-        workspace: PathBuf,
+        /// The workspace.
+        workspace: u64,
         /// The limits.
         limits: Limits,
     },
@@ -90,8 +102,8 @@ pub enum Request {
         /// The signal's number.
         signal: i32,
     },
-    /// Lets the checkpoint of a kernel that ended take its place; [`Reply::Resumed`] or [`Reply::NotResumed`] answers. Everything else that
-    /// ran in the sandbox is ended. Descriptor: the control socket of the resumed kernel.
+    /// Lets the checkpoint of a kernel that ended take its place, and is answered when it has, or cannot. Everything else that ran in the
+    /// sandbox is ended. Descriptor: the control socket of the resumed kernel.
     Resume {
         /// The sandbox.
         id: u64,
@@ -123,12 +135,12 @@ pub enum Request {
         /// The sandbox.
         id: u64,
     },
-    /// Asks for [`Reply::Usage`].
+    /// Asks for [`Answer::Usage`].
     Usage {
         /// The sandbox.
         id: u64,
     },
-    /// Ends the sandbox and removes what it left.
+    /// Ends the sandbox and removes what it left. Answered when that is done; one that is not there is fine.
     Destroy {
         /// The sandbox.
         id: u64,
@@ -148,7 +160,7 @@ pub enum Start {
 /// The number of slots that have a uid of their own.
 pub const MAX_SLOTS: u32 = 60_000;
 
-/// What the warden answers or reports.
+/// A message of the warden: an answer, or a report that nobody asked for.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// The zygote is up.
@@ -160,27 +172,17 @@ pub enum Reply {
         /// Whether a control group bounds the memory of a sandbox. Where none does, the kernel bounds its own.
         memory_is_bounded: bool,
     },
-    /// The warden or its zygote could not start.
+    /// The warden or its zygote could not start, or ended.
     Unusable {
         /// Why.
         reason: String,
     },
-    /// The workspace is there. Descriptor: its root directory.
-    Workspace {
-        /// The request.
-        id: u64,
-    },
-    /// The kernel was forked into its sandbox; it answers on its own socket from here on.
-    Created {
-        /// The sandbox.
-        id: u64,
-    },
-    /// The sandbox could not be made; nothing of it is left.
-    Failed {
-        /// The sandbox.
-        id: u64,
-        /// Why.
-        reason: String,
+    /// The answer to a request.
+    Answer {
+        /// The request's number.
+        number: u64,
+        /// The answer.
+        answer: Answer,
     },
     /// The kernel process ended.
     Exited {
@@ -191,13 +193,8 @@ pub enum Reply {
         /// What its cgroup counted.
         usage: Usage,
     },
-    /// The kernel's checkpoint took its place.
+    /// The kernel's checkpoint took its place. Comes before the answer to [`Request::Resume`].
     Resumed {
-        /// The sandbox.
-        id: u64,
-    },
-    /// There is no checkpoint that could.
-    NotResumed {
         /// The sandbox.
         id: u64,
     },
@@ -217,17 +214,19 @@ pub enum Reply {
         /// The call's number on this architecture.
         number: i64,
     },
-    /// What the sandbox uses now.
-    Usage {
-        /// The sandbox.
-        id: u64,
-        /// The figures.
-        usage: Usage,
-    },
-    /// Everything of the sandbox is gone.
-    Destroyed {
-        /// The sandbox.
-        id: u64,
+}
+
+/// The answer to a request.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// The figures of [`Request::Usage`].
+    Usage(Usage),
+    /// It could not be done.
+    Failed {
+        /// Why.
+        reason: String,
     },
 }
 
@@ -253,8 +252,22 @@ pub struct Usage {
     pub cpu: u64,
 }
 
-/// Sends one message.
+/// Sends one message; blocks while the other end's queue is full.
 pub fn send<T: Serialize>(socket: impl AsFd, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_with(socket, message, descriptors, SendFlags::empty())
+}
+
+/// Sends one message, or fails with [`io::ErrorKind::WouldBlock`] when the other end's queue is full.
+pub fn try_send<T: Serialize>(socket: impl AsFd, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_with(socket, message, descriptors, SendFlags::DONTWAIT)
+}
+
+fn send_with<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     if bytes.len() > MAX_MESSAGE {
         return Err(io::Error::new(
@@ -267,7 +280,9 @@ pub fn send<T: Serialize>(socket: impl AsFd, message: &T, descriptors: &[Borrowe
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
     }
-    rustix::io::retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL))?;
+    rustix::io::retry_on_intr(|| {
+        sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL | flags)
+    })?;
     Ok(())
 }
 

@@ -69,19 +69,26 @@ fn detached(path: &Path) -> Result<OwnedFd, StepError> {
         .step(format!("open the mount {}", path.display()))
 }
 
-/// Mounts a workspace and returns its root directory.
+/// Makes a workspace's directory, mounts the workspace on it and returns its root directory.
 pub(crate) fn make_workspace(path: &Path, owner: u32, bytes: u64, inodes: u64) -> Result<OwnedFd, StepError> {
     let options = format!("size={bytes},nr_inodes={inodes},mode=0700,uid={owner},gid={owner}");
     let options = std::ffi::CString::new(options).step("tmpfs options")?;
+    fs::create_dir(path).step("make the workspace's directory")?;
     mount("tmpfs", path, "tmpfs", restricted(), Some(options.as_c_str())).step("mount the workspace")?;
     Ok(fs::File::open(path).step("open the workspace")?.into())
 }
 
-/// Unmounts every workspace below the directory, so that the directory can be removed from here.
-pub(crate) fn let_go_of_workspaces(directory: &Path) {
+/// Unmounts a workspace and removes its directory. Sandboxes that use it keep it until they end.
+pub(crate) fn remove_workspace(path: &Path) {
+    // One that is not there, or not mounted, is fine; a directory that stays goes with the instance's.
+    let _not_mounted = unmount(path, UnmountFlags::DETACH);
+    let _not_there = fs::remove_dir(path);
+}
+
+/// Removes every workspace in the directory.
+pub(crate) fn remove_workspaces(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        // One whose owner removed it is gone already.
-        let _gone = unmount(entry.path(), UnmountFlags::DETACH);
+        remove_workspace(&entry.path());
     }
 }
 

@@ -51,8 +51,11 @@ pub(crate) struct Sandbox {
     /// When it gives way to what begins elsewhere; `None` while it does.
     pub(crate) foreground_until: Option<std::time::Instant>,
     pub(crate) init_ended: bool,
-    /// Whether aludel asked for the end and waits for word of it.
+    pub(crate) workspace: u64,
+    /// Whether it is to end.
     pub(crate) closing: bool,
+    /// Numbers of the requests that are answered when nothing of it is left.
+    pub(crate) closers: Vec<u64>,
 }
 
 impl Sandbox {

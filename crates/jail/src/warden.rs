@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
@@ -12,7 +13,7 @@ use crate::cgroup::{self, Cgroup, Hierarchy, Share};
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::listener::{Heard, Listener};
 use crate::lockdown::{Identity, Lockdown, Refusal};
-use crate::message::{self, ExitStatus, Limits, MAX_SLOTS, Reply, Request, Setup, Start};
+use crate::message::{self, Answer, ExitStatus, Limits, MAX_SLOTS, Numbered, Reply, Request, Setup, Start};
 use crate::sandbox::{self, Process, Rank, Sandbox};
 use crate::shell::{self, ShellSources};
 use crate::zygote::{ForkRequest, Program, Zygote};
@@ -30,6 +31,9 @@ const EVENTS: usize = 64;
 /// How long something new in a sandbox comes before what has run for longer in others.
 const FOREGROUND: Duration = Duration::from_secs(1);
 
+/// Reason of a resume that fails.
+const NO_CHECKPOINT: &str = "there is no checkpoint that could take over";
+
 /// Something of a sandbox that is watched.
 struct Watch {
     sandbox: u64,
@@ -41,8 +45,8 @@ enum Watched {
     Greeting { socket: OwnedFd, is_kernel: bool },
     /// Refused system calls.
     Refusals(Listener),
-    /// A checkpoint that was woken.
-    Waking(OwnedFd),
+    /// A checkpoint that was woken, and the number of the request that asked for it.
+    Waking(OwnedFd, u64),
     /// A kernel that is nobody's child here.
     Adopted(OwnedFd),
 }
@@ -64,6 +68,10 @@ struct Warden {
     refusal: Refusal,
     epoll: OwnedFd,
     sandboxes: HashMap<u64, Sandbox>,
+    /// Directory of the workspaces' mounts.
+    workspaces: PathBuf,
+    /// Requests to close a workspace that some sandbox still uses, by workspace.
+    closing: HashMap<u64, Vec<u64>>,
     children: HashMap<Pid, (u64, Role)>,
     watches: HashMap<u64, Watch>,
     next_watch: u64,
@@ -111,6 +119,8 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             refusal,
             epoll,
             sandboxes: HashMap::new(),
+            workspaces: setup.instance.join(WORKSPACES),
+            closing: HashMap::new(),
             children: HashMap::new(),
             watches: HashMap::new(),
             next_watch: CHILDREN + 1,
@@ -132,7 +142,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
     warden.reply(&Reply::Ready { owner_base: warden.map.owner_base(), warnings, memory_is_bounded });
     warden.serve(&children);
     warden.end(&children);
-    mounts::let_go_of_workspaces(&setup.instance.join(WORKSPACES));
+    mounts::remove_workspaces(&setup.instance.join(WORKSPACES));
     // From memory: the note in the instance's directory may have gone with it, and is for the next start only.
     for group in warden.hierarchy.parents() {
         if let Err(error) = cgroup::remove(&group) {
@@ -176,6 +186,14 @@ impl Warden {
         let _gone = message::send(&self.control, reply, &[]);
     }
 
+    fn answer(&self, number: u64, result: Result<(), StepError>) {
+        let answer = match result {
+            Ok(()) => Answer::Done,
+            Err(error) => Answer::Failed { reason: error.to_string() },
+        };
+        self.reply(&Reply::Answer { number, answer });
+    }
+
     fn serve(&mut self, children: &OwnedFd) {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
@@ -187,8 +205,10 @@ impl Warden {
             }
             for event in events.drain(..) {
                 match event.data.u64() {
-                    CONTROL => match message::receive::<Request>(&self.control) {
-                        Ok(Some((request, descriptors))) => self.handle(request, &descriptors),
+                    CONTROL => match message::receive::<Numbered>(&self.control) {
+                        Ok(Some((Numbered { number, request }, descriptors))) => {
+                            self.handle(number, request, &descriptors);
+                        }
                         // Closed, or no longer making sense: either way aludel is not there.
                         Ok(None) | Err(_) => return,
                     },
@@ -287,7 +307,7 @@ impl Warden {
         let token = self.next_watch;
         self.next_watch += 1;
         let fd = match &what {
-            Watched::Greeting { socket: fd, .. } | Watched::Waking(fd) | Watched::Adopted(fd) => fd,
+            Watched::Greeting { socket: fd, .. } | Watched::Waking(fd, _) | Watched::Adopted(fd) => fd,
             Watched::Refusals(listener) => listener.fd(),
         };
         // Nothing can be watched only where memory is out; what would be heard by it then is not.
@@ -325,7 +345,7 @@ impl Warden {
                     sandbox.wake = Some(socket);
                 }
             }
-            Watched::Waking(socket) => {
+            Watched::Waking(socket, number) => {
                 let _watched_no_more = epoll::delete(&self.epoll, &socket);
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
                 let woken = sandbox.woken(socket.as_fd());
@@ -335,8 +355,9 @@ impl Warden {
                         sandbox.kernel = Some(kernel);
                         self.watch(id, Watched::Adopted(pidfd));
                         self.reply(&Reply::Resumed { id });
+                        self.answer(number, Ok(()));
                     }
-                    None => self.reply(&Reply::NotResumed { id }),
+                    None => self.answer(number, Err(invalid(NO_CHECKPOINT))),
                 }
             }
             Watched::Adopted(_) => {
@@ -349,22 +370,32 @@ impl Warden {
         }
     }
 
-    fn handle(&mut self, request: Request, descriptors: &[OwnedFd]) {
+    fn handle(&mut self, number: u64, request: Request, descriptors: &[OwnedFd]) {
         match request {
-            Request::OpenWorkspace { id, path, slot, bytes, inodes } => {
+            Request::OpenWorkspace { workspace, slot, bytes, inodes } => {
+                let path = self.workspace_path(workspace);
                 match mounts::make_workspace(&path, self.map.owner(slot), bytes, inodes) {
                     Ok(root) => {
-                        let _gone = message::send(&self.control, &Reply::Workspace { id }, &[root.as_fd()]);
+                        let reply = Reply::Answer { number, answer: Answer::Done };
+                        let _gone = message::send(&self.control, &reply, &[root.as_fd()]);
                     }
-                    Err(error) => self.reply(&Reply::Failed { id, reason: error.to_string() }),
+                    Err(error) => {
+                        mounts::remove_workspace(&path);
+                        self.answer(number, Err(error));
+                    }
+                }
+            }
+            Request::CloseWorkspace { workspace } => {
+                mounts::remove_workspace(&self.workspace_path(workspace));
+                if self.sandboxes.values().any(|sandbox| sandbox.workspace == workspace) {
+                    self.closing.entry(workspace).or_default().push(number);
+                } else {
+                    self.answer(number, Ok(()));
                 }
             }
             Request::Create { start, id, slot, workspace, limits } => {
-                if let Err(error) = self.create(id, start, slot, &workspace, limits, descriptors) {
-                    self.reply(&Reply::Failed { id, reason: error.to_string() });
-                } else {
-                    self.reply(&Reply::Created { id });
-                }
+                let created = self.create(id, start, slot, workspace, limits, descriptors);
+                self.answer(number, created);
             }
             Request::Signal { id, signal } => {
                 let kernel = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernel.as_ref());
@@ -379,10 +410,10 @@ impl Warden {
                 match (control, sandbox) {
                     (Some(control), Some(sandbox)) if sandbox.wake(control.as_fd()) => {
                         if let Some(socket) = sandbox.wake.take() {
-                            self.watch(id, Watched::Waking(socket));
+                            self.watch(id, Watched::Waking(socket, number));
                         }
                     }
-                    _ => self.reply(&Reply::NotResumed { id }),
+                    _ => self.answer(number, Err(invalid(NO_CHECKPOINT))),
                 }
             }
             Request::Spawn { id, process } => {
@@ -404,15 +435,16 @@ impl Warden {
             Request::CellEnded { id } => self.rank_kernel(id, Rank::Last),
             Request::Usage { id } => {
                 let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
-                self.reply(&Reply::Usage { id, usage });
+                self.reply(&Reply::Answer { number, answer: Answer::Usage(usage) });
             }
             Request::Destroy { id } => match self.sandboxes.get_mut(&id) {
                 Some(sandbox) => {
                     sandbox.closing = true;
+                    sandbox.closers.push(number);
                     sandbox.kill();
                     self.finish(id);
                 }
-                None => self.reply(&Reply::Destroyed { id }),
+                None => self.answer(number, Ok(())),
             },
         }
     }
@@ -422,7 +454,7 @@ impl Warden {
         id: u64,
         start: Start,
         slot: u32,
-        workspace: &std::path::Path,
+        workspace: u64,
         limits: Limits,
         descriptors: &[OwnedFd],
     ) -> Result<(), StepError> {
@@ -430,14 +462,14 @@ impl Warden {
         if slot >= MAX_SLOTS || self.sandboxes.contains_key(&id) {
             return Err(invalid("the slot or the id cannot be used"));
         }
-        let workspace = mounts::open_workspace(workspace)?;
+        let tree = mounts::open_workspace(&self.workspace_path(workspace))?;
         let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits).step("make the control group")?;
         let made = cgroup.open_procs().step("open the control group").and_then(|procs| {
             shell::prepare(&ShellSources {
                 zygote: self.zygote.pidfd.as_fd(),
                 join_user_namespace: self.map != IdMap::Single,
                 cgroup_procs: &procs,
-                workspace,
+                workspace: tree,
                 limits: &limits,
             })
         });
@@ -466,7 +498,9 @@ impl Warden {
             wake: None,
             foreground_until: None,
             init_ended: false,
+            workspace,
             closing: false,
+            closers: Vec::new(),
         };
         match self.fork(&sandbox, Program::Kernel(start), descriptors) {
             Ok((kernel, socket)) => {
@@ -576,11 +610,31 @@ impl Warden {
     fn finish(&mut self, id: u64) {
         let done = self.sandboxes.get(&id).is_some_and(|sandbox| sandbox.closing && sandbox.is_over());
         if done && let Some(sandbox) = self.sandboxes.remove(&id) {
-            self.watches.retain(|_, watch| watch.sandbox != id);
+            for (_, watch) in self.watches.extract_if(|_, watch| watch.sandbox == id).collect::<Vec<_>>() {
+                if let Watched::Waking(_, number) = watch.what {
+                    self.answer(number, Err(invalid(NO_CHECKPOINT)));
+                }
+            }
+            if sandbox.kernel.is_some() {
+                // A checkpoint that took over: nobody's child here, so no reaper tells its end.
+                self.reply(&Reply::Exited { id, status: None, usage: sandbox.cgroup.usage() });
+            }
             // A group that does not go now goes with the instance's.
             let _left_for_the_sweep = sandbox.cgroup.remove();
-            self.reply(&Reply::Destroyed { id });
+            for number in sandbox.closers {
+                self.answer(number, Ok(()));
+            }
+            let workspace = sandbox.workspace;
+            if !self.sandboxes.values().any(|sandbox| sandbox.workspace == workspace) {
+                for number in self.closing.remove(&workspace).unwrap_or_default() {
+                    self.answer(number, Ok(()));
+                }
+            }
         }
+    }
+
+    fn workspace_path(&self, workspace: u64) -> PathBuf {
+        self.workspaces.join(workspace.to_string())
     }
 
     /// Ends everything: aludel is gone or wants it so.

@@ -7,9 +7,23 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The isolation could not be set up or refused a request.
+    /// A sandbox could not be made, or the host refused a step of it.
     #[error("the sandbox could not be set up: {0}")]
-    Jail(String),
+    Setup(String),
+    /// There are as many sandboxes as there may be.
+    #[error("the sandbox could not be set up: too many sandboxes")]
+    Full,
+    /// The backend has ended and makes no more sandboxes; another one has to be started.
+    #[error("the sandbox could not be set up: {0}")]
+    Over(String),
+    /// The backend did not answer in time. What was asked for is undone.
+    #[error("the sandbox could not be set up: no {what} within {} s", limit.as_secs())]
+    Timeout {
+        /// What was asked for.
+        what: &'static str,
+        /// How long it was waited for.
+        limit: std::time::Duration,
+    },
     /// The kernel or its channel ended while something was being asked of it.
     #[error("the kernel is gone: {0}")]
     KernelGone(String),

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use crate::Workspace;
-use crate::backends::local::slots::Slots;
 use crate::frame::{self, FromKernel};
 
 /// Reads a frame; how large what is kept of it is, bytes.
@@ -29,6 +28,5 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
 /// A workspace on a directory of the host.
 pub fn workspace(path: &Path) -> Workspace {
     let root = std::fs::File::open(path).expect("the directory can be opened").into();
-    let slot = Slots::default().take().expect("the first slot is free");
-    Workspace::new(path.to_path_buf(), root, None, slot)
+    Workspace::on(root)
 }

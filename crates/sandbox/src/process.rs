@@ -1,7 +1,7 @@
 //! Programs that run beside the kernel, in the same sandbox and under the same limits.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::backends::local::{Handle, output_pipe};
+use crate::backends::local::output_pipe;
+use crate::backends::local::warden_client::Handle;
 use crate::frame::{Channel, FromKernel, ToKernel};
 use crate::{Error, Sandbox};
 
@@ -64,16 +65,14 @@ impl Sandbox {
     /// Starts a program. An error tells that it could not be started, for example because it is not there.
     pub async fn spawn(&self, command: Command) -> Result<Process, Error> {
         let number = self.next_process();
-        let failed = |step: &'static str| move |error: io::Error| Error::Jail(format!("{step}: {error}"));
+        let failed = |step: &'static str| move |error: io::Error| Error::Setup(format!("{step}: {error}"));
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed("make a socket"))?;
         let (stdin_theirs, stdin) = io::pipe().map_err(failed("make a pipe"))?;
         let stdin_theirs = OwnedFd::from(stdin_theirs);
         let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(failed("open a pipe"))?;
         let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
         let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
-        let descriptors = [theirs.as_fd(), stdin_theirs.as_fd(), stdout_theirs.as_fd(), stderr_theirs.as_fd()];
-        let ended = self.handle().spawn(number, descriptors)?;
-        drop((theirs, stdin_theirs, stdout_theirs, stderr_theirs));
+        let ended = self.handle().spawn(number, [theirs.into(), stdin_theirs, stdout_theirs, stderr_theirs])?;
         let mut channel = Channel::new(ours).map_err(failed("open a socket"))?;
         let process = Process { handle: Arc::clone(self.handle()), number, stdin: Some(stdin), stdout, stderr, ended };
         // What went wrong before it could be told is told by the other side.

@@ -1,6 +1,5 @@
 //! A live sandbox and the executions in it.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,8 +10,8 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
+use crate::backends::local::warden_client::{Exit, Handle};
 use crate::backends::local::workspace::Snapshot;
-use crate::backends::local::{Exit, Handle};
 use crate::execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
 use crate::frame::{Channel, FromKernel, ToKernel};
 use crate::output::Output;
@@ -94,10 +93,9 @@ impl Kernel {
     async fn resume(&mut self, handle: &Handle) -> bool {
         let Ok((ours, theirs)) = std::os::unix::net::UnixStream::pair() else { return false };
         let Ok(channel) = Channel::new(ours) else { return false };
-        if !handle.resume(theirs.as_fd()).await {
+        if !handle.resume(theirs.into()).await {
             return false;
         }
-        drop(theirs);
         self.channel = channel;
         matches!(timeout(KILL_TIMEOUT, self.channel.receive()).await, Ok(Ok(Some(FromKernel::Resumed))))
     }
@@ -218,7 +216,8 @@ impl Sandbox {
 
     /// Destroys the sandbox, whatever runs in it, and waits until nothing of it is left but the workspace.
     pub async fn close(&self) {
-        self.handle.destroy().await;
+        // What the warden could not end in time it ends later.
+        let _in_time = self.handle.destroy().await;
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aludel_sandbox::Outcome;
-use common::{backend, backend_at, limits, run, sandbox};
+use common::{all_pids, backend, backend_at, limits, only_entry, parent_of, run, sandbox, warden_of};
 
 #[tokio::test]
 async fn refused_system_calls_are_told_by_name() {
@@ -327,31 +327,6 @@ async fn a_zygote_that_was_late_is_not_misunderstood() {
         assert_eq!(run(&sandbox, "print(1)").await.stdout, "1\n");
     }
     local.shutdown().await;
-}
-
-fn only_entry(directory: &Path) -> std::path::PathBuf {
-    let entries: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let [entry] = entries.as_slice() else { panic!("{entries:?}") };
-    entry.clone()
-}
-
-/// The host's process id of a warden, found by the log that it holds open: the child of the process with the same log.
-fn warden_of(instance: &Path) -> i32 {
-    let log = instance.join("log");
-    let holds_log = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/fd/2")).is_ok_and(|target| target == log);
-    let named =
-        |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"aludel-jail"));
-    let wardens: Vec<i32> = all_pids().filter(holds_log).filter(named).collect();
-    *wardens.iter().find(|pid| wardens.contains(&parent_of(**pid))).expect("a warden")
-}
-
-fn parent_of(pid: i32) -> i32 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
-}
-
-fn all_pids() -> impl Iterator<Item = i32> {
-    std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
 /// How many processes of the host have this argument.

@@ -107,3 +107,84 @@ pub async fn listen(mut execution: Execution) -> Told {
     }
     panic!("the events ended without an outcome");
 }
+
+/// The only entry of a directory.
+pub fn only_entry(directory: &Path) -> PathBuf {
+    let entries: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [entry] = entries.as_slice() else { panic!("{entries:?}") };
+    entry.clone()
+}
+
+/// The host's process id of a warden, found by the log that it holds open: the child of the process with the same log.
+pub fn warden_of(instance: &Path) -> i32 {
+    let log = instance.join("log");
+    let holds_log = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/fd/2")).is_ok_and(|target| target == log);
+    let named =
+        |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"aludel-jail"));
+    let wardens: Vec<i32> = all_pids().filter(holds_log).filter(named).collect();
+    *wardens.iter().find(|pid| wardens.contains(&parent_of(**pid))).expect("a warden")
+}
+
+/// The parent of a process.
+pub fn parent_of(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
+}
+
+/// Every process of the host.
+pub fn all_pids() -> impl Iterator<Item = i32> {
+    std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// What a backend holds at its warden.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Children of the warden beside the zygote.
+    pub processes: usize,
+    /// Control groups of sandboxes.
+    pub groups: usize,
+    /// Mounted workspaces.
+    pub mounts: usize,
+    /// Directories of workspaces.
+    pub directories: usize,
+}
+
+impl Held {
+    pub const NOTHING: Self = Self { processes: 0, groups: 0, mounts: 0, directories: 0 };
+
+    /// Counts what the only instance below the data directory holds.
+    pub fn by(data: &Path) -> Self {
+        let instance = only_entry(&data.join("run"));
+        let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+        let warden = warden_of(&instance);
+        let groups = std::fs::read_to_string(instance.join("cgroups")).expect("the note of the groups");
+        let of_sandboxes = |group: &str| {
+            let is_sandbox = |entry: &std::fs::DirEntry| {
+                entry.file_name().as_encoded_bytes().starts_with(b"s") && entry.path().is_dir()
+            };
+            entries(Path::new(group)).filter(is_sandbox).count()
+        };
+        let mounts = std::fs::read_to_string(format!("/proc/{warden}/mountinfo")).expect("the warden's mounts");
+        let workspaces = instance.join("workspaces");
+        let below = format!("{}/", workspaces.display());
+        Self {
+            processes: all_pids().filter(|pid| parent_of(*pid) == warden).count() - 1,
+            groups: groups.lines().map(of_sandboxes).sum(),
+            mounts: mounts.lines().filter(|line| line.contains(&below)).count(),
+            directories: entries(&workspaces).count(),
+        }
+    }
+
+    /// Waits until nothing is held any more.
+    pub async fn nothing_soon(data: &Path) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let held = Self::by(data);
+            if held == Self::NOTHING {
+                return;
+            }
+            assert!(std::time::Instant::now() < deadline, "left behind: {held:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}

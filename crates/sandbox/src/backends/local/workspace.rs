@@ -4,16 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, Uid, fstat, fstatvfs, openat2, statat,
 };
 
+use super::slots::Slot;
+use super::warden_client::WardenClient;
 use crate::Error;
 
 /// How many directories deep the host looks into a workspace.
@@ -38,11 +41,45 @@ pub struct FileEntry {
 /// by descriptor alone. Dropping it removes the files, as does the end of the process.
 #[derive(Debug)]
 pub struct Workspace {
-    /// Where the warden has it mounted; for the host an empty directory.
-    path: PathBuf,
-    root: OwnedFd,
+    root: Arc<OwnedFd>,
     owner: Option<u32>,
-    slot: crate::backends::local::slots::Slot,
+    mount: Option<Mount>,
+}
+
+/// A workspace at the warden, from before it is asked for. Dropping it removes the workspace, whether it was made already or not.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    id: u64,
+    client: Arc<WardenClient>,
+    /// The user id that owns the files. `None` once it was handed on to whoever waits for the end.
+    slot: Option<Slot>,
+    /// The files themselves, so that the warden is not the last to let go of them.
+    root: Option<Arc<OwnedFd>>,
+}
+
+impl Mount {
+    /// A workspace that is to be made.
+    pub(super) fn new(client: &Arc<WardenClient>, slot: Slot) -> Self {
+        Self { id: client.next_id(), client: Arc::clone(client), slot: Some(slot), root: None }
+    }
+
+    /// The number that the workspace has at the warden.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The number of its slot.
+    pub(super) fn slot(&self) -> u32 {
+        self.slot.as_ref().map_or(0, Slot::number)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.client.close_workspace(self.id, slot, self.root.take());
+        }
+    }
 }
 
 /// What tells whether a file changed: its inode, size, and times of content and of status.
@@ -76,29 +113,27 @@ impl Snapshot {
 }
 
 impl Workspace {
-    /// Takes over an empty workspace that the warden mounted at `path`, of which `root` is the root directory.
-    pub(crate) fn new(
-        path: PathBuf,
-        root: OwnedFd,
-        owner: Option<u32>,
-        slot: crate::backends::local::slots::Slot,
-    ) -> Self {
-        Self { path, root, owner, slot }
+    /// Takes over an empty workspace of which `root` is the root directory.
+    pub(super) fn new(root: OwnedFd, owner: Option<u32>, mut mount: Mount) -> Self {
+        let root = Arc::new(root);
+        mount.root = Some(Arc::clone(&root));
+        Self { root, owner, mount: Some(mount) }
     }
 
-    /// Where the warden has it mounted.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// A workspace on a directory of the host, which no sandbox can use.
+    #[cfg(fuzzing)]
+    pub(crate) fn on(root: OwnedFd) -> Self {
+        Self { root: Arc::new(root), owner: None, mount: None }
     }
 
-    /// The slot whose user id owns the files.
-    pub(crate) fn slot(&self) -> u32 {
-        self.slot.number()
+    /// The workspace at the warden.
+    pub(super) fn mount(&self) -> Option<&Mount> {
+        self.mount.as_ref()
     }
 
     /// Bytes in use and in all, and whether there is room for another file.
     pub(crate) fn room(&self) -> Result<(u64, u64, bool), Error> {
-        let stat = fstatvfs(&self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
+        let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
         let used = stat.f_blocks.saturating_sub(stat.f_bfree);
         Ok((used * stat.f_frsize, stat.f_blocks * stat.f_frsize, stat.f_ffree > 0))
     }
@@ -106,7 +141,7 @@ impl Workspace {
     /// All regular files, by path. Blocks.
     pub fn files(&self) -> Result<Vec<FileEntry>, Error> {
         // No more than there can be: a directory in which names change all the time need not come to an end.
-        let stat = fstatvfs(&self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
+        let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
         Ok(self.scan(stat.f_files)?.into_entries())
     }
 
@@ -169,7 +204,7 @@ impl Workspace {
     fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Error> {
         // Without NONBLOCK, opening a FIFO would wait for its other end.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        openat2(&self.root, path, flags, Mode::empty(), beneath())
+        openat2(&*self.root, path, flags, Mode::empty(), beneath())
             .map_err(|error| file_error(path, &open_reason(error)))
     }
 
@@ -270,13 +305,6 @@ impl Workspace {
             Some(owner) => rustix::fs::fchown(fd, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner))),
             None => Ok(()),
         }
-    }
-}
-
-impl Drop for Workspace {
-    fn drop(&mut self) {
-        // Removing the directory takes the mount away, too. What cannot be removed now goes with the instance's directory.
-        let _left_for_the_sweep = fs::remove_dir(&self.path);
     }
 }
 

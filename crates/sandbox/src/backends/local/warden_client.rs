@@ -1,0 +1,437 @@
+//! The warden's client: requests and their answers by number, reports by sandbox.
+//!
+//! Nothing here blocks the caller. A request is sent at once where the warden's queue has room, and by a thread otherwise; what the warden
+//! says is heard by another thread.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use aludel_jail::Warden;
+use aludel_jail::message::{Answer, ExitStatus, Numbered, Reply, Request, Usage};
+use tokio::sync::{oneshot, watch};
+
+use super::slots::Slot;
+use crate::Error;
+
+/// The longest wait for an answer of the warden.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest wait for a checkpoint to wake.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
+/// Name of a refused system call whose number no system call has.
+const UNKNOWN_CALL: &str = "(an unknown number)";
+/// Number of requests whose answer nobody waits for.
+const UNANSWERED: u64 = 0;
+
+/// The way to one warden.
+#[derive(Debug)]
+pub(crate) struct WardenClient {
+    warden: Warden,
+    state: Mutex<State>,
+    queue: Mutex<Queue>,
+    queued: Condvar,
+    is_over: watch::Sender<bool>,
+    next_number: AtomicU64,
+    next_id: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Waiters by the number of their request.
+    waiters: HashMap<u64, Waiter>,
+    /// Every sandbox that has a [`Handle`].
+    live: HashMap<u64, Live>,
+    /// Reason for which nothing will be answered any more.
+    over: Option<String>,
+}
+
+/// Whoever an answer is for.
+#[derive(Debug)]
+enum Waiter {
+    Caller(oneshot::Sender<Answered>),
+    /// A workspace that is being closed: its slot is free, and its files may be let go of, when the warden says that it is gone.
+    Workspace(#[allow(dead_code, reason = "held until the answer")] Slot, Option<Arc<OwnedFd>>),
+}
+
+#[derive(Debug)]
+struct Answered {
+    answer: Answer,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// What is heard of a sandbox without asking.
+#[derive(Debug)]
+struct Live {
+    exit: watch::Sender<Option<Exit>>,
+    /// Names of refused system calls. A program may call any number: those without a name count as one, so that there are never more of
+    /// them than the system has calls.
+    blocked: BTreeSet<&'static str>,
+    processes: HashMap<u64, oneshot::Sender<Option<ExitStatus>>>,
+}
+
+/// How a kernel process ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exit {
+    /// `None` when the warden vanished and took the status along.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) usage: Usage,
+}
+
+/// Requests that could not be sent at once, for the writer's thread.
+#[derive(Debug, Default)]
+struct Queue {
+    work: VecDeque<Work>,
+    /// Whether the writer is busy with something that it took.
+    is_writing: bool,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+enum Work {
+    Send(Numbered, Vec<OwnedFd>),
+    /// The last hold on files in memory: letting go of many takes a while.
+    Close(Arc<OwnedFd>),
+}
+
+impl WardenClient {
+    /// Takes over a warden that is ready and starts the threads that speak with it.
+    pub(super) fn start(warden: Warden) -> std::io::Result<Arc<Self>> {
+        let client = Arc::new(Self {
+            warden,
+            state: Mutex::default(),
+            queue: Mutex::default(),
+            queued: Condvar::new(),
+            is_over: watch::Sender::new(false),
+            next_number: AtomicU64::new(UNANSWERED + 1),
+            next_id: AtomicU64::new(1),
+        });
+        for (name, work) in [("aludel-listener", Self::listen as fn(&Self)), ("aludel-writer", Self::write)] {
+            let client = Arc::clone(&client);
+            std::thread::Builder::new().name(name.into()).spawn(move || work(&client))?;
+        }
+        Ok(client)
+    }
+
+    /// A number that no other sandbox or workspace of this warden has had.
+    pub(super) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Tells the warden to remove everything and end.
+    pub(super) fn hang_up(&self) {
+        self.warden.hang_up();
+    }
+
+    /// Waits until the warden has removed everything. Blocks; to be called after [`WardenClient::hang_up`].
+    pub(super) fn wait(&self) {
+        self.warden.wait();
+    }
+
+    /// Waits until nothing will be answered any more.
+    pub(super) async fn ended(&self) -> Error {
+        // An error would mean that the sender is gone, which is held here.
+        let mut is_over = self.is_over.subscribe();
+        let _over = is_over.wait_for(|is_over| *is_over).await.map(|is_over| *is_over);
+        self.over()
+    }
+
+    /// Reason for which nothing will be answered any more, if that is so.
+    pub(super) fn reason_of_end(&self) -> Option<String> {
+        lock(&self.state).over.clone()
+    }
+
+    /// Sends a request and waits for its answer, at most for `limit`. Whoever gives up leaves nothing behind here.
+    pub(super) async fn ask(
+        &self,
+        what: &'static str,
+        request: Request,
+        descriptors: Vec<OwnedFd>,
+        limit: Duration,
+    ) -> Result<(Answer, Vec<OwnedFd>), Error> {
+        let (sender, receiver) = oneshot::channel();
+        let number = self.wait_as(Waiter::Caller(sender))?;
+        let _waiting = Waiting { client: self, number };
+        self.send(Numbered { number, request }, descriptors)?;
+        match tokio::time::timeout(limit, receiver).await {
+            Ok(Ok(Answered { answer: Answer::Failed { reason }, .. })) => Err(Error::Setup(reason)),
+            Ok(Ok(Answered { answer, descriptors })) => Ok((answer, descriptors)),
+            Ok(Err(_)) => Err(self.over()),
+            Err(_) => Err(Error::Timeout { what, limit }),
+        }
+    }
+
+    /// Closes a workspace, which may have been asked for and not been answered yet. The slot is given back when nothing of it is left.
+    pub(super) fn close_workspace(&self, workspace: u64, slot: Slot, root: Option<Arc<OwnedFd>>) {
+        // Without a warden there is no workspace.
+        if let Ok(number) = self.wait_as(Waiter::Workspace(slot, root)) {
+            let _gone = self.send(Numbered { number, request: Request::CloseWorkspace { workspace } }, Vec::new());
+        }
+    }
+
+    /// Sends a request that is not answered, or whose answer nobody waits for.
+    fn tell(&self, request: Request) {
+        // Without a warden there is nobody to tell, and nothing that it would be about.
+        let _gone = self.send(Numbered { number: UNANSWERED, request }, Vec::new());
+    }
+
+    fn wait_as(&self, waiter: Waiter) -> Result<u64, Error> {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        self.state()?.waiters.insert(number, waiter);
+        Ok(number)
+    }
+
+    /// Sends now if that does not block and nothing else waits, else leaves it to the writer.
+    fn send(&self, request: Numbered, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
+        let mut queue = lock(&self.queue);
+        if queue.is_over {
+            return Err(self.over());
+        }
+        if queue.work.is_empty() && !queue.is_writing {
+            let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            match self.warden.try_send(&request, &borrowed) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                sent => return sent.map_err(|error| Error::Setup(format!("ask the warden: {error}"))),
+            }
+        }
+        queue.work.push_back(Work::Send(request, descriptors));
+        drop(queue);
+        self.queued.notify_one();
+        Ok(())
+    }
+
+    /// Does what would block others, until the warden is gone.
+    fn write(&self) {
+        loop {
+            let mut queue = lock(&self.queue);
+            queue.is_writing = false;
+            let work = loop {
+                if queue.is_over {
+                    return;
+                }
+                match queue.work.pop_front() {
+                    Some(work) => break work,
+                    None => queue = self.queued.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                }
+            };
+            queue.is_writing = matches!(work, Work::Send(..));
+            drop(queue);
+            match work {
+                // Whoever asked for it has given up: what was not begun need not be undone.
+                Work::Send(Numbered { number, request: Request::OpenWorkspace { .. } | Request::Create { .. } }, _)
+                    if !lock(&self.state).waiters.contains_key(&number) => {}
+                Work::Send(request, descriptors) => {
+                    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                    // The listener learns of the warden's end by itself.
+                    let _gone = self.warden.send(&request, &borrowed);
+                }
+                Work::Close(descriptor) => drop(descriptor),
+            }
+        }
+    }
+
+    /// Hands on what the warden says until it hangs up.
+    fn listen(&self) {
+        let over = loop {
+            match self.warden.receive() {
+                Ok(Some((Reply::Unusable { reason }, _))) => break reason,
+                Ok(Some((reply, descriptors))) => self.dispatch(reply, descriptors),
+                Ok(None) => break "the warden ended".to_owned(),
+                Err(error) => break format!("the warden is not understood: {error}"),
+            }
+        };
+        let ended = {
+            let mut state = lock(&self.state);
+            std::mem::replace(&mut *state, State { over: Some(over), ..State::default() })
+        };
+        for (_, Live { exit, .. }) in ended.live {
+            exit.send_replace(Some(Exit { status: None, usage: Usage::default() }));
+        }
+        // Dropping the senders tells the receivers.
+        drop(ended.waiters);
+        lock(&self.queue).is_over = true;
+        self.queued.notify_all();
+        self.is_over.send_replace(true);
+    }
+
+    fn dispatch(&self, reply: Reply, descriptors: Vec<OwnedFd>) {
+        let mut state = lock(&self.state);
+        match reply {
+            Reply::Answer { number, answer } => match state.waiters.remove(&number) {
+                Some(Waiter::Caller(sender)) => {
+                    let _nobody = sender.send(Answered { answer, descriptors });
+                }
+                Some(Waiter::Workspace(_, root)) => {
+                    drop(state);
+                    if let Some(root) = root {
+                        lock(&self.queue).work.push_back(Work::Close(root));
+                        self.queued.notify_one();
+                    }
+                }
+                None => {}
+            },
+            Reply::Exited { id, status, usage } => {
+                if let Some(live) = state.live.get(&id) {
+                    live.exit.send_replace(Some(Exit { status, usage }));
+                }
+            }
+            Reply::Resumed { id } => {
+                if let Some(live) = state.live.get(&id) {
+                    live.exit.send_replace(None);
+                }
+            }
+            Reply::ProcessExited { id, process, status } => {
+                let sender = state.live.get_mut(&id).and_then(|live| live.processes.remove(&process));
+                if let Some(sender) = sender {
+                    let _nobody = sender.send(status);
+                }
+            }
+            Reply::Called { id, number } => {
+                if let Some(live) = state.live.get_mut(&id) {
+                    let call = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
+                    live.blocked.insert(call.map_or(UNKNOWN_CALL, |call| call.name()));
+                }
+            }
+            Reply::Ready { .. } | Reply::Unusable { .. } => {}
+        }
+    }
+
+    fn state(&self) -> Result<MutexGuard<'_, State>, Error> {
+        let state = lock(&self.state);
+        match &state.over {
+            Some(reason) => Err(Error::Over(reason.clone())),
+            None => Ok(state),
+        }
+    }
+
+    fn over(&self) -> Error {
+        Error::Over(self.reason_of_end().unwrap_or_else(|| "the warden gave no answer".into()))
+    }
+}
+
+/// The wait for an answer. Dropping it ends it.
+struct Waiting<'a> {
+    client: &'a WardenClient,
+    number: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.client.state).waiters.remove(&self.number);
+    }
+}
+
+/// One sandbox at the warden, from before it is asked for. Dropping it destroys the sandbox, whether it was made already or not.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    id: u64,
+    client: Arc<WardenClient>,
+    exit: watch::Receiver<Option<Exit>>,
+    /// Whether its end was asked for.
+    ended: AtomicBool,
+}
+
+impl Handle {
+    /// A handle of a sandbox that is to be made.
+    pub(super) fn new(client: &Arc<WardenClient>) -> Result<Self, Error> {
+        let id = client.next_id();
+        let (sender, exit) = watch::channel(None);
+        let live = Live { exit: sender, blocked: BTreeSet::new(), processes: HashMap::new() };
+        client.state()?.live.insert(id, live);
+        Ok(Self { id, client: Arc::clone(client), exit, ended: AtomicBool::new(false) })
+    }
+
+    /// The number that the sandbox has at the warden.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The end of the kernel process, once it has ended and no checkpoint has taken over.
+    pub(crate) fn exit(&self) -> watch::Receiver<Option<Exit>> {
+        self.exit.clone()
+    }
+
+    /// Sends a signal to the kernel process.
+    pub(crate) fn signal(&self, signal: i32) {
+        self.client.tell(Request::Signal { id: self.id, signal });
+    }
+
+    /// Lets the checkpoint take the place of a kernel that ended. `control` is the kernel's end of its new channel.
+    pub(crate) async fn resume(&self, control: OwnedFd) -> bool {
+        let request = Request::Resume { id: self.id };
+        self.client.ask("checkpoint", request, vec![control], RESUME_TIMEOUT).await.is_ok()
+    }
+
+    /// Starts a program; the receiver tells its end, with `None` when it could not be made or the sandbox is gone.
+    pub(crate) fn spawn(
+        &self,
+        process: u64,
+        descriptors: [OwnedFd; 4],
+    ) -> Result<oneshot::Receiver<Option<ExitStatus>>, Error> {
+        let (sender, ended) = oneshot::channel();
+        let mut state = self.client.state()?;
+        let live = state.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
+        live.processes.insert(process, sender);
+        drop(state);
+        let request = Numbered { number: UNANSWERED, request: Request::Spawn { id: self.id, process } };
+        self.client.send(request, descriptors.into())?;
+        Ok(ended)
+    }
+
+    /// Sends a signal to a program that [`Handle::spawn`] started.
+    pub(crate) fn signal_process(&self, process: u64, signal: i32) {
+        self.client.tell(Request::SignalProcess { id: self.id, process, signal });
+    }
+
+    /// Names of the system calls that were refused since this was last asked. To be asked after [`Handle::usage`], whose answer comes
+    /// after what the warden told before.
+    pub(crate) fn take_blocked(&self) -> Vec<String> {
+        let Ok(mut state) = self.client.state() else { return Vec::new() };
+        let names = state.live.get_mut(&self.id).map(|live| std::mem::take(&mut live.blocked)).unwrap_or_default();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Says that a cell begins, which somebody waits for.
+    pub(crate) fn foreground(&self) {
+        self.client.tell(Request::Foreground { id: self.id });
+    }
+
+    /// Says that the cell has ended.
+    pub(crate) fn cell_ended(&self) {
+        self.client.tell(Request::CellEnded { id: self.id });
+    }
+
+    /// Returns what the sandbox uses; zeros when it is gone.
+    pub(crate) async fn usage(&self) -> Usage {
+        match self.client.ask("usage", Request::Usage { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await {
+            Ok((Answer::Usage(usage), _)) => usage,
+            _ => Usage::default(),
+        }
+    }
+
+    /// Destroys the sandbox and waits until nothing of it is left. May be called at any time and again.
+    pub(crate) async fn destroy(&self) -> Result<(), Error> {
+        self.ended.store(true, Ordering::Relaxed);
+        match self.client.ask("end of the sandbox", Request::Destroy { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await
+        {
+            // Nothing outlives its warden.
+            Ok(_) | Err(Error::Over(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        lock(&self.client.state).live.remove(&self.id);
+        if !self.ended.load(Ordering::Relaxed) {
+            self.client.tell(Request::Destroy { id: self.id });
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while holding one of these leaves plain data that is still consistent.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
