@@ -1,8 +1,14 @@
 //! Messages of the protocols that aludel speaks, as plain data in both directions. No I/O, no rules: who reads them decides what they mean.
 //!
 //! Input is taken as real clients and servers send it: unknown fields are ignored, `null` is the same as absent, and an unknown kind of
-//! tool or content part is kept as JSON instead of failing the message around it.
+//! tool, item or content part is kept as JSON instead of failing the message around it. What must come back as it was sent is a
+//! [`Document`].
 #![forbid(unsafe_code)]
+
+mod document;
+mod lenient;
 
 pub mod chat;
 pub mod openai;
+
+pub use document::Document;

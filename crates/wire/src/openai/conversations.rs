@@ -1,7 +1,9 @@
-//! The Conversations API. Its items are those of responses, kept as JSON.
+//! The Conversations API. Its items are those of responses.
 
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::responses::ItemDocument;
 
 super::literal! {
     /// What a conversation says it is.
@@ -19,4 +21,30 @@ pub struct Conversation {
     pub created_at: i64,
     /// What the client noted about it.
     pub metadata: Value,
+}
+
+/// `POST /conversations`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct CreateConversation {
+    /// The client's notes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Map<String, Value>>,
+    /// The first items.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<Vec<ItemDocument>>,
+}
+
+/// `POST /conversations/{id}`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct UpdateConversation {
+    /// The client's notes, in place of those before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Map<String, Value>>,
+}
+
+/// `POST /conversations/{id}/items`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct AddItems {
+    /// The items.
+    pub items: Vec<ItemDocument>,
 }

@@ -1,4 +1,4 @@
-//! Objects of OpenAI's API beside responses and chats, as clients read them.
+//! Objects of OpenAI's API beside chats, as clients read them.
 
 mod containers;
 mod conversations;
@@ -6,11 +6,12 @@ mod error;
 mod files;
 mod list;
 mod models;
+pub mod responses;
 
 pub use containers::{
     Container, ContainerFile, ContainerFileObject, ContainerObject, ExpiresAfter, LastActive, NetworkPolicy,
 };
-pub use conversations::{Conversation, ConversationObject};
+pub use conversations::{AddItems, Conversation, ConversationObject, CreateConversation, UpdateConversation};
 pub use error::{Error, ErrorEnvelope};
 pub use files::{File, FileObject, Processed, Upload, UploadObject, UploadPart, UploadPartObject};
 pub use list::{Deleted, List, ListObject};

@@ -1,0 +1,97 @@
+//! JSON that stays as it was sent.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+/// A JSON value that is kept, stored and given back as it was sent, and is read as a `T`. Nothing is checked until it is read.
+pub struct Document<T> {
+    json: Value,
+    read_as: PhantomData<fn() -> T>,
+}
+
+impl<T> Document<T> {
+    /// The value.
+    pub fn json(&self) -> &Value {
+        &self.json
+    }
+
+    /// The value, by itself.
+    pub fn into_json(self) -> Value {
+        self.json
+    }
+
+    /// Its fields, if it is an object.
+    pub fn fields(&self) -> Option<&Map<String, Value>> {
+        self.json.as_object()
+    }
+
+    /// A field that is a text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.json.get(name)?.as_str()
+    }
+
+    /// Sets a field. Does nothing to a value that is no object.
+    pub(crate) fn set(&mut self, name: &str, value: impl Into<Value>) {
+        if let Some(fields) = self.json.as_object_mut() {
+            fields.insert(name.to_owned(), value.into());
+        }
+    }
+
+    pub(crate) fn json_mut(&mut self) -> &mut Value {
+        &mut self.json
+    }
+}
+
+impl<T: DeserializeOwned> Document<T> {
+    /// Reads the value.
+    pub fn read(&self) -> Result<T, serde_json::Error> {
+        T::deserialize(&self.json)
+    }
+}
+
+impl<T> From<Value> for Document<T> {
+    fn from(json: Value) -> Self {
+        Self { json, read_as: PhantomData }
+    }
+}
+
+impl<T> Clone for Document<T> {
+    fn clone(&self) -> Self {
+        self.json.clone().into()
+    }
+}
+
+impl<T> fmt::Debug for Document<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.json.fmt(f)
+    }
+}
+
+impl<T> PartialEq for Document<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.json == other.json
+    }
+}
+
+impl<T> fmt::Display for Document<T> {
+    /// Writes the value as JSON on one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.json.fmt(f)
+    }
+}
+
+impl<T> Serialize for Document<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.json.serialize(serializer)
+    }
+}
+
+impl<'de, T> Deserialize<'de> for Document<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Value::deserialize(deserializer)?.into())
+    }
+}

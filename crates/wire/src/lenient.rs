@@ -1,0 +1,29 @@
+//! Reading fields of which a client may have made a mess: what cannot be read counts as absent, and whoever needs it says so.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+/// Reads a value, or its default where it is of another type.
+pub(crate) fn field<'de, D: Deserializer<'de>, T: Default + DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
+    Ok(T::deserialize(Value::deserialize(deserializer)?).unwrap_or_default())
+}
+
+/// Reads the entries of a list that can be read; none where it is no list.
+pub(crate) fn list<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    Ok(entries(Value::deserialize(deserializer)?).unwrap_or_default())
+}
+
+/// Reads the entries of a list that can be read; `None` where it is no list.
+pub(crate) fn optional_list<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    Ok(entries(Value::deserialize(deserializer)?))
+}
+
+fn entries<T: DeserializeOwned>(value: Value) -> Option<Vec<T>> {
+    match value {
+        Value::Array(values) => Some(values.into_iter().filter_map(|value| T::deserialize(value).ok()).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => None,
+    }
+}

@@ -1,0 +1,30 @@
+//! The Responses API.
+//!
+//! What we write has types to the last field. What clients send is a [`Document`](crate::Document): stored and given back as it came, and
+//! read through these types, which take a field of a wrong type for an absent one.
+
+mod event;
+mod item;
+mod part;
+mod request;
+mod response;
+mod tool;
+
+pub use event::{Event, StreamEvent};
+pub use item::{
+    CodeInterpreterCall, FunctionCall, FunctionCallOutput, FunctionOutput, Item, ItemDocument, ItemReference,
+    ItemStatus, McpApprovalRequest, McpApprovalResponse, McpCall, Message, MessageContent, ProgramOutput, Reasoning,
+    ReasoningText, Role,
+};
+pub use part::{Annotation, ContainerFileCitation, ContentPart, InputFile, InputImage, OutputText};
+pub use request::{
+    ConversationField, Input, InputTokens, InputTokensObject, ReasoningOptions, Request, TextFormat, TextOptions,
+};
+pub use response::{
+    ConversationReference, IncompleteDetails, InputTokensDetails, OutputTokensDetails, Response, ResponseError,
+    ResponseObject, Status, Usage,
+};
+pub use tool::{
+    AllowedTool, ApprovalFilter, CodeInterpreterTool, FunctionTool, McpTool, NamedToolChoice, RequireApproval, Tool,
+    ToolChoice, ToolDocument, ToolNames,
+};
