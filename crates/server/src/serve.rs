@@ -11,7 +11,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
-use tracing::error;
+use tracing::{Instrument, error};
 
 use crate::app::App;
 use crate::{containers, responses, router};
@@ -58,7 +58,7 @@ pub async fn serve(
     if let Err(error) = app.store.end_what_was_cut_off(cut_off).await {
         error!("cannot complete the audit log: {error}");
     }
-    if let Err(error) = responses::after_restart(&app).await {
+    if let Err(error) = responses::after_restart(&app).instrument(app.telemetry.span()).await {
         error!("cannot look for unfinished responses: {}", error.cause.unwrap_or(error.message));
     }
     app.tasks.spawn(containers::reap(Arc::clone(&app)));

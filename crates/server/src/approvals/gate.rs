@@ -14,7 +14,7 @@ use aludel_store::{
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-use tracing::error;
+use tracing::{Instrument, error};
 
 use super::{ApprovalMode, Approvals, Otherwise};
 use crate::app::App;
@@ -177,7 +177,8 @@ impl Gate {
         if is_new {
             self.note(AuditEvent::Asked, &program.code, "", &asked.reasons.join("; ")).await?;
             if let Some(webhook) = settings.webhook.clone() {
-                self.app.tasks.spawn(webhook.tell(Arc::clone(&self.app), asked.clone()));
+                let telling = webhook.tell(Arc::clone(&self.app), asked.clone());
+                self.app.tasks.spawn(telling.in_current_span());
             }
         }
         self.holding.send_replace(true);
@@ -309,7 +310,7 @@ impl Drop for Waiting<'_> {
             return;
         }
         let (app, id, asking) = (Arc::clone(self.app), self.id.take(), self.asking.take());
-        self.app.tasks.spawn(async move {
+        let expiring = async move {
             let id = match asking {
                 Some(asking) => asking.await.ok().and_then(Result::ok).map(|asked| asked.id),
                 None => id,
@@ -318,6 +319,7 @@ impl Drop for Waiting<'_> {
             if let Err(error) = app.store.expire_approval(&id).await {
                 error!("cannot note that nobody waits for {id} any more: {error}");
             }
-        });
+        };
+        self.app.tasks.spawn(expiring.in_current_span());
     }
 }

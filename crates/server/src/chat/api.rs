@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use tokio::time::timeout;
+use tracing::{Instrument, info_span};
 
 use super::ask::{Ask, Head};
 use super::messages::Conversation;
@@ -19,7 +20,7 @@ use crate::approvals::{Asked, Gate, Origin};
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
 use crate::models::Model;
-use crate::telemetry::{carried, watched};
+use crate::telemetry::watched;
 use crate::turn::{Fingerprint, Interpreter, Live, SILENCE, Told, follow, leash, on_demand, wait};
 
 pub(crate) async fn create(
@@ -101,7 +102,8 @@ async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Re
         writer,
         ran_code: false,
     };
-    app.tasks.spawn(carried(run.writer.id().to_owned(), run.carry_out()));
+    let span = info_span!("answer", api = "chat", id = run.writer.id());
+    app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
 }
 

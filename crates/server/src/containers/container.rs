@@ -11,12 +11,13 @@ use aludel_store::{
     Source, Tenant, now_ms,
 };
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tracing::field::Empty;
+use tracing::{Instrument, Span, info_span};
 
 use super::registry::Shared;
 use super::{ROOT, no_container};
 use crate::error::ApiError;
 use crate::http::check_name;
-use crate::telemetry::starting;
 
 /// Files that no execution reported, of which so many are kept at once.
 const MAX_UNREPORTED: usize = 1000;
@@ -122,7 +123,12 @@ impl Container {
             Some(place) => place,
             None => self.shared.place_for(&self.tenant).await?,
         };
-        let session = starting(Session::create(self.shared.backend.clone(), self.limits.clone())).await?;
+        let creating = async {
+            let created = Session::create(self.shared.backend.clone(), self.limits.clone()).await;
+            Span::current().record("result", if created.is_ok() { "ok" } else { "failed" });
+            created
+        };
+        let session = creating.instrument(info_span!("create sandbox", result = Empty)).await?;
         if let Err(error) = self.restore(&session).await {
             // The error that matters is the other one.
             let _closed = session.close().await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_agent::{Agent, ApprovalRequest, Call, CodeInterpreter, Item};
 use aludel_store::{ApprovalRecord, ResponseId, ResponseRecord, Tenant};
 use serde_json::{Map, Value, json};
-use tracing::{Instrument, error};
+use tracing::{Instrument, Span, error, info_span};
 
 use super::ask::Ask;
 use super::context::{Context, View};
@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::approvals::{ApprovalMode, Asked, Gate, Origin};
 use crate::error::ApiError;
 use crate::http::Fields;
-use crate::telemetry::{Scope, carried, watched};
+use crate::telemetry::watched;
 use crate::turn::{Fingerprint, Live, Told, on_demand};
 
 /// Events of one response that are read at once.
@@ -45,8 +45,14 @@ pub(super) async fn new(
     let resume = resume.filter(|_| ask.store);
     let mut run = prepare(app, tenant, ask, context, live, created_at, resume).await?;
     run.begin(background).await?;
-    app.tasks.spawn(carried(run.live.id.to_string(), run.carry_out()));
+    let span = span(&run.live);
+    app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
+}
+
+/// Returns the span of a response that is carried out.
+fn span(live: &Live) -> Span {
+    info_span!("answer", api = "responses", id = %live.id)
 }
 
 async fn prepare(
@@ -133,7 +139,7 @@ pub(crate) async fn after_restart(app: &Arc<App>) -> Result<(), ApiError> {
         let Some(record) = app.store.response(&tenant, &id).await? else { continue };
         if let Some((asked, request)) = app.store.resumable(id.as_str()).await? {
             let going_on = resume(app, &tenant, record.clone(), asked, &request);
-            match going_on.instrument(Scope::after_restart(&app.telemetry)).await {
+            match going_on.instrument(info_span!("go on after a restart")).await {
                 Ok(()) => {
                     resumed.push(id.to_string());
                     continue;
@@ -202,7 +208,7 @@ async fn resume(
     let arguments = json!({ "code": code }).to_string();
     run.items.push(Item::Call(Call { id: call_id.clone(), name: tool, arguments }));
     let going = run.carry_on(Some(ApprovalRequest { call_id, code }));
-    app.tasks.spawn(carried(live.id.to_string(), going));
+    app.tasks.spawn(going.instrument(span(&live)));
     Ok(())
 }
 

@@ -4,19 +4,20 @@
 //! it on the way from a span to its root.
 
 use std::fmt;
-use std::sync::Once;
+use std::sync::{Arc, Once};
+use std::time::{Instant, SystemTime};
 
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Span, Subscriber, dispatcher};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, SpanRef};
 use tracing_subscriber::{Layer, Registry};
 
-use super::Scope;
-use super::log;
+use super::{Scope, Telemetry, log, sandbox};
 
 /// Prefix of the targets of our crates. Libraries are not listened to.
 const TARGET: &str = "aludel";
@@ -52,6 +53,14 @@ fn scope_of<'s, S: LookupSpan<'s>>(span: &SpanRef<'s, S>) -> Option<Scope> {
     span.scope().find_map(|span| span.extensions().get::<Scope>().cloned())
 }
 
+/// A span that belongs to a request.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) scope: Scope,
+    pub(super) began: Instant,
+    pub(super) started: SystemTime,
+}
+
 struct Watch;
 
 impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Watch {
@@ -67,6 +76,49 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Watch {
         Some(LevelFilter::INFO)
     }
 
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        if span.name() == "go on after a restart" {
+            let server = span.scope().find_map(|span| span.extensions().get::<Arc<Telemetry>>().cloned());
+            if let Some(server) = server {
+                span.extensions_mut().insert(Scope::after_restart(&server));
+            }
+            return;
+        }
+        let Some(scope) = scope_of(&span) else { return };
+        let mut values = Values::default();
+        attributes.record(&mut values);
+        if span.name() == "answer"
+            && let Some(id) = values.text("id")
+        {
+            scope.answers(id.to_owned());
+        }
+        span.extensions_mut().insert(Watched { scope, began: Instant::now(), started: SystemTime::now() });
+    }
+
+    fn on_record(&self, id: &Id, record: &Record<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut values = Values::default();
+        record.record(&mut values);
+        let extensions = span.extensions();
+        let Some(watched) = extensions.get::<Watched>() else { return };
+        if span.name() == "create sandbox"
+            && let Some(result) = values.text("result")
+        {
+            sandbox::created(watched, result);
+        }
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let Some(span) = context.span(&id) else { return };
+        let watched = span.extensions_mut().remove::<Watched>();
+        if let Some(watched) = watched
+            && span.name() == "answer"
+        {
+            watched.scope.has_answered();
+        }
+    }
+
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut values = Values::default();
         event.record(&mut values);
@@ -75,11 +127,15 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Watch {
     }
 }
 
-/// Fields of an event.
+/// Fields of an event or a span.
 #[derive(Debug, Default)]
-struct Values(Vec<(&'static str, Value)>);
+pub(super) struct Values(Vec<(&'static str, Value)>);
 
 impl Values {
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| *known == name)?.1.as_str()
+    }
+
     /// Takes the words out, which `tracing` has as one of the fields.
     fn take_message(&mut self) -> String {
         let at = self.0.iter().position(|(name, _)| *name == "message");

@@ -91,7 +91,7 @@ pub(super) struct OutcomeLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ResultLabels {
-    pub(super) result: &'static str,
+    pub(super) result: Arc<str>,
 }
 
 /// The upper bounds of a histogram's buckets, seconds.

@@ -6,6 +6,10 @@
 //! `contents` cuts what is told of prompts and programs. All of it is off, but for failures in the log, until it is
 //! asked for, and none of it holds prompts, programs or what they put out unless that is asked for too.
 
+use std::sync::Arc;
+
+use tracing::{Span, info_span};
+
 mod contents;
 mod layer;
 mod log;
@@ -20,8 +24,7 @@ mod turn;
 pub use log::{Level, LogFormat, log_as, notice};
 pub(crate) use metrics::{METRICS, Metrics, scrape};
 pub(crate) use model::{passed_on, watched};
-pub(crate) use sandbox::starting;
-pub(crate) use scope::{Scope, carried};
+pub(crate) use scope::Scope;
 pub use traces::Traces;
 pub(crate) use turn::{Api, observe};
 
@@ -38,6 +41,13 @@ impl Telemetry {
     pub(crate) fn new(metrics: bool, traces: Option<Traces>, contents: bool) -> Self {
         layer::install();
         Self { metrics: metrics.then(|| Metrics::new(traces.as_ref())), traces, contents }
+    }
+
+    /// Returns a span for work of this server that no request asks for.
+    pub(crate) fn span(self: &Arc<Self>) -> Span {
+        let span = info_span!(parent: None, "server");
+        layer::attach(&span, Arc::clone(self));
+        span
     }
 
     /// Sends what is still to be sent.

@@ -1,31 +1,23 @@
-//! How long it takes to make a sandbox.
-
-use std::time::Instant;
+//! Sandboxes that are created, as figures and spans.
 
 use opentelemetry::KeyValue;
-use opentelemetry::trace::{SpanKind, Status, TraceContextExt};
+use opentelemetry::trace::{SpanBuilder, Status, TraceContextExt};
 
-use super::Scope;
+use super::layer::Watched;
 use super::metrics::ResultLabels;
 
-/// Makes a sandbox, in a span of its own.
-pub(crate) async fn starting<T, E>(making: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-    let Some(scope) = Scope::current() else { return making.await };
-    let span = scope.traces().map(|traces| traces.start(scope.context(), "create sandbox", SpanKind::Internal, []));
-    let began = Instant::now();
-    let made = making.await;
-    let result = if made.is_ok() { "ok" } else { "failed" };
+/// Counts a sandbox that was to be created, by what came of it.
+pub(super) fn created(span: &Watched, result: &str) {
+    let scope = &span.scope;
     if let Some(metrics) = scope.metrics() {
-        metrics.sandbox_start_seconds.observe(began.elapsed().as_secs_f64());
-        metrics.sandbox_starts.get_or_create(&ResultLabels { result }).inc();
+        metrics.sandbox_start_seconds.observe(span.began.elapsed().as_secs_f64());
+        metrics.sandbox_starts.get_or_create(&ResultLabels { result: result.into() }).inc();
     }
-    if let Some(context) = &span {
-        let span = context.span();
-        if made.is_err() {
-            span.set_attribute(KeyValue::new("error.type", result));
-            span.set_status(Status::error(""));
-        }
-        span.end();
+    let Some(traces) = scope.traces() else { return };
+    let context = traces.begin(scope.context(), SpanBuilder::from_name("create sandbox").with_start_time(span.started));
+    if result != "ok" {
+        context.span().set_attribute(KeyValue::new("error.type", result.to_owned()));
+        context.span().set_status(Status::error(""));
     }
-    made
+    context.span().end();
 }

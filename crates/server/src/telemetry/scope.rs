@@ -8,7 +8,7 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use opentelemetry::trace::{SpanKind, Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
-use tracing::{Instrument, Span, info_span};
+use tracing::{Span, info_span};
 
 use super::log::{Level, Line};
 use super::metrics::{Metrics, RequestLabels, RouteLabels, TokenLabels};
@@ -107,15 +107,15 @@ impl Scope {
         }
     }
 
-    /// Begins work that no request asks for any more, a turn that goes on after a restart, and returns its span.
-    pub(crate) fn after_restart(telemetry: &Arc<Telemetry>) -> Span {
+    /// Begins work that no request asks for any more: a turn that goes on after a restart.
+    pub(super) fn after_restart(telemetry: &Arc<Telemetry>) -> Self {
         let context = match &telemetry.traces {
             Some(traces) => traces.start(&Context::new(), "go on after a restart", SpanKind::Internal, []),
             None => Context::new(),
         };
         // There is no other line that could tell of it.
         let facts = Mutex::new(Facts { told: Some(Work::default()), ..Facts::default() });
-        let scope = Self(Arc::new(Inner {
+        Self(Arc::new(Inner {
             telemetry: Arc::clone(telemetry),
             id: fresh_id("req_"),
             method: "none",
@@ -124,10 +124,7 @@ impl Scope {
             trace: HeaderMap::new(),
             context,
             facts,
-        }));
-        let span = info_span!(parent: None, "go on after a restart");
-        layer::attach(&span, scope);
-        span
+        }))
     }
 
     /// Returns the request that the current span works for, if it works for one.
@@ -195,6 +192,20 @@ impl Scope {
         line.with("request", self.id()).with("trace", trace)
     }
 
+    /// Notes the id that the client knows the answer by.
+    pub(super) fn answers(&self, id: String) {
+        self.facts().answer = Some(id);
+    }
+
+    /// Tells of what the request caused and its own line came too early for.
+    pub(super) fn has_answered(&self) {
+        let facts = self.facts().clone();
+        if facts.told.is_some_and(|told| told != facts.work) {
+            self.tell("turn", &facts);
+            self.0.context.span().end();
+        }
+    }
+
     fn end(&self) {
         let inner = &self.0;
         let facts = {
@@ -240,25 +251,6 @@ impl Scope {
             .with("output_tokens", counted(work.output_tokens))
             .with("executions", counted(work.executions))
             .write();
-    }
-}
-
-/// Carries out what the request of this task started, under the id that the client knows it by.
-pub(crate) fn carried(answer: String, work: impl Future<Output = ()>) -> impl Future<Output = ()> {
-    let scope = Scope::current();
-    if let Some(scope) = &scope {
-        scope.facts().answer = Some(answer);
-    }
-    let work = work.in_current_span();
-    async move {
-        work.await;
-        let Some(scope) = scope else { return };
-        let facts = scope.facts().clone();
-        if facts.told.is_some_and(|told| told != facts.work) {
-            // Nobody waited for it, so the request's own line came too early.
-            scope.tell("turn", &facts);
-            scope.0.context.span().end();
-        }
     }
 }
 
