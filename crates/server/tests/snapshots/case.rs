@@ -1,0 +1,229 @@
+//! A case: what the server is set to, the model's script, and requests in their order.
+
+use std::time::Duration;
+
+use aludel_server::{Approvals, Settings};
+use aludel_testkit::Scripted;
+use serde_json::Value;
+
+/// One case.
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) settings: Settings,
+    pub(crate) approvals: Approvals,
+    /// How long the model may be silent.
+    pub(crate) patience: Duration,
+    /// Whether requests come with the key of a tenant.
+    pub(crate) has_keys: bool,
+    pub(crate) script: Vec<Scripted>,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// One step of a case.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Sends a request and records its answer.
+    Send(Request),
+    /// Sends a request in the background.
+    Begin(Request),
+    /// Records the answer to the request that was begun first.
+    Join,
+    /// Asks this path again and again until the value at the pointer is this one. Nothing is recorded.
+    Until(String, &'static str, Value),
+    /// Follows this stream until it holds these words. Nothing is recorded.
+    UntilTold(String, &'static str),
+    /// Asks for the stream that was recorded last again, by this path: it must be the same, byte for byte.
+    SameStream(String),
+    /// Ends the server and starts another one on the same data.
+    Restart,
+}
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) method: &'static str,
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(&'static str, &'static str)>,
+    pub(crate) body: Body,
+    /// How its answer is recorded.
+    pub(crate) shown: Shown,
+}
+
+/// The body of a request.
+#[derive(Debug, Clone)]
+pub(crate) enum Body {
+    Empty,
+    Json(Value),
+    Bytes(Vec<u8>),
+    /// A form with these texts and this file: its part, its name and what it holds.
+    Form(Vec<(&'static str, String)>, Option<(&'static str, &'static str, Vec<u8>)>),
+}
+
+/// How an answer is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// JSON with sorted fields, streams frame by frame.
+    Parsed,
+    /// The body as it came.
+    AsItIs,
+    /// The chunks of each choice together: which of several comes first is chance.
+    ByChoice,
+}
+
+impl Request {
+    pub(crate) fn get(path: &str) -> Self {
+        Self { method: "GET", path: path.to_owned(), headers: Vec::new(), body: Body::Empty, shown: Shown::Parsed }
+    }
+}
+
+impl Case {
+    /// A case without any request.
+    pub(crate) fn new(name: &'static str) -> Self {
+        let mut settings = Settings::default();
+        settings.limits.memory = 512 << 20;
+        settings.limits.disk = 64 << 20;
+        settings.limits.file_size = 64 << 20;
+        settings.limits.grace = Duration::from_millis(500);
+        settings.max_memory = settings.limits.memory;
+        Self {
+            name,
+            settings,
+            approvals: Approvals::default(),
+            patience: Duration::from_secs(20),
+            has_keys: false,
+            script: Vec::new(),
+            steps: Vec::new(),
+        }
+    }
+
+    /// Changes what the server is set to.
+    pub(crate) fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Holds programs back.
+    pub(crate) fn approvals(mut self, approvals: Approvals) -> Self {
+        self.approvals = approvals;
+        self
+    }
+
+    /// Lets the model be silent for so long.
+    pub(crate) fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Makes keys, and asks with one of them.
+    pub(crate) fn keys(mut self) -> Self {
+        self.has_keys = true;
+        self
+    }
+
+    /// Adds answers of the model.
+    pub(crate) fn model(mut self, script: impl IntoIterator<Item = Scripted>) -> Self {
+        self.script.extend(script);
+        self
+    }
+
+    pub(crate) fn get(self, path: &str) -> Self {
+        self.send("GET", path, Body::Empty)
+    }
+
+    pub(crate) fn delete(self, path: &str) -> Self {
+        self.send("DELETE", path, Body::Empty)
+    }
+
+    pub(crate) fn post(self, path: &str, body: Value) -> Self {
+        self.send("POST", path, Body::Json(body))
+    }
+
+    /// Posts one body after another to the same path.
+    pub(crate) fn post_each(self, path: &str, bodies: impl IntoIterator<Item = Value>) -> Self {
+        bodies.into_iter().fold(self, |case, body| case.post(path, body))
+    }
+
+    pub(crate) fn post_bytes(self, path: &str, body: impl Into<Vec<u8>>) -> Self {
+        self.send("POST", path, Body::Bytes(body.into()))
+    }
+
+    /// Posts a form with a file.
+    pub(crate) fn upload(
+        self,
+        path: &str,
+        texts: &[(&'static str, &str)],
+        part: &'static str,
+        name: &'static str,
+    ) -> Self {
+        let texts = texts.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
+        self.send("POST", path, Body::Form(texts, Some((part, name, b"a,b\n1,2\n".to_vec()))))
+    }
+
+    /// Posts a form without a file.
+    pub(crate) fn form(self, path: &str, texts: &[(&'static str, &str)]) -> Self {
+        let texts = texts.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
+        self.send("POST", path, Body::Form(texts, None))
+    }
+
+    pub(crate) fn send(mut self, method: &'static str, path: &str, body: Body) -> Self {
+        let request = Request { method, path: path.to_owned(), headers: Vec::new(), body, shown: Shown::Parsed };
+        self.steps.push(Step::Send(request));
+        self
+    }
+
+    /// Adds a header to the last request.
+    pub(crate) fn header(self, name: &'static str, value: &'static str) -> Self {
+        self.last(|request| request.headers.push((name, value)))
+    }
+
+    /// Records the answer to the last request in this way.
+    pub(crate) fn shown(self, shown: Shown) -> Self {
+        self.last(|request| request.shown = shown)
+    }
+
+    fn last(mut self, change: impl FnOnce(&mut Request)) -> Self {
+        match self.steps.last_mut() {
+            Some(Step::Send(request) | Step::Begin(request)) => change(request),
+            other => panic!("{other:?} is no request"),
+        }
+        self
+    }
+
+    /// Posts without waiting for the answer.
+    pub(crate) fn begin(mut self, path: &str, body: Value) -> Self {
+        self = self.post(path, body);
+        let Some(Step::Send(request)) = self.steps.pop() else { panic!("a request was just added") };
+        self.steps.push(Step::Begin(request));
+        self
+    }
+
+    /// Records the answer to what was begun.
+    pub(crate) fn join(mut self) -> Self {
+        self.steps.push(Step::Join);
+        self
+    }
+
+    /// Waits until an answer has a value.
+    pub(crate) fn until(mut self, path: &str, pointer: &'static str, value: impl Into<Value>) -> Self {
+        self.steps.push(Step::Until(path.to_owned(), pointer, value.into()));
+        self
+    }
+
+    /// Waits until a stream tells this.
+    pub(crate) fn until_told(mut self, path: &str, words: &'static str) -> Self {
+        self.steps.push(Step::UntilTold(path.to_owned(), words));
+        self
+    }
+
+    /// Gets the last stream again.
+    pub(crate) fn same_stream(mut self, path: &str) -> Self {
+        self.steps.push(Step::SameStream(path.to_owned()));
+        self
+    }
+
+    pub(crate) fn restart(mut self) -> Self {
+        self.steps.push(Step::Restart);
+        self
+    }
+}

@@ -1,0 +1,22 @@
+//! Snapshots of everything that a client can get: streams, objects and error bodies, with ids and times replaced by names.
+//!
+//! A case is a name, a script for the model and a list of requests; its snapshot is `expected/GROUP/NAME.txt`. A path or a body may refer
+//! to an id of an earlier answer by the name that it has in the snapshot, such as `<resp 1>`. `SNAPSHOTS=write cargo test -p aludel-server
+//! --test snapshots` writes the files anew.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    dead_code,
+    reason = "a test may panic, and cases need a part of this"
+)]
+
+mod case;
+mod model;
+mod names;
+mod responses;
+mod run;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_get_what_they_always_got() {
+    run::check([("responses", responses::cases())]).await;
+}
