@@ -180,7 +180,7 @@ impl Store {
         };
         let resume = new.resume;
         let row = record.clone();
-        self.with(move |database| {
+        self.write(move |database| {
             let query = format!(
                 "INSERT INTO approvals ({COLUMNS}, resume)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL, NULL, NULL, NULL, ?13)"
@@ -210,7 +210,7 @@ impl Store {
     /// An approval; of any tenant if none is given, as for the operator.
     pub async fn approval(&self, tenant: Option<&Tenant>, id: &ApprovalId) -> Result<Option<ApprovalRecord>, Error> {
         let (tenant, id) = (tenant.cloned(), id.clone());
-        self.with(move |database| {
+        self.read_any(move |database| {
             let query = format!("SELECT {COLUMNS} FROM approvals WHERE id = ?1 AND coalesce(tenant = ?2, TRUE)");
             one(database, &query, params![id, tenant], ApprovalRecord::read)
         })
@@ -225,7 +225,7 @@ impl Store {
         page: PageQuery,
     ) -> Result<Page<ApprovalRecord>, Error> {
         let (tenant, status) = (tenant.cloned(), status.map(ApprovalStatus::word));
-        self.with(move |database| {
+        self.read_any(move |database| {
             let query = format!(
                 "SELECT {COLUMNS} FROM approvals WHERE coalesce(tenant = ?1, TRUE) AND coalesce(status = ?2, TRUE)"
             );
@@ -237,7 +237,7 @@ impl Store {
     /// The program of a call, if somebody was asked about it.
     pub async fn approval_of_call(&self, request: &str, call_id: &str) -> Result<Option<ApprovalRecord>, Error> {
         let (request, call_id) = (request.to_owned(), call_id.to_owned());
-        self.with(move |database| {
+        self.read_any(move |database| {
             let query =
                 format!("SELECT {COLUMNS} FROM approvals WHERE request = ?1 AND call_id = ?2 ORDER BY id DESC LIMIT 1");
             one(database, &query, params![request, call_id], ApprovalRecord::read)
@@ -248,10 +248,9 @@ impl Store {
     /// Decides, once: the first decision holds. A tenant can decide about its own programs, the operator (`None`) about all.
     pub async fn decide(&self, tenant: Option<&Tenant>, id: &ApprovalId, decision: Decision) -> Result<Decided, Error> {
         let (tenant, id) = (tenant.cloned(), id.clone());
-        self.with(move |database| {
-            let transaction = database.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        self.write(move |database| {
             let query = format!("SELECT {COLUMNS} FROM approvals WHERE id = ?1 AND coalesce(tenant = ?2, TRUE)");
-            let Some(found) = one(&transaction, &query, params![id, tenant], ApprovalRecord::read)? else {
+            let Some(found) = one(database, &query, params![id, tenant], ApprovalRecord::read)? else {
                 return Ok(Decided::Unknown);
             };
             if found.sha256 != decision.sha256 {
@@ -267,11 +266,10 @@ impl Store {
             let Decision { status, by, reason, sha256: _ } = decision;
             let decided = ApprovalRecord { status, decided_at: Some(now()), decided_by: Some(by), reason, ..found };
             let query = "UPDATE approvals SET status = ?2, decided_at = ?3, decided_by = ?4, reason = ?5 WHERE id = ?1";
-            transaction.execute(
+            database.execute(
                 query,
                 params![decided.id, status.word(), decided.decided_at, decided.decided_by, decided.reason],
             )?;
-            transaction.commit()?;
             Ok(Decided::Now(decided))
         })
         .await
@@ -280,7 +278,7 @@ impl Store {
     /// Lets a program run that nobody decided about in time. Does nothing when it was decided.
     pub async fn approve_unanswered(&self, id: &ApprovalId, by: &'static str) -> Result<(), Error> {
         let id = id.clone();
-        self.with(move |database| {
+        self.write(move |database| {
             let query = "UPDATE approvals SET status = 'approved', decided_at = ?2, decided_by = ?3
                          WHERE id = ?1 AND status = 'pending'";
             database.execute(query, params![id, now(), by])?;
@@ -292,7 +290,7 @@ impl Store {
     /// Notes that an approved program is about to run: after that it is never run again.
     pub async fn start_approved(&self, id: &ApprovalId) -> Result<(), Error> {
         let id = id.clone();
-        self.with(move |database| {
+        self.write(move |database| {
             database.execute("UPDATE approvals SET started_at = ?2 WHERE id = ?1", params![id, now()])?;
             Ok(())
         })
@@ -302,7 +300,7 @@ impl Store {
     /// The program of a request that somebody was asked about last and that was not started, with what it needs to go on.
     pub async fn resumable(&self, request: &str) -> Result<Option<(ApprovalRecord, String)>, Error> {
         let request = request.to_owned();
-        self.with(move |database| {
+        self.read_any(move |database| {
             let query = format!(
                 "SELECT {COLUMNS}, resume FROM approvals WHERE id = (SELECT max(id) FROM approvals WHERE request = ?1)
                  AND started_at IS NULL AND resume IS NOT NULL"
@@ -314,7 +312,7 @@ impl Store {
 
     /// Says of all programs that nobody waits for any more, but for those of some requests, that they have expired.
     pub async fn expire_approvals_except(&self, requests: Vec<String>) -> Result<(), Error> {
-        self.with(move |database| {
+        self.write(move |database| {
             let query = "UPDATE approvals SET status = 'expired', decided_at = ?1
                          WHERE status = 'pending' AND request NOT IN (SELECT value FROM json_each(?2))";
             database.execute(query, params![now(), serde_json::to_string(&requests)?])?;
@@ -326,7 +324,7 @@ impl Store {
     /// Says of a program that nobody waits for any more that it has expired. Does nothing when it was decided.
     pub async fn expire_approval(&self, id: &ApprovalId) -> Result<(), Error> {
         let id = id.clone();
-        self.with(move |database| {
+        self.write(move |database| {
             let query = "UPDATE approvals SET status = 'expired', decided_at = ?2 WHERE id = ?1 AND status = 'pending'";
             database.execute(query, params![id, now()])?;
             Ok(())

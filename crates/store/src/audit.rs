@@ -1,7 +1,7 @@
 //! The audit log: every program that was decided about or run. It is only ever added to, which the database itself enforces, and each entry
 //! holds a digest of all before it, so that a changed or missing one is found.
 
-use rusqlite::{Row, params};
+use rusqlite::{Connection, Row, params};
 use sha2::{Digest, Sha256};
 
 use crate::approvals::program_digest;
@@ -106,8 +106,8 @@ impl AuditRecord {
         })
     }
 
-    /// The digest of this entry and, by the one before it, of all earlier ones.
-    fn link(&self, before: &str) -> String {
+    /// The digest of this entry, with the digest of its program and, by the one before it, of all earlier entries.
+    fn link(&self, before: &str, code: &str) -> String {
         let mut digest = Sha256::new();
         let fields = [
             before,
@@ -118,7 +118,7 @@ impl AuditRecord {
             &self.request,
             &self.container,
             &self.sha256,
-            &program_digest(&self.code),
+            code,
             &self.actor,
             &self.outcome,
         ];
@@ -135,46 +135,10 @@ impl Store {
     /// Adds entries to the log, in order.
     pub async fn audit(&self, tenant: &Tenant, entries: Vec<AuditEntry>) -> Result<(), Error> {
         let tenant = tenant.clone();
-        self.with(move |database| {
-            let transaction = database.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-            let last = one(&transaction, "SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1", [], |row| {
-                Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
-            })?;
-            let (mut number, mut chain) = last.unwrap_or_default();
-            for entry in entries {
-                number += 1;
-                let mut record = AuditRecord {
-                    number,
-                    at_ms: now_ms(),
-                    tenant: tenant.clone(),
-                    event: entry.event.word().to_owned(),
-                    request: entry.request,
-                    container: entry.container,
-                    sha256: program_digest(&entry.code),
-                    code: entry.code,
-                    actor: entry.actor,
-                    outcome: entry.outcome,
-                    chain: String::new(),
-                };
-                record.chain = record.link(&chain);
-                chain.clone_from(&record.chain);
-                let query =
-                    format!("INSERT INTO audit ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)");
-                transaction.prepare_cached(&query)?.execute(params![
-                    record.number,
-                    record.at_ms,
-                    record.tenant,
-                    record.event,
-                    record.request,
-                    record.container,
-                    record.sha256,
-                    record.code,
-                    record.actor,
-                    record.outcome,
-                    record.chain
-                ])?;
-            }
-            Ok(transaction.commit()?)
+        self.run(move |store| {
+            let digests = entries.iter().map(|entry| program_digest(&entry.code)).collect::<Vec<_>>();
+            let entries = entries.into_iter().zip(digests).map(|(entry, sha256)| (tenant.clone(), entry, sha256));
+            store.0.database.write(|database| append(database, entries))
         })
         .await
     }
@@ -183,37 +147,32 @@ impl Store {
     /// only; more programs than that do not run at once.
     pub async fn end_what_was_cut_off(&self, outcome: &str) -> Result<(), Error> {
         const LAST: i64 = 10_000;
-        let open = self
-            .with(move |database| {
-                let query =
-                    "SELECT tenant, request, container, code, sum(event = 'started') - sum(event = 'ended') AS open
-                             FROM audit WHERE number > (SELECT max(number) FROM audit) - ?1
-                             GROUP BY tenant, request, container, sha256 HAVING open > 0 ORDER BY max(number)";
-                all(database, query, params![LAST], |row| {
-                    let program: (Tenant, String, String, String) =
-                        (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-                    Ok((program, row.get::<_, i64>(4)?))
-                })
-            })
-            .await?;
-        for ((tenant, request, container, code), times) in open {
-            let entry = AuditEntry {
-                event: AuditEvent::Ended,
-                request,
-                container,
-                code,
-                actor: String::new(),
-                outcome: outcome.to_owned(),
-            };
-            self.audit(&tenant, vec![entry; usize::try_from(times).unwrap_or_default()]).await?;
-        }
-        Ok(())
+        let outcome = outcome.to_owned();
+        self.write(move |database| {
+            let query =
+                "SELECT tenant, request, container, code, sha256, sum(event = 'started') - sum(event = 'ended') AS open
+                         FROM audit WHERE number > (SELECT max(number) FROM audit) - ?1
+                         GROUP BY tenant, request, container, sha256 HAVING open > 0 ORDER BY max(number)";
+            let open = all(database, query, params![LAST], |row| {
+                let entry = AuditEntry {
+                    event: AuditEvent::Ended,
+                    request: row.get(1)?,
+                    container: row.get(2)?,
+                    code: row.get(3)?,
+                    actor: String::new(),
+                    outcome: outcome.clone(),
+                };
+                Ok((row.get::<_, usize>(5)?, (row.get(0)?, entry, row.get(4)?)))
+            })?;
+            append(database, open.into_iter().flat_map(|(times, entry)| vec![entry; times]))
+        })
+        .await
     }
 
     /// How many programs of a request were started.
     pub async fn programs_started(&self, tenant: &Tenant, request: &str) -> Result<u32, Error> {
-        let (tenant, request) = (tenant.clone(), request.to_owned());
-        self.with(move |database| {
+        let request = request.to_owned();
+        self.read(tenant, move |database, tenant| {
             let query = "SELECT count(*) FROM audit WHERE tenant = ?1 AND request = ?2 AND event = 'started'";
             Ok(database.query_row(query, params![tenant, request], |row| row.get(0))?)
         })
@@ -223,7 +182,7 @@ impl Store {
     /// At most `limit` entries after one, oldest first.
     pub async fn audit_log(&self, after: i64, limit: usize) -> Result<Vec<AuditRecord>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.with(move |database| {
+        self.read_any(move |database| {
             let query = format!("SELECT {COLUMNS} FROM audit WHERE number > ?1 ORDER BY number LIMIT ?2");
             all(database, &query, params![after, limit], AuditRecord::read)
         })
@@ -241,7 +200,7 @@ impl Store {
                 return Ok(Ok(number));
             }
             for record in records {
-                if record.number != number + 1 || record.link(&chain) != record.chain {
+                if record.number != number + 1 || record.link(&chain, &program_digest(&record.code)) != record.chain {
                     return Ok(Err(Tampered { number: number + 1 }));
                 }
                 number = record.number;
@@ -249,4 +208,38 @@ impl Store {
             }
         }
     }
+}
+
+/// Writes entries behind the last one, each with its tenant and the digest of its program.
+fn append(database: &Connection, entries: impl Iterator<Item = (Tenant, AuditEntry, String)>) -> Result<(), Error> {
+    let last = one(database, "SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1", [], |row| {
+        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+    })?;
+    let (mut number, mut chain) = last.unwrap_or_default();
+    let query = format!("INSERT INTO audit ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)");
+    let mut insert = database.prepare_cached(&query)?;
+    for (tenant, entry, sha256) in entries {
+        number += 1;
+        let AuditEntry { event, request, container, code, actor, outcome } = entry;
+        let mut record = AuditRecord {
+            number,
+            at_ms: now_ms(),
+            tenant,
+            event: event.word().to_owned(),
+            request,
+            container,
+            sha256,
+            code,
+            actor,
+            outcome,
+            chain: String::new(),
+        };
+        record.chain = record.link(&chain, &record.sha256);
+        let AuditRecord { number, at_ms, tenant, event, request, container, sha256, code, actor, outcome, chain: link } =
+            record;
+        insert
+            .execute(params![number, at_ms, tenant, event, request, container, sha256, code, actor, outcome, link])?;
+        chain = link;
+    }
+    Ok(())
 }

@@ -234,12 +234,12 @@ impl Store {
             remove(&path)?;
         }
         let mut named: HashSet<String> = HashSet::new();
-        {
-            let database = self.0.database.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.0.database.read(None, |database| {
             for table in OWNERS {
-                named.extend(all(&database, &format!("SELECT blob FROM {table}"), [], |row| row.get::<_, String>(0))?);
+                named.extend(all(database, &format!("SELECT blob FROM {table}"), [], |row| row.get::<_, String>(0))?);
             }
-        }
+            Ok(())
+        })?;
         for fan in entries(&self.0.blobs)? {
             for path in entries(&fan)? {
                 let name = path.file_name().and_then(|name| name.to_str());

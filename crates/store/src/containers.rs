@@ -191,7 +191,7 @@ impl Store {
         idle: Duration,
     ) -> Result<ContainerRecord, Error> {
         let tenant = tenant.clone();
-        self.with(move |database| insert(database, &tenant, name, memory_limit, idle)).await
+        self.write(move |database| insert(database, &tenant, name, memory_limit, idle)).await
     }
 
     /// The container of this name that was used last, or a new one.
@@ -204,7 +204,7 @@ impl Store {
     ) -> Result<ContainerRecord, Error> {
         let tenant = tenant.clone();
         // One at a time: requests that come at once find the same one.
-        self.with(move |database| {
+        self.write(move |database| {
             let query = format!(
                 "SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND name = ?2 ORDER BY last_active_ms DESC LIMIT 1"
             );
@@ -218,8 +218,8 @@ impl Store {
 
     /// A container.
     pub async fn container(&self, tenant: &Tenant, id: &ContainerId) -> Result<Option<ContainerRecord>, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.with(move |database| {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
             let query = format!("SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND id = ?2");
             one(database, &query, params![tenant, id], ContainerRecord::read)
         })
@@ -233,8 +233,7 @@ impl Store {
         name: Option<String>,
         page: PageQuery,
     ) -> Result<Page<ContainerRecord>, Error> {
-        let tenant = tenant.clone();
-        self.with(move |database| {
+        self.read(tenant, move |database, tenant| {
             let select = format!("SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND coalesce(name = ?2, TRUE)");
             page.read(database, (&select, "id"), vec![&tenant, &name], page.after(), ContainerRecord::read)
         })
@@ -245,7 +244,7 @@ impl Store {
     pub async fn touch_container(&self, tenant: &Tenant, id: &ContainerId) -> Result<(), Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "UPDATE containers SET last_active_ms = max(last_active_ms, ?3) WHERE tenant = ?1 AND id = ?2";
-        self.with(move |database| {
+        self.write(move |database| {
             database.prepare_cached(query)?.execute(params![tenant, id, now_ms()])?;
             Ok(())
         })
@@ -254,14 +253,14 @@ impl Store {
 
     /// Removes a container with its files. Returns whether there was one.
     pub async fn delete_container(&self, tenant: &Tenant, id: &ContainerId) -> Result<bool, Error> {
-        let (store, tenant, id) = (self.clone(), tenant.clone(), id.clone());
-        self.with(move |database| {
-            let transaction = database.transaction()?;
-            let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 RETURNING blob";
-            let blobs = all(&transaction, query, params![tenant, id], |row| row.get(0))?;
-            let query = "DELETE FROM containers WHERE tenant = ?1 AND id = ?2";
-            let deleted = transaction.execute(query, params![tenant, id])? > 0;
-            transaction.commit()?;
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.run(move |store| {
+            let (deleted, blobs) = store.0.database.write(|database| {
+                let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 RETURNING blob";
+                let blobs = all(database, query, params![tenant, id], |row| row.get(0))?;
+                let query = "DELETE FROM containers WHERE tenant = ?1 AND id = ?2";
+                Ok((database.execute(query, params![tenant, id])? > 0, blobs))
+            })?;
             store.remove_blobs(&blobs);
             Ok(deleted)
         })
@@ -270,15 +269,15 @@ impl Store {
 
     /// Removes the containers, with their files, that nobody has used for so long.
     pub async fn remove_containers_unused_for(&self, time: Duration) -> Result<(), Error> {
-        let store = self.clone();
         let before = now_ms().saturating_sub(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
-        self.with(move |database| {
-            let transaction = database.transaction()?;
-            let query = "DELETE FROM container_files WHERE container IN
-                         (SELECT id FROM containers WHERE last_active_ms < ?1) RETURNING blob";
-            let blobs = all(&transaction, query, [before], |row| row.get(0))?;
-            transaction.execute("DELETE FROM containers WHERE last_active_ms < ?1", [before])?;
-            transaction.commit()?;
+        self.run(move |store| {
+            let blobs = store.0.database.write(|database| {
+                let query = "DELETE FROM container_files WHERE container IN
+                             (SELECT id FROM containers WHERE last_active_ms < ?1) RETURNING blob";
+                let blobs = all(database, query, [before], |row| row.get(0))?;
+                database.execute("DELETE FROM containers WHERE last_active_ms < ?1", [before])?;
+                Ok(blobs)
+            })?;
             store.remove_blobs(&blobs);
             Ok(())
         })
@@ -293,32 +292,12 @@ impl Store {
         container: &ContainerId,
         files: Vec<(NewContainerFile, NewBlob)>,
     ) -> Result<Option<Vec<ContainerFileRecord>>, Error> {
-        let (store, tenant, container) = (self.clone(), tenant.clone(), container.clone());
-        self.with(move |database| {
-            let transaction = database.transaction()?;
-            let (mut records, mut kept, mut replaced) = (Vec::new(), Vec::new(), Vec::new());
-            for (file, blob) in files {
-                let query = "SELECT blob FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3";
-                let old: Option<BlobName> =
-                    one(&transaction, query, params![tenant, container, file.path], |row| row.get(0))?;
-                let query = format!(
-                    "INSERT INTO container_files (tenant, container, {FILE_COLUMNS})
-                     SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM containers WHERE tenant = ?1 AND id = ?2
-                     ON CONFLICT (container, path) DO UPDATE SET blob = excluded.blob, bytes = excluded.bytes,
-                         sha256 = excluded.sha256, mime = excluded.mime, source = excluded.source,
-                         place = excluded.place
-                     RETURNING {FILE_COLUMNS}"
-                );
-                let NewContainerFile { id, path, mime, source, place } = file;
-                let (name, bytes, sha256) = (blob.name(), blob.bytes(), blob.sha256());
-                let row = params![tenant, container, id, path, name, bytes, sha256, mime, source, place, now()];
-                let Some(record) = one(&transaction, &query, row, ContainerFileRecord::read)? else { return Ok(None) };
-                records.push(record);
-                kept.push(blob);
-                replaced.extend(old);
-            }
-            transaction.commit()?;
-            kept.into_iter().for_each(NewBlob::keep);
+        let (tenant, container) = (tenant.clone(), container.clone());
+        self.run(move |store| {
+            let mut replaced = Vec::new();
+            let put = |database: &Connection| put_files(database, &tenant, &container, &files, &mut replaced);
+            let Some(records) = store.0.database.write(put)? else { return Ok(None) };
+            files.into_iter().for_each(|(_, blob)| blob.keep());
             store.remove_blobs(&replaced);
             Ok(Some(records))
         })
@@ -332,8 +311,8 @@ impl Store {
         container: &ContainerId,
         id: &ContainerFileId,
     ) -> Result<Option<ContainerFileRecord>, Error> {
-        let (tenant, container, id) = (tenant.clone(), container.clone(), id.clone());
-        self.with(move |database| {
+        let (container, id) = (container.clone(), id.clone());
+        self.read(tenant, move |database, tenant| {
             let query =
                 format!("SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2 AND id = ?3");
             one(database, &query, params![tenant, container, id], ContainerFileRecord::read)
@@ -348,8 +327,8 @@ impl Store {
         container: &ContainerId,
         page: PageQuery,
     ) -> Result<Page<ContainerFileRecord>, Error> {
-        let (tenant, container) = (tenant.clone(), container.clone());
-        self.with(move |database| {
+        let container = container.clone();
+        self.read(tenant, move |database, tenant| {
             let select = format!("SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2");
             page.read(database, (&select, "id"), vec![&tenant, &container], page.after(), ContainerFileRecord::read)
         })
@@ -362,8 +341,8 @@ impl Store {
         tenant: &Tenant,
         container: &ContainerId,
     ) -> Result<Vec<ContainerFileRecord>, Error> {
-        let (tenant, container) = (tenant.clone(), container.clone());
-        self.with(move |database| {
+        let container = container.clone();
+        self.read(tenant, move |database, tenant| {
             let query =
                 format!("SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2 ORDER BY id");
             all(database, &query, params![tenant, container], ContainerFileRecord::read)
@@ -378,18 +357,47 @@ impl Store {
         container: &ContainerId,
         ids: Vec<ContainerFileId>,
     ) -> Result<usize, Error> {
-        let (store, tenant, container) = (self.clone(), tenant.clone(), container.clone());
-        self.with(move |database| {
-            let transaction = database.transaction()?;
+        let (tenant, container) = (tenant.clone(), container.clone());
+        self.run(move |store| {
             let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 AND id = ?3 RETURNING blob";
-            let mut blobs = Vec::new();
-            for id in &ids {
-                blobs.extend(one(&transaction, query, params![tenant, container, id], |row| row.get(0))?);
-            }
-            transaction.commit()?;
+            let blobs = store.0.database.write(|database| {
+                let mut blobs = Vec::new();
+                for id in &ids {
+                    blobs.extend(one(database, query, params![tenant, container, id], |row| row.get(0))?);
+                }
+                Ok(blobs)
+            })?;
             store.remove_blobs(&blobs);
             Ok(blobs.len())
         })
         .await
     }
+}
+
+/// Writes the rows of files, and adds the blobs of those that they replace to `replaced`. `None` when the container is gone.
+fn put_files(
+    database: &Connection,
+    tenant: &Tenant,
+    container: &ContainerId,
+    files: &[(NewContainerFile, NewBlob)],
+    replaced: &mut Vec<BlobName>,
+) -> Result<Option<Vec<ContainerFileRecord>>, Error> {
+    let mut records = Vec::new();
+    let insert = format!(
+        "INSERT INTO container_files (tenant, container, {FILE_COLUMNS})
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM containers WHERE tenant = ?1 AND id = ?2
+         ON CONFLICT (container, path) DO UPDATE SET blob = excluded.blob, bytes = excluded.bytes,
+             sha256 = excluded.sha256, mime = excluded.mime, source = excluded.source, place = excluded.place
+         RETURNING {FILE_COLUMNS}"
+    );
+    for (file, blob) in files {
+        let NewContainerFile { id, path, mime, source, place } = file;
+        let query = "SELECT blob FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3";
+        replaced.extend(one(database, query, params![tenant, container, path], |row| row.get(0))?);
+        let (name, bytes, sha256) = (blob.name(), blob.bytes(), blob.sha256());
+        let row = params![tenant, container, id, path, name, bytes, sha256, mime, source, place, now()];
+        let Some(record) = one(database, &insert, row, ContainerFileRecord::read)? else { return Ok(None) };
+        records.push(record);
+    }
+    Ok(Some(records))
 }

@@ -1,6 +1,6 @@
 //! Conversations and their items.
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
@@ -26,15 +26,14 @@ impl Store {
         items: Vec<(String, Value)>,
     ) -> Result<ConversationRecord, Error> {
         let tenant = tenant.clone();
-        self.with(move |database| {
+        self.run(move |store| {
             let record = ConversationRecord { id: ConversationId::new(), created_at: now(), metadata };
-            let transaction = database.transaction()?;
-            transaction.execute(
-                "INSERT INTO conversations (id, tenant, created_at, metadata) VALUES (?1, ?2, ?3, ?4)",
-                params![record.id, tenant, record.created_at, record.metadata.to_string()],
-            )?;
-            insert_items(&transaction, &tenant, &record.id, &items)?;
-            transaction.commit()?;
+            let (metadata, items) = (record.metadata.to_string(), texts(items));
+            store.0.database.write(|database| {
+                let query = "INSERT INTO conversations (id, tenant, created_at, metadata) VALUES (?1, ?2, ?3, ?4)";
+                database.execute(query, params![record.id, tenant, record.created_at, metadata])?;
+                insert_items(database, &tenant, &record.id, &items)
+            })?;
             Ok(record)
         })
         .await
@@ -46,8 +45,8 @@ impl Store {
         tenant: &Tenant,
         id: &ConversationId,
     ) -> Result<Option<ConversationRecord>, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.with(move |database| {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
             let query = "SELECT created_at, metadata FROM conversations WHERE tenant = ?1 AND id = ?2";
             let row = one(database, query, params![tenant, id], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?;
             row.map(|(created_at, metadata)| {
@@ -67,14 +66,14 @@ impl Store {
     ) -> Result<bool, Error> {
         let (tenant, id, metadata) = (tenant.clone(), id.clone(), metadata.to_string());
         let query = "UPDATE conversations SET metadata = ?3 WHERE tenant = ?1 AND id = ?2";
-        self.with(move |database| Ok(database.execute(query, params![tenant, id, metadata])? > 0)).await
+        self.write(move |database| Ok(database.execute(query, params![tenant, id, metadata])? > 0)).await
     }
 
     /// Removes a conversation with its items. Returns whether there was one.
     pub async fn delete_conversation(&self, tenant: &Tenant, id: &ConversationId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "DELETE FROM conversations WHERE tenant = ?1 AND id = ?2";
-        self.with(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 
     /// Adds items to the end, all or none; each is its id and its JSON. An item whose id is there already stays as it is.
@@ -86,15 +85,16 @@ impl Store {
         items: Vec<(String, Value)>,
     ) -> Result<bool, Error> {
         let (tenant, conversation) = (tenant.clone(), conversation.clone());
-        self.with(move |database| {
-            let transaction = database.transaction()?;
-            let query = "SELECT 1 FROM conversations WHERE tenant = ?1 AND id = ?2";
-            if one(&transaction, query, params![tenant, conversation], |_| Ok(()))?.is_none() {
-                return Ok(false);
-            }
-            insert_items(&transaction, &tenant, &conversation, &items)?;
-            transaction.commit()?;
-            Ok(true)
+        self.run(move |store| {
+            let items = texts(items);
+            store.0.database.write(|database| {
+                let query = "SELECT 1 FROM conversations WHERE tenant = ?1 AND id = ?2";
+                if one(database, query, params![tenant, conversation], |_| Ok(()))?.is_none() {
+                    return Ok(false);
+                }
+                insert_items(database, &tenant, &conversation, &items)?;
+                Ok(true)
+            })
         })
         .await
     }
@@ -106,8 +106,8 @@ impl Store {
         conversation: &ConversationId,
         page: PageQuery,
     ) -> Result<Page<Value>, Error> {
-        let (tenant, conversation) = (tenant.clone(), conversation.clone());
-        self.with(move |database| {
+        let conversation = conversation.clone();
+        let query = move |database: &Connection, tenant: &Tenant| {
             let query = "SELECT position FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
             let position: Option<i64> = match &page.after {
                 Some(after) => one(database, query, params![tenant, conversation, after], |row| row.get(0))?,
@@ -115,20 +115,19 @@ impl Store {
             };
             let select = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2";
             let after = position.as_ref().map(|position| position as &dyn rusqlite::ToSql);
-            let texts = page.read(database, (select, "position"), vec![&tenant, &conversation], after, |row| {
-                row.get::<_, String>(0)
-            })?;
-            let data = texts.data.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?;
-            Ok(Page { data, has_more: texts.has_more })
+            page.read(database, (select, "position"), vec![&tenant, &conversation], after, |row| row.get(0))
+        };
+        self.read_then(tenant, query, |page: Page<String>| {
+            Ok(Page { data: parsed(&page.data)?, has_more: page.has_more })
         })
         .await
     }
 
     /// One item of a conversation.
     pub async fn item(&self, tenant: &Tenant, conversation: &ConversationId, id: &str) -> Result<Option<Value>, Error> {
-        let (tenant, conversation, id) = (tenant.clone(), conversation.clone(), id.to_owned());
+        let (conversation, id) = (conversation.clone(), id.to_owned());
         let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
-        self.with(move |database| {
+        self.read(tenant, move |database, tenant| {
             let text = one(database, query, params![tenant, conversation, id], |row| row.get::<_, String>(0))?;
             Ok(text.map(|text| serde_json::from_str(&text)).transpose()?)
         })
@@ -142,8 +141,8 @@ impl Store {
         conversation: &ConversationId,
         limit: u64,
     ) -> Result<Option<Vec<Value>>, Error> {
-        let (tenant, conversation) = (tenant.clone(), conversation.clone());
-        self.with(move |database| {
+        let conversation = conversation.clone();
+        let query = move |database: &Connection, tenant: &Tenant| {
             let query = "SELECT coalesce(sum(octet_length(item)), 0) FROM conversation_items
                          WHERE tenant = ?1 AND conversation = ?2";
             let bytes: u64 = database.query_row(query, params![tenant, conversation], |row| row.get(0))?;
@@ -151,31 +150,40 @@ impl Store {
                 return Ok(None);
             }
             let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 ORDER BY position";
-            let texts = all(database, query, params![tenant, conversation], |row| row.get::<_, String>(0))?;
-            Ok(Some(texts.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?))
-        })
-        .await
+            Ok(Some(all(database, query, params![tenant, conversation], |row| row.get(0))?))
+        };
+        self.read_then(tenant, query, |texts: Option<Vec<String>>| texts.map(|texts| parsed(&texts)).transpose()).await
     }
 
     /// Removes an item. Returns whether there was one.
     pub async fn delete_item(&self, tenant: &Tenant, conversation: &ConversationId, id: &str) -> Result<bool, Error> {
         let (tenant, conversation, id) = (tenant.clone(), conversation.clone(), id.to_owned());
         let query = "DELETE FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
-        self.with(move |database| Ok(database.execute(query, params![tenant, conversation, id])? > 0)).await
+        self.write(move |database| Ok(database.execute(query, params![tenant, conversation, id])? > 0)).await
     }
 }
 
+/// Reads items from the text that is stored.
+fn parsed(texts: &[String]) -> Result<Vec<Value>, Error> {
+    Ok(texts.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?)
+}
+
+/// Turns items into the text that is stored, each with its id.
+fn texts(items: Vec<(String, Value)>) -> Vec<(String, String)> {
+    items.into_iter().map(|(id, item)| (id, item.to_string())).collect()
+}
+
 fn insert_items(
-    database: &rusqlite::Connection,
+    database: &Connection,
     tenant: &Tenant,
     conversation: &ConversationId,
-    items: &[(String, Value)],
+    items: &[(String, String)],
 ) -> Result<(), Error> {
     let query = "INSERT INTO conversation_items (id, tenant, conversation, item) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT (conversation, id) DO NOTHING";
     let mut statement = database.prepare_cached(query)?;
     for (id, item) in items {
-        statement.execute(params![id, tenant, conversation, item.to_string()])?;
+        statement.execute(params![id, tenant, conversation, item])?;
     }
     Ok(())
 }

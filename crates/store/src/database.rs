@@ -1,11 +1,12 @@
-//! The database file: its format, and how it is opened.
+//! The database file: its format, its writer and its readers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Params, Row};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior};
 
-use crate::Error;
+use crate::{Error, Tenant};
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
 const FORMATS: [&str; 3] = [
@@ -94,19 +95,124 @@ CREATE TRIGGER audit_is_not_replaced BEFORE INSERT ON audit
 ",
 ];
 
-/// How long a statement waits for another process that is writing.
+/// Longest wait of a statement for another process that is writing.
 const BUSY: Duration = Duration::from_secs(10);
 
-pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
-    let mut connection = Connection::open(path)?;
-    connection.busy_timeout(BUSY)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    // A client that was told of a write finds it after a power cut.
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "foreign_keys", true)?;
-    connection.set_prepared_statement_cache_capacity(128);
-    upgrade(&mut connection)?;
-    Ok(connection)
+/// Most connections that read at once. Each has a page cache of 2 MB.
+const READERS: usize = 8;
+
+/// Most connections that read for one tenant at once, so that a reader is left for everybody else.
+const READERS_OF_TENANT: usize = READERS / 2;
+
+/// One connection that writes, and several that read beside it and beside each other.
+///
+/// A reader sees what was committed before it began, so whoever was told of a write finds it. Both kinds block: call them on a thread that may
+/// wait.
+#[derive(Debug)]
+pub(crate) struct Database {
+    path: PathBuf,
+    // Before the writer, which cleans up behind the last connection.
+    readers: Mutex<Readers>,
+    returned: Condvar,
+    writer: Mutex<Connection>,
+}
+
+/// The connections that read: those that are free, and the tenants of those that are taken.
+#[derive(Debug, Default)]
+struct Readers {
+    free: Vec<Connection>,
+    taken: Vec<Option<Tenant>>,
+}
+
+/// A connection that reads. Dropping it gives it back.
+struct Reader<'d> {
+    database: &'d Database,
+    tenant: Option<&'d Tenant>,
+    connection: Option<Connection>,
+}
+
+impl Database {
+    /// Opens the file, makes it if there is none, and brings it to the newest format.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let mut writer = Connection::open(path)?;
+        writer.busy_timeout(BUSY)?;
+        writer.pragma_update(None, "journal_mode", "WAL")?;
+        // A client that was told of a write finds it after a power cut.
+        writer.pragma_update(None, "synchronous", "FULL")?;
+        writer.pragma_update(None, "foreign_keys", true)?;
+        writer.set_prepared_statement_cache_capacity(128);
+        upgrade(&mut writer)?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            readers: Mutex::default(),
+            returned: Condvar::new(),
+            writer: Mutex::new(writer),
+        })
+    }
+
+    /// Runs `work` in a transaction, which is committed if it succeeds. Texts are made before and files removed after: everybody else who
+    /// writes waits meanwhile.
+    pub(crate) fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+        // A panic in the middle of a transaction rolls it back, so the connection is still good.
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that reads first and then writes would fail, without waiting, if another process wrote in between.
+        let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let done = work(&transaction)?;
+        transaction.commit()?;
+        Ok(done)
+    }
+
+    /// Runs queries for a tenant, or for nobody in particular, that all see the same state.
+    pub(crate) fn read<T>(
+        &self,
+        tenant: Option<&Tenant>,
+        work: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut reader = self.reader(tenant)?;
+        let connection = match &mut reader.connection {
+            Some(connection) => connection,
+            none => none.insert(self.connect()?),
+        };
+        let transaction = connection.transaction()?;
+        work(&transaction)
+    }
+
+    /// Waits for a reader.
+    fn reader<'d>(&'d self, tenant: Option<&'d Tenant>) -> Result<Reader<'d>, Error> {
+        let full = |readers: &mut Readers| {
+            let mine = readers.taken.iter().filter(|taken| taken.is_some() && taken.as_ref() == tenant).count();
+            // Keys are looked up for everybody, so one reader is never a tenant's.
+            readers.taken.len() >= READERS - usize::from(tenant.is_some()) || mine >= READERS_OF_TENANT
+        };
+        let waited = self.returned.wait_while(self.readers(), full);
+        let mut readers = waited.unwrap_or_else(PoisonError::into_inner);
+        readers.taken.push(tenant.cloned());
+        Ok(Reader { database: self, tenant, connection: readers.free.pop() })
+    }
+
+    fn readers(&self) -> MutexGuard<'_, Readers> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(&self) -> Result<Connection, Error> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags)?;
+        connection.busy_timeout(BUSY)?;
+        connection.set_prepared_statement_cache_capacity(128);
+        Ok(connection)
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        let mut readers = self.database.readers();
+        if let Some(mine) = readers.taken.iter().position(|taken| taken.as_ref() == self.tenant) {
+            readers.taken.swap_remove(mine);
+        }
+        readers.free.extend(self.connection.take());
+        // All of them: whoever wakes may be kept by its tenant's share.
+        self.database.returned.notify_all();
+    }
 }
 
 /// Brings the file to the newest format.
@@ -117,7 +223,7 @@ fn upgrade(connection: &mut Connection) -> Result<(), Error> {
         // Nothing is written, so the state can be read on a full disk, too.
         return Ok(());
     }
-    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found: i64 = format(&transaction)?;
     let done = usize::try_from(found).ok().filter(|done| *done <= FORMATS.len());
     let missing = done.and_then(|done| FORMATS.get(done..)).ok_or(Error::Newer { found, known })?;

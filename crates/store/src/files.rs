@@ -60,8 +60,8 @@ impl Store {
     /// Keeps a file.
     pub async fn add_file(&self, tenant: &Tenant, file: NewFile, blob: NewBlob) -> Result<FileRecord, Error> {
         let tenant = tenant.clone();
-        self.with(move |database| {
-            let record = insert(database, &tenant, file, &blob)?;
+        self.run(move |store| {
+            let record = store.0.database.write(|database| insert(database, &tenant, file, &blob))?;
             blob.keep();
             Ok(record)
         })
@@ -70,8 +70,8 @@ impl Store {
 
     /// A file, unless it has expired.
     pub async fn file(&self, tenant: &Tenant, id: &FileId) -> Result<Option<FileRecord>, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.with(move |database| {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
             let query = format!(
                 "SELECT {COLUMNS} FROM files WHERE tenant = ?1 AND id = ?2 AND coalesce(expires_at > ?3, TRUE)"
             );
@@ -87,8 +87,7 @@ impl Store {
         purpose: Option<String>,
         page: PageQuery,
     ) -> Result<Page<FileRecord>, Error> {
-        let tenant = tenant.clone();
-        self.with(move |database| {
+        self.read(tenant, move |database, tenant| {
             let select = format!(
                 "SELECT {COLUMNS} FROM files WHERE tenant = ?1 AND coalesce(purpose = ?2, TRUE) \
                  AND coalesce(expires_at > ?3, TRUE)"
@@ -101,10 +100,11 @@ impl Store {
 
     /// Removes a file. Returns whether there was one.
     pub async fn delete_file(&self, tenant: &Tenant, id: &FileId) -> Result<bool, Error> {
-        let (store, tenant, id) = (self.clone(), tenant.clone(), id.clone());
-        self.with(move |database| {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.run(move |store| {
             let query = "DELETE FROM files WHERE tenant = ?1 AND id = ?2 RETURNING blob";
-            let blobs = all(database, query, params![tenant, id], |row| row.get(0))?;
+            let row = params![tenant, id];
+            let blobs = store.0.database.write(|database| all(database, query, row, |row| row.get(0)))?;
             store.remove_blobs(&blobs);
             Ok(!blobs.is_empty())
         })
@@ -113,20 +113,17 @@ impl Store {
 
     /// Removes the files, uploads and responses whose time has come.
     pub async fn remove_expired(&self) -> Result<(), Error> {
-        let store = self.clone();
-        self.with(move |database| {
+        self.run(|store| {
             let now = now();
-            let transaction = database.transaction()?;
-            let mut blobs =
-                all(&transaction, "DELETE FROM files WHERE expires_at <= ?1 RETURNING blob", [now], |row| row.get(0))?;
-            blobs.extend(all(
-                &transaction,
-                "DELETE FROM upload_parts WHERE upload IN (SELECT id FROM uploads WHERE expires_at <= ?1) RETURNING blob",
-                [now],
-                |row| row.get::<_, BlobName>(0),
-            )?);
-            transaction.execute("DELETE FROM responses WHERE expires_at <= ?1", [now])?;
-            transaction.commit()?;
+            let blobs = store.0.database.write(|database| {
+                let query = "DELETE FROM files WHERE expires_at <= ?1 RETURNING blob";
+                let mut blobs = all(database, query, [now], |row| row.get(0))?;
+                let query = "DELETE FROM upload_parts WHERE upload IN (SELECT id FROM uploads WHERE expires_at <= ?1)
+                             RETURNING blob";
+                blobs.extend(all(database, query, [now], |row| row.get::<_, BlobName>(0))?);
+                database.execute("DELETE FROM responses WHERE expires_at <= ?1", [now])?;
+                Ok(blobs)
+            })?;
             store.remove_blobs(&blobs);
             Ok(())
         })
@@ -135,11 +132,13 @@ impl Store {
 
     /// How many bytes of files a tenant has here.
     pub async fn bytes_of(&self, tenant: &Tenant) -> Result<u64, Error> {
-        let tenant = tenant.clone();
         let query = "SELECT coalesce((SELECT sum(bytes) FROM files WHERE tenant = ?1), 0)
                           + coalesce((SELECT sum(bytes) FROM upload_parts WHERE tenant = ?1), 0)
                           + coalesce((SELECT sum(bytes) FROM container_files WHERE tenant = ?1), 0)";
-        self.with(move |database| Ok(database.prepare_cached(query)?.query_row([tenant], |row| row.get(0))?)).await
+        self.read(tenant, move |database, tenant| {
+            Ok(database.prepare_cached(query)?.query_row([tenant], |row| row.get(0))?)
+        })
+        .await
     }
 }
 

@@ -66,19 +66,19 @@ impl Store {
         let (id, name, hash, hint) = (id.clone(), name.to_owned(), hash(secret), hint(secret));
         let query = "INSERT INTO keys (id, name, hash, hint, created_at) VALUES (?1, ?2, ?3, ?4, ?5) \
                      ON CONFLICT (hash) DO NOTHING";
-        self.with(move |database| Ok(database.execute(query, params![id, name, hash, hint, now()])? > 0)).await
+        self.write(move |database| Ok(database.execute(query, params![id, name, hash, hint, now()])? > 0)).await
     }
 
     /// All keys, revoked ones too, oldest first.
     pub async fn keys(&self) -> Result<Vec<KeyRecord>, Error> {
         let query = "SELECT id, name, hint, created_at, revoked_at FROM keys ORDER BY id";
-        self.with(move |database| all(database, query, [], KeyRecord::read)).await
+        self.read_any(move |database| all(database, query, [], KeyRecord::read)).await
     }
 
     /// Refuses a key from now on. What its tenant owns stays. Returns whether there was such a key.
     pub async fn revoke_key(&self, id: KeyId) -> Result<bool, Error> {
         let query = "UPDATE keys SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1";
-        self.with(move |database| Ok(database.execute(query, params![id, now()])? > 0)).await
+        self.write(move |database| Ok(database.execute(query, params![id, now()])? > 0)).await
     }
 
     /// Whose key this is.
@@ -86,14 +86,14 @@ impl Store {
         // Keys are long and random, so a plain hash cannot be searched, and looking it up tells nothing by its time.
         let hash = hash(secret);
         let query = "SELECT id FROM keys WHERE hash = ?1 AND revoked_at IS NULL";
-        let id = self.with(move |database| one(database, query, [hash], |row| row.get::<_, KeyId>(0))).await?;
+        let id = self.read_any(move |database| one(database, query, [hash], |row| row.get::<_, KeyId>(0))).await?;
         Ok(id.map(|id| Tenant::of_key(&id)))
     }
 
     /// Whether there was ever a key. Revoking the last one does not open the door again.
     pub async fn has_keys(&self) -> Result<bool, Error> {
         let query = "SELECT EXISTS (SELECT 1 FROM keys)";
-        self.with(move |database| Ok(database.query_row(query, [], |row| row.get(0))?)).await
+        self.read_any(move |database| Ok(database.query_row(query, [], |row| row.get(0))?)).await
     }
 }
 

@@ -20,7 +20,7 @@ mod uploads;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rusqlite::Connection;
 
@@ -29,6 +29,7 @@ pub use audit::{AuditEntry, AuditEvent, AuditRecord, Tampered};
 pub use blobs::{BlobName, BlobWriter, NewBlob, Scratch};
 pub use containers::{ContainerFileRecord, ContainerRecord, NewContainerFile, Place, Source};
 pub use conversations::ConversationRecord;
+use database::Database;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
@@ -46,7 +47,7 @@ pub struct Store(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    database: Mutex<Connection>,
+    database: Database,
     blobs: PathBuf,
     scratch: PathBuf,
     /// Held as long as the process lives, so that no second server works on the same data.
@@ -90,18 +91,54 @@ impl Store {
         let (blobs, scratch) = (directory.join("blobs"), directory.join("scratch"));
         make_directory(&blobs)?;
         make_directory(&scratch)?;
-        let database = Mutex::new(database::open(&directory.join("aludel.db"))?);
+        let database = Database::open(&directory.join("aludel.db"))?;
         Ok(Self(Arc::new(Inner { database, blobs, scratch, lock })))
     }
 
-    /// Works on the database, away from the async threads.
-    async fn with<T: Send + 'static>(
+    /// Runs `work`, which may wait, away from the async threads. It is finished even if nobody waits for it any more.
+    async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Connection) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let inner = Arc::clone(&self.0);
-        // A panic in the middle of a transaction rolls it back, so the connection is still good.
-        blocking(move || work(&mut inner.database.lock().unwrap_or_else(PoisonError::into_inner))).await
+        let store = self.clone();
+        blocking(move || work(&store)).await
+    }
+
+    /// Runs `work` in a transaction of the writer.
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.run(move |store| store.0.database.write(work)).await
+    }
+
+    /// Runs the queries of a tenant.
+    async fn read<T: Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        work: impl FnOnce(&Connection, &Tenant) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let tenant = tenant.clone();
+        self.run(move |store| store.0.database.read(Some(&tenant), |database| work(database, &tenant))).await
+    }
+
+    /// Runs the queries of a tenant, and makes something of their rows when the reader is free again.
+    async fn read_then<R, T: Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        work: impl FnOnce(&Connection, &Tenant) -> Result<R, Error> + Send + 'static,
+        then: impl FnOnce(R) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let tenant = tenant.clone();
+        self.run(move |store| then(store.0.database.read(Some(&tenant), |database| work(database, &tenant))?)).await
+    }
+
+    /// Runs queries that belong to no tenant.
+    async fn read_any<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.run(move |store| store.0.database.read(None, work)).await
     }
 }
 

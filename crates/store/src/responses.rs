@@ -1,6 +1,6 @@
 //! Responses, their input, and the log of what their clients were told.
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
@@ -23,7 +23,7 @@ impl Store {
     /// Keeps a response, in place of what was known of it; its event log stays. The object's `status` is noted apart.
     pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord) -> Result<(), Error> {
         let tenant = tenant.clone();
-        self.with(move |database| {
+        self.run(move |store| {
             let ResponseRecord { id, object, input, expires_at } = response;
             let status = object.get("status").and_then(Value::as_str).unwrap_or("completed").to_owned();
             let query = "INSERT INTO responses (id, tenant, status, created_at, expires_at, object, input)
@@ -32,21 +32,26 @@ impl Store {
                              object = excluded.object, input = excluded.input
                          WHERE tenant = excluded.tenant";
             let (object, input) = (object.to_string(), Value::Array(input).to_string());
-            database.prepare_cached(query)?.execute(params![id, tenant, status, now(), expires_at, object, input])?;
-            Ok(())
+            let row = params![id, tenant, status, now(), expires_at, object, input];
+            store.0.database.write(|database| {
+                database.prepare_cached(query)?.execute(row)?;
+                Ok(())
+            })
         })
         .await
     }
 
     /// A response, unless it has expired.
     pub async fn response(&self, tenant: &Tenant, id: &ResponseId) -> Result<Option<ResponseRecord>, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.with(move |database| {
+        let (id, wanted) = (id.clone(), id.clone());
+        let query = move |database: &Connection, tenant: &Tenant| {
             let query = "SELECT object, input, expires_at FROM responses
                          WHERE tenant = ?1 AND id = ?2 AND coalesce(expires_at > ?3, TRUE)";
-            let row = one(database, query, params![tenant, id, now()], |row| {
+            one(database, query, params![tenant, wanted, now()], |row| {
                 Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?))
-            })?;
+            })
+        };
+        self.read_then(tenant, query, |row| {
             row.map(|(object, input, expires_at)| {
                 let (object, input) = (serde_json::from_str(&object)?, serde_json::from_str(&input)?);
                 Ok(ResponseRecord { id, object, input, expires_at })
@@ -60,12 +65,12 @@ impl Store {
     pub async fn delete_response(&self, tenant: &Tenant, id: &ResponseId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "DELETE FROM responses WHERE tenant = ?1 AND id = ?2";
-        self.with(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 
     /// The responses whose object has one of these statuses, whosever they are: what a server that died left unfinished.
     pub async fn responses_with_status(&self, statuses: &'static [&str]) -> Result<Vec<(Tenant, ResponseId)>, Error> {
-        self.with(move |database| {
+        self.read_any(move |database| {
             let mut found = Vec::new();
             for status in statuses {
                 let query = "SELECT tenant, id FROM responses WHERE status = ?1 ORDER BY id";
@@ -84,20 +89,16 @@ impl Store {
         events: Vec<(u64, String)>,
     ) -> Result<bool, Error> {
         let (tenant, response) = (tenant.clone(), response.clone());
-        self.with(move |database| {
-            let transaction = database.transaction()?;
+        self.write(move |database| {
             let query = "SELECT 1 FROM responses WHERE tenant = ?1 AND id = ?2";
-            if one(&transaction, query, params![tenant, response], |_| Ok(()))?.is_none() {
+            if one(database, query, params![tenant, response], |_| Ok(()))?.is_none() {
                 return Ok(false);
             }
-            {
-                let query = "INSERT OR REPLACE INTO response_events (response, sequence, event) VALUES (?1, ?2, ?3)";
-                let mut statement = transaction.prepare_cached(query)?;
-                for (sequence, event) in &events {
-                    statement.execute(params![response, sequence, event])?;
-                }
+            let query = "INSERT OR REPLACE INTO response_events (response, sequence, event) VALUES (?1, ?2, ?3)";
+            let mut statement = database.prepare_cached(query)?;
+            for (sequence, event) in &events {
+                statement.execute(params![response, sequence, event])?;
             }
-            transaction.commit()?;
             Ok(true)
         })
         .await
@@ -111,8 +112,8 @@ impl Store {
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<(u64, String)>, Error> {
-        let (tenant, response) = (tenant.clone(), response.clone());
-        self.with(move |database| {
+        let response = response.clone();
+        self.read(tenant, move |database, tenant| {
             let query = "SELECT sequence, event FROM response_events JOIN responses ON responses.id = response
                          WHERE tenant = ?1 AND response = ?2 AND coalesce(sequence > ?3, TRUE)
                          ORDER BY sequence LIMIT ?4";

@@ -1,7 +1,7 @@
 //! Uploads in parts, which become files.
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Row, params};
+use rusqlite::{Connection, Row, params};
 
 use crate::database::{all, one};
 use crate::{BlobName, Error, FileId, FileRecord, NewBlob, NewFile, PartId, Store, Tenant, UploadId, files, now};
@@ -127,7 +127,7 @@ impl Store {
     pub async fn add_upload(&self, tenant: &Tenant, upload: NewUpload) -> Result<UploadRecord, Error> {
         let tenant = tenant.clone();
         let NewUpload { bytes, filename, purpose, mime, expires_at, file_lives } = upload;
-        self.with(move |database| {
+        self.write(move |database| {
             let id = UploadId::new();
             let (status, created_at) = (UploadStatus::Pending, now());
             let query = format!(
@@ -153,8 +153,8 @@ impl Store {
 
     /// An upload.
     pub async fn upload(&self, tenant: &Tenant, id: &UploadId) -> Result<Option<UploadRecord>, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.with(move |database| {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
             let query = format!("SELECT {COLUMNS} FROM uploads WHERE tenant = ?1 AND id = ?2");
             one(database, &query, params![tenant, id], UploadRecord::read)
         })
@@ -169,13 +169,13 @@ impl Store {
         blob: NewBlob,
     ) -> Result<Option<PartRecord>, Error> {
         let (tenant, upload) = (tenant.clone(), upload.clone());
-        self.with(move |database| {
+        self.run(move |store| {
             let part =
                 PartRecord { id: PartId::new(), blob: blob.name().clone(), bytes: blob.bytes(), created_at: now() };
             let query = "INSERT INTO upload_parts (id, tenant, upload, blob, bytes, created_at)
                          SELECT ?1, ?2, ?3, ?4, ?5, ?6 FROM uploads WHERE tenant = ?2 AND id = ?3 AND status = ?7";
             let row = params![part.id, tenant, upload, part.blob, part.bytes, part.created_at, UploadStatus::Pending];
-            if database.execute(query, row)? == 0 {
+            if store.0.database.write(|database| Ok(database.execute(query, row)?))? == 0 {
                 return Ok(None);
             }
             blob.keep();
@@ -186,10 +186,10 @@ impl Store {
 
     /// The parts of an upload, in the order in which they came.
     pub async fn parts(&self, tenant: &Tenant, upload: &UploadId) -> Result<Vec<PartRecord>, Error> {
-        let (tenant, upload) = (tenant.clone(), upload.clone());
+        let upload = upload.clone();
         let query =
             "SELECT id, blob, bytes, created_at FROM upload_parts WHERE tenant = ?1 AND upload = ?2 ORDER BY id";
-        self.with(move |database| all(database, query, params![tenant, upload], PartRecord::read)).await
+        self.read(tenant, move |database, tenant| all(database, query, params![tenant, upload], PartRecord::read)).await
     }
 
     /// Makes a file of an upload, of which `blob` is the content. `None` when it was completed or cancelled meanwhile.
@@ -199,24 +199,26 @@ impl Store {
         upload: &UploadRecord,
         blob: NewBlob,
     ) -> Result<Option<FileRecord>, Error> {
-        let (store, tenant, upload) = (self.clone(), tenant.clone(), upload.clone());
-        self.with(move |database| {
-            let transaction = database.transaction()?;
-            let file = NewFile {
+        let (tenant, upload) = (tenant.clone(), upload.clone());
+        self.run(move |store| {
+            let new = NewFile {
                 filename: upload.filename,
                 purpose: upload.purpose,
                 mime: upload.mime,
                 expires_at: upload.file_lives.map(|seconds| now().saturating_add(seconds)),
             };
-            let file = files::insert(&transaction, &tenant, file, &blob)?;
-            let query = "UPDATE uploads SET status = ?3, file = ?4 WHERE tenant = ?1 AND id = ?2 AND status = ?5";
-            let row = params![tenant, upload.id, UploadStatus::Completed, file.id, UploadStatus::Pending];
-            if transaction.execute(query, row)? == 0 {
-                return Ok(None);
-            }
-            let query = "DELETE FROM upload_parts WHERE tenant = ?1 AND upload = ?2 RETURNING blob";
-            let parts = all(&transaction, query, params![tenant, upload.id], |row| row.get(0))?;
-            transaction.commit()?;
+            let made = store.0.database.write(|database| {
+                let query = "UPDATE uploads SET status = ?3 WHERE tenant = ?1 AND id = ?2 AND status = ?4";
+                let row = params![tenant, upload.id, UploadStatus::Completed, UploadStatus::Pending];
+                if database.execute(query, row)? == 0 {
+                    return Ok(None);
+                }
+                let file = files::insert(database, &tenant, new, &blob)?;
+                let query = "UPDATE uploads SET file = ?3 WHERE tenant = ?1 AND id = ?2";
+                database.execute(query, params![tenant, upload.id, file.id])?;
+                Ok(Some((file, take_parts(database, &tenant, &upload.id)?)))
+            })?;
+            let Some((file, parts)) = made else { return Ok(None) };
             blob.keep();
             store.remove_blobs(&parts);
             Ok(Some(file))
@@ -226,20 +228,25 @@ impl Store {
 
     /// Gives an upload up. Returns whether it was still pending.
     pub async fn cancel_upload(&self, tenant: &Tenant, id: &UploadId) -> Result<bool, Error> {
-        let (store, tenant, id) = (self.clone(), tenant.clone(), id.clone());
-        self.with(move |database| {
-            let transaction = database.transaction()?;
-            let query = "UPDATE uploads SET status = ?3 WHERE tenant = ?1 AND id = ?2 AND status = ?4";
-            let row = params![tenant, id, UploadStatus::Cancelled, UploadStatus::Pending];
-            if transaction.execute(query, row)? == 0 {
-                return Ok(false);
-            }
-            let query = "DELETE FROM upload_parts WHERE tenant = ?1 AND upload = ?2 RETURNING blob";
-            let parts = all(&transaction, query, params![tenant, id], |row| row.get(0))?;
-            transaction.commit()?;
-            store.remove_blobs(&parts);
-            Ok(true)
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.run(move |store| {
+            let parts = store.0.database.write(|database| {
+                let query = "UPDATE uploads SET status = ?3 WHERE tenant = ?1 AND id = ?2 AND status = ?4";
+                let row = params![tenant, id, UploadStatus::Cancelled, UploadStatus::Pending];
+                if database.execute(query, row)? == 0 {
+                    return Ok(None);
+                }
+                take_parts(database, &tenant, &id).map(Some)
+            })?;
+            store.remove_blobs(parts.as_deref().unwrap_or_default());
+            Ok(parts.is_some())
         })
         .await
     }
+}
+
+/// Deletes the rows of an upload's parts, and returns the blobs that they named.
+fn take_parts(database: &Connection, tenant: &Tenant, upload: &UploadId) -> Result<Vec<BlobName>, Error> {
+    let query = "DELETE FROM upload_parts WHERE tenant = ?1 AND upload = ?2 RETURNING blob";
+    all(database, query, params![tenant, upload], |row| row.get(0))
 }

@@ -1,7 +1,10 @@
 //! What is kept, for whom, and what is left of it after a restart.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::future::Future;
 use std::path::Path;
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use aludel_store::{
@@ -38,6 +41,83 @@ async fn tenants(store: &Store) -> (Tenant, Tenant) {
     let second = store.tenant_of_key(&second.secret).await.unwrap().unwrap();
     assert_ne!(first, second);
     (first, second)
+}
+
+/// Begins what a caller asks for, and lets the caller go away.
+fn begin_and_drop(future: impl Future) {
+    assert!(pin!(future).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+/// Waits until something is so.
+async fn until(mut so: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !so().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_reads_does_not_wait_for_who_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let tenant = Tenant::local();
+    let kept = file(&store, &tenant, b"kept").await;
+    let other = rusqlite::Connection::open(directory.path().join("aludel.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let writing = tokio::spawn({
+        let (store, tenant) = (store.clone(), tenant.clone());
+        async move { store.add_conversation(&tenant, json!({}), vec![]).await.unwrap() }
+    });
+    // Time to begin, in which the writer waits for the other process.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let read = tokio::time::timeout(Duration::from_secs(5), store.file(&tenant, &kept.id)).await;
+    assert_eq!(read.unwrap().unwrap(), Some(kept));
+    assert!(!writing.is_finished());
+    other.execute_batch("COMMIT").unwrap();
+    let conversation = writing.await.unwrap();
+    assert_eq!(store.conversation(&tenant, &conversation.id).await.unwrap(), Some(conversation));
+}
+
+#[tokio::test]
+async fn more_readers_than_connections_all_get_their_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let (mine, other) = tenants(&store).await;
+    let mut readers = Vec::new();
+    for number in 0..100 {
+        let (store, tenant) = (store.clone(), if number % 3 == 0 { other.clone() } else { mine.clone() });
+        readers.push(tokio::spawn(async move {
+            for _ in 0..20 {
+                assert!(store.files(&tenant, None, PageQuery::first(1)).await.unwrap().data.is_empty());
+                assert!(store.has_keys().await.unwrap());
+            }
+        }));
+    }
+    for reader in readers {
+        tokio::time::timeout(Duration::from_secs(60), reader).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_began_is_finished_though_its_caller_goes_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let tenant = Tenant::local();
+    let started = |code: &str| AuditEntry {
+        event: AuditEvent::Started,
+        request: "resp_1".into(),
+        container: "cntr_1".into(),
+        code: code.into(),
+        actor: "rules".into(),
+        outcome: String::new(),
+    };
+    begin_and_drop(store.audit(&tenant, vec![started("1"), started("2")]));
+    until(async || store.audit_log(0, 10).await.unwrap().len() == 2).await;
+    // It looks first for what was cut off, and writes then.
+    begin_and_drop(store.end_what_was_cut_off("cut off"));
+    until(async || store.audit_log(0, 10).await.unwrap().len() == 4).await;
 }
 
 #[tokio::test]
