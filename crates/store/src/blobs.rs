@@ -1,26 +1,26 @@
 //! Blobs: contents of files, each named by exactly one row.
 //!
-//! A blob appears under its name only whole and synced. One that no row names, because the process died in between, is removed at the next
-//! start. The same content under two rows is two names of one inode.
+//! A blob appears under its name only whole and synced. Until a row names it, it is in flight: its name tells the process that owns it, and
+//! when that has died, a sweep removes what it left. The same content under two rows is two names of one inode.
 
-use std::collections::HashSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use sha2::{Digest, Sha256};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-use crate::database::all;
-use crate::id::{fresh, hex};
-use crate::{Error, Store, blocking};
+use crate::id::hex;
+use crate::{Error, Store};
 
 /// Of more files than this, each waiting for the disk on its own would take longer than waiting once for everything.
 const SYNCED_ONE_BY_ONE: usize = 4;
 
-/// The tables that name blobs.
-const OWNERS: [&str; 3] = ["files", "upload_parts", "container_files"];
+/// Bytes that are copied and hashed at a time.
+const CHUNK: usize = 128 << 10;
 
 /// The name of a blob, which clients never see.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -59,12 +59,13 @@ impl NewBlob {
         &self.sha256
     }
 
-    /// Where it is. It must not be written to.
+    /// Where it is. It must not be written to. Deprecated: use [`Store::read_blob`] with its name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn name(&self) -> &BlobName {
+    /// Returns the name by which it can be read.
+    pub fn name(&self) -> &BlobName {
         &self.name
     }
 
@@ -77,13 +78,15 @@ impl NewBlob {
 impl Drop for NewBlob {
     fn drop(&mut self) {
         if !self.kept {
-            // If it stays, the next start removes it.
+            // If it stays, a sweep removes it.
             let _gone = std::fs::remove_file(&self.path);
         }
     }
 }
 
 /// A place for a file that becomes a blob. Dropping it removes what is there.
+///
+/// Deprecated: [`Store::new_blob`] and [`Store::write_blobs`] need no path.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
@@ -92,12 +95,51 @@ impl Scratch {
     pub fn path(&self) -> &Path {
         &self.0
     }
+
+    fn failed(&self, source: io::Error) -> Error {
+        Error::Io { path: self.0.clone(), source }
+    }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         // Usually it was renamed to its blob.
         let _gone = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Content of a blob, from its start.
+#[derive(Debug)]
+pub struct BlobReader {
+    file: tokio::fs::File,
+    bytes: u64,
+}
+
+impl BlobReader {
+    /// Returns the size of the whole blob, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Turns it into a reader that blocks.
+    pub async fn into_blocking(self) -> impl Read + io::Seek + Send + 'static {
+        self.file.into_std().await
+    }
+}
+
+impl AsyncRead for BlobReader {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.file).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncSeek for BlobReader {
+    fn start_seek(mut self: Pin<&mut Self>, position: SeekFrom) -> io::Result<()> {
+        Pin::new(&mut self.file).start_seek(position)
+    }
+
+    fn poll_complete(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        Pin::new(&mut self.file).poll_complete(cx)
     }
 }
 
@@ -111,13 +153,20 @@ pub struct BlobWriter {
     bytes: u64,
 }
 
+/// A file that was written whole and is not a blob yet.
+#[derive(Debug)]
+struct Written {
+    scratch: Scratch,
+    /// The file, where it is to be synced on its own.
+    file: Option<File>,
+    bytes: u64,
+    sha256: String,
+}
+
 impl BlobWriter {
     /// Adds to the end.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.hash.update(bytes);
-        self.bytes += bytes.len() as u64;
-        let written = self.file.write_all(bytes).await;
-        written.map_err(|source| Error::Io { path: self.scratch.0.clone(), source })
+        self.write_all(bytes).await.map_err(|source| self.scratch.failed(source))
     }
 
     /// How much was written.
@@ -126,62 +175,130 @@ impl BlobWriter {
     }
 
     /// Syncs what was written.
-    pub async fn finish(mut self) -> Result<NewBlob, Error> {
-        let flushed = self.file.flush().await;
-        flushed.map_err(|source| Error::Io { path: self.scratch.0.clone(), source })?;
-        let Self { store, scratch, file, hash, bytes } = self;
-        let file = file.into_std().await;
-        blocking(move || store.place(&scratch, Some(&file), bytes, hex(&hash.finalize()))).await
+    pub async fn finish(self) -> Result<NewBlob, Error> {
+        let store = self.store.clone();
+        let written = self.close().await?;
+        store.run(move |store| store.place(written)).await
+    }
+
+    async fn close(mut self) -> Result<Written, Error> {
+        self.file.flush().await.map_err(|source| self.scratch.failed(source))?;
+        let Self { store: _, scratch, file, hash, bytes } = self;
+        Ok(Written { scratch, file: Some(file.into_std().await), bytes, sha256: hex(&hash.finalize()) })
+    }
+}
+
+impl AsyncWrite for BlobWriter {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let count = ready!(Pin::new(&mut self.file).poll_write(cx, bytes))?;
+        self.hash.update(bytes.get(..count).unwrap_or(bytes));
+        self.bytes += count as u64;
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.file).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.file).poll_shutdown(cx)
     }
 }
 
 impl Store {
-    /// A place for a file that is to become a blob.
+    /// A place for a file that is to become a blob. Deprecated: [`Store::new_blob`] needs no path.
     pub fn scratch(&self) -> Scratch {
-        Scratch(self.0.scratch.join(fresh("", 32)))
+        // Without the lock a sweep could take it for a dead process's; whoever writes to it is told by `adopt`.
+        let _registered = self.0.owner.register();
+        Scratch(self.0.scratch.join(self.0.owner.name_in_flight()))
     }
 
     /// Begins a blob.
     pub async fn new_blob(&self) -> Result<BlobWriter, Error> {
-        let scratch = self.scratch();
-        let file = tokio::fs::File::create_new(scratch.path()).await;
-        let file = file.map_err(|source| Error::Io { path: scratch.0.clone(), source })?;
+        let (scratch, file) = self.run(Self::new_scratch).await?;
+        let file = tokio::fs::File::from_std(file);
         Ok(BlobWriter { store: self.clone(), scratch, file, hash: Sha256::new(), bytes: 0 })
     }
 
-    /// Makes blobs of what was written, in the same order.
+    /// Opens a blob.
+    pub async fn read_blob(&self, name: &BlobName) -> Result<BlobReader, Error> {
+        let path = self.blob_path(name);
+        self.run(move |_| {
+            let failed = |source| Error::Io { path: path.clone(), source };
+            let file = File::open(&path).map_err(failed)?;
+            let bytes = file.metadata().map_err(failed)?.len();
+            Ok(BlobReader { file: tokio::fs::File::from_std(file), bytes })
+        })
+        .await
+    }
+
+    /// Finishes blobs, in the same order, with one wait for the disk if they are many.
+    pub async fn finish_blobs(&self, writers: Vec<BlobWriter>) -> Result<Vec<NewBlob>, Error> {
+        let mut written = Vec::new();
+        for writer in writers {
+            written.push(writer.close().await?);
+        }
+        self.run(move |store| store.place_all(written)).await
+    }
+
+    /// Makes blobs of what readers give, in the same order, with one wait for the disk if they are many. A reader that fails is
+    /// [`Error::Source`], and nothing is kept.
+    pub async fn write_blobs<R: Read + Send + 'static>(&self, readers: Vec<R>) -> Result<Vec<NewBlob>, Error> {
+        self.run(move |store| store.write_blobs_now(readers)).await
+    }
+
+    pub(crate) fn write_blobs_now<R: Read>(&self, readers: impl IntoIterator<Item = R>) -> Result<Vec<NewBlob>, Error> {
+        let mut buffer = vec![0; CHUNK];
+        let mut all = Vec::new();
+        for mut reader in readers {
+            let (scratch, mut file) = self.new_scratch()?;
+            let (mut hash, mut bytes) = (Sha256::new(), 0);
+            loop {
+                let count = match reader.read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(count) => count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(Error::Source(error)),
+                };
+                let chunk = buffer.get(..count).unwrap_or(&buffer);
+                file.write_all(chunk).map_err(|source| scratch.failed(source))?;
+                hash.update(chunk);
+                bytes += count as u64;
+            }
+            // Of many files none is kept open: they are synced together.
+            let file = (all.len() <= SYNCED_ONE_BY_ONE).then_some(file);
+            all.push(Written { scratch, file, bytes, sha256: hex(&hash.finalize()) });
+        }
+        self.place_all(all)
+    }
+
+    /// Makes blobs of what was written, in the same order. Deprecated: [`Store::write_blobs`] and [`Store::finish_blobs`] need no path.
     pub async fn adopt(&self, scratches: Vec<Scratch>) -> Result<Vec<NewBlob>, Error> {
-        let store = self.clone();
-        blocking(move || {
-            let each = scratches.len() <= SYNCED_ONE_BY_ONE;
-            let mut blobs = Vec::new();
+        self.run(move |store| {
+            store.0.owner.register()?;
+            let mut written = Vec::new();
             for scratch in scratches {
                 let failed = |source| Error::Io { path: scratch.0.clone(), source };
                 let mut file = File::open(scratch.path()).map_err(failed)?;
                 let mut hash = Sha256::new();
                 let bytes = io::copy(&mut file, &mut hash).map_err(failed)?;
-                let sync = each.then_some(&file);
-                blobs.push(store.place(&scratch, sync, bytes, hex(&hash.finalize()))?);
+                let file = (written.len() <= SYNCED_ONE_BY_ONE).then_some(file);
+                written.push(Written { scratch, file, bytes, sha256: hex(&hash.finalize()) });
             }
-            if !each {
-                let directory = &store.0.blobs;
-                let synced = File::open(directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
-                synced.map_err(|source| Error::Io { path: directory.clone(), source })?;
-            }
-            Ok(blobs)
+            store.place_all(written)
         })
         .await
     }
 
     /// Another name for what a blob holds.
     pub async fn copy_blob(&self, of: &BlobName, bytes: u64) -> Result<NewBlob, Error> {
-        let (store, of) = (self.clone(), of.clone());
-        blocking(move || {
-            let from = store.blob_path(&of);
+        let from = self.blob_path(of);
+        self.run(move |store| {
+            store.0.owner.register()?;
             let failed = |source| Error::Io { path: from.clone(), source };
             let mut hash = Sha256::new();
             io::copy(&mut File::open(&from).map_err(failed)?, &mut hash).map_err(failed)?;
-            let name = BlobName(fresh("", 32));
+            let name = BlobName(store.0.owner.name_in_flight());
             let path = store.blob_path(&name);
             let parent = make_parent(&path)?;
             std::fs::hard_link(&from, &path).map_err(failed)?;
@@ -191,30 +308,53 @@ impl Store {
         .await
     }
 
-    /// Opens what a blob holds.
+    /// Opens what a blob holds. Deprecated: use [`Store::read_blob`].
     pub async fn open_blob(&self, name: &BlobName) -> Result<tokio::fs::File, Error> {
-        let path = self.blob_path(name);
-        tokio::fs::File::open(&path).await.map_err(|source| Error::Io { path, source })
+        Ok(self.read_blob(name).await?.file)
     }
 
-    /// Where a blob is. It must not be written to, and is there as long as its row.
+    /// Where a blob is. It must not be written to, and is there as long as its row. Deprecated: use [`Store::read_blob`].
     pub fn blob_path(&self, BlobName(name): &BlobName) -> PathBuf {
         // The first digits of a name are its time, the last ones are random.
         let fan = name.get(name.len().saturating_sub(2)..).unwrap_or("00");
         self.0.blobs.join(fan).join(name)
     }
 
-    /// Gives what was written its name. Without a file to sync, the caller syncs everything.
-    fn place(&self, scratch: &Scratch, sync: Option<&File>, bytes: u64, sha256: String) -> Result<NewBlob, Error> {
-        if let Some(file) = sync {
-            file.sync_all().map_err(|source| Error::Io { path: scratch.0.clone(), source })?;
+    fn new_scratch(&self) -> Result<(Scratch, File), Error> {
+        self.0.owner.register()?;
+        let scratch = Scratch(self.0.scratch.join(self.0.owner.name_in_flight()));
+        let file = File::create_new(scratch.path()).map_err(|source| scratch.failed(source))?;
+        Ok((scratch, file))
+    }
+
+    /// Gives what was written its names.
+    fn place_all(&self, mut written: Vec<Written>) -> Result<Vec<NewBlob>, Error> {
+        let together = written.len() > SYNCED_ONE_BY_ONE;
+        if together {
+            for written in &mut written {
+                written.file = None;
+            }
         }
-        let name = BlobName(fresh("", 32));
+        let blobs = written.into_iter().map(|written| self.place(written)).collect::<Result<_, _>>()?;
+        if together {
+            let directory = &self.0.blobs;
+            let synced = File::open(directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
+            synced.map_err(|source| Error::Io { path: directory.clone(), source })?;
+        }
+        Ok(blobs)
+    }
+
+    /// Gives what was written its name. Without a file to sync, the caller syncs everything.
+    fn place(&self, Written { scratch, file, bytes, sha256 }: Written) -> Result<NewBlob, Error> {
+        if let Some(file) = &file {
+            file.sync_all().map_err(|source| scratch.failed(source))?;
+        }
+        let name = BlobName(self.0.owner.name_in_flight());
         let path = self.blob_path(&name);
         let parent = make_parent(&path)?;
         std::fs::rename(scratch.path(), &path).map_err(|source| Error::Io { path: path.clone(), source })?;
         let blob = NewBlob { name, path, bytes, sha256, kept: false };
-        if sync.is_some() {
+        if file.is_some() {
             sync_directory(&parent)?;
         }
         Ok(blob)
@@ -223,43 +363,10 @@ impl Store {
     /// Removes blobs whose rows are gone.
     pub(crate) fn remove_blobs(&self, names: &[BlobName]) {
         for name in names {
-            // If it stays, the next start removes it.
+            // If it stays, a sweep removes it when this process has ended.
             let _gone = std::fs::remove_file(self.blob_path(name));
         }
     }
-
-    /// Removes what was half-written or lost its row when the process died.
-    pub(crate) fn remove_leftovers(&self) -> Result<(), Error> {
-        for path in entries(&self.0.scratch)? {
-            remove(&path)?;
-        }
-        let mut named: HashSet<String> = HashSet::new();
-        self.0.database.read(None, |database| {
-            for table in OWNERS {
-                named.extend(all(database, &format!("SELECT blob FROM {table}"), [], |row| row.get::<_, String>(0))?);
-            }
-            Ok(())
-        })?;
-        for fan in entries(&self.0.blobs)? {
-            for path in entries(&fan)? {
-                let name = path.file_name().and_then(|name| name.to_str());
-                if !name.is_some_and(|name| named.contains(name)) {
-                    remove(&path)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
-    let failed = |source| Error::Io { path: directory.to_path_buf(), source };
-    let read = std::fs::read_dir(directory).map_err(failed)?;
-    read.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<_>>().map_err(failed)
-}
-
-fn remove(path: &Path) -> Result<(), Error> {
-    std::fs::remove_file(path).map_err(|source| Error::Io { path: path.to_path_buf(), source })
 }
 
 fn make_parent(path: &Path) -> Result<PathBuf, Error> {

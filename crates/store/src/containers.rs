@@ -1,5 +1,6 @@
 //! Containers and their files. What runs in a container is elsewhere; here is what it is re-created from.
 
+use std::io::Read;
 use std::time::Duration;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
@@ -304,6 +305,47 @@ impl Store {
         .await
     }
 
+    /// Keeps what readers give as files of a container, and forgets others, all or nothing. Once begun it is finished, blobs and rows, though
+    /// nobody waits for it any more. A file takes the place of the one of the same path; if that one has the same content, it stays as it is.
+    /// `None` when the container is gone.
+    pub async fn write_container_files<R: Read + Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        container: &ContainerId,
+        files: Vec<(NewContainerFile, R)>,
+        gone: Vec<ContainerFileId>,
+    ) -> Result<Option<Vec<ContainerFileRecord>>, Error> {
+        let (tenant, container) = (tenant.clone(), container.clone());
+        self.run(move |store| {
+            let (files, readers): (Vec<_>, Vec<_>) = files.into_iter().unzip();
+            let mut files: Vec<_> = files.into_iter().zip(store.write_blobs_now(readers)?).collect();
+            let mut replaced = Vec::new();
+            let (mut same, mut records) = (Vec::new(), Vec::new());
+            let written = store.0.database.write(|database| {
+                let query = format!(
+                    "SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3 AND sha256 = ?4"
+                );
+                for (file, blob) in &files {
+                    let row = params![tenant, container, file.path, blob.sha256()];
+                    same.extend(one(database, &query, row, ContainerFileRecord::read)?);
+                }
+                files.retain(|(file, _)| same.iter().all(|same| same.path != file.path));
+                let Some(put) = put_files(database, &tenant, &container, &files, &mut replaced)? else { return Ok(false) };
+                records = put;
+                replaced.extend(delete_files(database, &tenant, &container, &gone)?);
+                Ok(true)
+            })?;
+            if !written {
+                return Ok(None);
+            }
+            files.into_iter().for_each(|(_, blob)| blob.keep());
+            store.remove_blobs(&replaced);
+            records.extend(same);
+            Ok(Some(records))
+        })
+        .await
+    }
+
     /// A file of a container.
     pub async fn container_file(
         &self,
@@ -359,14 +401,7 @@ impl Store {
     ) -> Result<usize, Error> {
         let (tenant, container) = (tenant.clone(), container.clone());
         self.run(move |store| {
-            let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 AND id = ?3 RETURNING blob";
-            let blobs = store.0.database.write(|database| {
-                let mut blobs = Vec::new();
-                for id in &ids {
-                    blobs.extend(one(database, query, params![tenant, container, id], |row| row.get(0))?);
-                }
-                Ok(blobs)
-            })?;
+            let blobs = store.0.database.write(|database| delete_files(database, &tenant, &container, &ids))?;
             store.remove_blobs(&blobs);
             Ok(blobs.len())
         })
@@ -400,4 +435,19 @@ fn put_files(
         records.push(record);
     }
     Ok(Some(records))
+}
+
+/// Deletes the rows of files, and returns the blobs that they named.
+fn delete_files(
+    database: &Connection,
+    tenant: &Tenant,
+    container: &ContainerId,
+    ids: &[ContainerFileId],
+) -> Result<Vec<BlobName>, Error> {
+    let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 AND id = ?3 RETURNING blob";
+    let mut blobs = Vec::new();
+    for id in ids {
+        blobs.extend(one(database, query, params![tenant, container, id], |row| row.get(0))?);
+    }
+    Ok(blobs)
 }

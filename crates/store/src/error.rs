@@ -21,6 +21,9 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// What was to be stored could not be read where it came from.
+    #[error("what was to be stored could not be read: {0}")]
+    Source(#[source] io::Error),
     /// Another server works on the same data.
     #[error("another server is using {}; end it, or give another directory with --data", .0.display())]
     InUse(PathBuf),

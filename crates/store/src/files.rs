@@ -111,7 +111,7 @@ impl Store {
         .await
     }
 
-    /// Removes the files, uploads and responses whose time has come.
+    /// Removes the files, uploads and responses whose time has come, and what dead processes left.
     pub async fn remove_expired(&self) -> Result<(), Error> {
         self.run(|store| {
             let now = now();
@@ -125,7 +125,7 @@ impl Store {
                 Ok(blobs)
             })?;
             store.remove_blobs(&blobs);
-            Ok(())
+            store.sweep_if_due()
         })
         .await
     }

@@ -14,19 +14,22 @@ mod error;
 mod files;
 mod id;
 mod keys;
+mod owners;
 mod page;
 mod responses;
+mod sweep;
 mod uploads;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rusqlite::Connection;
 
 pub use approvals::{ApprovalRecord, ApprovalStatus, Decided, Decision, NewApproval, program_digest};
 pub use audit::{AuditEntry, AuditEvent, AuditRecord, Tampered};
-pub use blobs::{BlobName, BlobWriter, NewBlob, Scratch};
+pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob, Scratch};
 pub use containers::{ContainerFileRecord, ContainerRecord, NewContainerFile, Place, Source};
 pub use conversations::ConversationRecord;
 use database::Database;
@@ -37,8 +40,11 @@ pub use id::{
     fresh_id,
 };
 pub use keys::{KeyRecord, NewKey};
+use owners::Owner;
+pub use owners::OwnerId;
 pub use page::{Order, Page, PageQuery};
 pub use responses::ResponseRecord;
+pub use sweep::Swept;
 pub use uploads::{NewUpload, PartRecord, UploadRecord, UploadStatus};
 
 /// Everything that outlives the process. Cheap to clone.
@@ -50,6 +56,9 @@ struct Inner {
     database: Database,
     blobs: PathBuf,
     scratch: PathBuf,
+    owners: PathBuf,
+    owner: Owner,
+    next_sweep: Mutex<Option<Instant>>,
     /// Held as long as the process lives, so that no second server works on the same data.
     lock: Option<File>,
 }
@@ -64,20 +73,21 @@ impl Drop for Inner {
 }
 
 impl Store {
-    /// Opens the state in `directory` for a server: nobody else may serve it meanwhile, and what an earlier one left half-written is removed.
+    /// Opens the state in `directory` for a server. Nobody else may serve it meanwhile. What dead processes left half-written is swept away now
+    /// and by [`Store::remove_expired`].
     pub async fn open(directory: &Path) -> Result<Self, Error> {
         let directory = directory.to_path_buf();
         blocking(move || {
             make_directory(&directory)?;
             let lock = lock(&directory.join("server.lock"))?;
             let store = Self::prepare(&directory, Some(lock))?;
-            store.remove_leftovers()?;
+            store.sweep_if_due()?;
             Ok(store)
         })
         .await
     }
 
-    /// Opens the state beside a server that may be running, to look after keys.
+    /// Opens the state beside a server that may be running. What this process has in flight is left alone by the server's sweeps.
     pub async fn open_beside(directory: &Path) -> Result<Self, Error> {
         let directory = directory.to_path_buf();
         blocking(move || {
@@ -88,11 +98,17 @@ impl Store {
     }
 
     fn prepare(directory: &Path, lock: Option<File>) -> Result<Self, Error> {
-        let (blobs, scratch) = (directory.join("blobs"), directory.join("scratch"));
+        let (blobs, scratch, owners) = (directory.join("blobs"), directory.join("scratch"), directory.join("owners"));
         make_directory(&blobs)?;
         make_directory(&scratch)?;
         let database = Database::open(&directory.join("aludel.db"))?;
-        Ok(Self(Arc::new(Inner { database, blobs, scratch, lock })))
+        let owner = Owner::new(owners.clone());
+        Ok(Self(Arc::new(Inner { database, blobs, scratch, owners, owner, next_sweep: Mutex::default(), lock })))
+    }
+
+    /// Returns the id of this process as an owner. Another opening of the same state has another one.
+    pub fn owner(&self) -> &OwnerId {
+        self.0.owner.id()
     }
 
     /// Runs `work`, which may wait, away from the async threads. It is finished even if nobody waits for it any more.

@@ -8,11 +8,12 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use aludel_store::{
-    ApprovalStatus, AuditEntry, AuditEvent, ContainerFileId, Decided, Decision, Error, FileRecord, NewApproval,
-    NewBlob, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place, ResponseId, ResponseRecord, Source, Store,
-    Tampered, Tenant, UploadStatus, program_digest,
+    ApprovalStatus, AuditEntry, AuditEvent, ContainerFileId, ContainerId, Decided, Decision, Error, FileRecord,
+    NewApproval, NewBlob, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place, ResponseId, ResponseRecord,
+    Source, Store, Swept, Tampered, Tenant, UploadStatus, program_digest,
 };
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
 async fn blob(store: &Store, content: &[u8]) -> NewBlob {
     let mut writer = store.new_blob().await.unwrap();
@@ -24,6 +25,24 @@ async fn file(store: &Store, tenant: &Tenant, content: &[u8]) -> FileRecord {
     let new =
         NewFile { filename: "a.txt".into(), purpose: "user_data".into(), mime: "text/plain".into(), expires_at: None };
     store.add_file(tenant, new, blob(store, content).await).await.unwrap()
+}
+
+fn new_file(path: &str) -> NewContainerFile {
+    NewContainerFile {
+        id: ContainerFileId::new(),
+        path: path.into(),
+        mime: "text/plain".into(),
+        source: Source::Assistant,
+        place: Place::Workspace,
+    }
+}
+
+async fn content(store: &Store, file: &FileRecord) -> Vec<u8> {
+    let mut reader = store.read_blob(&file.blob).await.unwrap();
+    let mut content = Vec::new();
+    reader.read_to_end(&mut content).await.unwrap();
+    assert_eq!(reader.bytes(), content.len() as u64);
+    content
 }
 
 fn count(directory: &Path) -> usize {
@@ -118,6 +137,74 @@ async fn a_write_that_began_is_finished_though_its_caller_goes_away() {
     // It looks first for what was cut off, and writes then.
     begin_and_drop(store.end_what_was_cut_off("cut off"));
     until(async || store.audit_log(0, 10).await.unwrap().len() == 4).await;
+    // Blobs first, then their rows.
+    let container = store.add_container(&tenant, "c".into(), None, Duration::from_secs(60)).await.unwrap().id;
+    let files = Vec::from(["a", "b"].map(|path| (new_file(path), path.as_bytes())));
+    begin_and_drop(store.write_container_files(&tenant, &container, files, vec![]));
+    until(async || store.all_container_files(&tenant, &container).await.unwrap().len() == 2).await;
+    assert_eq!(count(&directory.path().join("blobs")), 2);
+}
+
+#[tokio::test]
+async fn files_of_a_container_are_written_and_forgotten_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let tenant = Tenant::local();
+    let container = store.add_container(&tenant, "c".into(), None, Duration::from_secs(60)).await.unwrap().id;
+    let write = async |files: Vec<(&'static str, &'static str)>, gone: Vec<ContainerFileId>| {
+        let files = files.into_iter().map(|(path, text)| (new_file(path), text.as_bytes())).collect();
+        let mut files = store.write_container_files(&tenant, &container, files, gone).await.unwrap().unwrap();
+        files.sort_by(|one, other| one.path.cmp(&other.path));
+        files
+    };
+    let first = write(vec![("a", "1"), ("b", "2"), ("c", "3")], vec![]).await;
+    let second = write(vec![("a", "1"), ("b", "22")], vec![first[2].id.clone()]).await;
+    assert_eq!((&second[0], &second[1].id), (&first[0], &first[1].id));
+    assert_ne!(second[1].blob, first[1].blob);
+    assert_eq!(store.all_container_files(&tenant, &container).await.unwrap(), second);
+    assert_eq!(count(&directory.path().join("blobs")), 2);
+    let elsewhere = vec![(new_file("d"), &b"4"[..])];
+    let other = store.write_container_files(&tenant, &ContainerId::new(), elsewhere, vec![second[0].id.clone()]).await;
+    assert_eq!(other.unwrap(), None);
+    assert_eq!(count(&directory.path().join("blobs")), 2);
+}
+
+#[tokio::test]
+async fn blobs_are_written_and_read_as_streams() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let hash = |text: &[u8]| program_digest(std::str::from_utf8(text).unwrap());
+    // As many as are synced one by one, and more.
+    for number in [1, 4, 9] {
+        let texts: Vec<Vec<u8>> = (0..number).map(|text| vec![b'a' + text; 300_000]).collect();
+        let blobs = store.write_blobs(texts.iter().cloned().map(std::io::Cursor::new).collect()).await.unwrap();
+        let mut writers = Vec::new();
+        for text in &texts {
+            let mut writer = store.new_blob().await.unwrap();
+            writer.write_all(text).await.unwrap();
+            writers.push(writer);
+        }
+        let others = store.finish_blobs(writers).await.unwrap();
+        for blobs in [&blobs, &others] {
+            for (blob, text) in blobs.iter().zip(&texts) {
+                assert_eq!((blob.bytes(), blob.sha256()), (300_000, &*hash(text)));
+                let mut reader = store.read_blob(blob.name()).await.unwrap();
+                reader.seek(std::io::SeekFrom::Start(299_999)).await.unwrap();
+                let mut rest = Vec::new();
+                reader.read_to_end(&mut rest).await.unwrap();
+                assert_eq!(rest, text[..1]);
+            }
+        }
+    }
+    struct Broken;
+    impl std::io::Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::NotFound.into())
+        }
+    }
+    let readers: Vec<Box<dyn std::io::Read + Send>> = vec![Box::new(&b"whole"[..]), Box::new(Broken)];
+    assert!(matches!(store.write_blobs(readers).await, Err(Error::Source(_))));
+    assert_eq!((count(&directory.path().join("blobs")), count(&directory.path().join("scratch"))), (0, 0));
 }
 
 #[tokio::test]
@@ -152,7 +239,7 @@ async fn files_are_their_tenants_alone_and_survive_a_restart() {
     let store = Store::open(directory.path()).await.unwrap();
     let again = store.file(&mine, &kept.id).await.unwrap().unwrap();
     assert_eq!(again, kept);
-    assert_eq!(std::fs::read(store.blob_path(&again.blob)).unwrap(), b"hello");
+    assert_eq!(content(&store, &again).await, b"hello");
     assert_eq!(store.bytes_of(&mine).await.unwrap(), 5);
     assert!(store.delete_file(&mine, &kept.id).await.unwrap());
     assert_eq!(count(&directory.path().join("blobs")), 0);
@@ -175,9 +262,14 @@ async fn what_was_half_written_is_gone_after_a_restart_and_the_rest_is_not() {
     let copied = std::process::Command::new("cp").arg("-a").arg(directory.path().join(".")).arg(copy.path()).status();
     assert!(copied.unwrap().success());
     let store = Store::open(copy.path()).await.unwrap();
-    assert_eq!(count(&copy.path().join("blobs")), 1);
-    assert_eq!(count(&copy.path().join("scratch")), 0);
-    assert_eq!(std::fs::read(store.blob_path(&kept.blob)).unwrap(), b"kept");
+    // Not yet: it may have been made a moment ago by somebody whose lock cannot be seen here.
+    let (blobs, scratch) = (copy.path().join("blobs"), copy.path().join("scratch"));
+    assert_eq!((count(&blobs), count(&scratch)), (2, 1));
+    std::fs::write(scratch.join("README"), "not ours").unwrap();
+    assert_eq!(store.sweep(Duration::from_secs(60)).await.unwrap(), Swept { removed: 0, young: 2 });
+    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), Swept { removed: 2, young: 0 });
+    assert_eq!((count(&blobs), count(&scratch)), (1, 1));
+    assert_eq!(content(&store, &kept).await, b"kept");
 }
 
 #[tokio::test]
@@ -238,15 +330,8 @@ async fn a_file_of_the_same_path_takes_the_id_over_and_the_blob_away() {
     let store = Store::open(directory.path()).await.unwrap();
     let (mine, other) = tenants(&store).await;
     let container = store.add_container(&mine, "c".into(), None, Duration::from_secs(60)).await.unwrap();
-    let new = |path: &str| NewContainerFile {
-        id: ContainerFileId::new(),
-        path: path.into(),
-        mime: "text/plain".into(),
-        source: Source::Assistant,
-        place: Place::Workspace,
-    };
     let put = async |tenant: &Tenant, path: &str, content: &[u8]| {
-        let files = vec![(new(path), blob(&store, content).await)];
+        let files = vec![(new_file(path), blob(&store, content).await)];
         store.put_container_files(tenant, &container.id, files).await.unwrap().and_then(|mut files| files.pop())
     };
     let first = put(&mine, "a.txt", b"1").await.unwrap();

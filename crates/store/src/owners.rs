@@ -1,0 +1,164 @@
+//! Owners: the processes that have the store open.
+//!
+//! Each has a random id and, as long as it lives, the lock of a file of that name. What it has in flight carries the id in its name, so
+//! that what a dead process left is told from what a living one is about to finish.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+
+use crate::id::{fresh, random_hex};
+use crate::{Error, now_ms};
+
+/// Digits of time and count that names in flight begin with.
+const TIME: usize = 16;
+
+/// Digits of the owner's id in them.
+const SHORT: usize = 8;
+
+/// Id of a process that has the store open, for as long as it has.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct OwnerId(String);
+
+impl OwnerId {
+    /// Returns the id as it stands in rows.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn short(&self) -> &str {
+        self.0.get(..SHORT).unwrap_or(&self.0)
+    }
+}
+
+impl ToSql for OwnerId {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        self.0.to_sql()
+    }
+}
+
+impl FromSql for OwnerId {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        String::column_result(value).map(Self)
+    }
+}
+
+/// This process as an owner.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    id: OwnerId,
+    directory: PathBuf,
+    /// The locked file, once there is something to own.
+    lock: Mutex<Option<File>>,
+}
+
+impl Owner {
+    pub(crate) fn new(directory: PathBuf) -> Self {
+        let mut id = random_hex();
+        id.truncate(32);
+        Self { id: OwnerId(id), directory, lock: Mutex::default() }
+    }
+
+    pub(crate) fn id(&self) -> &OwnerId {
+        &self.id
+    }
+
+    /// Takes the lock that says that this process lives. To be called before anything is in flight.
+    pub(crate) fn register(&self) -> Result<(), Error> {
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock.is_some() {
+            return Ok(());
+        }
+        let path = self.directory.join(&self.id.0);
+        let failed = |source| Error::Io { path: path.clone(), source };
+        crate::make_directory(&self.directory)?;
+        // Locked before it has its name, so that nobody who looks at it finds it free.
+        let unnamed = self.directory.join(format!(".{}", self.id.0));
+        let file = File::create(&unnamed).map_err(failed)?;
+        file.lock().and_then(|()| std::fs::rename(&unnamed, &path)).map_err(failed)?;
+        *lock = Some(file);
+        Ok(())
+    }
+
+    /// Returns a name for something in flight. It sorts by time.
+    pub(crate) fn name_in_flight(&self) -> String {
+        let name = fresh("", TIME + SHORT);
+        let (time, random) = name.split_at(TIME);
+        format!("{time}{}{random}", self.id.short())
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let lock = self.lock.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(lock) = lock else { return };
+        // If it stays, a sweep removes it.
+        let _gone = std::fs::remove_file(self.directory.join(&self.id.0));
+        // Closing the file would not do: a process that is just being started has a copy of it until it becomes another program.
+        let _released = lock.unlock();
+    }
+}
+
+/// Owners as a sweep finds them.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    /// Files of owners that were alive when they were looked at.
+    living: Vec<String>,
+    /// Owners whose file is there and not locked: they have died.
+    pub(crate) dead: Vec<OwnerId>,
+}
+
+impl Owners {
+    /// Looks at all owners. Something in flight has to be found before its owner is looked at: a process that comes later is not seen.
+    pub(crate) fn look(directory: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::Io { path: directory.to_path_buf(), source };
+        let mut owners = Self { living: Vec::new(), dead: Vec::new() };
+        let entries = match std::fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(owners),
+            Err(error) => return Err(failed(error)),
+        };
+        for entry in entries {
+            let Ok(name) = entry.map_err(failed)?.file_name().into_string() else { continue };
+            let named = name.trim_start_matches('.').to_owned();
+            match is_locked(&directory.join(&name)) {
+                Ok(Some(false)) if named == name => owners.dead.push(OwnerId(name)),
+                // Without a name of its own it is about to begin; what is left of one that died then is an empty file.
+                Ok(Some(_)) => owners.living.push(named),
+                Ok(None) => {}
+                Err(source) => return Err(Error::Io { path: directory.join(&name), source }),
+            }
+        }
+        Ok(owners)
+    }
+
+    /// Returns whether something in flight may still be finished by its owner.
+    pub(crate) fn may_finish(&self, name: &str) -> bool {
+        let short = name.get(TIME..TIME + SHORT);
+        short.is_some_and(|short| self.living.iter().any(|owner| owner.starts_with(short)))
+    }
+}
+
+/// Returns how long ago a name in flight was given; `None` if it is no such name.
+pub(crate) fn age(name: &str) -> Option<Duration> {
+    let began = u64::from_str_radix(name.get(..TIME)?, 16).ok()? >> 16;
+    Some(Duration::from_millis(u64::try_from(now_ms()).ok()?.saturating_sub(began)))
+}
+
+/// Returns whether a process holds the lock of a file; `None` when the file is gone.
+fn is_locked(path: &Path) -> io::Result<Option<bool>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(Some(false)),
+        Err(TryLockError::WouldBlock) => Ok(Some(true)),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
