@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, Transactio
 use crate::{Error, Tenant};
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 3] = [
+const FORMATS: [&str; 4] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -93,6 +93,25 @@ CREATE TRIGGER audit_is_not_replaced BEFORE INSERT ON audit
     WHEN new.number <= (SELECT max(number) FROM audit)
     BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
 ",
+    "
+CREATE TABLE turns (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, dialect TEXT NOT NULL, state TEXT NOT NULL, owner TEXT NOT NULL,
+    epoch INTEGER NOT NULL, lease_until_ms INTEGER NOT NULL, created_at_ms INTEGER NOT NULL, updated_at_ms INTEGER NOT NULL,
+    ended_at_ms INTEGER, expires_at INTEGER, session TEXT, spec TEXT NOT NULL, dialect_state TEXT NOT NULL,
+    next_sequence INTEGER NOT NULL, next_position INTEGER NOT NULL
+) STRICT;
+CREATE INDEX turns_by_owner ON turns (owner) WHERE state <> 'ended';
+CREATE INDEX turns_by_lease ON turns (lease_until_ms) WHERE state <> 'ended';
+CREATE INDEX turns_by_expiry ON turns (expires_at) WHERE state = 'ended';
+CREATE TABLE turn_events (
+    turn TEXT NOT NULL REFERENCES turns (id) ON DELETE CASCADE, sequence INTEGER NOT NULL, at_ms INTEGER NOT NULL,
+    event TEXT NOT NULL, PRIMARY KEY (turn, sequence)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE turn_items (
+    turn TEXT NOT NULL REFERENCES turns (id) ON DELETE CASCADE, position INTEGER NOT NULL, item TEXT NOT NULL,
+    PRIMARY KEY (turn, position)
+) STRICT, WITHOUT ROWID;
+",
 ];
 
 /// Longest wait of a statement for another process that is writing.
@@ -115,6 +134,16 @@ pub(crate) struct Database {
     readers: Mutex<Readers>,
     returned: Condvar,
     writer: Mutex<Connection>,
+    dropped: Dropped,
+}
+
+/// What a state of an older version lost when it was brought to the newest format, because no version can go on with it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Number of responses whose stored stream of events is gone. The responses themselves are kept.
+    pub streams: u64,
+    /// Number of programs that waited for approval and have expired.
+    pub approvals: u64,
 }
 
 /// The connections that read: those that are free, and the tenants of those that are taken.
@@ -141,8 +170,9 @@ impl Database {
         writer.pragma_update(None, "synchronous", "FULL")?;
         writer.pragma_update(None, "foreign_keys", true)?;
         writer.set_prepared_statement_cache_capacity(128);
-        upgrade(&mut writer)?;
+        let dropped = upgrade(&mut writer, &FORMATS)?;
         Ok(Self {
+            dropped,
             path: path.to_path_buf(),
             readers: Mutex::default(),
             returned: Condvar::new(),
@@ -175,6 +205,10 @@ impl Database {
         };
         let transaction = connection.transaction()?;
         work(&transaction)
+    }
+
+    pub(crate) fn dropped(&self) -> Dropped {
+        self.dropped
     }
 
     /// Waits for a reader.
@@ -215,23 +249,42 @@ impl Drop for Reader<'_> {
     }
 }
 
-/// Brings the file to the newest format.
-fn upgrade(connection: &mut Connection) -> Result<(), Error> {
-    let known = FORMATS.len() as i64;
+/// Brings the file to the newest of the formats, and returns what that dropped.
+fn upgrade(connection: &mut Connection, formats: &[&str]) -> Result<Dropped, Error> {
+    let known = formats.len() as i64;
     let format = |connection: &Connection| connection.pragma_query_value(None, "user_version", |row| row.get(0));
     if format(connection)? == known {
         // Nothing is written, so the state can be read on a full disk, too.
-        return Ok(());
+        return Ok(Dropped::default());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found: i64 = format(&transaction)?;
-    let done = usize::try_from(found).ok().filter(|done| *done <= FORMATS.len());
-    let missing = done.and_then(|done| FORMATS.get(done..)).ok_or(Error::Newer { found, known })?;
+    let done = usize::try_from(found).ok().filter(|done| *done <= formats.len());
+    let missing = done.and_then(|done| formats.get(done..)).ok_or(Error::Newer { found, known })?;
+    let before = droppable(&transaction)?;
     for format in missing {
         transaction.execute_batch(format)?;
     }
+    let after = droppable(&transaction)?;
     transaction.pragma_update(None, "user_version", known)?;
-    Ok(transaction.commit()?)
+    transaction.commit()?;
+    Ok(Dropped {
+        streams: before.streams.saturating_sub(after.streams),
+        approvals: before.approvals.saturating_sub(after.approvals),
+    })
+}
+
+/// Counts what an upgrade may drop.
+fn droppable(connection: &Connection) -> Result<Dropped, Error> {
+    let count = |table: &str, query: &str| {
+        let there =
+            one(connection, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?1", [table], |_| Ok(()))?;
+        Ok::<u64, Error>(if there.is_some() { connection.query_row(query, [], |row| row.get(0))? } else { 0 })
+    };
+    Ok(Dropped {
+        streams: count("response_events", "SELECT count(DISTINCT response) FROM response_events")?,
+        approvals: count("approvals", "SELECT count(*) FROM approvals WHERE status = 'pending'")?,
+    })
 }
 
 /// The one row of a query, if there is one.
@@ -252,4 +305,51 @@ pub(crate) fn all<T>(
     row: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
 ) -> Result<Vec<T>, Error> {
     Ok(connection.prepare_cached(query)?.query_map(parameters, row)?.collect::<rusqlite::Result<_>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    const ROWS: &str = "
+INSERT INTO responses VALUES ('resp_1', 'local', 'completed', 1, NULL, '{}', '[]'), ('resp_2', 'local', 'completed', 1, NULL, '{}', '[]');
+INSERT INTO response_events VALUES ('resp_1', 0, '{}'), ('resp_1', 1, '{}'), ('resp_2', 0, '{}');
+INSERT INTO approvals (id, tenant, request, call_id, container, model, code, sha256, reasons, created_at, expires_at, status)
+    VALUES ('appr_1', 'local', 'resp_1', 'c', 'cntr_1', 'm', '', '', '[]', 1, 2, 'pending'),
+           ('appr_2', 'local', 'resp_2', 'c', 'cntr_1', 'm', '', '', '[]', 1, 2, 'approved');
+INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/plain', 1, NULL);
+";
+
+    #[test]
+    fn a_state_of_every_older_format_keeps_its_rows() {
+        for format in 2..FORMATS.len() {
+            let mut connection = Connection::open_in_memory().unwrap();
+            upgrade(&mut connection, &FORMATS[..format]).unwrap();
+            connection.execute_batch(ROWS).unwrap();
+            assert_eq!(upgrade(&mut connection, &FORMATS).unwrap(), Dropped::default());
+            for (table, rows) in
+                [("responses", 2), ("response_events", 3), ("approvals", 2), ("files", 1), ("turns", 0)]
+            {
+                let query = format!("SELECT count(*) FROM {table}");
+                assert_eq!(connection.query_row(&query, [], |row| row.get::<_, u64>(0)).unwrap(), rows, "{table}");
+            }
+            let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+            assert_eq!(version, 4);
+        }
+    }
+
+    #[test]
+    fn an_upgrade_says_what_it_dropped() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        upgrade(&mut connection, &FORMATS).unwrap();
+        connection.execute_batch(ROWS).unwrap();
+        let drops = "DROP TABLE response_events; UPDATE approvals SET status = 'expired' WHERE status = 'pending'";
+        let formats: Vec<&str> = FORMATS.into_iter().chain([drops]).collect();
+        let dropped = Dropped { streams: 2, approvals: 1 };
+        assert_eq!(upgrade(&mut connection, &formats).unwrap(), dropped);
+        assert_eq!(upgrade(&mut connection, &formats).unwrap(), Dropped::default());
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 5, known: 4 })));
+    }
 }

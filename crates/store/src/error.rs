@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::TurnId;
+
 /// The state could not be read or written. None of this is a client's fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -24,6 +26,16 @@ pub enum Error {
     /// What was to be stored could not be read where it came from.
     #[error("what was to be stored could not be read: {0}")]
     Source(#[source] io::Error),
+    /// An event of a turn has a number that was used before.
+    #[error("event {sequence} of the turn {turn} was numbered before; the next number is {next}")]
+    Sequence {
+        /// The turn.
+        turn: TurnId,
+        /// Number of the event.
+        sequence: u64,
+        /// Least number that is free.
+        next: u64,
+    },
     /// Another server works on the same data.
     #[error("another server is using {}; end it, or give another directory with --data", .0.display())]
     InUse(PathBuf),

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, Row, params};
 
 use crate::database::{all, one};
-use crate::{BlobName, Error, FileId, NewBlob, Page, PageQuery, Store, Tenant, now};
+use crate::{BlobName, Error, FileId, NewBlob, Page, PageQuery, Store, Tenant, now, turns};
 
 const COLUMNS: &str = "id, blob, bytes, filename, purpose, mime, created_at, expires_at";
 
@@ -111,7 +111,7 @@ impl Store {
         .await
     }
 
-    /// Removes the files, uploads and responses whose time has come, and what dead processes left.
+    /// Removes the files, uploads, responses and ended turns whose time has come, and what dead processes left.
     pub async fn remove_expired(&self) -> Result<(), Error> {
         self.run(|store| {
             let now = now();
@@ -122,6 +122,7 @@ impl Store {
                              RETURNING blob";
                 blobs.extend(all(database, query, [now], |row| row.get::<_, BlobName>(0))?);
                 database.execute("DELETE FROM responses WHERE expires_at <= ?1", [now])?;
+                turns::remove_expired(database)?;
                 Ok(blobs)
             })?;
             store.remove_blobs(&blobs);

@@ -115,6 +115,15 @@ ids! {
     ResponseId = "resp_" + 48;
     /// A program that waits for approval.
     ApprovalId = "appr_" + 32;
+    /// A turn. Its form is free: the dialect that a turn came in chooses an id that its clients know, such as OpenAI's id of a response,
+    /// `resp_…`. So ids of turns are unique over all dialects and tenants, and do not say in what order turns began.
+    TurnId = "" + 48;
+}
+
+impl From<ResponseId> for TurnId {
+    fn from(id: ResponseId) -> Self {
+        Self(id.0)
+    }
 }
 
 /// A new id of a kind that has no table of its own, such as `msg_`: sortable like all others.

@@ -18,6 +18,7 @@ mod owners;
 mod page;
 mod responses;
 mod sweep;
+mod turns;
 mod uploads;
 
 use std::fs::File;
@@ -33,11 +34,12 @@ pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob, Scratch};
 pub use containers::{ContainerFileRecord, ContainerRecord, NewContainerFile, Place, Source};
 pub use conversations::ConversationRecord;
 use database::Database;
+pub use database::Dropped;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
-    ApprovalId, ContainerFileId, ContainerId, ConversationId, FileId, KeyId, PartId, ResponseId, Tenant, UploadId,
-    fresh_id,
+    ApprovalId, ContainerFileId, ContainerId, ConversationId, FileId, KeyId, PartId, ResponseId, Tenant, TurnId,
+    UploadId, fresh_id,
 };
 pub use keys::{KeyRecord, NewKey};
 use owners::Owner;
@@ -45,6 +47,7 @@ pub use owners::OwnerId;
 pub use page::{Order, Page, PageQuery};
 pub use responses::ResponseRecord;
 pub use sweep::Swept;
+pub use turns::{Appended, NewTurn, TurnEventRecord, TurnLease, TurnRecord, TurnState, TurnUpdate};
 pub use uploads::{NewUpload, PartRecord, UploadRecord, UploadStatus};
 
 /// Everything that outlives the process. Cheap to clone.
@@ -104,6 +107,11 @@ impl Store {
         let database = Database::open(&directory.join("aludel.db"))?;
         let owner = Owner::new(owners.clone());
         Ok(Self(Arc::new(Inner { database, blobs, scratch, owners, owner, next_sweep: Mutex::default(), lock })))
+    }
+
+    /// Returns what was dropped when an older version's state was opened, for the log.
+    pub fn dropped_by_upgrade(&self) -> Dropped {
+        self.0.database.dropped()
     }
 
     /// Returns the id of this process as an owner. Another opening of the same state has another one.

@@ -1,11 +1,12 @@
 //! Owners: the processes that have the store open.
 //!
-//! Each has a random id and, as long as it lives, the lock of a file of that name. What it has in flight carries the id in its name, so
-//! that what a dead process left is told from what a living one is about to finish.
+//! Each has a random id and, as long as it lives, the lock of a file of that name. What it has in flight carries the id in its name, and the
+//! turns that it drives carry it in their rows, so that what a dead process left is told from what a living one is about to finish.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -54,17 +55,25 @@ pub(crate) struct Owner {
     directory: PathBuf,
     /// The locked file, once there is something to own.
     lock: Mutex<Option<File>>,
+    /// Whether rows carry the id. A sweep lets go of them, and finds them by the file.
+    is_named: AtomicBool,
 }
 
 impl Owner {
     pub(crate) fn new(directory: PathBuf) -> Self {
         let mut id = random_hex();
         id.truncate(32);
-        Self { id: OwnerId(id), directory, lock: Mutex::default() }
+        Self { id: OwnerId(id), directory, lock: Mutex::default(), is_named: AtomicBool::new(false) }
     }
 
     pub(crate) fn id(&self) -> &OwnerId {
         &self.id
+    }
+
+    /// Notes that rows are about to carry the id.
+    pub(crate) fn name_in_rows(&self) -> Result<(), Error> {
+        self.is_named.store(true, Ordering::Relaxed);
+        self.register()
     }
 
     /// Takes the lock that says that this process lives. To be called before anything is in flight.
@@ -96,8 +105,10 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let lock = self.lock.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let Some(lock) = lock else { return };
-        // If it stays, a sweep removes it.
-        let _gone = std::fs::remove_file(self.directory.join(&self.id.0));
+        if !self.is_named.load(Ordering::Relaxed) {
+            // If it stays, a sweep removes it.
+            let _gone = std::fs::remove_file(self.directory.join(&self.id.0));
+        }
         // Closing the file would not do: a process that is just being started has a copy of it until it becomes another program.
         let _released = lock.unlock();
     }
@@ -108,7 +119,7 @@ impl Drop for Owner {
 pub(crate) struct Owners {
     /// Files of owners that were alive when they were looked at.
     living: Vec<String>,
-    /// Owners whose file is there and not locked: they have died.
+    /// Owners whose file is there and not locked: they have died, and their rows may not have been let go yet.
     pub(crate) dead: Vec<OwnerId>,
 }
 

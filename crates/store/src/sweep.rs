@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::database::all;
 use crate::owners::{Owners, age};
-use crate::{Error, Store};
+use crate::{Error, Store, turns};
 
 /// Least age of what is removed. Its owner is dead, so this is for what that cannot tell: a lock that a file system of another machine does
 /// not keep, and a copy of the data that was made while a server ran.
@@ -30,7 +30,8 @@ pub struct Swept {
 }
 
 impl Store {
-    /// Removes half-written files and blobs without a row that belong to owners that have died and are older than `grace`.
+    /// Removes half-written files and blobs without a row that belong to owners that have died and are older than `grace`, and lets the
+    /// leases of the turns of these owners run out.
     pub async fn sweep(&self, grace: Duration) -> Result<Swept, Error> {
         self.run(move |store| store.sweep_now(grace)).await
     }
@@ -70,6 +71,8 @@ impl Store {
             }
         }
         for owner in &owners.dead {
+            // Before the file goes, so that the next sweep finds an owner whose rows this one did not get to.
+            self.0.database.write(|database| turns::release(database, owner))?;
             remove(&self.0.owners.join(owner.as_str()))?;
         }
         let pause = if swept.young > 0 { grace } else { EVERY };

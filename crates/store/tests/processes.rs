@@ -10,13 +10,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use aludel_store::{Store, Swept};
+use aludel_store::{Appended, NewTurn, Store, Swept, Tenant, TurnEventRecord, TurnId, TurnState, TurnUpdate, now_ms};
 
 /// Names the child's work, in its environment.
 const WORK: &str = "ALUDEL_STORE_TEST_WORK";
 
 /// Names the directory of the state, in its environment.
 const STATE: &str = "ALUDEL_STORE_TEST_STATE";
+
+/// Events of one append.
+const EVENTS: u64 = 5;
 
 /// A process that works on the same state. It is killed when it is dropped.
 struct Other {
@@ -79,6 +82,29 @@ async fn other_process() {
             std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
             drop((blob, writer));
         }
+        "appends" => {
+            let new = NewTurn {
+                id: TurnId::parse("resp_1").unwrap(),
+                dialect: "openai.responses".into(),
+                state: TurnState::Running,
+                first_sequence: 0,
+                lease_until_ms: now_ms() + 3_600_000,
+                expires_at: None,
+                session: None,
+                spec: "{}".into(),
+                dialect_state: "0".into(),
+                items: vec![],
+            };
+            let lease = store.create_turn(&Tenant::local(), new).await.unwrap().unwrap().lease();
+            for number in 0.. {
+                let event = |sequence| TurnEventRecord { sequence, at_ms: now_ms(), event: "x".repeat(2000) };
+                let events = (number * EVENTS..(number + 1) * EVENTS).map(event).collect();
+                let dialect_state = Some((number + 1).to_string());
+                let update = TurnUpdate { events, items: vec!["item".into()], dialect_state, ..TurnUpdate::default() };
+                assert!(matches!(store.append_turn(&lease, update).await.unwrap(), Appended::Stored { .. }));
+                say(number + 1);
+            }
+        }
         work => panic!("unknown work {work}"),
     }
 }
@@ -97,4 +123,53 @@ async fn what_a_living_process_has_in_flight_is_left_alone_and_a_dead_ones_goes(
     assert!(mine[0].path().exists());
     let owners = std::fs::read_dir(directory.path().join("owners")).unwrap();
     assert_eq!(owners.map(|owner| owner.unwrap().file_name()).collect::<Vec<_>>(), [store.owner().as_str()]);
+}
+
+#[tokio::test]
+async fn a_driver_that_is_killed_leaves_all_that_was_acknowledged_and_nothing_half() {
+    for appends in [1, 3, 10, 25] {
+        let directory = tempfile::tempdir().unwrap();
+        // Its file is made, so that it need not be made by two at once.
+        drop(Store::open(directory.path()).await.unwrap());
+        let mut driver = Other::start("appends", directory.path());
+        let mut acknowledged = 0;
+        while acknowledged < appends {
+            acknowledged = driver.said().unwrap().parse().unwrap();
+        }
+        let owners = std::fs::read_dir(directory.path().join("owners")).unwrap().count();
+        assert_eq!(owners, 1);
+        // In the middle of whatever it does now. What it acknowledged before it died counts, too.
+        driver.child.kill().unwrap();
+        while let Some(said) = driver.said() {
+            acknowledged = said.parse().unwrap();
+        }
+        driver.kill();
+
+        let store = Store::open(directory.path()).await.unwrap();
+        let (tenant, id) = (Tenant::local(), TurnId::parse("resp_1").unwrap());
+        // Its lease is long, but it is known to be dead.
+        let turn = store.take_over_turns(now_ms(), now_ms() + 60_000, 9).await.unwrap().remove(0);
+        assert_eq!((turn.epoch, turn.state), (2, TurnState::Running));
+        let stored: u64 = turn.dialect_state.parse().unwrap();
+        assert!(stored == acknowledged || stored == acknowledged + 1, "{stored} stored, {acknowledged} acknowledged");
+        assert_eq!(turn.next_sequence, stored * EVENTS);
+        let events = store.turn_events(&tenant, &id, None, usize::MAX).await.unwrap();
+        let numbers: Vec<u64> = events.iter().map(|event| event.sequence).collect();
+        assert_eq!(numbers, (0..stored * EVENTS).collect::<Vec<_>>());
+        assert_eq!(store.turn_items(&tenant, &id).await.unwrap().len() as u64, stored);
+    }
+}
+
+#[tokio::test]
+async fn turns_of_a_living_process_are_not_taken_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let mut driver = Other::start("appends", directory.path());
+    assert_eq!(driver.said().unwrap(), "1");
+    store.sweep(Duration::ZERO).await.unwrap();
+    assert_eq!(store.take_over_turns(now_ms(), now_ms() + 60_000, 9).await.unwrap(), []);
+    driver.kill();
+    assert_eq!(store.take_over_turns(now_ms(), now_ms() + 60_000, 9).await.unwrap(), []);
+    store.sweep(Duration::from_secs(60)).await.unwrap();
+    assert_eq!(store.take_over_turns(now_ms(), now_ms() + 60_000, 9).await.unwrap().len(), 1);
 }

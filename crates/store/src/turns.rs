@@ -1,0 +1,464 @@
+//! Turns: their state, who drives them, their events and their items.
+//!
+//! A turn is driven by one owner at a time. The owner holds a lease, which it renews; a lease that has run out can be taken over, and every
+//! taking-over raises the turn's **epoch**. Whatever is written for a turn carries the epoch of the lease under which it was begun, and is
+//! refused when the row has another one: a driver that was believed dead and is not can change nothing any more.
+//!
+//! Specs, dialects' states, events and items are texts that the store does not read. The statements are plain SQL that other databases share.
+
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, Row, params};
+
+use crate::database::{all, one};
+use crate::{Error, OwnerId, Store, Tenant, TurnId, now, now_ms};
+
+const COLUMNS: &str = "id, tenant, dialect, state, owner, epoch, lease_until_ms, created_at_ms, updated_at_ms, ended_at_ms, \
+                       expires_at, session, spec, dialect_state, next_sequence, next_position";
+
+/// State of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TurnState {
+    /// Accepted, and not begun.
+    Queued,
+    /// Being driven.
+    Running,
+    /// Held until somebody decides about a program.
+    WaitingApproval,
+    /// Held until the client answers a call of one of its functions.
+    WaitingClient,
+    /// Being stopped at the client's wish.
+    Cancelling,
+    /// Over. The row does not change any more.
+    Ended,
+}
+
+impl TurnState {
+    const ALL: [Self; 6] =
+        [Self::Queued, Self::Running, Self::WaitingApproval, Self::WaitingClient, Self::Cancelling, Self::Ended];
+
+    /// Returns the word that stands in the database.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::WaitingApproval => "waiting_approval",
+            Self::WaitingClient => "waiting_client",
+            Self::Cancelling => "cancelling",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+impl ToSql for TurnState {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.word().into())
+    }
+}
+
+impl FromSql for TurnState {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let text = value.as_str()?;
+        Self::ALL.into_iter().find(|state| state.word() == text).ok_or(FromSqlError::InvalidType)
+    }
+}
+
+/// A turn to be created.
+#[derive(Debug, Clone)]
+pub struct NewTurn {
+    /// Id, chosen by the caller.
+    pub id: TurnId,
+    /// Name of the dialect that it came in.
+    pub dialect: String,
+    /// First state.
+    pub state: TurnState,
+    /// Number of its first event: 0, or more where events under the same id were numbered before, see [`Store::next_sequence`].
+    pub first_sequence: u64,
+    /// End of the first lease, milliseconds since 1970. The owner is this process.
+    pub lease_until_ms: i64,
+    /// Time at which it is removed once it has ended, seconds since 1970.
+    pub expires_at: Option<i64>,
+    /// Id of the session that its programs run in, if it is known.
+    pub session: Option<String>,
+    /// Model, instructions, tools and budgets, as JSON that names its version.
+    pub spec: String,
+    /// The dialect's own state, as JSON that only the dialect reads.
+    pub dialect_state: String,
+    /// Items to begin with, as JSON, oldest first.
+    pub items: Vec<String>,
+}
+
+/// A turn as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnRecord {
+    /// Id.
+    pub id: TurnId,
+    /// Tenant whose turn it is.
+    pub tenant: Tenant,
+    /// Name of the dialect that it came in.
+    pub dialect: String,
+    /// State.
+    pub state: TurnState,
+    /// Process that drives it, or drove it last.
+    pub owner: OwnerId,
+    /// Number of the lease. It rises whenever another owner takes over.
+    pub epoch: u64,
+    /// End of the lease, milliseconds since 1970.
+    pub lease_until_ms: i64,
+    /// Time of its creation, milliseconds since 1970.
+    pub created_at_ms: i64,
+    /// Time of the last change, milliseconds since 1970. Renewing a lease is none.
+    pub updated_at_ms: i64,
+    /// Time of its end, milliseconds since 1970.
+    pub ended_at_ms: Option<i64>,
+    /// Time at which it is removed once it has ended, seconds since 1970.
+    pub expires_at: Option<i64>,
+    /// Id of the session that its programs run in.
+    pub session: Option<String>,
+    /// Model, instructions, tools and budgets, as JSON that names its version.
+    pub spec: String,
+    /// The dialect's own state, as JSON that only the dialect reads.
+    pub dialect_state: String,
+    /// Least sequence number that no event ever had.
+    pub next_sequence: u64,
+}
+
+impl TurnRecord {
+    /// Returns the lease that this row grants. Only the owner that it names may write under it.
+    pub fn lease(&self) -> TurnLease {
+        TurnLease { tenant: self.tenant.clone(), turn: self.id.clone(), epoch: self.epoch }
+    }
+
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get(0)?,
+            tenant: row.get(1)?,
+            dialect: row.get(2)?,
+            state: row.get(3)?,
+            owner: row.get(4)?,
+            epoch: row.get(5)?,
+            lease_until_ms: row.get(6)?,
+            created_at_ms: row.get(7)?,
+            updated_at_ms: row.get(8)?,
+            ended_at_ms: row.get(9)?,
+            expires_at: row.get(10)?,
+            session: row.get(11)?,
+            spec: row.get(12)?,
+            dialect_state: row.get(13)?,
+            next_sequence: row.get(14)?,
+        })
+    }
+}
+
+/// The right to write for a turn, until somebody takes it over.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TurnLease {
+    /// Tenant whose turn it is.
+    pub tenant: Tenant,
+    /// The turn.
+    pub turn: TurnId,
+    /// Number of the lease.
+    pub epoch: u64,
+}
+
+/// An event of a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnEventRecord {
+    /// Number in the turn's log. Numbers rise, and none is used twice.
+    pub sequence: u64,
+    /// Time, milliseconds since 1970.
+    pub at_ms: i64,
+    /// The event, as JSON.
+    pub event: String,
+}
+
+/// What is added to a turn and changed of it, all or nothing.
+#[derive(Debug, Clone, Default)]
+pub struct TurnUpdate {
+    /// Events, in the order of their numbers, each of which is [`TurnRecord::next_sequence`] or higher.
+    pub events: Vec<TurnEventRecord>,
+    /// Items behind those that are there, as JSON.
+    pub items: Vec<String>,
+    /// New state.
+    pub state: Option<TurnState>,
+    /// New spec, such as with smaller budgets.
+    pub spec: Option<String>,
+    /// New state of the dialect.
+    pub dialect_state: Option<String>,
+    /// Session that was opened for it.
+    pub session: Option<String>,
+}
+
+/// Outcome of a write for a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "what was refused is not stored"]
+pub enum Appended {
+    /// It is stored.
+    Stored {
+        /// Sequence number of the next event.
+        next_sequence: u64,
+    },
+    /// Refused: another owner has taken over. Whoever drives the turn must stop.
+    Fenced,
+    /// Refused: the turn has ended.
+    Ended,
+    /// Refused: the turn was deleted.
+    Gone,
+}
+
+impl Store {
+    /// Creates a turn, with this process as its owner. Returns `None` when there is one of this id.
+    pub async fn create_turn(&self, tenant: &Tenant, new: NewTurn) -> Result<Option<TurnRecord>, Error> {
+        let NewTurn {
+            id,
+            dialect,
+            state,
+            first_sequence,
+            lease_until_ms,
+            expires_at,
+            session,
+            spec,
+            dialect_state,
+            items,
+        } = new;
+        let now = now_ms();
+        let record = TurnRecord {
+            id,
+            tenant: tenant.clone(),
+            dialect,
+            state,
+            owner: self.owner().clone(),
+            epoch: 1,
+            lease_until_ms,
+            created_at_ms: now,
+            updated_at_ms: now,
+            ended_at_ms: None,
+            expires_at,
+            session,
+            spec,
+            dialect_state,
+            next_sequence: first_sequence,
+        };
+        self.run(move |store| {
+            store.0.owner.name_in_rows()?;
+            store.0.database.write(|database| {
+                let query = format!(
+                    "INSERT INTO turns ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, NULL, ?10, ?11, ?12, ?13, ?14, ?15)
+                     ON CONFLICT (id) DO NOTHING"
+                );
+                let row = params![
+                    record.id,
+                    record.tenant,
+                    record.dialect,
+                    record.state,
+                    record.owner,
+                    record.epoch,
+                    record.lease_until_ms,
+                    record.created_at_ms,
+                    record.updated_at_ms,
+                    record.expires_at,
+                    record.session,
+                    record.spec,
+                    record.dialect_state,
+                    record.next_sequence,
+                    items.len(),
+                ];
+                if database.prepare_cached(&query)?.execute(row)? == 0 {
+                    return Ok(None);
+                }
+                insert_items(database, &record.id, 0, &items)?;
+                Ok(Some(record))
+            })
+        })
+        .await
+    }
+
+    /// Returns a turn.
+    pub async fn turn(&self, tenant: &Tenant, id: &TurnId) -> Result<Option<TurnRecord>, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let query = format!("SELECT {COLUMNS} FROM turns WHERE tenant = ?1 AND id = ?2");
+            one(database, &query, params![tenant, id], TurnRecord::read)
+        })
+        .await
+    }
+
+    /// Adds events and items to a turn and changes its state, in one transaction that is refused when the lease is not the row's any more.
+    /// Events whose numbers were used before are [`Error::Sequence`].
+    pub async fn append_turn(&self, lease: &TurnLease, update: TurnUpdate) -> Result<Appended, Error> {
+        let lease = lease.clone();
+        self.write(move |database| append(database, &lease, &update)).await
+    }
+
+    /// Ends a turn that has nothing more to say.
+    pub async fn end_turn(&self, lease: &TurnLease) -> Result<Appended, Error> {
+        self.append_turn(lease, TurnUpdate { state: Some(TurnState::Ended), ..TurnUpdate::default() }).await
+    }
+
+    /// Returns the number of the next event of a turn: one that no event under its id ever had, neither one that was removed since nor one of
+    /// the stream that an older version stored for a response.
+    pub async fn next_sequence(&self, tenant: &Tenant, id: &TurnId) -> Result<u64, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let turn = "SELECT next_sequence FROM turns WHERE tenant = ?1 AND id = ?2";
+            let stream = "SELECT coalesce(max(sequence) + 1, 0) FROM response_events
+                          JOIN responses ON responses.id = response WHERE tenant = ?1 AND response = ?2";
+            let mut next = 0;
+            for query in [turn, stream] {
+                next = next.max(one(database, query, params![tenant, id], |row| row.get(0))?.unwrap_or_default());
+            }
+            Ok(next)
+        })
+        .await
+    }
+
+    /// Returns at most `limit` events of a turn, in order, those after a sequence number if one is given.
+    pub async fn turn_events(
+        &self,
+        tenant: &Tenant,
+        id: &TurnId,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<TurnEventRecord>, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let query = "SELECT sequence, at_ms, event FROM turn_events
+                         WHERE turn = (SELECT id FROM turns WHERE tenant = ?1 AND id = ?2) AND sequence >= ?3
+                         ORDER BY sequence LIMIT ?4";
+            let first = after.map_or(Some(0), |after| after.checked_add(1));
+            let Some(first) = first.and_then(|first| i64::try_from(first).ok()) else { return Ok(Vec::new()) };
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            all(database, query, params![tenant, id, first, limit], |row| {
+                Ok(TurnEventRecord { sequence: row.get(0)?, at_ms: row.get(1)?, event: row.get(2)? })
+            })
+        })
+        .await
+    }
+
+    /// Returns all items of a turn, oldest first.
+    pub async fn turn_items(&self, tenant: &Tenant, id: &TurnId) -> Result<Vec<String>, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let query = "SELECT item FROM turn_items
+                         WHERE turn = (SELECT id FROM turns WHERE tenant = ?1 AND id = ?2) ORDER BY position";
+            all(database, query, params![tenant, id], |row| row.get(0))
+        })
+        .await
+    }
+
+    /// Returns the turns of an owner that have not ended, oldest first.
+    pub async fn turns_of_owner(&self, owner: &OwnerId) -> Result<Vec<TurnRecord>, Error> {
+        let owner = owner.clone();
+        self.read_any(move |database| {
+            let query =
+                format!("SELECT {COLUMNS} FROM turns WHERE owner = ?1 AND state <> 'ended' ORDER BY created_at_ms, id");
+            all(database, &query, params![owner], TurnRecord::read)
+        })
+        .await
+    }
+
+    /// Renews the leases of all turns that an owner drives, and returns them. A turn that it drives and that is not among them was ended,
+    /// deleted or taken over.
+    pub async fn renew_leases(&self, owner: &OwnerId, until_ms: i64) -> Result<Vec<TurnLease>, Error> {
+        let owner = owner.clone();
+        self.write(move |database| {
+            let query = "UPDATE turns SET lease_until_ms = ?2 WHERE owner = ?1 AND state <> 'ended'
+                         RETURNING tenant, id, epoch";
+            all(database, query, params![owner, until_ms], |row| {
+                Ok(TurnLease { tenant: row.get(0)?, turn: row.get(1)?, epoch: row.get(2)? })
+            })
+        })
+        .await
+    }
+
+    /// Lets go of the turns of an owner that ends in good order: others may take them over at once.
+    pub async fn release_leases(&self, owner: &OwnerId) -> Result<(), Error> {
+        let owner = owner.clone();
+        self.write(move |database| release(database, &owner)).await
+    }
+
+    /// Takes over at most `limit` turns whose leases ran out before `expired_before_ms`, with this process as their owner until `until_ms`.
+    /// Returns each with its new epoch. Of several processes that try at once, one gets a turn.
+    pub async fn take_over_turns(
+        &self,
+        expired_before_ms: i64,
+        until_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<TurnRecord>, Error> {
+        self.run(move |store| {
+            store.0.owner.name_in_rows()?;
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let row = params![store.owner(), until_ms, expired_before_ms, limit];
+            store.0.database.write(|database| {
+                let query = format!(
+                    "UPDATE turns SET owner = ?1, epoch = epoch + 1, lease_until_ms = ?2
+                     WHERE id IN (SELECT id FROM turns WHERE state <> 'ended' AND lease_until_ms < ?3
+                                  ORDER BY lease_until_ms, id LIMIT ?4)
+                     RETURNING {COLUMNS}"
+                );
+                all(database, &query, row, TurnRecord::read)
+            })
+        })
+        .await
+    }
+
+    /// Removes a turn with its events and items. Returns whether there was one.
+    pub async fn delete_turn(&self, tenant: &Tenant, id: &TurnId) -> Result<bool, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        let query = "DELETE FROM turns WHERE tenant = ?1 AND id = ?2";
+        self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+    }
+}
+
+/// Lets the leases of an owner's turns run out.
+pub(crate) fn release(database: &Connection, owner: &OwnerId) -> Result<(), Error> {
+    let query = "UPDATE turns SET lease_until_ms = 0 WHERE owner = ?1 AND state <> 'ended'";
+    database.prepare_cached(query)?.execute(params![owner])?;
+    Ok(())
+}
+
+/// Removes the turns that have ended and whose time has come.
+pub(crate) fn remove_expired(database: &Connection) -> Result<(), Error> {
+    database.execute("DELETE FROM turns WHERE state = 'ended' AND expires_at <= ?1", [now()])?;
+    Ok(())
+}
+
+fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Result<Appended, Error> {
+    let query = "SELECT state, epoch, next_sequence, next_position FROM turns WHERE tenant = ?1 AND id = ?2";
+    let found = one(database, query, params![lease.tenant, lease.turn], |row| {
+        Ok((row.get::<_, TurnState>(0)?, row.get::<_, u64>(1)?, row.get::<_, u64>(2)?, row.get::<_, u64>(3)?))
+    })?;
+    let Some((state, epoch, mut next_sequence, position)) = found else { return Ok(Appended::Gone) };
+    if epoch != lease.epoch {
+        return Ok(Appended::Fenced);
+    }
+    if state == TurnState::Ended {
+        return Ok(Appended::Ended);
+    }
+    let TurnUpdate { events, items, state, spec, dialect_state, session } = update;
+    let query = "INSERT INTO turn_events (turn, sequence, at_ms, event) VALUES (?1, ?2, ?3, ?4)";
+    let mut insert = database.prepare_cached(query)?;
+    for TurnEventRecord { sequence, at_ms, event } in events {
+        if *sequence < next_sequence {
+            return Err(Error::Sequence { turn: lease.turn.clone(), sequence: *sequence, next: next_sequence });
+        }
+        insert.execute(params![lease.turn, sequence, at_ms, event])?;
+        next_sequence = sequence.saturating_add(1);
+    }
+    insert_items(database, &lease.turn, position, items)?;
+    let query = "UPDATE turns SET state = coalesce(?2, state), spec = coalesce(?3, spec),
+                     dialect_state = coalesce(?4, dialect_state), session = coalesce(?5, session), updated_at_ms = ?6,
+                     ended_at_ms = CASE WHEN ?2 = 'ended' THEN ?6 END, next_sequence = ?7, next_position = ?8
+                 WHERE id = ?1";
+    let position = position.saturating_add(items.len() as u64);
+    let row = params![lease.turn, state, spec, dialect_state, session, now_ms(), next_sequence, position];
+    database.prepare_cached(query)?.execute(row)?;
+    Ok(Appended::Stored { next_sequence })
+}
+
+fn insert_items(database: &Connection, turn: &TurnId, position: u64, items: &[String]) -> Result<(), Error> {
+    let mut insert = database.prepare_cached("INSERT INTO turn_items (turn, position, item) VALUES (?1, ?2, ?3)")?;
+    for (position, item) in (position..).zip(items) {
+        insert.execute(params![turn, position, item])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,242 @@
+//! Turns as rows: who may write for them, what is stored of them, and who goes on with them.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use aludel_store::{
+    Appended, Error, NewTurn, ResponseId, ResponseRecord, Store, Tenant, TurnEventRecord, TurnId, TurnRecord,
+    TurnState, TurnUpdate, now, now_ms,
+};
+use serde_json::json;
+
+fn new(id: &str) -> NewTurn {
+    NewTurn {
+        id: TurnId::parse(id).unwrap(),
+        dialect: "openai.responses".into(),
+        state: TurnState::Running,
+        first_sequence: 0,
+        lease_until_ms: now_ms() + 60_000,
+        expires_at: None,
+        session: None,
+        spec: r#"{"version":1}"#.into(),
+        dialect_state: "{}".into(),
+        items: vec!["question".into()],
+    }
+}
+
+async fn create(store: &Store, id: &str) -> TurnRecord {
+    store.create_turn(&Tenant::local(), new(id)).await.unwrap().unwrap()
+}
+
+fn event(sequence: u64, event: &str) -> TurnEventRecord {
+    TurnEventRecord { sequence, at_ms: 1000, event: event.into() }
+}
+
+fn update(events: Vec<TurnEventRecord>, items: &[&str]) -> TurnUpdate {
+    TurnUpdate { events, items: items.iter().map(|&item| item.into()).collect(), ..TurnUpdate::default() }
+}
+
+/// Everything that is stored of a turn.
+async fn all(store: &Store, turn: &TurnRecord) -> (Option<TurnRecord>, Vec<TurnEventRecord>, Vec<String>) {
+    let row = store.turn(&turn.tenant, &turn.id).await.unwrap();
+    let events = store.turn_events(&turn.tenant, &turn.id, None, usize::MAX).await.unwrap();
+    (row, events, store.turn_items(&turn.tenant, &turn.id).await.unwrap())
+}
+
+#[tokio::test]
+async fn a_turn_and_all_of_it_survives_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let turn = create(&store, "resp_1").await;
+    assert_eq!(store.create_turn(&Tenant::local(), new("resp_1")).await.unwrap(), None);
+    let lease = turn.lease();
+    let stored = store.append_turn(&lease, update(vec![event(0, "a"), event(1, "b")], &["answer"])).await.unwrap();
+    assert_eq!(stored, Appended::Stored { next_sequence: 2 });
+    let waits = TurnUpdate {
+        state: Some(TurnState::WaitingApproval),
+        spec: Some(r#"{"version":1,"rounds":3}"#.into()),
+        dialect_state: Some("open".into()),
+        session: Some("cntr_1".into()),
+        ..update(vec![event(5, "c")], &["call", "output"])
+    };
+    assert_eq!(store.append_turn(&lease, waits).await.unwrap(), Appended::Stored { next_sequence: 6 });
+    drop(store);
+    let store = Store::open(directory.path()).await.unwrap();
+    let (row, events, items) = all(&store, &turn).await;
+    let row = row.unwrap();
+    let (spec, dialect_state) = (r#"{"version":1,"rounds":3}"#.into(), "open".into());
+    let state = TurnState::WaitingApproval;
+    let session = Some("cntr_1".into());
+    let expected = TurnRecord { state, spec, dialect_state, session, next_sequence: 6, ..turn.clone() };
+    // Its owner is known to have ended.
+    assert_eq!(row, TurnRecord { updated_at_ms: row.updated_at_ms, lease_until_ms: 0, ..expected });
+    assert_eq!(events, [event(0, "a"), event(1, "b"), event(5, "c")]);
+    assert_eq!(items, ["question", "answer", "call", "output"]);
+    let page = store.turn_events(&turn.tenant, &turn.id, Some(0), 1).await.unwrap();
+    assert_eq!(page, [event(1, "b")]);
+    assert_eq!(store.turn_events(&turn.tenant, &turn.id, Some(u64::MAX), 1).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn turns_are_their_tenants_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let key = store.create_key("other").await.unwrap();
+    let other = store.tenant_of_key(&key.secret).await.unwrap().unwrap();
+    let turn = create(&store, "resp_1").await;
+    assert!(matches!(
+        store.append_turn(&turn.lease(), update(vec![event(0, "a")], &[])).await.unwrap(),
+        Appended::Stored { .. }
+    ));
+    assert_eq!(store.create_turn(&other, new("resp_1")).await.unwrap(), None);
+    let theirs = TurnRecord { tenant: other.clone(), ..turn.clone() };
+    assert_eq!(all(&store, &theirs).await, (None, vec![], vec![]));
+    assert_eq!(store.append_turn(&theirs.lease(), TurnUpdate::default()).await.unwrap(), Appended::Gone);
+    assert!(!store.delete_turn(&other, &turn.id).await.unwrap());
+    assert!(store.delete_turn(&turn.tenant, &turn.id).await.unwrap());
+    assert_eq!(store.append_turn(&turn.lease(), update(vec![event(1, "b")], &["x"])).await.unwrap(), Appended::Gone);
+    let database = rusqlite::Connection::open(directory.path().join("aludel.db")).unwrap();
+    let query = "SELECT (SELECT count(*) FROM turn_events) + (SELECT count(*) FROM turn_items)";
+    assert_eq!(database.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap(), 0);
+}
+
+#[tokio::test]
+async fn who_lost_a_turn_or_ended_it_writes_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, other) = both(directory.path()).await;
+    let turn = create(&store, "resp_1").await;
+    assert_eq!(other.take_over_turns(now_ms(), now_ms() + 60_000, 9).await.unwrap(), []);
+    let later = turn.lease_until_ms + 1;
+    let [taken] = <[_; 1]>::try_from(other.take_over_turns(later, later + 60_000, 9).await.unwrap()).unwrap();
+    assert_eq!((taken.epoch, &taken.owner, taken.lease_until_ms), (2, other.owner(), later + 60_000));
+    let before = all(&store, &turn).await;
+    let lost = TurnUpdate { state: Some(TurnState::Ended), ..update(vec![event(0, "lost")], &["lost"]) };
+    assert_eq!(store.append_turn(&turn.lease(), lost).await.unwrap(), Appended::Fenced);
+    assert_eq!(all(&store, &turn).await, before);
+    assert_eq!(store.renew_leases(store.owner(), later).await.unwrap(), []);
+    assert_eq!(other.renew_leases(other.owner(), later).await.unwrap(), [taken.lease()]);
+    assert_eq!(store.turns_of_owner(store.owner()).await.unwrap(), []);
+    assert_eq!(other.turns_of_owner(other.owner()).await.unwrap().len(), 1);
+    assert_eq!(other.end_turn(&taken.lease()).await.unwrap(), Appended::Stored { next_sequence: 0 });
+    assert_eq!(other.append_turn(&taken.lease(), update(vec![event(0, "a")], &[])).await.unwrap(), Appended::Ended);
+    let ended = store.turn(&turn.tenant, &turn.id).await.unwrap().unwrap();
+    assert_eq!((ended.state, ended.ended_at_ms), (TurnState::Ended, Some(ended.updated_at_ms)));
+    assert_eq!(store.take_over_turns(i64::MAX, later, 9).await.unwrap(), []);
+    assert_eq!(other.turns_of_owner(other.owner()).await.unwrap(), []);
+}
+
+/// A server's store, and that of another process beside it.
+async fn both(directory: &std::path::Path) -> (Store, Store) {
+    (Store::open(directory).await.unwrap(), Store::open_beside(directory).await.unwrap())
+}
+
+#[tokio::test]
+async fn no_number_is_used_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let turn = create(&store, "resp_1").await;
+    let lease = turn.lease();
+    assert!(matches!(
+        store.append_turn(&lease, update(vec![event(3, "a")], &[])).await.unwrap(),
+        Appended::Stored { next_sequence: 4 }
+    ));
+    let before = all(&store, &turn).await;
+    for events in [vec![event(3, "b")], vec![event(0, "b")], vec![event(4, "b"), event(4, "c")]] {
+        let refused = store.append_turn(&lease, update(events, &["b"])).await;
+        assert!(matches!(refused, Err(Error::Sequence { .. })), "{refused:?}");
+        assert_eq!(all(&store, &turn).await, before);
+    }
+    assert_eq!(store.next_sequence(&turn.tenant, &turn.id).await.unwrap(), 4);
+    // The stream of an older version, under the same id.
+    let id = ResponseId::new();
+    let response = ResponseRecord { id: id.clone(), object: json!({}), input: vec![], expires_at: None };
+    store.put_response(&turn.tenant, response).await.unwrap();
+    assert!(store.append_events(&turn.tenant, &id, vec![(0, "{}".into()), (7, "{}".into())]).await.unwrap());
+    let first_sequence = store.next_sequence(&turn.tenant, &id.clone().into()).await.unwrap();
+    assert_eq!(first_sequence, 8);
+    let turn = NewTurn { first_sequence, ..new(id.as_str()) };
+    let turn = store.create_turn(&Tenant::local(), turn).await.unwrap().unwrap();
+    let refused = store.append_turn(&turn.lease(), update(vec![event(7, "b")], &[])).await;
+    assert!(matches!(refused, Err(Error::Sequence { sequence: 7, next: 8, .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn only_turns_that_have_ended_expire() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let expired = |id: &str| NewTurn { expires_at: Some(now() - 1), ..new(id) };
+    let running = store.create_turn(&Tenant::local(), expired("resp_1")).await.unwrap().unwrap();
+    let ended = store.create_turn(&Tenant::local(), expired("resp_2")).await.unwrap().unwrap();
+    let kept = create(&store, "resp_3").await;
+    for turn in [&ended, &kept] {
+        assert!(matches!(store.end_turn(&turn.lease()).await.unwrap(), Appended::Stored { .. }));
+    }
+    store.remove_expired().await.unwrap();
+    for (turn, there) in [(running, true), (ended, false), (kept, true)] {
+        assert_eq!(store.turn(&turn.tenant, &turn.id).await.unwrap().is_some(), there, "{}", turn.id);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_who_take_over_each_turn_goes_to_one() {
+    const TURNS: usize = 60;
+    let directory = tempfile::tempdir().unwrap();
+    let (store, second) = both(directory.path()).await;
+    let third = Store::open_beside(directory.path()).await.unwrap();
+    for turn in 0..TURNS {
+        create(&store, &format!("resp_{turn}")).await;
+    }
+    store.release_leases(store.owner()).await.unwrap();
+    let takers = [store, second, third].map(|store| {
+        tokio::spawn(async move {
+            let mut taken = Vec::new();
+            loop {
+                let turns = store.take_over_turns(now_ms(), now_ms() + 60_000, 7).await.unwrap();
+                if turns.is_empty() {
+                    return taken;
+                }
+                assert!(turns.iter().all(|turn| turn.epoch == 2 && turn.owner == *store.owner()));
+                taken.extend(turns.into_iter().map(|turn| turn.id));
+            }
+        })
+    });
+    let mut taken = Vec::new();
+    for taker in takers {
+        taken.extend(taker.await.unwrap());
+    }
+    taken.sort();
+    taken.dedup();
+    assert_eq!(taken.len(), TURNS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_was_taken_over_from_is_cut_off_between_two_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, other) = both(directory.path()).await;
+    let turn = create(&store, "resp_1").await;
+    let old = tokio::spawn({
+        let (store, lease) = (store.clone(), turn.lease());
+        async move {
+            let mut next = 0;
+            loop {
+                let events = vec![event(next, "old"), event(next + 1, "old")];
+                match store.append_turn(&lease, update(events, &["old"])).await.unwrap() {
+                    Appended::Stored { next_sequence } => next = next_sequence,
+                    Appended::Fenced => return next,
+                    refused => panic!("{refused:?}"),
+                }
+            }
+        }
+    });
+    while store.next_sequence(&turn.tenant, &turn.id).await.unwrap() < 20 {
+        tokio::task::yield_now().await;
+    }
+    let taken = other.take_over_turns(i64::MAX, i64::MAX, 1).await.unwrap().remove(0);
+    for next in taken.next_sequence..taken.next_sequence + 10 {
+        let stored = other.append_turn(&taken.lease(), update(vec![event(next, "new")], &["new"])).await.unwrap();
+        assert_eq!(stored, Appended::Stored { next_sequence: next + 1 });
+    }
+    assert_eq!(old.await.unwrap(), taken.next_sequence);
+    let (_, events, items) = all(&store, &turn).await;
+    let old = usize::try_from(taken.next_sequence).unwrap();
+    assert!(events.iter().enumerate().all(|(number, event)| (event.event == "old") == (number < old)));
+    assert_eq!((events.len(), items.len()), (old + 10, 1 + old / 2 + 10));
+}
