@@ -14,6 +14,10 @@ pub(crate) struct Case {
     pub(crate) approvals: Approvals,
     /// How long the model may be silent.
     pub(crate) patience: Duration,
+    /// Whether the model's server takes chat completions as they are.
+    pub(crate) passes: bool,
+    /// Whether there is a server at the model's address.
+    pub(crate) reachable: bool,
     /// Whether requests come with the key of a tenant.
     pub(crate) has_keys: bool,
     pub(crate) script: Vec<Scripted>,
@@ -84,13 +88,15 @@ impl Case {
         settings.limits.memory = 512 << 20;
         settings.limits.disk = 64 << 20;
         settings.limits.file_size = 64 << 20;
-        settings.limits.grace = Duration::from_millis(500);
+        settings.limits.grace = Duration::from_secs(30);
         settings.max_memory = settings.limits.memory;
         Self {
             name,
             settings,
             approvals: Approvals::default(),
             patience: Duration::from_secs(20),
+            passes: true,
+            reachable: true,
             has_keys: false,
             script: Vec::new(),
             steps: Vec::new(),
@@ -115,6 +121,18 @@ impl Case {
         self
     }
 
+    /// Asks a model whose server speaks another protocol than Chat Completions, so that nothing is handed on.
+    pub(crate) fn passes_nothing(mut self) -> Self {
+        self.passes = false;
+        self
+    }
+
+    /// Asks a model at whose address nobody listens.
+    pub(crate) fn unreachable(mut self) -> Self {
+        self.reachable = false;
+        self
+    }
+
     /// Makes keys, and asks with one of them.
     pub(crate) fn keys(mut self) -> Self {
         self.has_keys = true;
@@ -129,6 +147,11 @@ impl Case {
 
     pub(crate) fn get(self, path: &str) -> Self {
         self.send("GET", path, Body::Empty)
+    }
+
+    /// Gets something with the key of another tenant.
+    pub(crate) fn get_as_other(self, path: &str) -> Self {
+        self.get(path).header("authorization", "Bearer <other key>")
     }
 
     pub(crate) fn delete(self, path: &str) -> Self {

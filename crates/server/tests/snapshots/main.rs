@@ -11,12 +11,22 @@
 )]
 
 mod case;
+mod chat;
+mod errors;
 mod model;
 mod names;
+mod objects;
+mod programs;
 mod responses;
 mod run;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_get_what_they_always_got() {
-    run::check([("responses", responses::cases())]).await;
+    let groups = [
+        ("responses", responses::cases()),
+        ("chat", chat::cases()),
+        ("objects", objects::cases()),
+        ("errors", errors::cases()),
+    ];
+    run::check(groups).await;
 }

@@ -9,22 +9,13 @@ use serde_json::{Value, json};
 
 use crate::case::Case;
 use crate::model::{Round, answers, calls, runs, says};
+use crate::programs::{
+    DIES, EXITS, FAILS, HOARDS, MAKES_FILE, NEVER_ENDS, PRINTS, PRINTS_AND_NEVER_ENDS, READS_FILE, SHOWS_IMAGE,
+    STARTS_PROCESS,
+};
 use crate::run::with;
 
 const PATH: &str = "/v1/responses";
-
-pub(crate) const PRINTS: &str = "print(6 * 7)";
-pub(crate) const FAILS: &str = "1 / 0";
-pub(crate) const NEVER_ENDS: &str = "while True: pass";
-const PRINTS_AND_NEVER_ENDS: &str = "print('begun', flush=True)\nwhile True: pass";
-pub(crate) const EXITS: &str = "import os\nos._exit(3)";
-pub(crate) const DIES: &str = "import os\nos.kill(os.getpid(), 11)";
-pub(crate) const HOARDS: &str = "hoard = bytearray(1 << 30)";
-pub(crate) const MAKES_FILE: &str = "with open('out.csv', 'w') as f:\n    f.write('a,b\\n')\nprint('made')";
-pub(crate) const SHOWS_IMAGE: &str =
-    "from IPython.display import Image, display\ndisplay(Image(data=bytes.fromhex('89504e470d0a1a0a'), format='png'))";
-pub(crate) const READS_FILE: &str = "print(open('data.csv').read())";
-const STARTS_PROCESS: &str = "import subprocess\nprint(subprocess.run('true').returncode)";
 
 /// A request with these fields.
 fn request(fields: &Value) -> Value {
@@ -485,9 +476,10 @@ fn failures() -> Vec<Case> {
         fails("model_is_over_its_limit_again_and_again", &|| (0..3).map(|_| answers(429, AT_ONCE, "slow")).collect()),
         fails("model_server_fails", &|| (0..3).map(|_| answers(500, AT_ONCE, "oops")).collect()),
         fails("model_server_fails_once", &|| vec![answers(503, AT_ONCE, "oops"), says("Here I am.")]),
+        fails("model_cannot_be_reached", &Vec::new).unreachable(),
         fails("model_talks_garbage", &|| vec![Scripted::Garbage("<html>hello</html>")]),
         fails("model_raves", &|| vec![Round::new().raves()]),
-        fails("model_reports_an_error", &|| vec![Round::new().fails("overloaded")]),
+        fails("model_reports_an_error", &|| (0..3).map(|_| Round::new().fails("overloaded")).collect()),
         fails("model_reports_an_error_in_the_middle", &|| vec![Round::new().text("Once upon").fails("overloaded")]),
         fails("model_raves_in_the_middle", &|| vec![Round::new().text("Once upon").raves()]),
         fails("connection_breaks_in_the_middle", &|| vec![Round::new().text("Once upon").breaks()]),
