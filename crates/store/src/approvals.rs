@@ -7,61 +7,61 @@ use crate::database::one;
 use crate::id::hex;
 use crate::{ApprovalId, Error, Page, PageQuery, Store, Tenant, now};
 
-/// A program that somebody is asked about.
+/// An approval: a program that waits, or waited, for a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalRecord {
-    /// Its id.
+    /// Id.
     pub id: ApprovalId,
-    /// Whose program it is.
+    /// Tenant whose program it is.
     pub tenant: Tenant,
-    /// What it is part of: the id of a response or a completion.
+    /// Id of the turn that it is part of: of a response or a completion.
     pub request: String,
-    /// The call of the tool in it.
+    /// Id of the tool call.
     pub call_id: String,
-    /// Where it is to run.
+    /// Session that it is to run in.
     pub container: String,
-    /// The model that wrote it.
+    /// Model that wrote it.
     pub model: String,
-    /// The program: exactly this is run.
+    /// Program. Exactly this is run.
     pub code: String,
-    /// The SHA-256 of the program, as hexadecimal digits.
+    /// SHA-256 of the program, in hexadecimal.
     pub sha256: String,
-    /// Why somebody is asked, each in a few words.
+    /// Reasons to ask, each in a few words.
     pub reasons: Vec<String>,
-    /// Since when, seconds since 1970.
+    /// Time of the request, seconds since 1970.
     pub created_at: i64,
-    /// Until when.
+    /// Time at which it expires, seconds since 1970.
     pub expires_at: i64,
-    /// How it stands.
+    /// Status.
     pub status: ApprovalStatus,
-    /// When it was decided.
+    /// Time of the decision, seconds since 1970.
     pub decided_at: Option<i64>,
-    /// By whom, in words.
+    /// Name of whoever decided, in words.
     pub decided_by: Option<String>,
-    /// What the model is told.
+    /// Reason that the model is told.
     pub reason: Option<String>,
-    /// When the program was started.
+    /// Time at which the program was started, seconds since 1970.
     pub started_at: Option<i64>,
 }
 
-/// How an approval stands.
+/// Status of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApprovalStatus {
-    /// Nobody has decided yet.
+    /// Not decided yet.
     Pending,
-    /// It may run.
+    /// Allowed to run.
     Approved,
-    /// It may not.
+    /// Refused.
     Refused,
-    /// Nobody decided in time, or whoever asked is gone.
+    /// Not decided in time, or not waited for any more.
     Expired,
 }
 
 impl ApprovalStatus {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [Self; 4] = [Self::Pending, Self::Approved, Self::Refused, Self::Expired];
 
-    /// As it stands in the database, and in answers.
+    /// Returns the word that stands in the database and in answers.
     pub fn word(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -77,50 +77,50 @@ impl ApprovalStatus {
     }
 }
 
-/// A program that is to be decided.
+/// An approval to be requested.
 #[derive(Debug, Clone)]
 pub struct NewApproval {
-    /// What it is part of.
+    /// Id of the turn that it is part of.
     pub request: String,
-    /// The call of the tool in it.
+    /// Id of the tool call.
     pub call_id: String,
-    /// Where it is to run.
+    /// Session that it is to run in.
     pub container: String,
-    /// The model that wrote it.
+    /// Model that wrote it.
     pub model: String,
-    /// The program.
+    /// Program.
     pub code: String,
-    /// Why somebody is asked.
+    /// Reasons to ask, each in a few words.
     pub reasons: Vec<String>,
-    /// How long it may wait, seconds.
+    /// Time until it expires, seconds.
     pub patience: i64,
-    /// What whoever asks needs in order to go on after a restart, if it can.
+    /// State from which the turn can go on after a restart, if it can.
     pub resume: Option<String>,
 }
 
 /// A decision.
 #[derive(Debug, Clone)]
 pub struct Decision {
-    /// Which program was seen: the SHA-256 of it.
+    /// SHA-256 of the program that was seen.
     pub sha256: String,
-    /// What comes of it. [`ApprovalStatus::Pending`] decides nothing.
+    /// New status. [`ApprovalStatus::Pending`] decides nothing.
     pub status: ApprovalStatus,
-    /// Who decided, in words.
+    /// Name of whoever decides, in words.
     pub by: String,
-    /// What the model is told.
+    /// Reason that the model is told.
     pub reason: Option<String>,
 }
 
-/// What came of a decision.
+/// Outcome of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decided {
-    /// It holds.
+    /// The decision holds.
     Now(ApprovalRecord),
-    /// It was decided before, or too late.
+    /// Decided before, or too late.
     Before(ApprovalRecord),
-    /// Another program was seen than the one that waits.
+    /// The program that was seen is not the one that waits.
     OtherProgram,
-    /// There is no such approval.
+    /// No such approval.
     Unknown,
 }
 
@@ -151,13 +151,13 @@ impl ApprovalRecord {
     }
 }
 
-/// The SHA-256 of a program, as hexadecimal digits.
+/// Returns the SHA-256 of a program, in hexadecimal.
 pub fn program_digest(code: &str) -> String {
     hex(&Sha256::digest(code.as_bytes()))
 }
 
 impl Store {
-    /// Asks about a program.
+    /// Requests an approval.
     pub async fn add_approval(&self, tenant: &Tenant, new: NewApproval) -> Result<ApprovalRecord, Error> {
         let created_at = now();
         let record = ApprovalRecord {
@@ -207,7 +207,7 @@ impl Store {
         Ok(record)
     }
 
-    /// An approval; of any tenant if none is given, as for the operator.
+    /// Returns an approval; of any tenant if none is given, as for the operator.
     pub async fn approval(&self, tenant: Option<&Tenant>, id: &ApprovalId) -> Result<Option<ApprovalRecord>, Error> {
         let (tenant, id) = (tenant.cloned(), id.clone());
         self.read_any(move |database| {
@@ -217,7 +217,7 @@ impl Store {
         .await
     }
 
-    /// Approvals, of all tenants if none is given.
+    /// Returns a page of approvals, of all tenants if none is given.
     pub async fn approvals(
         &self,
         tenant: Option<&Tenant>,
@@ -234,7 +234,7 @@ impl Store {
         .await
     }
 
-    /// The program of a call, if somebody was asked about it.
+    /// Returns the latest approval of a tool call.
     pub async fn approval_of_call(&self, request: &str, call_id: &str) -> Result<Option<ApprovalRecord>, Error> {
         let (request, call_id) = (request.to_owned(), call_id.to_owned());
         self.read_any(move |database| {
@@ -297,7 +297,7 @@ impl Store {
         .await
     }
 
-    /// The program of a request that somebody was asked about last and that was not started, with what it needs to go on.
+    /// Returns a turn's last approval with the state from which it can go on, unless its program was started.
     pub async fn resumable(&self, request: &str) -> Result<Option<(ApprovalRecord, String)>, Error> {
         let request = request.to_owned();
         self.read_any(move |database| {
@@ -310,7 +310,7 @@ impl Store {
         .await
     }
 
-    /// Says of all programs that nobody waits for any more, but for those of some requests, that they have expired.
+    /// Expires all pending approvals but those of some turns.
     pub async fn expire_approvals_except(&self, requests: Vec<String>) -> Result<(), Error> {
         self.write(move |database| {
             let query = "UPDATE approvals SET status = 'expired', decided_at = ?1
@@ -321,7 +321,7 @@ impl Store {
         .await
     }
 
-    /// Says of a program that nobody waits for any more that it has expired. Does nothing when it was decided.
+    /// Expires an approval. Does nothing when it was decided.
     pub async fn expire_approval(&self, id: &ApprovalId) -> Result<(), Error> {
         let id = id.clone();
         self.write(move |database| {

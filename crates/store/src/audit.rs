@@ -9,40 +9,40 @@ use crate::database::{all, one};
 use crate::id::hex;
 use crate::{Error, Store, Tenant, now_ms};
 
-/// An entry to be.
+/// An entry to be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// What happened.
+    /// Event.
     pub event: AuditEvent,
-    /// The id of the response or the completion that it is part of.
+    /// Id of the turn that it is part of: of a response or a completion.
     pub request: String,
-    /// Where the program runs.
+    /// Session that the program runs in.
     pub container: String,
-    /// The program.
+    /// Program.
     pub code: String,
-    /// Who did it, in words.
+    /// Name of whoever did it, in words.
     pub actor: String,
-    /// How it went, or why.
+    /// Outcome or reason.
     pub outcome: String,
 }
 
-/// What happened.
+/// Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuditEvent {
-    /// Somebody is asked whether a program may run.
+    /// Approval of a program was requested.
     Asked,
-    /// It may.
+    /// A program may run.
     Approved,
-    /// It may not.
+    /// A program may not run.
     Refused,
-    /// It is about to run.
+    /// A program is about to run.
     Started,
-    /// It ended.
+    /// A program ended.
     Ended,
 }
 
 impl AuditEvent {
-    /// As it stands in the database, and as it is shown.
+    /// Returns the word that stands in the database and is shown.
     pub fn word(self) -> &'static str {
         match self {
             Self::Asked => "asked",
@@ -54,36 +54,36 @@ impl AuditEvent {
     }
 }
 
-/// An entry as it was written.
+/// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRecord {
-    /// Its place in the log, from 1.
+    /// Position in the log, from 1.
     pub number: i64,
-    /// When, milliseconds since 1970.
+    /// Time, milliseconds since 1970.
     pub at_ms: i64,
-    /// Whose program it is.
+    /// Tenant whose program it is.
     pub tenant: Tenant,
-    /// What happened, as [`AuditEvent::word`] has it.
+    /// Event, as [`AuditEvent::word`] has it.
     pub event: String,
-    /// What it is part of.
+    /// Id of the turn that it is part of.
     pub request: String,
-    /// Where the program runs.
+    /// Session that the program runs in.
     pub container: String,
-    /// The SHA-256 of the program, as hexadecimal digits.
+    /// SHA-256 of the program, in hexadecimal.
     pub sha256: String,
-    /// The program.
+    /// Program.
     pub code: String,
-    /// Who did it.
+    /// Name of whoever did it.
     pub actor: String,
-    /// How it went, or why.
+    /// Outcome or reason.
     pub outcome: String,
     chain: String,
 }
 
-/// Where a log was tampered with.
+/// Evidence that the log was tampered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tampered {
-    /// The first entry that does not follow from those before it.
+    /// Number of the first entry that does not follow from those before it.
     pub number: i64,
 }
 
@@ -106,7 +106,7 @@ impl AuditRecord {
         })
     }
 
-    /// The digest of this entry, with the digest of its program and, by the one before it, of all earlier entries.
+    /// Returns the digest of this entry, with the digest of its program and, by the one before it, of all earlier entries.
     fn link(&self, before: &str, code: &str) -> String {
         let mut digest = Sha256::new();
         let fields = [
@@ -169,7 +169,7 @@ impl Store {
         .await
     }
 
-    /// How many programs of a request were started.
+    /// Counts the programs of a turn that were started.
     pub async fn programs_started(&self, tenant: &Tenant, request: &str) -> Result<u32, Error> {
         let request = request.to_owned();
         self.read(tenant, move |database, tenant| {
@@ -179,7 +179,7 @@ impl Store {
         .await
     }
 
-    /// At most `limit` entries after one, oldest first.
+    /// Returns at most `limit` entries after one, oldest first.
     pub async fn audit_log(&self, after: i64, limit: usize) -> Result<Vec<AuditRecord>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.read_any(move |database| {

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
 use crate::id::hex;
 use crate::{Error, Store};
 
-/// Of more files than this, each waiting for the disk on its own would take longer than waiting once for everything.
+/// Most files that are synced one by one. More of them take longer than syncing the whole file system once.
 const SYNCED_ONE_BY_ONE: usize = 4;
 
 /// Bytes that are copied and hashed at a time.
@@ -49,17 +49,17 @@ pub struct NewBlob {
 }
 
 impl NewBlob {
-    /// Its size.
+    /// Returns the size, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The hash of its content, in hexadecimal.
+    /// Returns the SHA-256 of the content, in hexadecimal.
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
 
-    /// Where it is. It must not be written to. Deprecated: use [`Store::read_blob`] with its name.
+    /// Returns its path, which must not be written to. Deprecated: use [`Store::read_blob`] with its name.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -69,7 +69,7 @@ impl NewBlob {
         &self.name
     }
 
-    /// A row names it now.
+    /// Keeps it: a row names it now.
     pub(crate) fn keep(mut self) {
         self.kept = true;
     }
@@ -84,14 +84,14 @@ impl Drop for NewBlob {
     }
 }
 
-/// A place for a file that becomes a blob. Dropping it removes what is there.
+/// A path for a file that becomes a blob. Dropping it removes the file.
 ///
 /// Deprecated: [`Store::new_blob`] and [`Store::write_blobs`] need no path.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Where to write.
+    /// Returns the path to write to.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -169,7 +169,7 @@ impl BlobWriter {
         self.write_all(bytes).await.map_err(|source| self.scratch.failed(source))
     }
 
-    /// How much was written.
+    /// Returns the number of bytes that were written.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -206,7 +206,7 @@ impl AsyncWrite for BlobWriter {
 }
 
 impl Store {
-    /// A place for a file that is to become a blob. Deprecated: [`Store::new_blob`] needs no path.
+    /// Returns a path for a file that is to become a blob. Deprecated: [`Store::new_blob`] needs no path.
     pub fn scratch(&self) -> Scratch {
         // Without the lock a sweep could take it for a dead process's; whoever writes to it is told by `adopt`.
         let _registered = self.0.owner.register();
@@ -290,7 +290,7 @@ impl Store {
         .await
     }
 
-    /// Another name for what a blob holds.
+    /// Makes a second blob of the same content, without copying it.
     pub async fn copy_blob(&self, of: &BlobName, bytes: u64) -> Result<NewBlob, Error> {
         let from = self.blob_path(of);
         self.run(move |store| {
@@ -313,7 +313,7 @@ impl Store {
         Ok(self.read_blob(name).await?.file)
     }
 
-    /// Where a blob is. It must not be written to, and is there as long as its row. Deprecated: use [`Store::read_blob`].
+    /// Returns the path of a blob, which must not be written to and is there as long as its row. Deprecated: use [`Store::read_blob`].
     pub fn blob_path(&self, BlobName(name): &BlobName) -> PathBuf {
         // The first digits of a name are its time, the last ones are random.
         let fan = name.get(name.len().saturating_sub(2)..).unwrap_or("00");

@@ -15,22 +15,22 @@ const FILE_COLUMNS: &str = "id, path, blob, bytes, sha256, mime, source, place, 
 /// A container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerRecord {
-    /// Its id.
+    /// Id.
     pub id: ContainerId,
-    /// What the client called it.
+    /// Name that the client gave.
     pub name: String,
-    /// How much memory was asked for, as the client wrote it.
+    /// Memory limit, as the client wrote it.
     pub memory_limit: Option<String>,
-    /// How long it may be left alone.
+    /// Idle time after which it expires.
     pub idle: Duration,
-    /// When it was made, seconds since 1970.
+    /// Time of creation, seconds since 1970.
     pub created_at: i64,
-    /// When it was last used, milliseconds since 1970.
+    /// Time of last use, milliseconds since 1970.
     pub last_active_ms: i64,
 }
 
 impl ContainerRecord {
-    /// Whether it was left alone too long.
+    /// Returns whether it has been idle for too long.
     pub fn is_expired(&self) -> bool {
         let idle = i64::try_from(self.idle.as_millis()).unwrap_or(i64::MAX);
         now_ms() >= self.last_active_ms.saturating_add(idle)
@@ -51,27 +51,27 @@ impl ContainerRecord {
 /// A file of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerFileRecord {
-    /// Its id.
+    /// Id.
     pub id: ContainerFileId,
-    /// Its path, relative to the workspace.
+    /// Path, relative to the workspace.
     pub path: String,
-    /// Where its content is.
+    /// Blob that holds the content.
     pub blob: BlobName,
-    /// Its size.
+    /// Size, bytes.
     pub bytes: u64,
-    /// The hash of its content.
+    /// SHA-256 of the content, in hexadecimal.
     pub sha256: String,
-    /// Its MIME type.
+    /// MIME type.
     pub mime: String,
-    /// Who put it there.
+    /// Origin.
     pub source: Source,
-    /// Where it is beside here.
+    /// Location beside the store.
     pub place: Place,
-    /// When it was first there, seconds since 1970.
+    /// Time at which a file of this path was first kept, seconds since 1970.
     pub created_at: i64,
 }
 
-/// Who put a file into a container.
+/// Origin of a container's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The client.
@@ -81,7 +81,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// As clients and the database know it.
+    /// Returns the word that clients and the database know.
     pub fn word(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -104,10 +104,10 @@ impl FromSql for Source {
     }
 }
 
-/// Where a container's file is, beside the store.
+/// Location of a container's file beside the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In the workspace, where programs see it.
+    /// The workspace, where programs see it.
     Workspace,
     /// Nowhere: a picture that a program only showed.
     Nowhere,
@@ -136,18 +136,18 @@ impl FromSql for Place {
     }
 }
 
-/// A file that is to be kept for a container.
+/// A file to be kept for a container.
 #[derive(Debug)]
 pub struct NewContainerFile {
-    /// The id that it gets when its path is new.
+    /// Id that it gets if its path is new.
     pub id: ContainerFileId,
-    /// Its path, relative to the workspace.
+    /// Path, relative to the workspace.
     pub path: String,
-    /// Its MIME type.
+    /// MIME type.
     pub mime: String,
-    /// Who put it there.
+    /// Origin.
     pub source: Source,
-    /// Where it is beside here.
+    /// Location beside the store.
     pub place: Place,
 }
 
@@ -183,7 +183,7 @@ fn insert(
 }
 
 impl Store {
-    /// Makes a container.
+    /// Creates a container.
     pub async fn add_container(
         &self,
         tenant: &Tenant,
@@ -195,7 +195,7 @@ impl Store {
         self.write(move |database| insert(database, &tenant, name, memory_limit, idle)).await
     }
 
-    /// The container of this name that was used last, or a new one.
+    /// Returns the container of this name that was used last, or a new one.
     pub async fn container_by_name(
         &self,
         tenant: &Tenant,
@@ -217,7 +217,7 @@ impl Store {
         .await
     }
 
-    /// A container.
+    /// Returns a container.
     pub async fn container(&self, tenant: &Tenant, id: &ContainerId) -> Result<Option<ContainerRecord>, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
@@ -227,7 +227,7 @@ impl Store {
         .await
     }
 
-    /// A page of the containers, all or those of one name.
+    /// Returns a page of the containers, all or those of one name.
     pub async fn containers(
         &self,
         tenant: &Tenant,
@@ -346,7 +346,7 @@ impl Store {
         .await
     }
 
-    /// A file of a container.
+    /// Returns a file of a container.
     pub async fn container_file(
         &self,
         tenant: &Tenant,
@@ -362,7 +362,7 @@ impl Store {
         .await
     }
 
-    /// A page of a container's files.
+    /// Returns a page of a container's files.
     pub async fn container_files(
         &self,
         tenant: &Tenant,
@@ -377,7 +377,7 @@ impl Store {
         .await
     }
 
-    /// All files of a container. Their number is bounded by the workspace that they come from.
+    /// Returns all files of a container. Their number is bounded by the workspace that they come from.
     pub async fn all_container_files(
         &self,
         tenant: &Tenant,

@@ -9,16 +9,16 @@ use crate::{ConversationId, Error, Page, PageQuery, Store, Tenant, now};
 /// A conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConversationRecord {
-    /// Its id.
+    /// Id.
     pub id: ConversationId,
-    /// When it began, seconds since 1970.
+    /// Time of creation, seconds since 1970.
     pub created_at: i64,
-    /// What the client noted about it.
+    /// The client's metadata, a JSON object.
     pub metadata: Value,
 }
 
 impl Store {
-    /// Begins a conversation. Each item is its id and its JSON.
+    /// Creates a conversation. Each item is its id and its JSON.
     pub async fn add_conversation(
         &self,
         tenant: &Tenant,
@@ -39,7 +39,7 @@ impl Store {
         .await
     }
 
-    /// A conversation.
+    /// Returns a conversation.
     pub async fn conversation(
         &self,
         tenant: &Tenant,
@@ -99,7 +99,7 @@ impl Store {
         .await
     }
 
-    /// A page of a conversation's items; `after` is an item's id.
+    /// Returns a page of a conversation's items; `after` is an item's id.
     pub async fn items(
         &self,
         tenant: &Tenant,
@@ -123,7 +123,7 @@ impl Store {
         .await
     }
 
-    /// One item of a conversation.
+    /// Returns one item of a conversation.
     pub async fn item(&self, tenant: &Tenant, conversation: &ConversationId, id: &str) -> Result<Option<Value>, Error> {
         let (conversation, id) = (conversation.clone(), id.to_owned());
         let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
@@ -134,7 +134,7 @@ impl Store {
         .await
     }
 
-    /// All items of a conversation, oldest first, and how many bytes they are; `None` when they are more than `limit` bytes.
+    /// Returns all items of a conversation, oldest first; `None` when their JSON is longer than `limit` bytes.
     pub async fn all_items(
         &self,
         tenant: &Tenant,

@@ -137,7 +137,7 @@ pub(crate) struct Database {
     dropped: Dropped,
 }
 
-/// What a state of an older version lost when it was brought to the newest format, because no version can go on with it.
+/// Loss of an upgrade: rows of an older version that the newest format cannot go on with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Number of responses whose stored stream of events is gone. The responses themselves are kept.
@@ -287,7 +287,7 @@ fn droppable(connection: &Connection) -> Result<Dropped, Error> {
     })
 }
 
-/// The one row of a query, if there is one.
+/// Returns the one row of a query, if there is one.
 pub(crate) fn one<T>(
     connection: &Connection,
     query: &str,
@@ -297,7 +297,7 @@ pub(crate) fn one<T>(
     Ok(connection.prepare_cached(query)?.query_row(parameters, row).optional()?)
 }
 
-/// All rows of a query.
+/// Returns all rows of a query.
 pub(crate) fn all<T>(
     connection: &Connection,
     query: &str,

@@ -18,12 +18,12 @@ pub enum Error {
     /// A file or directory could not be used.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which one.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// What was to be stored could not be read where it came from.
+    /// A reader of content to be stored failed.
     #[error("what was to be stored could not be read: {0}")]
     Source(#[source] io::Error),
     /// An event of a turn has a number that was used before.

@@ -10,34 +10,34 @@ const COLUMNS: &str = "id, blob, bytes, filename, purpose, mime, created_at, exp
 /// A file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRecord {
-    /// Its id.
+    /// Id.
     pub id: FileId,
-    /// Where its content is.
+    /// Blob that holds the content.
     pub blob: BlobName,
-    /// Its size.
+    /// Size, bytes.
     pub bytes: u64,
-    /// What the client called it.
+    /// Name that the client gave.
     pub filename: String,
-    /// What it is for.
+    /// Purpose that the client gave.
     pub purpose: String,
-    /// Its MIME type.
+    /// MIME type.
     pub mime: String,
-    /// When it was made, seconds since 1970.
+    /// Time of creation, seconds since 1970.
     pub created_at: i64,
-    /// When it goes away by itself.
+    /// Time at which it expires, seconds since 1970.
     pub expires_at: Option<i64>,
 }
 
-/// A file that is to be.
+/// A file to be kept.
 #[derive(Debug)]
 pub struct NewFile {
-    /// What the client calls it.
+    /// Name that the client gave.
     pub filename: String,
-    /// What it is for.
+    /// Purpose that the client gave.
     pub purpose: String,
-    /// Its MIME type.
+    /// MIME type.
     pub mime: String,
-    /// When it goes away by itself, seconds since 1970.
+    /// Time at which it expires, seconds since 1970.
     pub expires_at: Option<i64>,
 }
 
@@ -68,7 +68,7 @@ impl Store {
         .await
     }
 
-    /// A file, unless it has expired.
+    /// Returns a file, unless it has expired.
     pub async fn file(&self, tenant: &Tenant, id: &FileId) -> Result<Option<FileRecord>, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
@@ -80,7 +80,7 @@ impl Store {
         .await
     }
 
-    /// A page of the files, all or those of one purpose.
+    /// Returns a page of the files, all or those of one purpose.
     pub async fn files(
         &self,
         tenant: &Tenant,
@@ -131,7 +131,7 @@ impl Store {
         .await
     }
 
-    /// How many bytes of files a tenant has here.
+    /// Returns the size of all files of a tenant, bytes.
     pub async fn bytes_of(&self, tenant: &Tenant) -> Result<u64, Error> {
         let query = "SELECT coalesce((SELECT sum(bytes) FROM files WHERE tenant = ?1), 0)
                           + coalesce((SELECT sum(bytes) FROM upload_parts WHERE tenant = ?1), 0)

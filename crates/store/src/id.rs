@@ -5,25 +5,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 
-/// The longest id, characters.
+/// Length of the longest id, characters.
 const MAX_ID: usize = 64;
 
-/// Whom a row belongs to.
+/// A tenant, to whom a row belongs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Tenant(String);
 
 impl Tenant {
-    /// Everybody who reaches a server that has no keys.
+    /// Returns the tenant of everybody who reaches a server that has no keys.
     pub fn local() -> Self {
         Self("local".to_owned())
     }
 
-    /// The tenant of a key.
+    /// Returns the tenant of a key.
     pub(crate) fn of_key(key: &KeyId) -> Self {
         Self(key.0.clone())
     }
 
-    /// As it stands in the database.
+    /// Returns the text that stands in the database.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -48,10 +48,10 @@ macro_rules! ids {
         pub struct $name(String);
 
         impl $name {
-            /// What every id of this kind begins with.
+            /// Beginning of every id of this kind.
             pub const PREFIX: &str = $prefix;
 
-            /// A new one, greater than all that this process made before.
+            /// Returns a new id, greater than all that this process made before.
             #[expect(clippy::new_without_default, reason = "no two are equal, so there is no default one")]
             pub fn new() -> Self {
                 Self(fresh($prefix, $digits))
@@ -64,7 +64,7 @@ macro_rules! ids {
                 (text.len() <= MAX_ID && !rest.is_empty() && rest.bytes().all(plain)).then(|| Self(text.to_owned()))
             }
 
-            /// As clients see it.
+            /// Returns the text that clients see.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -97,7 +97,7 @@ macro_rules! ids {
 }
 
 ids! {
-    /// An API key's public name.
+    /// Public id of an API key.
     KeyId = "key_" + 32;
     /// A file of the Files API.
     FileId = "file-" + 32;
@@ -126,12 +126,12 @@ impl From<ResponseId> for TurnId {
     }
 }
 
-/// A new id of a kind that has no table of its own, such as `msg_`: sortable like all others.
+/// Returns a new id of a kind that has no table of its own, such as `msg_`. It sorts by time like all others.
 pub fn fresh_id(prefix: &str) -> String {
     fresh(prefix, 48)
 }
 
-/// The prefix, sixteen digits of time and count, and random ones up to `digits`.
+/// Returns the prefix, sixteen digits of time and count, and random ones up to `digits`.
 pub(crate) fn fresh(prefix: &str, digits: usize) -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let now = u64::try_from(crate::now_ms()).unwrap_or(0) << 16;
@@ -142,7 +142,7 @@ pub(crate) fn fresh(prefix: &str, digits: usize) -> String {
     id
 }
 
-/// Sixty-four random digits.
+/// Returns sixty-four random digits.
 pub(crate) fn random_hex() -> String {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).expect("the system has randomness");

@@ -7,29 +7,29 @@ use crate::database::{all, one};
 use crate::id::{hex, random_hex};
 use crate::{Error, KeyId, Store, Tenant, now};
 
-/// What a key begins with.
+/// Beginning of every key.
 const PREFIX: &str = "sk-aludel-";
 
-/// What is known of a key.
+/// An API key, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
-    /// Its id, which is no secret.
+    /// Id, which is no secret.
     pub id: KeyId,
-    /// What it was called when it was made.
+    /// Name, for people.
     pub name: String,
-    /// Its last characters, to tell keys apart.
+    /// Last characters of the secret, to tell keys apart.
     pub hint: String,
-    /// When it was made, seconds since 1970.
+    /// Time of creation, seconds since 1970.
     pub created_at: i64,
-    /// Since when it is not accepted any more.
+    /// Time at which it was revoked, seconds since 1970.
     pub revoked_at: Option<i64>,
 }
 
-/// A key that was just made.
+/// A new API key.
 pub struct NewKey {
-    /// Its id.
+    /// Id.
     pub id: KeyId,
-    /// The key itself. Nobody can read it again.
+    /// Secret. It cannot be read again.
     pub secret: String,
 }
 
@@ -61,7 +61,7 @@ impl Store {
         Ok(self.insert_key(&id, name, secret).await?.then_some(id))
     }
 
-    /// Returns whether it is new.
+    /// Inserts a key. Returns whether it is new.
     async fn insert_key(&self, id: &KeyId, name: &str, secret: &str) -> Result<bool, Error> {
         let (id, name, hash, hint) = (id.clone(), name.to_owned(), hash(secret), hint(secret));
         let query = "INSERT INTO keys (id, name, hash, hint, created_at) VALUES (?1, ?2, ?3, ?4, ?5) \
@@ -69,7 +69,7 @@ impl Store {
         self.write(move |database| Ok(database.execute(query, params![id, name, hash, hint, now()])? > 0)).await
     }
 
-    /// All keys, revoked ones too, oldest first.
+    /// Returns all keys, revoked ones too, oldest first.
     pub async fn keys(&self) -> Result<Vec<KeyRecord>, Error> {
         let query = "SELECT id, name, hint, created_at, revoked_at FROM keys ORDER BY id";
         self.read_any(move |database| all(database, query, [], KeyRecord::read)).await
@@ -81,7 +81,7 @@ impl Store {
         self.write(move |database| Ok(database.execute(query, params![id, now()])? > 0)).await
     }
 
-    /// Whose key this is.
+    /// Returns the tenant of a key that was not revoked.
     pub async fn tenant_of_key(&self, secret: &str) -> Result<Option<Tenant>, Error> {
         // Keys are long and random, so a plain hash cannot be searched, and looking it up tells nothing by its time.
         let hash = hash(secret);
@@ -90,7 +90,7 @@ impl Store {
         Ok(id.map(|id| Tenant::of_key(&id)))
     }
 
-    /// Whether there was ever a key. Revoking the last one does not open the door again.
+    /// Returns whether there was ever a key. Revoking the last one does not open the door again.
     pub async fn has_keys(&self) -> Result<bool, Error> {
         let query = "SELECT EXISTS (SELECT 1 FROM keys)";
         self.read_any(move |database| Ok(database.query_row(query, [], |row| row.get(0))?)).await

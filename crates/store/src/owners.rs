@@ -55,7 +55,7 @@ pub(crate) struct Owner {
     directory: PathBuf,
     /// The locked file, once there is something to own.
     lock: Mutex<Option<File>>,
-    /// Whether rows carry the id. A sweep lets go of them, and finds them by the file.
+    /// True once rows carry the id. A sweep lets go of them, and finds them by the file.
     is_named: AtomicBool,
 }
 

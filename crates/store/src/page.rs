@@ -4,37 +4,37 @@ use rusqlite::{Connection, Row, ToSql};
 
 use crate::Error;
 
-/// Which part of a list is wanted.
+/// A part of a list to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageQuery {
-    /// The last id of the page before; unknown ids are fine, for ids are ordered.
+    /// Last id of the page before. Unknown ids are fine, for ids are ordered.
     pub after: Option<String>,
-    /// How many at most.
+    /// Most rows of the page.
     pub limit: usize,
-    /// Which come first.
+    /// Order of a list.
     pub order: Order,
 }
 
-/// Which come first.
+/// Order of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// The oldest.
+    /// Oldest first.
     Ascending,
-    /// The newest.
+    /// Newest first.
     Descending,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
-    /// The rows.
+    /// Rows.
     pub data: Vec<T>,
-    /// Whether there are more after these.
+    /// True if there are more behind these.
     pub has_more: bool,
 }
 
 impl PageQuery {
-    /// The first page, oldest first.
+    /// Returns the query for the first page, oldest first.
     pub fn first(limit: usize) -> Self {
         Self { after: None, limit, order: Order::Ascending }
     }
@@ -65,7 +65,7 @@ impl PageQuery {
         Ok(Page { data, has_more })
     }
 
-    /// The id to start after, as a parameter.
+    /// Returns the id to start after, as a parameter.
     pub(crate) fn after(&self) -> Option<&dyn ToSql> {
         self.after.as_ref().map(|after| after as &dyn ToSql)
     }

@@ -9,13 +9,13 @@ use crate::{Error, ResponseId, Store, Tenant, now};
 /// A response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponseRecord {
-    /// Its id.
+    /// Id.
     pub id: ResponseId,
-    /// The object as clients see it.
+    /// Object as clients see it.
     pub object: Value,
-    /// The items that it answers, oldest first.
+    /// Items that it answers, oldest first.
     pub input: Vec<Value>,
-    /// When it is forgotten, seconds since 1970.
+    /// Time at which it is removed, seconds since 1970.
     pub expires_at: Option<i64>,
 }
 
@@ -41,7 +41,7 @@ impl Store {
         .await
     }
 
-    /// A response, unless it has expired.
+    /// Returns a response, unless it has expired.
     pub async fn response(&self, tenant: &Tenant, id: &ResponseId) -> Result<Option<ResponseRecord>, Error> {
         let (id, wanted) = (id.clone(), id.clone());
         let query = move |database: &Connection, tenant: &Tenant| {
@@ -68,7 +68,7 @@ impl Store {
         self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 
-    /// The responses whose object has one of these statuses, whosever they are: what a server that died left unfinished.
+    /// Returns the responses of all tenants whose object has one of these statuses: those that a server which died left unfinished.
     pub async fn responses_with_status(&self, statuses: &'static [&str]) -> Result<Vec<(Tenant, ResponseId)>, Error> {
         self.read_any(move |database| {
             let mut found = Vec::new();
@@ -104,7 +104,7 @@ impl Store {
         .await
     }
 
-    /// At most `limit` events of a response's log, in order, those after a sequence number if one is given.
+    /// Returns at most `limit` events of a response's log, in order, those after a sequence number if one is given.
     pub async fn events(
         &self,
         tenant: &Tenant,

@@ -11,53 +11,53 @@ const COLUMNS: &str = "id, status, bytes, filename, purpose, mime, created_at, e
 /// An upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UploadRecord {
-    /// Its id.
+    /// Id.
     pub id: UploadId,
-    /// How far it is.
+    /// Status.
     pub status: UploadStatus,
-    /// How many bytes were announced.
+    /// Announced size, bytes.
     pub bytes: u64,
-    /// What the file will be called.
+    /// Name of the file.
     pub filename: String,
-    /// What it will be for.
+    /// Purpose of the file.
     pub purpose: String,
-    /// Its MIME type.
+    /// MIME type.
     pub mime: String,
-    /// When it began, seconds since 1970.
+    /// Time of creation, seconds since 1970.
     pub created_at: i64,
-    /// When it must be complete.
+    /// Time at which it expires unless it is complete, seconds since 1970.
     pub expires_at: i64,
-    /// How many seconds the file will live, if not for ever.
+    /// Time until the file expires once it is complete, seconds.
     pub file_lives: Option<i64>,
-    /// The file that it became.
+    /// File that it became.
     pub file: Option<FileId>,
 }
 
-/// An upload that is to be.
+/// An upload to be begun.
 #[derive(Debug)]
 pub struct NewUpload {
-    /// How many bytes are announced.
+    /// Announced size, bytes.
     pub bytes: u64,
-    /// What the file will be called.
+    /// Name of the file.
     pub filename: String,
-    /// What it will be for.
+    /// Purpose of the file.
     pub purpose: String,
-    /// Its MIME type.
+    /// MIME type.
     pub mime: String,
-    /// When it must be complete, seconds since 1970.
+    /// Time at which it expires unless it is complete, seconds since 1970.
     pub expires_at: i64,
-    /// How many seconds the file will live, if not for ever.
+    /// Time until the file expires once it is complete, seconds.
     pub file_lives: Option<i64>,
 }
 
-/// How far an upload is.
+/// Status of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UploadStatus {
-    /// It takes parts.
+    /// Taking parts.
     Pending,
-    /// It is a file.
+    /// Become a file.
     Completed,
-    /// It was given up.
+    /// Given up.
     Cancelled,
 }
 
@@ -88,13 +88,13 @@ impl FromSql for UploadStatus {
 /// A part of an upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartRecord {
-    /// Its id.
+    /// Id.
     pub id: PartId,
-    /// Where its content is.
+    /// Blob that holds the content.
     pub blob: BlobName,
-    /// Its size.
+    /// Size, bytes.
     pub bytes: u64,
-    /// When it came, seconds since 1970.
+    /// Time at which it came, seconds since 1970.
     pub created_at: i64,
 }
 
@@ -151,7 +151,7 @@ impl Store {
         .await
     }
 
-    /// An upload.
+    /// Returns an upload.
     pub async fn upload(&self, tenant: &Tenant, id: &UploadId) -> Result<Option<UploadRecord>, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
@@ -184,7 +184,7 @@ impl Store {
         .await
     }
 
-    /// The parts of an upload, in the order in which they came.
+    /// Returns the parts of an upload, in the order in which they came.
     pub async fn parts(&self, tenant: &Tenant, upload: &UploadId) -> Result<Vec<PartRecord>, Error> {
         let upload = upload.clone();
         let query =
