@@ -2,14 +2,14 @@
 //!
 //! `cargo run -p aludel-agent --example approval` asks the scripted demo model; with a URL and a model's name as arguments, that one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::demo::Demo;
 use aludel_agent::{Agent, Approval, ApprovalRequest, CodeInterpreter, Event};
-use aludel_sandbox::{Limits, Local, LocalConfig, Require, Start, template};
-use aludel_session::Session;
+use aludel_sandbox::{Limits, Local, LocalConfig, Require, SandboxSpec, Start, template};
 use futures_util::StreamExt;
 
 #[tokio::main]
@@ -26,13 +26,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         start: Start::Fork,
     })
     .await?;
-    let session = Session::create(backend.clone(), limits).await?;
+    let disk = limits.disk;
+    let sandbox = Arc::new(backend.create(SandboxSpec { limits, workspace: None }).await?);
     let csv = data.join("sales.csv");
     std::fs::write(
         &csv,
         "date,session_id,product,stage,amount\n2026-01-05,S1,Tent,view,399.00\n13.02.2026,S1,Tent,purchase,399.00\n",
     )?;
-    session.add_file("sales.csv", &csv).await?;
+    sandbox.workspace().add("sales.csv", &csv, disk)?;
 
     let mut arguments = std::env::args().skip(1);
     let builder = match (arguments.next(), arguments.next()) {
@@ -49,7 +50,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         })?),
         _ => Agent::builder(Demo::new(Duration::ZERO)),
     };
-    let agent = builder.code_interpreter(CodeInterpreter::new(session.clone()).approve(no_charts)).build();
+    let agent = builder.code_interpreter(CodeInterpreter::new(sandbox.clone()).approve(no_charts)).build();
 
     let mut turn = agent.run_streamed("Make a report on these sales: monthly dynamics and the funnel.");
     while let Some(event) = turn.next().await {
@@ -66,7 +67,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let turn = agent.run("Make a report on these sales.").await;
     println!("--- {} items, {} tokens", turn.items.len(), turn.usage.total());
 
-    session.close().await?;
+    sandbox.close().await;
     backend.shutdown().await;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aludel_session::Event as ExecutionEvent;
+use aludel_sandbox::Event as ExecutionEvent;
 
 use crate::item::Call;
 use crate::upstream::{UpstreamError, Usage};

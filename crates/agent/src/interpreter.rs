@@ -3,12 +3,12 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use aludel_session::{FileEntry, Limits, Session};
-use futures_util::future::BoxFuture;
+use aludel_sandbox::{Execution, FileEntry, Limits};
 
 use crate::approval::{Approval, ApprovalRequest, Approver};
 use crate::excerpt;
 use crate::observation::size;
+use crate::runtime::{Runtime, RuntimeError};
 use crate::upstream::FunctionTool;
 
 /// The name under which models know it.
@@ -18,60 +18,24 @@ const MAX_FILES: usize = 40;
 /// The longest program, bytes.
 const MAX_CODE: usize = 1 << 20;
 
-/// A tool that runs the programs a model writes, in a session.
-#[derive(Debug, Clone)]
+/// A tool that runs the programs a model writes.
+#[derive(Clone)]
 pub struct CodeInterpreter {
-    place: Place,
+    runtime: Arc<dyn Runtime>,
     packages: Vec<String>,
     approver: Approver,
 }
 
-/// Where programs run.
-#[derive(Debug, Clone)]
-enum Place {
-    Open(Session),
-    OnDemand(OnDemand),
-}
-
-/// A session that is opened when the first program is to run.
-#[derive(Clone)]
-pub struct OnDemand {
-    files: Vec<FileEntry>,
-    limits: Limits,
-    open: Arc<dyn Fn() -> BoxFuture<'static, Result<Session, String>> + Send + Sync>,
-}
-
-impl OnDemand {
-    /// A session that will have these limits and, at first, these files. `open` is called for each program and returns the same session
-    /// each time, or says why there is none.
-    pub fn new<F, R>(limits: Limits, files: Vec<FileEntry>, open: F) -> Self
-    where
-        F: Fn() -> R + Send + Sync + 'static,
-        R: Future<Output = Result<Session, String>> + Send + 'static,
-    {
-        Self { files, limits, open: Arc::new(move || Box::pin(open())) }
-    }
-}
-
-impl fmt::Debug for OnDemand {
+impl fmt::Debug for CodeInterpreter {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("OnDemand").field("files", &self.files).finish_non_exhaustive()
+        formatter.debug_struct("CodeInterpreter").field("approver", &self.approver).finish_non_exhaustive()
     }
 }
 
 impl CodeInterpreter {
-    /// Runs programs in this session, without asking.
-    pub fn new(session: Session) -> Self {
-        Self::at(Place::Open(session))
-    }
-
-    /// Runs programs in a session that is opened for the first of them, without asking.
-    pub fn on_demand(session: OnDemand) -> Self {
-        Self::at(Place::OnDemand(session))
-    }
-
-    fn at(place: Place) -> Self {
-        Self { place, packages: Vec::new(), approver: Approver::Nobody }
+    /// Runs programs there, without asking.
+    pub fn new(runtime: Arc<dyn Runtime>) -> Self {
+        Self { runtime, packages: Vec::new(), approver: Approver::Nobody }
     }
 
     /// The name by which a model knows it that also has these tools of the caller's.
@@ -102,12 +66,9 @@ impl CodeInterpreter {
         self
     }
 
-    /// Where the programs run, or why they cannot.
-    pub(crate) async fn session(&self) -> Result<Session, String> {
-        match &self.place {
-            Place::Open(session) => Ok(session.clone()),
-            Place::OnDemand(OnDemand { open, .. }) => open().await,
-        }
+    /// Starts a program.
+    pub(crate) async fn execute(&self, code: &str) -> Result<Execution, RuntimeError> {
+        self.runtime.execute(code).await
     }
 
     pub(crate) fn approver(&self) -> &Approver {
@@ -116,10 +77,7 @@ impl CodeInterpreter {
 
     /// The tool as it is offered to the model now, under a name that no tool of the caller's has.
     pub(crate) async fn tool(&self, others: &[FunctionTool]) -> FunctionTool {
-        let description = match &self.place {
-            Place::Open(session) => self.description(session.limits(), &session.files().await.unwrap_or_default()),
-            Place::OnDemand(OnDemand { files, limits, .. }) => self.description(limits, files),
-        };
+        let description = self.description(self.runtime.limits(), &self.runtime.files().await);
         FunctionTool {
             name: Self::name_beside(others),
             description,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_session::{Death, Event, FileEntry, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
+use aludel_sandbox::{Death, Event, FileEntry, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
 
 use crate::excerpt;
 use crate::item::Part;

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use aludel_session::{Event as ExecutionEvent, Finished, MimeBundle, MimeData, Outcome};
+use aludel_sandbox::{Event as ExecutionEvent, Finished, MimeBundle, MimeData, Outcome};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
@@ -311,7 +311,7 @@ fn quote(text: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use aludel_session::{LimitHit, ProgramError, State};
+    use aludel_sandbox::{LimitHit, ProgramError, State};
 
     use super::*;
 

@@ -8,11 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling};
-use aludel_agent::{Approval, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, OnDemand, Turn};
-use aludel_session::{Event as ExecutionEvent, FileEntry};
+use aludel_agent::{
+    Approval, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Runtime, RuntimeError, Turn,
+};
+use aludel_engine::sessions::LiveSession;
+use aludel_sandbox::{Event as ExecutionEvent, Execution, FileEntry, Limits};
 use aludel_testkit::{Bench, End, Scripted, ScriptedUpstream};
 use common::{agent, builder, follow, observations, options, plain};
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use serde_json::json;
 
 fn tool(name: &str) -> FunctionTool {
@@ -282,39 +286,54 @@ async fn after_the_last_program_the_model_must_answer() {
     bench.stop().await;
 }
 
-#[tokio::test]
-async fn a_session_on_demand_is_opened_for_the_first_program_and_not_before() {
-    let bench = Bench::start().await;
-    let opened = Arc::new(AtomicUsize::new(0));
-    let file = FileEntry { path: "given.csv".into(), size: 3, mime: "text/csv" };
-    let on_demand = || {
-        let (session, opened) = (bench.session.clone(), Arc::clone(&opened));
-        OnDemand::new(bench.session.limits().clone(), vec![file.clone()], move || {
-            let (session, opened) = (session.clone(), Arc::clone(&opened));
-            async move {
-                opened.fetch_add(1, Ordering::Relaxed);
-                Ok(session)
-            }
+/// A runtime that counts programs, and refuses them without a session.
+struct Counting {
+    session: Option<Arc<LiveSession>>,
+    limits: Limits,
+    started: AtomicUsize,
+}
+
+impl Runtime for Counting {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {
+        Box::pin(async { vec![FileEntry { path: "given.csv".into(), size: 3, mime: "text/csv" }] })
+    }
+
+    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
+        Box::pin(async move {
+            self.started.fetch_add(1, Ordering::Relaxed);
+            let session = self.session.as_ref().ok_or_else(|| RuntimeError::new("no room"))?;
+            session.execute(code).await.map_err(RuntimeError::new)
         })
-    };
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_is_asked_for_its_files_first_and_for_programs_when_there_are_some() {
+    let bench = Bench::start().await;
+    let limits = bench.session.limits().clone();
+    let runtime = |session| Arc::new(Counting { session, limits: limits.clone(), started: AtomicUsize::new(0) });
     let upstream = ScriptedUpstream::start(vec![
         Scripted::Text("No need."),
         Scripted::Python("print('ran')"),
         Scripted::Text("Done."),
     ])
     .await;
-    let agent = builder(options(upstream.url())).code_interpreter(CodeInterpreter::on_demand(on_demand())).build();
+    let counting = runtime(Some(Arc::clone(&bench.session)));
+    let agent = builder(options(upstream.url())).code_interpreter(CodeInterpreter::new(counting.clone())).build();
     agent.run("?").await;
-    assert_eq!(opened.load(Ordering::Relaxed), 0);
+    assert_eq!(counting.started.load(Ordering::Relaxed), 0);
     let tool = upstream.requests()[0]["tools"][0].to_string();
     assert!(tool.contains("given.csv (3 bytes)"), "{tool}");
     let turn = agent.run("?").await;
-    assert_eq!(opened.load(Ordering::Relaxed), 1);
+    assert_eq!(counting.started.load(Ordering::Relaxed), 1);
     assert!(observations(&turn)[0].contains("ran"));
 
-    let refused = OnDemand::new(bench.session.limits().clone(), Vec::new(), async || Err("no room".to_owned()));
     let upstream = ScriptedUpstream::start(vec![Scripted::Python("1")]).await;
-    let agent = builder(options(upstream.url())).code_interpreter(CodeInterpreter::on_demand(refused)).build();
+    let agent = builder(options(upstream.url())).code_interpreter(CodeInterpreter::new(runtime(None))).build();
     assert_eq!(agent.run("?").await.ending, Ending::Sandbox("no room".into()));
     bench.stop().await;
 }

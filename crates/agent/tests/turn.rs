@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use aludel_agent::upstream::chat::ChatOptions;
 use aludel_agent::upstream::{FunctionTool, ToolChoice, UpstreamError};
 use aludel_agent::{Approval, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Turn};
-use aludel_session::{Event as ExecutionEvent, Outcome};
+use aludel_sandbox::{Event as ExecutionEvent, Outcome};
 use aludel_testkit::{Bench, Scripted, ScriptedUpstream};
 use common::{agent, builder, follow, observations, options, plain};
 use futures_util::StreamExt;

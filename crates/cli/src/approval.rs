@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_agent::Approval;
+use aludel_engine::approvals::ApprovalMode;
 use aludel_rules::{Decision, Known};
-use aludel_server::ApprovalMode;
 use rustix::termios::{QueueSelector, tcflush};
 
 use crate::{paint, terminal};

@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use aludel_session::{Death, Outcome};
+use aludel_sandbox::{Death, Outcome};
 
 use crate::config::ConfigError;
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use aludel_session::Session;
+use aludel_engine::sessions::LiveSession;
 use anyhow::Context;
 
 use crate::exit::usage;
@@ -35,7 +35,7 @@ pub(crate) fn check(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
 }
 
 /// Copies the files into the workspace.
-pub(crate) async fn add(session: &Session, inputs: &[Input]) -> anyhow::Result<()> {
+pub(crate) async fn add(session: &LiveSession, inputs: &[Input]) -> anyhow::Result<()> {
     for input in inputs {
         let added = session.add_file(&input.name, &input.path).await;
         added.with_context(|| format!("cannot hand over {}", input.path.display()))?;

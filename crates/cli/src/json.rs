@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use aludel_agent::upstream::Usage;
 use aludel_agent::{Ending, Event as TurnEvent, transcript};
-use aludel_session::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
+use aludel_sandbox::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use aludel_session::{FileEntry, MimeBundle, Session};
+use aludel_engine::sessions::LiveSession;
+use aludel_sandbox::{FileEntry, MimeBundle};
 use anyhow::Context;
 
 use crate::exit::usage;
@@ -73,7 +74,7 @@ impl Out {
     }
 
     /// Copies files out of the workspace. Those that are gone by now are left out.
-    pub(crate) async fn copy(&mut self, session: &Session, files: &[FileEntry]) -> anyhow::Result<Vec<Saved>> {
+    pub(crate) async fn copy(&mut self, session: &LiveSession, files: &[FileEntry]) -> anyhow::Result<Vec<Saved>> {
         let wanted: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let there = session.files().await.context("cannot list the workspace")?;
         let (mut saved, mut left) = (Vec::new(), session.limits().disk);

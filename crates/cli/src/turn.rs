@@ -6,18 +6,19 @@ use std::sync::Arc;
 use aludel_agent::transcript::Transcript;
 use aludel_agent::upstream::Upstream;
 use aludel_agent::{Agent, CodeInterpreter, Ending, Event, Turn};
-use aludel_server::ApprovalMode;
-use aludel_session::{Event as ExecutionEvent, FileEntry, Session};
+use aludel_engine::approvals::ApprovalMode;
+use aludel_engine::sessions::LiveSession;
+use aludel_sandbox::{Event as ExecutionEvent, FileEntry};
 use anyhow::Context as _;
 use futures_util::StreamExt;
 
 use crate::approval::Person;
 use crate::commands::Context;
-use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::inputs::{self, Input};
 use crate::json;
 use crate::out::{FIGURES, Out, Saved};
+use crate::sandboxes::Sandboxes;
 use crate::show::TurnView;
 use crate::signals::Signals;
 
@@ -52,7 +53,7 @@ pub(crate) struct Done {
 
 /// Asks, shows what happens to `view` and `see`, and copies what was made to `out`. `None` when the user did not wait for the end.
 pub(crate) async fn run(
-    engine: &Engine,
+    engine: &Sandboxes,
     context: &Context,
     upstream: impl Upstream + 'static,
     question: Question<'_>,
@@ -60,11 +61,11 @@ pub(crate) async fn run(
     view: &mut View,
     mut see: impl FnMut(&Event),
 ) -> anyhow::Result<Option<Done>> {
-    let session = Session::create(engine.backend.clone(), context.config.sandbox.limits()).await;
+    let session = LiveSession::create(engine.backend.clone(), context.config.sandbox.limits()).await;
     let session = session.context("cannot make a sandbox")?;
     inputs::add(&session, question.inputs).await?;
     let packages = engine.template.packages().iter().map(|package| package.name.as_str());
-    let interpreter = CodeInterpreter::new(session.clone()).packages(packages);
+    let interpreter = CodeInterpreter::new(Arc::new(session.clone())).packages(packages);
     let interpreter = match question.approval {
         ApprovalMode::Never => interpreter,
         mode => {
@@ -87,7 +88,7 @@ pub(crate) async fn run(
     });
     let Some(turn) = turn.await? else { return Ok(None) };
     let saved = out.copy(&session, &made).await?;
-    session.close().await.context("cannot end the sandbox")?;
+    session.close().await;
     Ok(Some(Done { turn, saved }))
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn first(models: &[Model], surroundings: &Surroundings) -> anyhow::Re
 }
 
 /// All models, as the server knows them, or everything that is wrong with them.
-pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Result<Vec<aludel_server::Model>> {
+pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Result<Vec<aludel_engine::Model>> {
     let made = models.iter().map(|model| {
         let owner = match &model.endpoint {
             Endpoint::Demo => "aludel: a script, not a language model".to_owned(),
@@ -28,7 +28,7 @@ pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Resu
         let upstream = with_fallback(model, upstream(endpoint.clone()), models, surroundings)?;
         let endpoint = endpoint.filter(|endpoint| endpoint.forwards());
         let fallback = model.fallback.0.clone();
-        Ok(aludel_server::Model { name: (*model.name).clone(), owner, upstream, endpoint, fallback })
+        Ok(aludel_engine::Model { name: (*model.name).clone(), owner, upstream, endpoint, fallback })
     });
     let (mut served, mut wrong) = (Vec::new(), Vec::new());
     for model in made {

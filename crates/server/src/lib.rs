@@ -18,7 +18,5 @@ mod turn;
 mod uploads;
 
 pub use app::{App, Settings};
-pub use approvals::{ApprovalMode, Approvals, Otherwise, Webhook};
-pub use models::Model;
 pub use serve::{ServeError, serve};
 pub use telemetry::{Level, LogFormat, Traces, log_as, notice};

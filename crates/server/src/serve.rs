@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{Instrument, error};
 
 use crate::app::App;
-use crate::{containers, responses, router};
+use crate::{responses, router};
 
 /// Connections at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 2048;
@@ -61,14 +61,14 @@ pub async fn serve(
     if let Err(error) = responses::after_restart(&app).instrument(app.telemetry.span()).await {
         error!("cannot look for unfinished responses: {}", error.cause.unwrap_or(error.message));
     }
-    app.tasks.spawn(containers::reap(Arc::clone(&app)));
+    app.tasks.spawn(aludel_engine::sessions::reap(Arc::clone(&app.engine)));
     accept(&app, &listener, shutdown).await;
     drop(listener);
     app.closing.cancel();
     app.tasks.close();
     // What does not end by itself ends with the process.
     let _in_time = timeout(DRAIN, app.tasks.wait()).await;
-    app.containers.close_all().await;
+    app.engine.sessions.close_all().await;
     app.telemetry.finish().await;
     Ok(())
 }

@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::files::{check_life, check_purpose};
-use crate::http::{Caller, Fields, Form, check_name};
+use crate::http::{Caller, Fields, Form, storage_full};
 
 /// Bytes of one upload.
 const MAX_UPLOAD: u64 = 8 << 30;
@@ -29,14 +29,14 @@ pub(crate) async fn create(
     mut fields: Fields,
 ) -> Result<Json<Upload>, ApiError> {
     let filename: String = fields.required("filename")?;
-    check_name(&filename)?;
+    aludel_engine::sessions::check_name(&filename)?;
     let purpose = check_purpose(&fields.required::<String>("purpose")?)?;
     let bytes: u64 = fields.required("bytes")?;
     if bytes > MAX_UPLOAD {
         return Err(ApiError::too_large(format!("An upload may have at most {} GB.", MAX_UPLOAD >> 30)).param("bytes"));
     }
-    if app.room_for(&tenant).await? < bytes {
-        return Err(app.settings.no_room());
+    if app.engine.storage_left(&tenant).await? < bytes {
+        return Err(storage_full(&app));
     }
     let mime = crate::http::mime_of(&filename, Some(&fields.required::<String>("mime_type")?));
     let life = fields.optional::<Life>("expires_after")?;
@@ -87,8 +87,8 @@ pub(crate) async fn complete(
         return Err(ApiError::invalid("part_ids", message));
     }
     // The parts are there until the file is, so both need room.
-    if app.room_for(&tenant).await? < bytes {
-        return Err(app.settings.no_room());
+    if app.engine.storage_left(&tenant).await? < bytes {
+        return Err(storage_full(&app));
     }
     let mut blob = app.store.new_blob().await?;
     let mut buffer = vec![0; 256 << 10];

@@ -5,7 +5,6 @@ mod common;
 
 use std::time::Duration;
 
-use aludel_server::Settings;
 use common::{Answer, Server, files_in, settings, start, start_with};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -134,7 +133,7 @@ async fn hostile_names_and_bodies_get_a_clear_400() {
 async fn after_its_time_a_container_says_so_and_its_files_can_still_be_fetched() {
     let data = tempfile::tempdir().unwrap();
     let idle = Duration::from_secs(6);
-    let server = start_with(data.path(), Settings { idle, ..settings() }).await;
+    let server = start_with(data.path(), settings().engine(|engine| engine.idle = idle)).await;
     let (path, _) = create(&server, json!({ "name": "c" })).await;
     let file = server.send(&format!("{path}/files"), &[], "a.txt", b"kept").await.ok();
     // Asking keeps it alive.
@@ -154,7 +153,8 @@ async fn after_its_time_a_container_says_so_and_its_files_can_still_be_fetched()
 #[tokio::test]
 async fn files_of_old_containers_go_away_in_the_end() {
     let data = tempfile::tempdir().unwrap();
-    let settings = Settings { idle: Duration::from_millis(10), keep: Duration::from_millis(10), ..settings() };
+    let soon = Duration::from_millis(10);
+    let settings = settings().engine(|engine| (engine.idle, engine.keep) = (soon, soon));
     let server = start_with(data.path(), settings.clone()).await;
     let (path, _) = create(&server, json!({ "name": "c" })).await;
     server.post("/v1/containers", json!({ "name": "d" })).await.ok();

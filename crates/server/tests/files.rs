@@ -3,7 +3,6 @@
 
 mod common;
 
-use aludel_server::Settings;
 use common::{Answer, files_in, settings, start, start_with};
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
@@ -144,7 +143,7 @@ async fn hostile_uploads_get_a_clear_400_and_leave_nothing() {
 #[tokio::test]
 async fn a_tenant_can_store_so_much_and_no_more() {
     let data = tempfile::tempdir().unwrap();
-    let server = start_with(data.path(), Settings { storage: 3 << 20, ..settings() }).await;
+    let server = start_with(data.path(), settings().engine(|engine| engine.storage = 3 << 20)).await;
     let first = server.upload("a", &noise(2 << 20)).await;
     let error =
         server.send("/v1/files", &[("purpose", "user_data")], "b", &noise(2 << 20)).await.refused(400, "used up");

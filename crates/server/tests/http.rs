@@ -4,9 +4,11 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_server::{App, Approvals, ServeError, Settings, serve};
+use aludel_engine::Engine;
+use aludel_server::{App, ServeError, serve};
 use aludel_store::Store;
 use common::{Answer, settings, start, start_with};
 use reqwest::Method;
@@ -147,10 +149,12 @@ async fn tenants_do_not_see_each_other() {
 #[tokio::test]
 async fn a_listener_that_others_reach_needs_keys() {
     let data = tempfile::tempdir().unwrap();
-    let backend = aludel_testkit::local(data.path(), settings().limits).await;
+    let backend = aludel_testkit::local(data.path(), settings().engine.limits).await;
     let store = Store::open(data.path()).await.unwrap();
     let serve_on = async |address: &str| {
-        let app = App::new(store.clone(), backend.clone(), [], Approvals::default(), Vec::new(), Settings::default());
+        let engine =
+            Engine::new(store.clone(), backend.clone(), [], Default::default(), Vec::new(), Default::default());
+        let app = App::new(Arc::new(engine), Default::default());
         serve(app, TcpListener::bind(address).await.unwrap(), async {}).await
     };
     assert!(matches!(serve_on("0.0.0.0:0").await, Err(ServeError::NoKeys(_))));
@@ -177,7 +181,7 @@ async fn web_pages_of_strangers_cannot_use_a_server_without_keys() {
 #[tokio::test]
 async fn too_many_requests_at_once_are_told_to_come_again() {
     let data = tempfile::tempdir().unwrap();
-    let server = start_with(data.path(), Settings { requests: 2, ..settings() }).await;
+    let server = start_with(data.path(), settings().server(|server| server.requests = 2)).await;
     let mut slow = Vec::new();
     for _ in 0..2 {
         slow.push(half_a_request(server.address).await);

@@ -6,10 +6,10 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use aludel_server::{Settings, Traces};
+use aludel_server::Traces;
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use collector::{Collector, Span};
-use common::{Answer, Server, model, settings, start_with_models};
+use common::{Answer, Server, Settings, model, settings, start_with_models};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ const PROGRAM: &str = "print('marker-7f3a', 6 * 7)";
 const ANSWER: &str = "It is 42, marker-7f3a.";
 
 fn measured() -> Settings {
-    Settings { metrics: true, ..settings() }
+    settings().server(|server| server.metrics = true)
 }
 
 fn response() -> Value {
@@ -132,7 +132,7 @@ async fn figures_are_off_by_default_and_need_the_key_that_all_else_needs() {
     server.stop().await;
     let data = tempfile::tempdir().unwrap();
     // No room for any request: the figures are asked for all the more.
-    let server = start_with_models(data.path(), Settings { requests: 0, ..measured() }, Vec::new()).await;
+    let server = start_with_models(data.path(), measured().server(|server| server.requests = 0), Vec::new()).await;
     assert!(figures(&server).await.contains("aludel_build_info{version="));
     server.get("/v1/models").await.refused(429, "answering 0 requests");
     let foreign = server.request(Method::GET, "/metrics").header("host", "example.com").send().await.unwrap();
@@ -205,7 +205,7 @@ async fn a_turn_is_a_trace_that_goes_on_where_the_client_began_it_and_says_nothi
     let collector = Collector::start().await;
     let script = vec![Scripted::Python(PROGRAM), Scripted::Text(ANSWER), Scripted::Whole("passed on")];
     let upstream = ScriptedUpstream::start(script).await;
-    let traced = Settings { traces: Some(Traces::to(&collector.url()).unwrap()), ..settings() };
+    let traced = settings().server(|server| server.traces = Some(Traces::to(&collector.url()).unwrap()));
     let server = start_with_models(data.path(), traced, vec![model("scripted", upstream.url())]).await;
     assert_eq!(ask_in_trace(&server, "/v1/responses", &response()).await.ok()["status"], "completed");
     let chat = json!({ "model": "scripted", "messages": [{ "role": "user", "content": MARKER }] });
@@ -250,7 +250,7 @@ async fn contents_are_told_when_they_are_asked_for_and_failures_have_a_type() {
     let script = vec![Scripted::Python("print('marker-7f3a')\n1 / 0"), Scripted::Status(401, "", "no")];
     let upstream = ScriptedUpstream::start(script).await;
     let traces = Some(Traces::to(&collector.url()).unwrap());
-    let telling = Settings { traces, log_contents: true, ..settings() };
+    let telling = settings().server(|server| (server.traces, server.log_contents) = (traces, true));
     let server = start_with_models(data.path(), telling, vec![model("scripted", upstream.url())]).await;
     server.post("/v1/responses", response()).await;
     server.stop().await;
@@ -290,7 +290,8 @@ async fn a_collector_that_is_dead_or_hangs_harms_nothing_and_what_it_loses_is_co
     for address in [hangs, is_dead] {
         let data = tempfile::tempdir().unwrap();
         let traces = Some(Traces::to(&format!("http://{address}")).unwrap());
-        let server = start_with_models(data.path(), Settings { traces, ..measured() }, Vec::new()).await;
+        let server =
+            start_with_models(data.path(), measured().server(|server| server.traces = traces), Vec::new()).await;
         // More than wait in the queue at most.
         let began = Instant::now();
         let clients = (0..8).map(async |_| {

@@ -1,10 +1,11 @@
 //! Sessions in a real sandbox.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_engine::sessions::LiveSession;
 use aludel_sandbox::{Limits, Local, LocalConfig, Require, Start, template};
-use aludel_session::Session;
 
 /// Where tests keep the template; shared by all test programs, so that it is built once.
 pub fn data() -> PathBuf {
@@ -25,7 +26,7 @@ pub async fn local(data: &Path, limits: Limits) -> Local {
 /// A backend with one session, in a data directory of its own.
 pub struct Bench {
     /// The session.
-    pub session: Session,
+    pub session: Arc<LiveSession>,
     backend: Local,
     _directory: tempfile::TempDir,
 }
@@ -37,13 +38,13 @@ impl Bench {
         let limits =
             Limits { timeout: Duration::from_secs(30), grace: Duration::from_millis(500), ..Limits::default() };
         let backend = local(directory.path(), limits.clone()).await;
-        let session = Session::create(backend.clone(), limits).await.expect("a session");
+        let session = Arc::new(LiveSession::create(backend.clone(), limits).await.expect("a session"));
         Self { session, backend, _directory: directory }
     }
 
     /// Ends everything and waits for it.
     pub async fn stop(self) {
-        self.session.close().await.expect("the session closes");
+        self.session.close().await;
         self.backend.shutdown().await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_session::{Event as ExecutionEvent, Execution};
+use aludel_sandbox::{Event as ExecutionEvent, Execution};
 
 use super::State;
 use crate::approval::{Approval, ApprovalRequest, Approver, denied};
@@ -132,6 +132,5 @@ impl State {
 }
 
 async fn start(interpreter: &CodeInterpreter, code: &str) -> Result<Execution, Ending> {
-    let session = interpreter.session().await.map_err(Ending::Sandbox)?;
-    session.execute(code).await.map_err(|error| Ending::Sandbox(error.to_string()))
+    interpreter.execute(code).await.map_err(|error| Ending::Sandbox(error.reason))
 }

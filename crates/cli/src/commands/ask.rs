@@ -6,13 +6,13 @@ use aludel_agent::transcript::Transcript;
 use clap::Args;
 
 use super::Context;
-use aludel_server::ApprovalMode;
+use aludel_engine::approvals::ApprovalMode;
 
 use crate::args::{LimitArgs, flag};
 use crate::config::{Endpoint, Flag, Model, Section};
-use crate::engine::Engine;
 use crate::exit::{Exit, usage};
 use crate::out::Out;
+use crate::sandboxes::Sandboxes;
 use crate::show::TurnView;
 use crate::turn::{self, Done, Question, View};
 use crate::{approval, console, inputs, json, paint, terminal, upstream};
@@ -86,7 +86,7 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
     let mut transcript = Transcript::new(&args.question, &*model.name);
     let mut view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new())) };
     let question = Question { text: &args.question, inputs: &inputs, approval };
-    let engine = Engine::start(context, 0).await?;
+    let engine = Sandboxes::start(context, 0).await?;
     let done =
         turn::run(&engine, context, upstream, question, &mut out, &mut view, |event| transcript.see(event)).await;
     engine.backend.shutdown().await;

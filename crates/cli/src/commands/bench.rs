@@ -10,8 +10,8 @@ use serde_json::json;
 
 use super::Context;
 use crate::console::{Console, Stream};
-use crate::engine::Engine;
 use crate::exit::Exit;
+use crate::sandboxes::Sandboxes;
 use crate::{json, paint};
 
 /// What is run for its time alone.
@@ -69,7 +69,7 @@ enum What {
 pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Exit> {
     let BenchArgs { what: What::Start, count, json } = args;
     let limits = context.config.sandbox.limits();
-    let on_demand = Engine::start(context, 0).await?;
+    let on_demand = Sandboxes::start(context, 0).await?;
     let measured = async {
         let times = starts(&on_demand.backend, 0, &limits, count).await?;
         Ok::<_, anyhow::Error>((
@@ -81,7 +81,7 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
     let measured = measured.await;
     on_demand.backend.shutdown().await;
     let (on_demand, memory, [cold, fork]) = measured?;
-    let pool = Engine::start(context, POOL).await?;
+    let pool = Sandboxes::start(context, POOL).await?;
     let pooled = starts(&pool.backend, POOL, &limits, count).await;
     pool.backend.shutdown().await;
     let report = Report { on_demand, pooled: pooled?, cold, fork, memory };

@@ -13,12 +13,12 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::Context;
-use aludel_server::ApprovalMode;
+use aludel_engine::approvals::ApprovalMode;
 
 use crate::console::Stream;
-use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::out::Out;
+use crate::sandboxes::Sandboxes;
 use crate::show::TurnView;
 use crate::turn::{self, Done, Question, View};
 use crate::{inputs, paint};
@@ -54,7 +54,7 @@ pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exi
         "{} scripted: it is compiled in and follows a script; the sandbox and the data are real",
         paint::faint("model:")
     ))?;
-    let engine = Engine::start(context, 0).await?;
+    let engine = Sandboxes::start(context, 0).await?;
     let pace = if std::io::stderr().is_terminal() { PACE } else { Duration::ZERO };
     let mut transcript = Transcript::new(QUESTION, "demo (a script, not a language model)");
     let question = Question { text: QUESTION, inputs: &inputs, approval: ApprovalMode::Never };

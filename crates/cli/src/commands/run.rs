@@ -4,18 +4,19 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use aludel_agent::size;
-use aludel_session::{Event, Execution, Finished, Session};
+use aludel_engine::sessions::LiveSession;
+use aludel_sandbox::{Event, Execution, Finished};
 use anyhow::Context as _;
 use clap::Args;
 
 use super::Context;
 use crate::args::LimitArgs;
 use crate::config::Flag;
-use crate::engine::Engine;
 use crate::exit::{Exit, usage};
 use crate::inputs::{self, Input};
 use crate::json;
 use crate::out::Out;
+use crate::sandboxes::Sandboxes;
 use crate::show::{ProgramView, describe_only};
 use crate::signals::Signals;
 
@@ -90,21 +91,21 @@ pub(crate) async fn run(args: RunArgs, context: &Context) -> anyhow::Result<Exit
         None => Out::nowhere(),
     };
     let mut view = if args.json { View::Program } else { View::Person(ProgramView::of_program()) };
-    let engine = Engine::start(context, 0).await?;
+    let engine = Sandboxes::start(context, 0).await?;
     let result = in_session(&engine, context, &inputs, &code, &mut out, &mut view).await;
     engine.backend.shutdown().await;
     result
 }
 
 async fn in_session(
-    engine: &Engine,
+    engine: &Sandboxes,
     context: &Context,
     inputs: &[Input],
     code: &str,
     out: &mut Out,
     view: &mut View,
 ) -> anyhow::Result<Exit> {
-    let session = Session::create(engine.backend.clone(), context.config.sandbox.limits()).await;
+    let session = LiveSession::create(engine.backend.clone(), context.config.sandbox.limits()).await;
     let session = session.context("cannot make a sandbox")?;
     inputs::add(&session, inputs).await?;
     let execution = session.execute(code).await.context("cannot start the program")?;
@@ -121,7 +122,7 @@ async fn in_session(
             json::end(json::Ended::program(exit, &saved, message))?;
         }
     }
-    session.close().await.context("cannot end the sandbox")?;
+    session.close().await;
     Ok(exit)
 }
 

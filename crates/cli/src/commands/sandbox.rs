@@ -17,9 +17,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::Context;
-use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::json;
+use crate::sandboxes::Sandboxes;
 
 /// The longest request, bytes: a large file as base64 fits.
 const MAX_LINE: u64 = 256 << 20;
@@ -119,7 +119,7 @@ struct Desk {
 
 pub(crate) async fn run(command: SandboxCommand, context: &Context) -> anyhow::Result<Exit> {
     let SandboxCommand::Stdio = command;
-    let engine = Engine::start(context, 0).await?;
+    let engine = Sandboxes::start(context, 0).await?;
     let desk = Arc::new(Desk {
         backend: engine.backend.clone(),
         limits: context.config.sandbox.limits(),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aludel_engine::Engine;
 use aludel_server::{App, ServeError, Settings, Traces};
 use aludel_store::Store;
 use anyhow::Context as _;
@@ -13,8 +14,8 @@ use super::Context;
 use crate::args::flag;
 use crate::config::{Collector, Config, Endpoint, Flag, Section};
 use crate::console::{Console, Stream};
-use crate::engine::Engine;
 use crate::exit::{Exit, usage, words};
+use crate::sandboxes::Sandboxes;
 use crate::signals::{Hangups, Signals};
 use crate::{console, paint, upstream};
 
@@ -54,7 +55,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     if !address.ip().is_loopback() && !store.has_keys().await? {
         return Err(usage(ServeError::NoKeys(address).to_string()));
     }
-    let engine = Engine::start(context, config.sandbox.pool.0).await?;
+    let sandboxes = Sandboxes::start(context, config.sandbox.pool.0).await?;
     if !store.has_keys().await? {
         console::tell(&format!(
             "{} there are no API keys: every program on this machine may use this server, as one and the same user. \
@@ -70,11 +71,13 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
                 .to_owned(),
         });
     }
-    let packages = engine.template.packages().iter().map(|package| package.name.clone()).collect();
-    let app = Arc::new(App::new(store, engine.backend.clone(), models, approvals, packages, settings(config)?));
+    let packages = sandboxes.template.packages().iter().map(|package| package.name.clone()).collect();
+    let engine = Engine::new(store, sandboxes.backend.clone(), models, approvals, packages, sessions(config));
+    let engine = Arc::new(engine);
+    let app = App::new(Arc::clone(&engine), settings(config)?);
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
-    let served = aludel_server::serve(Arc::clone(&app), listener, async {
+    let served = aludel_server::serve(app, listener, async {
         // Nobody drops the sender before it was used or serving is over.
         let _asked = was_asked.await;
     });
@@ -88,14 +91,14 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     let reloading = async {
         loop {
             hangups.next().await;
-            if let Err(error) = reload(context, &app) {
+            if let Err(error) = reload(context, &engine) {
                 console::fail(&format!("nothing was reloaded: {}", words(&error)));
             }
         }
     };
     let exit = tokio::select! {
         () = reloading => Exit::Success,
-        why = engine.backend.ended() => {
+        why = sandboxes.backend.ended() => {
             console::fail(&format!("there are no sandboxes any more: {why}. Start the server again; systemd does with Restart=on-failure"));
             Exit::Ours
         }
@@ -105,12 +108,12 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
         }
         () = hurried => Exit::Interrupted,
     };
-    engine.backend.shutdown().await;
+    sandboxes.backend.shutdown().await;
     Ok(exit)
 }
 
 /// Offers the models that the configuration has now, and holds back the programs that it says.
-fn reload(context: &Context, app: &App) -> anyhow::Result<()> {
+fn reload(context: &Context, engine: &Engine) -> anyhow::Result<()> {
     let config = context.reload()?;
     if config.file != context.config.file {
         // Half of a replacement, most likely; the models of another file, or of none, are not those that were meant.
@@ -130,11 +133,11 @@ fn reload(context: &Context, app: &App) -> anyhow::Result<()> {
     let models = upstream::all(&config.models, &context.surroundings)?;
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
     let approvals = config.approval.settings(&context.surroundings)?;
-    app.set_models(models);
+    engine.set_models(models);
     console::tell(&format!("models reloaded; there are: {}", names.join(", ")));
     // Another mode needs a restart: half of a file must not switch approval off, and rules know nothing of what ran before them.
     if config.approval.has_mode_of(&context.config.approval) {
-        app.set_approvals(approvals);
+        engine.set_approvals(approvals);
         console::tell(&format!("approval reloaded; {}", config.approval.told()));
     }
     let others = context.config.changed(&config);
@@ -162,8 +165,21 @@ pub(crate) async fn open_beside(context: &Context) -> anyhow::Result<Store> {
     Store::open_beside(&state).await.with_context(|| format!("cannot open the server's state in {}", state.display()))
 }
 
-fn settings(config: &Config) -> anyhow::Result<Settings> {
+fn sessions(config: &Config) -> aludel_engine::Settings {
     let (server, sandbox) = (&config.server, &config.sandbox);
+    aludel_engine::Settings {
+        limits: sandbox.limits(),
+        max_memory: sandbox.max_memory.0.bytes(),
+        idle: sandbox.idle.duration(),
+        linger: sandbox.linger.duration(),
+        keep: sandbox.keep.duration(),
+        sessions: server.containers.0,
+        storage: server.storage.bytes(),
+    }
+}
+
+fn settings(config: &Config) -> anyhow::Result<Settings> {
+    let server = &config.server;
     let traces = match &*server.traces {
         Collector::None => None,
         Collector::At(address) => Some(
@@ -172,15 +188,8 @@ fn settings(config: &Config) -> anyhow::Result<Settings> {
         ),
     };
     Ok(Settings {
-        limits: sandbox.limits(),
-        max_memory: sandbox.max_memory.0.bytes(),
-        idle: sandbox.idle.duration(),
-        linger: sandbox.linger.duration(),
-        keep: sandbox.keep.duration(),
-        containers: server.containers.0,
         requests: server.requests.0,
         requests_per_key: server.requests_per_key.0,
-        storage: server.storage.bytes(),
         metrics: *server.metrics,
         traces,
         log_contents: *server.log_contents,

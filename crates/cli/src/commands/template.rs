@@ -9,7 +9,7 @@ use clap::Subcommand;
 use super::Context;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
-use crate::{engine, paint};
+use crate::{paint, sandboxes};
 
 /// Build or inspect what sandboxes start from
 #[derive(Debug, Subcommand)]
@@ -32,7 +32,7 @@ pub(crate) async fn run(command: TemplateCommand, context: &Context) -> anyhow::
     let data = (*context.config.server.data).clone();
     match command {
         TemplateCommand::Build { force } => {
-            let template = engine::prepare(context, force).await?;
+            let template = sandboxes::prepare(context, force).await?;
             console.line(Stream::Stdout, &summary(&template))?;
         }
         TemplateCommand::Info => match state(data).await? {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use aludel_engine::approvals::{self, ApprovalMode, ApprovalPolicy, Webhook};
 use aludel_rules::Rules;
-use aludel_server::{ApprovalMode, Approvals, Otherwise, Webhook};
 
 use super::given::{ConfigError, Given, Setting};
 use super::key::KeySource;
@@ -50,7 +50,7 @@ enum Mode {
 
 /// What happens to a program that nobody decided about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct OnTimeout(Otherwise);
+struct OnTimeout(approvals::OnTimeout);
 
 impl RawApproval {
     pub(crate) const KEYS: &[&str] = &["mode", "rules", "timeout", "on_timeout", "webhook", "webhook_secret"];
@@ -73,7 +73,7 @@ impl RawApproval {
             mode: self.mode.unwrap_or(Setting::default(Mode::Never)),
             rules: self.rules,
             timeout: self.timeout.unwrap_or(Setting::default(Span::from_secs(300))),
-            on_timeout: self.on_timeout.unwrap_or(Setting::default(OnTimeout(Otherwise::Refuse))),
+            on_timeout: self.on_timeout.unwrap_or(Setting::default(OnTimeout(approvals::OnTimeout::Refuse))),
             webhook: self.webhook.unwrap_or(Setting::default(String::new())),
             webhook_secret: self.webhook_secret.unwrap_or(Setting::default(KeySource::None)),
         }
@@ -130,7 +130,7 @@ impl Approval {
     }
 
     /// As the server knows it.
-    pub(crate) fn settings(&self, surroundings: &Surroundings) -> anyhow::Result<Approvals> {
+    pub(crate) fn settings(&self, surroundings: &Surroundings) -> anyhow::Result<ApprovalPolicy> {
         let webhook = if self.webhook.is_empty() {
             None
         } else {
@@ -141,7 +141,8 @@ impl Approval {
             };
             Some(webhook.map_err(|why| crate::exit::usage(format!("{}: the webhook: {why}", self.webhook.origin)))?)
         };
-        Ok(Approvals { mode: self.mode()?, patience: self.timeout.duration(), otherwise: self.on_timeout.0, webhook })
+        let (timeout, on_timeout) = (self.timeout.duration(), self.on_timeout.0);
+        Ok(ApprovalPolicy { mode: self.mode()?, timeout, on_timeout, webhook })
     }
 }
 
@@ -173,8 +174,8 @@ impl FromStr for OnTimeout {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
-            "refuse" => Ok(Self(Otherwise::Refuse)),
-            "allow" => Ok(Self(Otherwise::Allow)),
+            "refuse" => Ok(Self(approvals::OnTimeout::Refuse)),
+            "allow" => Ok(Self(approvals::OnTimeout::Allow)),
             _ => Err("is neither refuse nor allow"),
         }
     }
@@ -183,8 +184,8 @@ impl FromStr for OnTimeout {
 impl fmt::Display for OnTimeout {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self.0 {
-            Otherwise::Refuse => "refuse",
-            Otherwise::Allow => "allow",
+            approvals::OnTimeout::Refuse => "refuse",
+            approvals::OnTimeout::Allow => "allow",
         })
     }
 }

@@ -92,13 +92,14 @@ impl RawServer {
         // Processes that work elsewhere use it too.
         let data = data.map(|data| surroundings.absolute(&data));
         let usual = Settings::default();
+        let sessions = aludel_engine::Settings::default();
         Ok(Server {
             listen: self.listen.unwrap_or_else(listen),
             data,
-            containers: self.containers.unwrap_or(Setting::default(Count(usual.containers))),
+            containers: self.containers.unwrap_or(Setting::default(Count(sessions.sessions))),
             requests: self.requests.unwrap_or(Setting::default(Count(usual.requests))),
             requests_per_key: self.requests_per_key.unwrap_or(Setting::default(Count(usual.requests_per_key))),
-            storage: self.storage.unwrap_or(Setting::default(Size::from_bytes(usual.storage))),
+            storage: self.storage.unwrap_or(Setting::default(Size::from_bytes(sessions.storage))),
             metrics: self.metrics.unwrap_or(Setting::default(usual.metrics)),
             log: self.log.unwrap_or(Setting::default(LogFormat::default())),
             log_contents: self.log_contents.unwrap_or(Setting::default(usual.log_contents)),

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use aludel_agent::{Agent, CodeInterpreter};
+use aludel_engine::Model;
+use aludel_engine::approvals::{Decider, Gate, Origin};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -16,12 +18,10 @@ use super::pass;
 use super::run::{Answer, Run};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
-use crate::approvals::{Asked, Gate, Origin};
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
-use crate::models::Model;
 use crate::telemetry::watched;
-use crate::turn::{Fingerprint, Interpreter, Live, SILENCE, Told, follow, leash, on_demand, wait};
+use crate::turn::{Fingerprint, Interpreter, Live, SILENCE, Told, follow, leash, wait};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -73,7 +73,7 @@ fn framed(told: &Told) -> String {
 
 /// Checks everything that can be wrong with a request, and starts the turns.
 async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
-    let models = app.models();
+    let models = app.engine.models();
     let model = models.find(&ask.model)?;
     let conversation = Conversation::read(app, tenant, &ask.messages).await?;
     let id = fresh_id("chatcmpl-");
@@ -132,14 +132,15 @@ async fn prepare(
     let container = interpreter.open(app, tenant, used).await?;
     let placed = async {
         conversation.place_files(app, &container).await?;
-        on_demand(&container).await
+        // Known now: a request for which there is no room hears so at once.
+        Ok(container.reserve().await?)
     };
     match placed.await {
-        Ok(session) => {
+        Ok(()) => {
             let (request, at) = (id.to_owned(), Arc::clone(&container));
-            let origin = Origin { request, container: at, model: model.name.clone(), resume: None };
-            let gate = Gate::new(app, tenant, origin, Asked::AsConfigured);
-            let interpreter = CodeInterpreter::on_demand(session).packages(app.packages.clone());
+            let origin = Origin { request, session: at, model: model.name.clone(), resume: None };
+            let gate = Gate::new(&app.engine, tenant, origin, Decider::Operator);
+            let interpreter = CodeInterpreter::new(Arc::clone(&container) as _).packages(app.engine.packages.clone());
             let agent = agent.code_interpreter(gate.guard(interpreter)).build();
             Ok(Answer { agent, gate: Some(gate), container: Some(container), is_own, lingers })
         }

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 
 use aludel_agent::{Call, Item, Output, Part, text_of};
+use aludel_engine::Session;
+use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{ContainerId, FileRecord, Tenant};
 use serde_json::{Map, Value};
 
 use super::rounds;
 use crate::app::App;
-use crate::containers::{Container, ROOT};
 use crate::error::ApiError;
 use crate::turn::{inline_file, replayed, stored_file};
 
@@ -183,7 +184,7 @@ impl Conversation {
                 Some("file") => {
                     let file = part.get("file").unwrap_or(&Value::Null);
                     let file = attached(app, tenant, file, &param).await?;
-                    let told = format!("[The user attached a file: {ROOT}/{}]", file.name());
+                    let told = format!("[The user attached a file: {WORKSPACE}/{}]", file.name());
                     self.files.push(file);
                     Part::Text(told)
                 }
@@ -197,13 +198,13 @@ impl Conversation {
     }
 
     /// Puts the files of the messages into the container. Every request repeats the old ones: they are there unless the container is new.
-    pub(super) async fn place_files(&self, app: &App, container: &Container) -> Result<(), ApiError> {
+    pub(super) async fn place_files(&self, app: &App, container: &Session) -> Result<(), ApiError> {
         if self.files.is_empty() {
             return Ok(());
         }
         let present: HashSet<String> = container.files().await?.into_iter().map(|file| file.path).collect();
         for (index, file) in self.files.iter().enumerate() {
-            if index < self.old_files && present.contains(&format!("{ROOT}/{}", file.name())) {
+            if index < self.old_files && present.contains(&format!("{WORKSPACE}/{}", file.name())) {
                 continue;
             }
             let (mime, blob) = match file {

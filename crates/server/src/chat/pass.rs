@@ -51,7 +51,7 @@ pub(super) async fn on(
     headers: &HeaderMap,
     body: &Bytes,
 ) -> Result<Option<Response>, ApiError> {
-    let models = app.models();
+    let models = app.engine.models();
     let model = models.find(&head.model_name()?)?;
     let Some(first) = model.endpoint.clone() else { return Ok(None) };
     let mut servers = vec![(model.name.as_str(), first)];

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use aludel_agent::{Agent, CutOff, Ending, Event, Item};
-use aludel_session::Event as ExecutionEvent;
+use aludel_engine::Session;
+use aludel_engine::approvals::Gate;
+use aludel_engine::execution::Event as ExecutionEvent;
 use aludel_store::Tenant;
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
@@ -15,8 +17,6 @@ use tracing::error;
 use super::rounds;
 use super::writer::Writer;
 use crate::app::App;
-use crate::approvals::Gate;
-use crate::containers::Container;
 use crate::error::ApiError;
 use crate::telemetry::{Api, observe};
 use crate::turn::{End, Ended, Live, Output, error_of};
@@ -41,7 +41,7 @@ pub(super) struct Answer {
     pub(super) agent: Agent,
     /// What its programs go through.
     pub(super) gate: Option<Arc<Gate>>,
-    pub(super) container: Option<Arc<Container>>,
+    pub(super) container: Option<Arc<Session>>,
     /// Whether this request made the container, and nobody else knows of it yet.
     pub(super) is_own: bool,
     /// Whether the sandbox is kept for a moment only.
@@ -54,9 +54,9 @@ impl Answer {
         let Some(container) = &self.container else { return };
         container.release().await;
         if self.is_own
-            && let Err(error) = app.containers.delete(tenant, container.id()).await
+            && let Err(error) = app.engine.sessions.delete(tenant, container.id()).await
         {
-            error!("cannot remove {}: {}", container.id(), error.message);
+            error!("cannot remove {}: {error}", container.id());
         }
     }
 }
@@ -75,7 +75,7 @@ impl Run {
             if is_cut || self.writer.programs(index).is_empty() {
                 answer.abandon(&self.app, &self.tenant).await;
             } else if let Some(container) = answer.container.as_ref().filter(|_| answer.lingers) {
-                container.linger(self.app.settings.linger);
+                container.linger(self.app.engine.settings.linger);
             }
         }
         // Only a client that was told of no program may ask again.

@@ -6,11 +6,11 @@
 
 use aludel_agent::Call;
 use aludel_agent::upstream::Usage;
+use aludel_engine::SessionFile;
 use aludel_store::{fresh_id, now};
 use serde_json::{Map, Value, json};
 
 use super::stop::{Heard, Stop};
-use crate::containers::ContainerFile;
 use crate::turn::{Ended, Told};
 
 /// A completion that is being written.
@@ -43,7 +43,7 @@ struct Choice {
     content: String,
     thoughts: String,
     programs: Vec<Program>,
-    files: Vec<ContainerFile>,
+    files: Vec<SessionFile>,
     calls: Vec<Value>,
     has_begun: bool,
     finish: Option<&'static str>,

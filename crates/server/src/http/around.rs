@@ -188,15 +188,16 @@ mod tests {
 
     use super::*;
     use crate::app::Settings;
-    use crate::approvals::Approvals;
 
     #[tokio::test]
     async fn a_panic_is_an_answer_and_frees_its_place() {
         let data = tempfile::tempdir().unwrap();
         let settings = Settings { requests: 1, ..Settings::default() };
-        let backend = aludel_testkit::local(data.path(), settings.limits.clone()).await;
+        let sessions = aludel_engine::Settings::default();
+        let backend = aludel_testkit::local(data.path(), sessions.limits.clone()).await;
         let store = Store::open(data.path()).await.unwrap();
-        let app = Arc::new(App::new(store, backend, [], Approvals::default(), Vec::new(), settings));
+        let engine = aludel_engine::Engine::new(store, backend, [], Default::default(), Vec::new(), sessions);
+        let app = Arc::new(App::new(Arc::new(engine), settings));
         let routes = Router::new()
             .route("/panic", get(async || -> &'static str { panic!("a secret of the server") }))
             .route("/plain", get(async || (axum::http::StatusCode::IM_A_TEAPOT, "words of its own")))

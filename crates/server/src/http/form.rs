@@ -13,8 +13,8 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use tokio::time::timeout;
 
 use super::json::SILENCE;
+use super::mime_of;
 use super::paced::Pace;
-use super::{check_name, mime_of};
 use crate::app::App;
 use crate::error::ApiError;
 
@@ -109,9 +109,9 @@ async fn read_file(
     }
     // Parts of uploads have no name of their own that matters.
     let name = part.file_name().unwrap_or(param).to_owned();
-    check_name(&name)?;
+    aludel_engine::sessions::check_name(&name)?;
     let mime = mime_of(&name, part.content_type());
-    let mut room = app.room_for(tenant).await?;
+    let mut room = app.engine.storage_left(tenant).await?;
     let mut blob = app.store.new_blob().await?;
     while let Some(chunk) = in_time(pace, part.chunk()).await? {
         let more = chunk.len() as u64;
@@ -119,7 +119,7 @@ async fn read_file(
             let message = format!("The file '{name}' is larger than the {} MB that one file may have.", max >> 20);
             return Err(ApiError::too_large(message).param(param));
         }
-        room = room.checked_sub(more).ok_or_else(|| app.settings.no_room())?;
+        room = room.checked_sub(more).ok_or_else(|| storage_full(app))?;
         blob.write(&chunk).await?;
     }
     Ok(Upload { name, mime, blob: blob.finish().await? })
@@ -159,4 +159,9 @@ fn causes(error: &dyn Error) -> String {
         next = cause.source();
     }
     text
+}
+
+/// The error for a tenant that has stored as much as it may.
+pub(crate) fn storage_full(app: &App) -> ApiError {
+    aludel_engine::Error::StorageFull { limit: app.engine.settings.storage }.into()
 }

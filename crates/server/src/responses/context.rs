@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use aludel_agent::{Call, Item, Output, Part};
+use aludel_engine::Session;
+use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{ContainerId, ResponseId, Tenant};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -13,7 +15,6 @@ use sha2::{Digest, Sha256};
 
 use super::ask::{Ask, no_previous};
 use crate::app::App;
-use crate::containers::{Container, ROOT};
 use crate::conversations::no_conversation;
 use crate::error::ApiError;
 use crate::turn::{inline_file, replayed, replayed_output, stored_file};
@@ -75,7 +76,7 @@ impl Context {
     }
 
     /// Puts the files of new messages into the container.
-    pub(super) async fn place_files(&self, app: &App, tenant: &Tenant, container: &Container) -> Result<(), ApiError> {
+    pub(super) async fn place_files(&self, app: &App, tenant: &Tenant, container: &Session) -> Result<(), ApiError> {
         if self.is_resumed {
             return Ok(());
         }
@@ -288,7 +289,7 @@ impl ForModel {
                 }
             },
         };
-        Ok(format!("[The user attached a file: {ROOT}/{name}]"))
+        Ok(format!("[The user attached a file: {WORKSPACE}/{name}]"))
     }
 
     /// A program that waits. Its id vouches for it: what was shown is what will run.

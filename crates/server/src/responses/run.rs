@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::UpstreamError;
 use aludel_agent::{Agent, Approval, ApprovalRequest, Budget, CutOff, Ending, Event, Item};
-use aludel_session::Event as ExecutionEvent;
+use aludel_engine::approvals::Gate;
+use aludel_engine::execution::Event as ExecutionEvent;
+use aludel_engine::{Session, SessionFile};
 use aludel_store::{ConversationId, ResponseRecord, Tenant, now};
 use futures_util::StreamExt;
 use serde_json::Value;
@@ -14,8 +16,6 @@ use tracing::error;
 
 use super::writer::{Status, Writer, is_approval};
 use crate::app::App;
-use crate::approvals::Gate;
-use crate::containers::{Container, ContainerFile};
 use crate::error::ApiError;
 use crate::telemetry::{Api, observe};
 use crate::turn::{End, Ended, Live, Output, Told, error_of, words_for_clients};
@@ -35,7 +35,7 @@ pub(super) struct Run {
     pub(super) items: Vec<Item>,
     /// Whether the oldest part of it may be left out when it is too long for the model.
     pub(super) truncate: bool,
-    pub(super) container: Option<Arc<Container>>,
+    pub(super) container: Option<Arc<Session>>,
     /// What programs go through.
     pub(super) gate: Option<Arc<Gate>>,
     pub(super) writer: Writer,
@@ -273,7 +273,7 @@ impl Run {
         true
     }
 
-    async fn files(&self) -> Vec<ContainerFile> {
+    async fn files(&self) -> Vec<SessionFile> {
         match &self.container {
             // Without them no link is found, and the answer is still the answer.
             Some(container) => container.files().await.unwrap_or_default(),

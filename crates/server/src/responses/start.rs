@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use aludel_agent::{Agent, ApprovalRequest, Call, CodeInterpreter, Item};
+use aludel_engine::approvals::{ApprovalMode, Decider, Gate, Origin};
 use aludel_store::{ApprovalRecord, ResponseId, ResponseRecord, Tenant};
 use serde_json::{Map, Value, json};
 use tracing::{Instrument, Span, error, info_span};
@@ -12,18 +13,17 @@ use super::context::{Context, View};
 use super::run::{Keep, Run};
 use super::writer::{Status, Writer, read_usage};
 use crate::app::App;
-use crate::approvals::{ApprovalMode, Asked, Gate, Origin};
 use crate::error::ApiError;
 use crate::http::Fields;
 use crate::telemetry::watched;
-use crate::turn::{Fingerprint, Live, Told, on_demand};
+use crate::turn::{Fingerprint, Live, Told};
 
 /// Events of one response that are read at once.
 pub(super) const EVENTS: usize = 1_000_000;
 
 /// What is needed to read a request again: all but its items, which are stored with the response.
 pub(super) fn resume_of(app: &App, fields: &Fields, host: &str) -> Option<String> {
-    if matches!(app.approvals().mode, ApprovalMode::Never) {
+    if matches!(app.engine.approvals().mode, ApprovalMode::Never) {
         return None;
     }
     let mut fields = fields.0.clone();
@@ -64,7 +64,7 @@ async fn prepare(
     created_at: i64,
     resume: Option<String>,
 ) -> Result<Run, ApiError> {
-    let model = app.models().find(&ask.model)?.clone();
+    let model = app.engine.models().find(&ask.model)?.clone();
     let container = match &ask.interpreter {
         Some(interpreter) => {
             let container = interpreter.open(app, tenant, context.container()).await?;
@@ -84,16 +84,19 @@ async fn prepare(
     }
     let mut gate = None;
     if let Some(container) = &container {
-        let asked = match &ask.mcp {
-            Some(mcp) if mcp.asks => Asked::TheClient,
-            _ => Asked::AsConfigured,
+        let decider = match &ask.mcp {
+            Some(mcp) if mcp.asks => Decider::Client,
+            _ => Decider::Operator,
         };
         let (request, at) = (live.id.to_string(), Arc::clone(container));
-        let gated = Gate::new(app, tenant, Origin { request, container: at, model: model.name, resume }, asked);
+        let origin = Origin { request, session: at, model: model.name, resume };
+        let gated = Gate::new(&app.engine, tenant, origin, decider);
         for (code, reason) in &refused {
             gated.refused_by_client(code, reason).await?;
         }
-        let interpreter = CodeInterpreter::on_demand(on_demand(container).await?).packages(app.packages.clone());
+        // Known now: a request for which there is no room hears so at once.
+        container.reserve().await?;
+        let interpreter = CodeInterpreter::new(Arc::clone(container) as _).packages(app.engine.packages.clone());
         agent = agent.code_interpreter(gated.guard(interpreter));
         gate = Some(gated);
     }

@@ -5,12 +5,12 @@
 use std::collections::HashMap;
 
 use aludel_agent::upstream::Usage;
+use aludel_engine::SessionFile;
 use aludel_store::fresh_id;
 use serde_json::{Map, Value, json};
 
 use super::ask::Include;
 use super::context::{digest_of, wrapped};
-use crate::containers::ContainerFile;
 use crate::turn::{Ended, Told};
 
 /// A response that is being written.
@@ -30,7 +30,7 @@ pub(super) struct Writer {
     /// Programs, by the call that they belong to.
     programs: HashMap<String, Program>,
     /// Files that were made and are not cited yet.
-    uncited: Vec<ContainerFile>,
+    uncited: Vec<SessionFile>,
     usage: Usage,
     events: Vec<Told>,
 }
@@ -229,7 +229,7 @@ impl Writer {
 
     /// Ends the message that is being written. `files` are those that a link in it may mean; the last message of a response cites
     /// everything that was made and not linked, too.
-    fn end_message(&mut self, files: &[ContainerFile], is_last: bool, status: &str) {
+    fn end_message(&mut self, files: &[SessionFile], is_last: bool, status: &str) {
         let Some(place) = self.message.take() else { return };
         let id = self.id_at(place);
         let text =
@@ -301,7 +301,7 @@ impl Writer {
     }
 
     /// The model begins a program. `files` are those that a message before it may link.
-    pub(super) fn start_program(&mut self, call_id: &str, files: &[ContainerFile]) {
+    pub(super) fn start_program(&mut self, call_id: &str, files: &[SessionFile]) {
         self.end_thoughts();
         self.end_message(files, false, "completed");
         if self.mcp.is_some() {
@@ -438,7 +438,7 @@ impl Writer {
 
     /// Ends whatever is open. Files that were made are cited by the last message; there is one even if the model wrote none, for a client
     /// that sees none asks again.
-    pub(super) fn finish(&mut self, status: &Status, files: &[ContainerFile], needs_message: bool) {
+    pub(super) fn finish(&mut self, status: &Status, files: &[SessionFile], needs_message: bool) {
         let item_status = if *status == Status::Completed { "completed" } else { "incomplete" };
         self.end_thoughts();
         let open: Vec<String> = self.programs.keys().cloned().collect();
@@ -507,7 +507,7 @@ pub(super) fn read_usage(usage: &Value) -> Usage {
     }
 }
 
-fn citation(container: &str, file: &ContainerFile, start: usize, end: usize) -> Value {
+fn citation(container: &str, file: &SessionFile, start: usize, end: usize) -> Value {
     json!({
         "type": "container_file_citation",
         "container_id": container,
@@ -519,7 +519,7 @@ fn citation(container: &str, file: &ContainerFile, start: usize, end: usize) -> 
 }
 
 /// The links `sandbox:/mnt/data/…` of a text that mean one of the files, with their offsets in characters, the end exclusive.
-fn links<'a>(text: &str, files: &'a [ContainerFile]) -> Vec<(usize, usize, &'a ContainerFile)> {
+fn links<'a>(text: &str, files: &'a [SessionFile]) -> Vec<(usize, usize, &'a SessionFile)> {
     const SCHEME: &str = "sandbox:";
     let mut found = Vec::new();
     for (byte, _) in text.match_indices(SCHEME) {
@@ -540,8 +540,8 @@ mod tests {
 
     use super::*;
 
-    fn file(path: &str) -> ContainerFile {
-        ContainerFile {
+    fn file(path: &str) -> SessionFile {
+        SessionFile {
             id: ContainerFileId::new(),
             path: format!("/mnt/data/{path}"),
             bytes: 1,

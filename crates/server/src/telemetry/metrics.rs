@@ -172,8 +172,8 @@ pub(crate) async fn scrape(State(app): State<Arc<App>>) -> Result<Response, ApiE
     let metrics = app.telemetry.metrics.as_ref();
     let metrics = metrics.ok_or_else(|| ApiError::not_found("Metrics are off; set `metrics = true` in [server]."))?;
     let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-    metrics.containers_live.set(gauge(app.containers.taken()));
-    metrics.containers_limit.set(gauge(app.settings.containers));
+    metrics.containers_live.set(gauge(app.engine.sessions.taken()));
+    metrics.containers_limit.set(gauge(app.engine.settings.sessions));
     let mut answer = String::new();
     text::encode(&mut answer, &metrics.registry).map_err(ApiError::internal)?;
     Ok(([(CONTENT_TYPE, OPEN_METRICS)], answer).into_response())

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use aludel_agent::upstream::chat::Forwarded;
 use aludel_agent::upstream::{Capabilities, Delta, Request, Upstream, UpstreamError, Usage};
+use aludel_engine::Model;
 use axum::http::{HeaderMap, StatusCode};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -16,7 +17,6 @@ use super::Scope;
 use super::contents::{Excerpt, messages, said};
 use super::metrics::{CallLabels, ModelLabels};
 use super::tail::Tail;
-use crate::models::Model;
 
 /// A model whose calls are seen, for the request of this task.
 pub(crate) fn watched(model: &Model) -> Arc<dyn Upstream> {

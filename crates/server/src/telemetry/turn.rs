@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Instant, SystemTime};
 
 use aludel_agent::{CutOff, Ending, Event};
-use aludel_session::{Event as ExecutionEvent, Finished, LimitHit, Outcome};
+use aludel_engine::execution::{Event as ExecutionEvent, Finished, LimitHit, Outcome};
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanBuilder, SpanKind, Status, TraceContextExt};
 use serde_json::json;

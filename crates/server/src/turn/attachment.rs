@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::check_name;
 
 /// A file of the Files API, by the id that a part of a message gives.
 pub(crate) async fn stored_file(app: &App, tenant: &Tenant, id: &str) -> Result<FileRecord, ApiError> {
@@ -33,6 +32,6 @@ pub(crate) fn inline_file(part: &Value) -> Result<Option<(String, String, Vec<u8
         Some(name) => name.to_owned(),
         None => format!("{}.{}", aludel_store::fresh_id("input_"), mime.rsplit(['/', '+']).next().unwrap_or("bin")),
     };
-    check_name(&name)?;
+    aludel_engine::sessions::check_name(&name)?;
     Ok(Some((name, mime.to_owned(), bytes)))
 }

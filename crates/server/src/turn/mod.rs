@@ -15,4 +15,4 @@ pub(crate) use failure::{error_of, error_of_upstream, words_for_clients};
 pub(crate) use follow::{PATIENCE, SILENCE, follow, leash, replay, wait};
 pub(crate) use live::{End, Fingerprint, Live, LiveTurns, Told};
 pub(crate) use program::{Ended, Output, replayed, replayed_output};
-pub(crate) use tools::{Interpreter, check_function_name, on_demand};
+pub(crate) use tools::{Interpreter, check_function_name};

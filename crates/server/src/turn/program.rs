@@ -1,12 +1,12 @@
 //! What a program put out, in the words of OpenAI's protocols.
 
 use aludel_agent::{Call, Item};
-use aludel_session::{Event as ExecutionEvent, Finished, MimeBundle, Outcome};
+use aludel_engine::execution::{Event as ExecutionEvent, Finished, MimeBundle, Outcome};
+use aludel_engine::{Session, SessionFile};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::containers::{Container, ContainerFile};
 use crate::error::ApiError;
 
 /// What a program did, as far as clients see it.
@@ -27,7 +27,7 @@ pub(crate) struct Ended {
     /// What it printed, and how it ended if that was not well.
     pub(crate) logs: String,
     /// The files that it left or showed, as clients can download them.
-    pub(crate) made: Vec<ContainerFile>,
+    pub(crate) made: Vec<SessionFile>,
 }
 
 impl Ended {
@@ -53,7 +53,7 @@ impl Ended {
 
 impl Output {
     /// Keeps what the program made, and puts all of it into the words of the protocol.
-    pub(crate) async fn end(self, finished: &Finished, container: &Container) -> Result<Ended, ApiError> {
+    pub(crate) async fn end(self, finished: &Finished, container: &Session) -> Result<Ended, ApiError> {
         let Self { mut logs, images: shown } = self;
         let status = match &finished.outcome {
             Outcome::Completed | Outcome::Failed(_) => "completed",

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use aludel_agent::OnDemand;
-use aludel_session::{FileEntry, mime_of};
+use aludel_engine::Session;
+use aludel_engine::sessions::{Memory, SessionChoice};
 use aludel_store::{ContainerId, FileId, Tenant};
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::containers::{Container, ContainerChoice, MemoryLimit, ROOT, no_container};
+use crate::containers::{MemoryLimit, no_container};
 use crate::error::ApiError;
 
 /// The code interpreter, as it was asked for.
@@ -51,9 +51,9 @@ impl Interpreter {
         app: &App,
         tenant: &Tenant,
         used: Option<ContainerId>,
-    ) -> Result<Arc<Container>, ApiError> {
+    ) -> Result<Arc<Session>, ApiError> {
         let is_used = used.is_some() || matches!(self, Self::Auto { session: Some(_), .. });
-        let container = app.containers.open(tenant, self.choice(used)).await?;
+        let container = app.engine.sessions.open(tenant, self.choice(used)).await?;
         if let (Self::Auto { file_ids, .. }, true) = (self, is_used) {
             let present: Vec<String> = container.files().await?.into_iter().map(|file| file.path).collect();
             for id in file_ids {
@@ -67,34 +67,18 @@ impl Interpreter {
         Ok(container)
     }
 
-    fn choice(&self, used: Option<ContainerId>) -> ContainerChoice {
+    fn choice(&self, used: Option<ContainerId>) -> SessionChoice {
         match (self, used) {
-            (Self::Explicit(id), _) => ContainerChoice::Explicit(id.clone()),
-            (Self::Auto { .. }, Some(id)) => ContainerChoice::Reuse(id),
+            (Self::Explicit(id), _) => SessionChoice::Explicit(id.clone()),
+            (Self::Auto { .. }, Some(id)) => SessionChoice::Reuse(id),
             (Self::Auto { session: Some(session), memory_limit, .. }, None) => {
-                ContainerChoice::Named { name: format!("session {session}"), memory_limit: *memory_limit }
+                SessionChoice::Named { name: format!("session {session}"), memory: memory_limit.map(Memory::from) }
             }
             (Self::Auto { file_ids, memory_limit, session: None }, None) => {
-                ContainerChoice::Auto { file_ids: file_ids.clone(), memory_limit: *memory_limit }
+                SessionChoice::Auto { file_ids: file_ids.clone(), memory: memory_limit.map(Memory::from) }
             }
         }
     }
-}
-
-/// The container's session, which is made when the first program is to run: many answers need none.
-/// Room for it is kept from now on: who asks when there is none hears so at once.
-pub(crate) async fn on_demand(container: &Arc<Container>) -> Result<OnDemand, ApiError> {
-    container.reserve().await?;
-    let files = container.files().await?.into_iter().filter_map(|file| {
-        let path = file.path.strip_prefix(ROOT)?.trim_start_matches('/').to_owned();
-        let mime = mime_of(&path);
-        Some(FileEntry { path, size: file.bytes, mime })
-    });
-    let opened = Arc::clone(container);
-    Ok(OnDemand::new(container.limits().clone(), files.collect(), move || {
-        let container = Arc::clone(&opened);
-        async move { container.session().await.map_err(|error| error.cause.unwrap_or(error.message)) }
-    }))
 }
 
 fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiError> {

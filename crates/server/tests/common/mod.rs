@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
-use aludel_server::{App, Approvals, Model, Settings, serve};
-use aludel_session::Limits;
+use aludel_engine::execution::Limits;
+use aludel_engine::{ApprovalPolicy, Engine, Model};
+use aludel_server::{App, serve};
 use aludel_store::Store;
 use reqwest::multipart::{Form, Part};
 use reqwest::{Client, Method, Response, StatusCode};
@@ -31,7 +32,29 @@ pub struct Server {
 /// Small enough that every limit is hit in a moment.
 pub fn settings() -> Settings {
     let limits = Limits { memory: 512 << 20, disk: 64 << 20, file_size: 64 << 20, ..Limits::default() };
-    Settings { max_memory: limits.memory, limits, ..Settings::default() }
+    let engine = aludel_engine::Settings { max_memory: limits.memory, limits, ..Default::default() };
+    Settings { engine, server: aludel_server::Settings::default() }
+}
+
+/// Settings of a server and of the engine below.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub engine: aludel_engine::Settings,
+    pub server: aludel_server::Settings,
+}
+
+impl Settings {
+    /// The same with another engine's settings.
+    pub fn engine(mut self, change: impl FnOnce(&mut aludel_engine::Settings)) -> Self {
+        change(&mut self.engine);
+        self
+    }
+
+    /// The same with another server's settings.
+    pub fn server(mut self, change: impl FnOnce(&mut aludel_server::Settings)) -> Self {
+        change(&mut self.server);
+        self
+    }
 }
 
 /// A server on this directory, without keys.
@@ -45,8 +68,10 @@ pub async fn start_with(data: &Path, settings: Settings) -> Server {
 
 pub async fn start_with_models(data: &Path, settings: Settings, models: Vec<Model>) -> Server {
     let store = Store::open(data).await.unwrap();
-    let backend = aludel_testkit::local(data, settings.limits.clone()).await;
-    let app = App::new(store.clone(), backend, models, Approvals::default(), Vec::new(), settings);
+    let Settings { engine, server } = settings;
+    let backend = aludel_testkit::local(data, engine.limits.clone()).await;
+    let engine = Engine::new(store.clone(), backend, models, ApprovalPolicy::default(), Vec::new(), engine);
+    let app = App::new(Arc::new(engine), server);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aludel_server::{Approvals, Settings};
+use aludel_engine::{ApprovalPolicy, Settings};
 use aludel_testkit::Scripted;
 use serde_json::Value;
 
@@ -11,7 +11,8 @@ use serde_json::Value;
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) settings: Settings,
-    pub(crate) approvals: Approvals,
+    pub(crate) server: aludel_server::Settings,
+    pub(crate) approvals: ApprovalPolicy,
     /// How long the model may be silent.
     pub(crate) patience: Duration,
     /// Whether the model's server takes chat completions as they are.
@@ -93,7 +94,8 @@ impl Case {
         Self {
             name,
             settings,
-            approvals: Approvals::default(),
+            server: aludel_server::Settings::default(),
+            approvals: ApprovalPolicy::default(),
             patience: Duration::from_secs(20),
             passes: true,
             reachable: true,
@@ -109,8 +111,14 @@ impl Case {
         self
     }
 
+    /// Changes the bounds on requests.
+    pub(crate) fn server(mut self, change: impl FnOnce(&mut aludel_server::Settings)) -> Self {
+        change(&mut self.server);
+        self
+    }
+
     /// Holds programs back.
-    pub(crate) fn approvals(mut self, approvals: Approvals) -> Self {
+    pub(crate) fn approvals(mut self, approvals: ApprovalPolicy) -> Self {
         self.approvals = approvals;
         self
     }

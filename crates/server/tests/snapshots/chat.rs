@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_server::{ApprovalMode, Approvals, Otherwise};
+use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, OnTimeout};
 use aludel_testkit::{End, Scripted};
 use serde_json::{Value, json};
 
@@ -127,10 +127,10 @@ fn turns() -> Vec<Case> {
 fn programs() -> Vec<Case> {
     let run = |name, code: &'static str| both(name, &|| vec![runs(code), says("Done.")], &with_tool(&json!({})));
     let both_tools = json!([{ "type": "code_interpreter" }, function()]);
-    let approvals = Approvals {
+    let approvals = ApprovalPolicy {
         mode: ApprovalMode::Rules(Arc::new(aludel_rules::Rules::parse("default = \"refuse\"").unwrap())),
-        patience: Duration::from_secs(1),
-        otherwise: Otherwise::Refuse,
+        timeout: Duration::from_secs(1),
+        on_timeout: OnTimeout::Refuse,
         webhook: None,
     };
     vec![
@@ -139,7 +139,7 @@ fn programs() -> Vec<Case> {
         run("program_never_ends", NEVER_ENDS).settings(|settings| settings.limits.timeout = Duration::from_secs(1)),
         run("program_exits", EXITS),
         run("program_is_refused", "import nothing").approvals(approvals.clone()),
-        run("program_is_not_approved", PRINTS).approvals(Approvals { mode: ApprovalMode::Always, ..approvals }),
+        run("program_is_not_approved", PRINTS).approvals(ApprovalPolicy { mode: ApprovalMode::Always, ..approvals }),
         run("image", SHOWS_IMAGE),
         run("file", MAKES_FILE).get("/v1/containers/<cntr 1>/files"),
         both(

@@ -94,13 +94,10 @@ fn of_http() -> Vec<Case> {
 fn of_room() -> Vec<Case> {
     let turn = response(&json!({ "tools": in_container(&json!({ "type": "auto" })) }));
     vec![
-        Case::new("too_many_requests").settings(|settings| settings.requests = 0).get("/v1/files"),
-        Case::new("too_many_requests_of_one_key")
-            .keys()
-            .settings(|settings| settings.requests_per_key = 0)
-            .get("/v1/files"),
+        Case::new("too_many_requests").server(|server| server.requests = 0).get("/v1/files"),
+        Case::new("too_many_requests_of_one_key").keys().server(|server| server.requests_per_key = 0).get("/v1/files"),
         Case::new("too_many_containers")
-            .settings(|settings| settings.containers = 0)
+            .settings(|settings| settings.sessions = 0)
             .post(RESPONSES, turn.clone())
             .post(RESPONSES, with(&json!({ "stream": true }), turn.clone()))
             .post(CHAT, completion(&json!({})))

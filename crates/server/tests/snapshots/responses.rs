@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_server::{ApprovalMode, Approvals, Otherwise};
+use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, OnTimeout};
 use aludel_testkit::Scripted;
 use serde_json::{Value, json};
 
@@ -60,14 +60,14 @@ fn fails(name: &'static str, script: &dyn Fn() -> Vec<Scripted>) -> Case {
         .post(PATH, request(&json!({ "stream": true })))
 }
 
-fn always(otherwise: Otherwise, seconds: u64) -> Approvals {
-    Approvals { mode: ApprovalMode::Always, patience: Duration::from_secs(seconds), otherwise, webhook: None }
+fn always(on_timeout: OnTimeout, seconds: u64) -> ApprovalPolicy {
+    ApprovalPolicy { mode: ApprovalMode::Always, timeout: Duration::from_secs(seconds), on_timeout, webhook: None }
 }
 
 /// One program that waits for approval, of a request that is under way.
 fn waits(name: &'static str) -> Case {
     Case::new(name)
-        .approvals(always(Otherwise::Refuse, 300))
+        .approvals(always(OnTimeout::Refuse, 300))
         .model([runs(PRINTS), says("Done.")])
         .begin(PATH, with_tool(&json!({ "stream": true, "include": ["code_interpreter_call.outputs"] })))
         .until("/v1/approvals?status=pending", "/data/0/status", "pending")
@@ -582,13 +582,13 @@ fn approvals() -> Vec<Case> {
             .get(path),
         waits("approval_refused_without_a_reason").post(path, decision("refuse")).join(),
         Case::new("approval_expires")
-            .approvals(always(Otherwise::Refuse, 1))
+            .approvals(always(OnTimeout::Refuse, 1))
             .model([runs(PRINTS), says("Done.")])
             .post(PATH, with_tool(&json!({ "stream": true, "include": ["code_interpreter_call.outputs"] })))
             .get("/v1/approvals")
             .post(path, decision("approve")),
         Case::new("approval_is_not_needed_in_the_end")
-            .approvals(always(Otherwise::Allow, 1))
+            .approvals(always(OnTimeout::Allow, 1))
             .model([runs(PRINTS), says("Done.")])
             .post(PATH, with_tool(&json!({ "include": ["code_interpreter_call.outputs"] })))
             .get("/v1/approvals"),
@@ -600,7 +600,7 @@ fn approvals() -> Vec<Case> {
             .get("/v1/responses/<resp 1>?include=code_interpreter_call.outputs")
             .get("/v1/responses/<resp 1>?stream=true"),
         Case::new("approval_of_a_whole_answer_at_a_restart")
-            .approvals(always(Otherwise::Refuse, 300))
+            .approvals(always(OnTimeout::Refuse, 300))
             .model([runs(PRINTS), says("Done.")])
             .begin(PATH, with_tool(&json!({})))
             .until("/v1/approvals?status=pending", "/data/0/status", "pending")
@@ -608,10 +608,10 @@ fn approvals() -> Vec<Case> {
             .join()
             .post("/v1/approvals/appr_1", decision("approve")),
         Case::new("rules")
-            .approvals(Approvals {
+            .approvals(ApprovalPolicy {
                 mode: rules,
-                patience: Duration::from_secs(300),
-                otherwise: Otherwise::Refuse,
+                timeout: Duration::from_secs(300),
+                on_timeout: OnTimeout::Refuse,
                 webhook: None,
             })
             .model([runs(PRINTS), runs("import socket"), runs(STARTS_PROCESS), says("Done.")])
@@ -621,7 +621,7 @@ fn approvals() -> Vec<Case> {
             .post(path, decision("approve"))
             .join(),
         Case::new("cancelled_while_a_program_waits")
-            .approvals(always(Otherwise::Refuse, 300))
+            .approvals(always(OnTimeout::Refuse, 300))
             .model([runs(PRINTS)])
             .post(PATH, with_tool(&json!({ "background": true })))
             .until("/v1/approvals", "/data/0/status", "pending")

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
-use aludel_server::{App, Model, serve};
-use aludel_session::{Limits, Local};
+use aludel_engine::execution::Limits;
+use aludel_engine::{Engine, Model};
+use aludel_sandbox::Local;
+use aludel_server::{App, serve};
 use aludel_store::Store;
 use aludel_testkit::ScriptedUpstream;
 use futures_util::{StreamExt, stream};
@@ -127,7 +129,8 @@ impl Server {
         let store = Store::open(data).await.unwrap();
         let models = [model(case, upstream)];
         let (approvals, settings) = (case.approvals.clone(), case.settings.clone());
-        let app = App::new(store.clone(), backend, models, approvals, Vec::new(), settings);
+        let engine = Engine::new(store.clone(), backend, models, approvals, Vec::new(), settings);
+        let app = App::new(Arc::new(engine), case.server.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use crate::commands::Context;
 use crate::console::{Console, Stream};
-use crate::engine::Engine;
 use crate::exit::Exit;
+use crate::sandboxes::Sandboxes;
 use crate::{json, paint, terminal};
 
 /// How many run at a time: enough that those which wait for their limit do not add up, few enough that they do not disturb one another.
@@ -20,7 +20,7 @@ const AT_ONCE: usize = 3;
 
 pub(super) async fn run(context: &Context, slow: u32, as_json: bool) -> anyhow::Result<Exit> {
     let started = Instant::now();
-    let engine = Engine::start(context, 0).await?;
+    let engine = Sandboxes::start(context, 0).await?;
     let results = all(&engine.backend, slow).await;
     engine.backend.shutdown().await;
     let results = results?;

@@ -1,76 +1,83 @@
-//! One container: a session that is opened when somebody needs it, and files that are kept beside it.
+//! One session: live when something needs it, with its files kept in the store.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use aludel_session::{Error, FileEntry, Limits, SandboxError, Session};
+use aludel_agent::{Runtime, RuntimeError};
+use aludel_sandbox::{Error as SandboxError, Execution, FileEntry, Limits, mime_of};
 use aludel_store::{
     ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileRecord, NewBlob, NewContainerFile, Place,
     Source, Tenant, now_ms,
 };
+use futures_util::future::BoxFuture;
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tracing::field::Empty;
-use tracing::{Instrument, Span, info_span};
+use tracing::{Instrument as _, Span, info_span};
 
+use super::names::{check_name, shortened};
 use super::registry::Shared;
-use super::{ROOT, no_container};
-use crate::error::ApiError;
-use crate::http::check_name;
+use super::{LiveSession, WORKSPACE};
+use crate::Error;
 
 /// Files that no execution reported, of which so many are kept at once.
 const MAX_UNREPORTED: usize = 1000;
 
-/// A container that somebody uses. Whoever holds it keeps it from expiring.
+/// A session in use. Holding it keeps it from expiring.
 #[derive(Debug)]
-pub(crate) struct Container {
+pub struct Session {
     shared: Arc<Shared>,
     tenant: Tenant,
     id: ContainerId,
     limits: Limits,
     idle: Duration,
-    /// When it was last used, milliseconds since 1970.
+    /// Time of the last use, milliseconds since 1970.
     last_active_ms: AtomicI64,
-    /// After how many idle milliseconds its session ends, if earlier than the container does.
+    /// Idle milliseconds after which its sandbox is given up, if earlier than its expiry.
     linger_ms: AtomicI64,
-    life: Mutex<Life>,
-    /// What the names of its programs mean, as far as rules have read them.
+    state: Mutex<State>,
+    /// Meaning of the names of its programs, as far as rules have read them.
     pub(crate) names: std::sync::Mutex<aludel_rules::Known>,
 }
 
-/// Whether there is a session. Held while files move, so that the session and the store agree.
+/// The live part, if there is one. Locked while files move, so that the workspace and the store agree.
 #[derive(Debug)]
-enum Life {
-    /// None: nobody needed one yet, or it ended. The next one starts from the files in the store, in the place that is kept for it if there
-    /// is one.
+enum State {
+    /// No live part: nothing needed one yet, or it ended. The next one starts from the files in the store, with the permit that is kept
+    /// for it if there is one.
     Dormant(Option<OwnedSemaphorePermit>),
-    /// One that counts among the live ones.
-    Live { session: Session, _place: OwnedSemaphorePermit },
+    /// One that counts among the live sessions.
+    Live { live: LiveSession, _permit: OwnedSemaphorePermit },
     /// There will be none any more.
     Deleted,
 }
 
-/// A file as a client can download it.
+/// A file of a session as a client can download it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ContainerFile {
-    pub(crate) id: ContainerFileId,
+pub struct SessionFile {
+    /// Its id.
+    pub id: ContainerFileId,
     /// Its path inside, `/mnt/data/…`.
-    pub(crate) path: String,
-    pub(crate) bytes: u64,
-    pub(crate) mime: String,
-    pub(crate) source: Source,
-    pub(crate) created_at: i64,
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its MIME type.
+    pub mime: String,
+    /// The client or a program.
+    pub source: Source,
+    /// Time when it was first there, seconds since 1970.
+    pub created_at: i64,
 }
 
-impl From<ContainerFileRecord> for ContainerFile {
+impl From<ContainerFileRecord> for SessionFile {
     fn from(record: ContainerFileRecord) -> Self {
         let ContainerFileRecord { id, path, bytes, mime, source, created_at, .. } = record;
-        Self { id, path: format!("{ROOT}/{path}"), bytes, mime, source, created_at }
+        Self { id, path: format!("{WORKSPACE}/{path}"), bytes, mime, source, created_at }
     }
 }
 
-impl Container {
+impl Session {
     pub(super) fn new(shared: Arc<Shared>, tenant: Tenant, record: &ContainerRecord) -> Self {
         Self {
             limits: shared.limits_of(record),
@@ -80,68 +87,67 @@ impl Container {
             idle: record.idle,
             last_active_ms: AtomicI64::new(now_ms()),
             linger_ms: AtomicI64::new(i64::MAX),
-            life: Mutex::new(Life::Dormant(None)),
+            state: Mutex::new(State::Dormant(None)),
             names: std::sync::Mutex::default(),
         }
     }
 
-    /// Its id, `cntr_…`.
-    pub(crate) fn id(&self) -> &ContainerId {
+    /// Its id.
+    pub fn id(&self) -> &ContainerId {
         &self.id
     }
 
-    /// What it may use.
-    pub(crate) fn limits(&self) -> &Limits {
+    /// The limits of every execution.
+    pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Makes sure that there is room for a session; an error when there is none. To be given back with [`Container::release`].
-    pub(crate) async fn reserve(&self) -> Result<(), ApiError> {
-        let mut life = self.life.lock().await;
-        if let Life::Dormant(place @ None) = &mut *life {
-            *place = Some(self.shared.place_for(&self.tenant).await?);
+    /// Reserves room for its live part; an error when there is none. To be given back with [`Session::release`].
+    pub async fn reserve(&self) -> Result<(), Error> {
+        let mut state = self.state.lock().await;
+        if let State::Dormant(permit @ None) = &mut *state {
+            *permit = Some(self.shared.permit_for(&self.tenant).await?);
         }
         Ok(())
     }
 
-    /// Gives a reserved place back that nobody used.
-    pub(crate) async fn release(&self) {
-        if let Life::Dormant(place) = &mut *self.life.lock().await {
-            *place = None;
+    /// Gives back what [`Session::reserve`] took and nothing used.
+    pub async fn release(&self) {
+        if let State::Dormant(permit) = &mut *self.state.lock().await {
+            *permit = None;
         }
     }
 
-    /// Its session, opened now if there is none: a new one has the files that the store kept, and no variables.
-    pub(crate) async fn session(&self) -> Result<Session, ApiError> {
-        let mut life = self.life.lock().await;
-        let reserved = match &mut *life {
-            Life::Live { session, .. } => return Ok(session.clone()),
-            Life::Deleted => return Err(no_container(self.id.as_str())),
-            Life::Dormant(place) => place.take(),
+    /// Its live part, opened now if there is none: a new one has the files that the store kept, and no variables.
+    pub async fn live(&self) -> Result<LiveSession, Error> {
+        let mut state = self.state.lock().await;
+        let reserved = match &mut *state {
+            State::Live { live, .. } => return Ok(live.clone()),
+            State::Deleted => return Err(Error::no_session(&self.id)),
+            State::Dormant(permit) => permit.take(),
         };
-        let place = match reserved {
-            Some(place) => place,
-            None => self.shared.place_for(&self.tenant).await?,
+        let permit = match reserved {
+            Some(permit) => permit,
+            None => self.shared.permit_for(&self.tenant).await?,
         };
         let creating = async {
-            let created = Session::create(self.shared.backend.clone(), self.limits.clone()).await;
+            let created = LiveSession::create(self.shared.backend.clone(), self.limits.clone()).await;
             Span::current().record("result", if created.is_ok() { "ok" } else { "failed" });
             created
         };
-        let session = creating.instrument(info_span!("create sandbox", result = Empty)).await?;
-        if let Err(error) = self.restore(&session).await {
-            // The error that matters is the other one.
-            let _closed = session.close().await;
+        let live = creating.instrument(info_span!("create sandbox", result = Empty)).await?;
+        if let Err(error) = self.restore(&live).await {
+            live.close().await;
             return Err(error);
         }
-        *life = Life::Live { session: session.clone(), _place: place };
-        Ok(session)
+        *state = State::Live { live: live.clone(), _permit: permit };
+        Ok(live)
     }
 
-    async fn restore(&self, session: &Session) -> Result<(), ApiError> {
+    async fn restore(&self, live: &LiveSession) -> Result<(), Error> {
         for file in self.shared.store.all_container_files(&self.tenant, &self.id).await? {
             if file.place == Place::Workspace {
-                session.add_file(&file.path, &self.shared.store.blob_path(&file.blob)).await.map_err(refused_file)?;
+                live.add_file(&file.path, &self.shared.store.blob_path(&file.blob)).await.map_err(refused_file)?;
             }
         }
         Ok(())
@@ -149,11 +155,11 @@ impl Container {
 
     /// Keeps what an execution created or changed, and forgets what is not there any more. Returns the files of `changed` that are
     /// still there, each as a client can download it.
-    pub(crate) async fn store_changes(&self, changed: &[FileEntry]) -> Result<Vec<ContainerFile>, ApiError> {
-        let life = self.life.lock().await;
-        let Life::Live { session, .. } = &*life else { return Ok(Vec::new()) };
+    pub async fn store_changes(&self, changed: &[FileEntry]) -> Result<Vec<SessionFile>, Error> {
+        let state = self.state.lock().await;
+        let State::Live { live, .. } = &*state else { return Ok(Vec::new()) };
         self.touch();
-        let present = session.files().await?;
+        let present = live.files().await?;
         let paths: HashSet<&str> = present.iter().map(|file| file.path.as_str()).collect();
         let stored = self.records().await?;
         let mut stored: HashMap<String, ContainerFileRecord> =
@@ -170,7 +176,7 @@ impl Container {
             file.place == Place::Workspace && paths.contains(path) && wanted.iter().all(|entry| entry.path != path)
         };
         let others: u64 = stored.values().filter(stays).map(|file| file.bytes).sum();
-        for (entry, blob) in self.take(session, &wanted, self.limits.disk.saturating_sub(others)).await? {
+        for (entry, blob) in self.take(live, &wanted, self.limits.disk.saturating_sub(others)).await? {
             match stored.remove(&entry.path) {
                 Some(same) if same.sha256 == blob.sha256() => records.push(same),
                 _ => fresh.push((new_file(&entry.path, entry.mime, Source::Assistant), blob)),
@@ -189,28 +195,28 @@ impl Container {
     /// together may have: they would not fit into the next workspace.
     async fn take<'f>(
         &self,
-        session: &Session,
+        live: &LiveSession,
         wanted: &[&'f FileEntry],
         mut left: u64,
-    ) -> Result<Vec<(&'f FileEntry, NewBlob)>, ApiError> {
+    ) -> Result<Vec<(&'f FileEntry, NewBlob)>, Error> {
         let (mut entries, mut copies) = (Vec::new(), Vec::new());
         for entry in wanted {
             let scratch = self.shared.store.scratch();
-            match session.copy_out(&entry.path, scratch.path(), left).await {
+            match live.copy_out(&entry.path, scratch.path(), left).await {
                 Ok(bytes) => {
                     left -= bytes;
                     entries.push(*entry);
                     copies.push(scratch);
                 }
                 Err(Error::Sandbox(SandboxError::File { .. })) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         Ok(entries.into_iter().zip(self.shared.store.adopt(copies).await?).collect())
     }
 
     /// Keeps a picture that a program showed. It is not in the workspace.
-    pub(crate) async fn add_figure(&self, bytes: &[u8], mime: &str) -> Result<ContainerFile, ApiError> {
+    pub async fn add_figure(&self, bytes: &[u8], mime: &str) -> Result<SessionFile, Error> {
         let mut blob = self.shared.store.new_blob().await?;
         blob.write(bytes).await?;
         let blob = blob.finish().await?;
@@ -231,69 +237,66 @@ impl Container {
     }
 
     /// Puts a client's file in, in place of the one of the same path.
-    pub(crate) async fn add_file(&self, path: &str, mime: &str, blob: NewBlob) -> Result<ContainerFile, ApiError> {
+    pub async fn add_file(&self, path: &str, mime: &str, blob: NewBlob) -> Result<SessionFile, Error> {
         check_name(path)?;
-        let life = self.life.lock().await;
+        let state = self.state.lock().await;
         self.touch();
-        match &*life {
-            Life::Live { session, .. } => {
-                session.add_file(path, blob.path()).await.map_err(refused_file)?;
+        match &*state {
+            State::Live { live, .. } => {
+                live.add_file(path, blob.path()).await.map_err(refused_file)?;
             }
-            Life::Dormant(_) => self.check_room(path, blob.bytes()).await?,
-            Life::Deleted => return Err(no_container(self.id.as_str())),
+            State::Dormant(_) => self.check_room(path, blob.bytes()).await?,
+            State::Deleted => return Err(Error::no_session(&self.id)),
         }
         self.put_one(new_file(path, mime, Source::User), blob).await
     }
 
     /// Puts a file of the Files API in, under a name that no other file has.
-    pub(crate) async fn add_stored_file(&self, file: &FileRecord) -> Result<ContainerFile, ApiError> {
+    pub async fn add_stored_file(&self, file: &FileRecord) -> Result<SessionFile, Error> {
         let taken: HashSet<String> = self.records().await?.into_iter().map(|file| file.path).collect();
         let blob = self.shared.store.copy_blob(&file.blob, file.bytes).await?;
         self.add_file(&free_name(&file.filename, &taken), &file.mime, blob).await
     }
 
     /// Takes a file away. Returns whether there was one.
-    pub(crate) async fn delete_file(&self, id: &ContainerFileId) -> Result<bool, ApiError> {
-        let life = self.life.lock().await;
+    pub async fn delete_file(&self, id: &ContainerFileId) -> Result<bool, Error> {
+        let state = self.state.lock().await;
         self.touch();
         let Some(file) = self.shared.store.container_file(&self.tenant, &self.id, id).await? else { return Ok(false) };
-        if let Life::Live { session, .. } = &*life
+        if let State::Live { live, .. } = &*state
             && file.place == Place::Workspace
         {
-            session.remove_file(&file.path).await.map_err(refused_file)?;
+            live.remove_file(&file.path).await.map_err(refused_file)?;
         }
         Ok(self.shared.store.delete_container_files(&self.tenant, &self.id, vec![id.clone()]).await? > 0)
     }
 
     /// All files that a client can download.
-    pub(crate) async fn files(&self) -> Result<Vec<ContainerFile>, ApiError> {
+    pub async fn files(&self) -> Result<Vec<SessionFile>, Error> {
         Ok(self.records().await?.into_iter().map(Into::into).collect())
     }
 
-    async fn records(&self) -> Result<Vec<ContainerFileRecord>, ApiError> {
+    async fn records(&self) -> Result<Vec<ContainerFileRecord>, Error> {
         Ok(self.shared.store.all_container_files(&self.tenant, &self.id).await?)
     }
 
-    async fn put(&self, files: Vec<(NewContainerFile, NewBlob)>) -> Result<Vec<ContainerFileRecord>, ApiError> {
+    async fn put(&self, files: Vec<(NewContainerFile, NewBlob)>) -> Result<Vec<ContainerFileRecord>, Error> {
         let records = self.shared.store.put_container_files(&self.tenant, &self.id, files).await?;
-        records.ok_or_else(|| no_container(self.id.as_str()))
+        records.ok_or_else(|| Error::no_session(&self.id))
     }
 
-    async fn put_one(&self, file: NewContainerFile, blob: NewBlob) -> Result<ContainerFile, ApiError> {
+    async fn put_one(&self, file: NewContainerFile, blob: NewBlob) -> Result<SessionFile, Error> {
         let record = self.put(vec![(file, blob)]).await?.pop();
-        Ok(record.ok_or_else(|| no_container(self.id.as_str()))?.into())
+        Ok(record.ok_or_else(|| Error::no_session(&self.id))?.into())
     }
 
     /// Whether another file will fit when there is a workspace again.
-    async fn check_room(&self, path: &str, bytes: u64) -> Result<(), ApiError> {
+    async fn check_room(&self, path: &str, bytes: u64) -> Result<(), Error> {
         let others = self.records().await?;
         let others = others.iter().filter(|file| file.path != path && file.place == Place::Workspace);
         let (count, used) = others.fold((1, 0), |(count, used), file| (count + 1, used + file.bytes));
         if used + bytes > self.limits.disk || count > self.limits.files {
-            return Err(ApiError::invalid(
-                "file",
-                format!("The file does not fit: the files of a container may have {} MB.", self.limits.disk >> 20),
-            ));
+            return Err(Error::WorkspaceFull { limit: self.limits.disk });
         }
         Ok(())
     }
@@ -310,7 +313,7 @@ impl Container {
     }
 
     /// Ends its session when it was left alone so long. The container itself stays: its files are there when it is used again.
-    pub(crate) fn linger(&self, for_: Duration) {
+    pub fn linger(&self, for_: Duration) {
         let linger = i64::try_from(for_.as_millis()).unwrap_or(i64::MAX);
         self.linger_ms.store(linger, Ordering::Relaxed);
     }
@@ -327,7 +330,7 @@ impl Container {
 
     /// Whether it has a session, as far as can be told without waiting for whoever is busy with it.
     pub(super) fn is_live(&self) -> bool {
-        self.life.try_lock().is_ok_and(|life| matches!(*life, Life::Live { .. }))
+        self.state.try_lock().is_ok_and(|state| matches!(*state, State::Live { .. }))
     }
 
     pub(super) fn tenant(&self) -> &Tenant {
@@ -336,20 +339,40 @@ impl Container {
 
     /// Ends the session; the files in the store stay.
     pub(super) async fn end(&self) {
-        self.replace(Life::Dormant(None)).await;
+        self.replace(State::Dormant(None)).await;
     }
 
     /// Ends the session for good.
     pub(super) async fn delete(&self) {
-        self.replace(Life::Deleted).await;
+        self.replace(State::Deleted).await;
     }
 
-    async fn replace(&self, next: Life) {
-        let last = std::mem::replace(&mut *self.life.lock().await, next);
-        if let Life::Live { session, _place } = last {
-            // Closing fails only when it is closed already.
-            let _closed = session.close().await;
+    async fn replace(&self, next: State) {
+        let last = std::mem::replace(&mut *self.state.lock().await, next);
+        if let State::Live { live, _permit } = last {
+            live.close().await;
         }
+    }
+}
+
+impl Runtime for Session {
+    fn limits(&self) -> &Limits {
+        Session::limits(self)
+    }
+
+    fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {
+        Box::pin(async move {
+            let records = self.records().await.unwrap_or_default();
+            let inside = records.into_iter().filter(|file| file.place == Place::Workspace);
+            inside.map(|file| FileEntry { mime: mime_of(&file.path), size: file.bytes, path: file.path }).collect()
+        })
+    }
+
+    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
+        Box::pin(async move {
+            let live = self.live().await.map_err(RuntimeError::new)?;
+            live.execute(code).await.map_err(RuntimeError::new)
+        })
     }
 }
 
@@ -359,13 +382,10 @@ fn new_file(path: &str, mime: &str, source: Source) -> NewContainerFile {
 }
 
 /// A workspace that refuses a client's file: full, most of all.
-fn refused_file(error: Error) -> ApiError {
+fn refused_file(error: Error) -> Error {
     match error {
-        Error::Sandbox(SandboxError::File { path, reason }) => {
-            let shown: String = path.chars().take(80).flat_map(char::escape_debug).collect();
-            ApiError::invalid("file", format!("The container cannot take the file '{shown}': {reason}."))
-        }
-        error => error.into(),
+        Error::Sandbox(SandboxError::File { path, reason }) => Error::FileRefused { path: shortened(&path), reason },
+        error => error,
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use aludel_store::{ApprovalId, ApprovalRecord, ApprovalStatus, Decided, Decision};
+use aludel_engine::approvals::{Verdict, describe};
+use aludel_store::{ApprovalId, ApprovalStatus, Decided, Decision};
 use aludel_wire::openai::List;
 use axum::Json;
 use axum::extract::{Path, State};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -15,23 +15,6 @@ use crate::http::{Caller, Fields, Params};
 
 /// The longest reason, bytes.
 const MAX_REASON: usize = 4096;
-
-/// What somebody says about a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
-    Approve,
-    Refuse,
-}
-
-impl From<Verdict> for ApprovalStatus {
-    fn from(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Approve => Self::Approved,
-            Verdict::Refuse => Self::Refused,
-        }
-    }
-}
 
 /// `GET /v1/approvals`.
 pub(crate) async fn list(
@@ -47,7 +30,7 @@ pub(crate) async fn list(
         })?),
     };
     let page = app.store.approvals(Some(&tenant), status, params.page(20, 100)?).await?;
-    let approvals = page.data.iter().map(shown).collect();
+    let approvals = page.data.iter().map(describe).collect();
     let id_of = |approval: &Value| approval.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
     Ok(Json(List::new(approvals, page.has_more, id_of)))
 }
@@ -59,7 +42,7 @@ pub(crate) async fn retrieve(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let approval = app.store.approval(Some(&tenant), &parse(&id)?).await?;
-    Ok(Json(shown(&approval.ok_or_else(|| unknown(&id))?)))
+    Ok(Json(describe(&approval.ok_or_else(|| unknown(&id))?)))
 }
 
 /// `POST /v1/approvals/{id}`: `decision` is `approve` or `refuse`, `sha256` says which program was seen, `reason` is for the model.
@@ -78,7 +61,7 @@ pub(crate) async fn decide(
     let by = format!("the API as {}", tenant.as_str());
     let decision = Decision { sha256: sha256.to_lowercase(), status: verdict.into(), by, reason };
     match app.store.decide(Some(&tenant), &parse(&id)?, decision).await? {
-        Decided::Now(approval) => Ok(Json(shown(&approval))),
+        Decided::Now(approval) => Ok(Json(describe(&approval))),
         Decided::Unknown => Err(unknown(&id)),
         Decided::OtherProgram => {
             let message = format!("The program of '{id}' is not the one whose SHA-256 was sent; look at it again.");
@@ -89,17 +72,6 @@ pub(crate) async fn decide(
             Err(ApiError::conflict(message).code("already_decided"))
         }
     }
-}
-
-/// An approval as clients see it.
-pub(super) fn shown(approval: &ApprovalRecord) -> Value {
-    json!({
-        "id": approval.id.as_str(), "object": "approval", "status": approval.status.word(),
-        "request_id": approval.request, "container_id": approval.container, "model": approval.model,
-        "code": approval.code, "sha256": approval.sha256, "reasons": approval.reasons,
-        "created_at": approval.created_at, "expires_at": approval.expires_at, "decided_at": approval.decided_at,
-        "decided_by": approval.decided_by, "reason": approval.reason,
-    })
 }
 
 fn parse(id: &str) -> Result<ApprovalId, ApiError> {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_engine::sessions::{Memory, NewSession, SessionChoice, Status};
+use aludel_engine::{Session, SessionFile};
 use aludel_store::{ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, Tenant};
 use aludel_wire::openai::{
     Container as ContainerObject, ContainerFile as ContainerFileObject, Deleted, ExpiresAfter, List, NetworkPolicy,
@@ -13,12 +15,47 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::registry::Status;
-use super::{Container, ContainerChoice, ContainerFile, MemoryLimit, NewContainer, no_container};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::files::{MAX_FILE, no_file};
 use crate::http::{Caller, Fields, Form, Params, Upload, download};
+
+/// 404, in the words by which clients know it.
+pub(crate) fn no_container(id: &str) -> ApiError {
+    ApiError::not_found(format!("Container with id '{id}' not found."))
+}
+
+/// The memory that a container asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) enum MemoryLimit {
+    #[serde(rename = "1g")]
+    One,
+    #[serde(rename = "4g")]
+    Four,
+    #[serde(rename = "16g")]
+    Sixteen,
+    #[serde(rename = "64g")]
+    SixtyFour,
+}
+
+impl MemoryLimit {
+    /// Reads the protocol's word.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let all = [Self::One, Self::Four, Self::Sixteen, Self::SixtyFour];
+        all.into_iter().find(|limit| Memory::from(*limit).word() == text)
+    }
+}
+
+impl From<MemoryLimit> for Memory {
+    fn from(limit: MemoryLimit) -> Self {
+        Self::gib(match limit {
+            MemoryLimit::One => 1,
+            MemoryLimit::Four => 4,
+            MemoryLimit::Sixteen => 16,
+            MemoryLimit::SixtyFour => 64,
+        })
+    }
+}
 
 /// Characters of a container's name.
 const MAX_NAME: usize = 256;
@@ -44,8 +81,8 @@ pub(crate) async fn create(
         return Err(ApiError::invalid("skills", "This server has no skills; put the files in with 'file_ids'."));
     }
     let idle = fields.optional::<IdleTime>("expires_after")?.map(IdleTime::check).transpose()?;
-    let new = NewContainer { name, file_ids, memory_limit, idle };
-    let (_container, record) = app.containers.create(&tenant, new).await?;
+    let new = NewSession { name, file_ids, memory: memory_limit.map(Memory::from), idle };
+    let (_container, record) = app.engine.sessions.create(&tenant, new).await?;
     Ok(Json(render(&app, &record)))
 }
 
@@ -101,9 +138,9 @@ pub(crate) async fn retrieve(
     Path(id): Path<String>,
 ) -> Result<Json<ContainerObject>, ApiError> {
     let record = find(&app, &tenant, &id).await?;
-    if app.containers.status(&record) == Status::Running {
+    if app.engine.sessions.status(&record) == Status::Running {
         // Who asks after a container still needs it.
-        app.containers.open(&tenant, ContainerChoice::Explicit(record.id.clone())).await?;
+        app.engine.sessions.open(&tenant, SessionChoice::Explicit(record.id.clone())).await?;
     }
     Ok(Json(render(&app, &find(&app, &tenant, &id).await?)))
 }
@@ -114,7 +151,7 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<Deleted>, ApiError> {
     let parsed = ContainerId::parse(&id).ok_or_else(|| no_container(&id))?;
-    if !app.containers.delete(&tenant, &parsed).await? {
+    if !app.engine.sessions.delete(&tenant, &parsed).await? {
         return Err(no_container(&id));
     }
     Ok(Json(Deleted::new(id, "container.deleted")))
@@ -145,9 +182,9 @@ pub(crate) async fn add_file(
     Ok(Json(render_file(&container, file)))
 }
 
-async fn add_by_id(app: &App, tenant: &Tenant, container: &Container, id: &str) -> Result<ContainerFile, ApiError> {
+async fn add_by_id(app: &App, tenant: &Tenant, container: &Session, id: &str) -> Result<SessionFile, ApiError> {
     let file = app.store.file(tenant, &file_id(id)?).await?;
-    container.add_stored_file(&file.ok_or_else(|| no_file(id).param("file_id"))?).await
+    Ok(container.add_stored_file(&file.ok_or_else(|| no_file(id).param("file_id"))?).await?)
 }
 
 pub(crate) async fn list_files(
@@ -188,7 +225,7 @@ pub(crate) async fn delete_file(
 ) -> Result<Json<Deleted>, ApiError> {
     let (id, record) = find_file(&app, &tenant, &container, &file).await?;
     // Tidying up is possible after the end, too.
-    let container = app.containers.open(&tenant, ContainerChoice::Reuse(id.clone())).await?;
+    let container = app.engine.sessions.open(&tenant, SessionChoice::Reuse(id.clone())).await?;
     if !container.delete_file(&record.id).await? {
         return Err(no_file_in(&id, &file));
     }
@@ -196,9 +233,9 @@ pub(crate) async fn delete_file(
 }
 
 /// The container of this id, for use.
-async fn use_container(app: &App, tenant: &Tenant, id: &str) -> Result<Arc<Container>, ApiError> {
+async fn use_container(app: &App, tenant: &Tenant, id: &str) -> Result<Arc<Session>, ApiError> {
     let parsed = ContainerId::parse(id).ok_or_else(|| no_container(id))?;
-    app.containers.open(tenant, ContainerChoice::Explicit(parsed)).await
+    Ok(app.engine.sessions.open(tenant, SessionChoice::Explicit(parsed)).await?)
 }
 
 /// What is known of the container of this id, whether it has expired or not.
@@ -233,7 +270,7 @@ fn render(app: &App, record: &ContainerRecord) -> ContainerObject {
         id: record.id.to_string(),
         object: Default::default(),
         created_at: record.created_at,
-        status: match app.containers.status(record) {
+        status: match app.engine.sessions.status(record) {
             Status::Running => "running",
             Status::Expired => "expired",
         },
@@ -241,16 +278,16 @@ fn render(app: &App, record: &ContainerRecord) -> ContainerObject {
         last_active_at: record.last_active_ms / 1000,
         // What a server is set to may be less than a minute.
         expires_after: ExpiresAfter { anchor: Default::default(), minutes: record.idle.as_secs().div_ceil(60) },
-        memory_limit: record.memory_limit.clone().unwrap_or_else(|| MemoryLimit::One.word().to_owned()),
+        memory_limit: record.memory_limit.clone().unwrap_or_else(|| Memory::from(MemoryLimit::One).word()),
         network_policy: NetworkPolicy::Disabled,
     }
 }
 
-fn render_file(container: &Container, file: ContainerFile) -> ContainerFileObject {
+fn render_file(container: &Session, file: SessionFile) -> ContainerFileObject {
     render_stored(container.id(), file)
 }
 
-fn render_stored(container: &ContainerId, file: ContainerFile) -> ContainerFileObject {
+fn render_stored(container: &ContainerId, file: SessionFile) -> ContainerFileObject {
     ContainerFileObject {
         id: file.id.to_string(),
         object: Default::default(),

@@ -15,8 +15,8 @@ use sha2::Sha256;
 use tokio::time::sleep;
 use tracing::error;
 
-use super::api::shown;
-use crate::app::App;
+use super::{Verdict, describe};
+use crate::Engine;
 
 /// What a secret begins with that is written as base64.
 const ENCODED: &str = "whsec_";
@@ -39,7 +39,7 @@ pub struct Webhook {
 /// What an answer may say; without it, the program goes on waiting.
 #[derive(Deserialize)]
 struct Answer {
-    decision: super::api::Verdict,
+    decision: Verdict,
     reason: Option<String>,
 }
 
@@ -65,12 +65,12 @@ impl Webhook {
     }
 
     /// Tells of a program that waits, until it was heard; an answer may decide.
-    pub(super) async fn tell(self, app: Arc<App>, asked: ApprovalRecord) {
-        let body = json!({ "type": "approval.requested", "timestamp": now(), "data": shown(&asked) }).to_string();
+    pub(super) async fn tell(self, engine: Arc<Engine>, asked: ApprovalRecord) {
+        let body = json!({ "type": "approval.requested", "timestamp": now(), "data": describe(&asked) }).to_string();
         let mut wait = FIRST_WAIT;
         for attempt in 1..=ATTEMPTS {
             match self.send(asked.id.as_str(), &body).await {
-                Ok(answer) => return take(&app, &asked, &answer).await,
+                Ok(answer) => return take(&engine, &asked, &answer).await,
                 Err(error) if attempt == ATTEMPTS => {
                     let host = self.url.host_str().unwrap_or_default();
                     error!("{}: the webhook at {host} (approval.webhook) was not told: {error}", asked.id);
@@ -78,7 +78,7 @@ impl Webhook {
                 Err(_) => {
                     tokio::select! {
                         () = sleep(wait) => wait *= 2,
-                        () = app.closing.cancelled() => return,
+                        () = engine.closing.cancelled() => return,
                     }
                 }
             }
@@ -124,7 +124,7 @@ fn words(error: reqwest::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-async fn take(app: &App, asked: &ApprovalRecord, answer: &[u8]) {
+async fn take(engine: &Engine, asked: &ApprovalRecord, answer: &[u8]) {
     let (decision, reason) = match serde_json::from_slice(answer) {
         Ok(Answer { decision, reason }) => (decision, reason),
         Err(error) => {
@@ -137,7 +137,7 @@ async fn take(app: &App, asked: &ApprovalRecord, answer: &[u8]) {
     };
     let status = ApprovalStatus::from(decision);
     let decision = Decision { sha256: asked.sha256.clone(), status, by: "the webhook".to_owned(), reason };
-    if let Err(error) = app.store.decide(None, &asked.id, decision).await {
+    if let Err(error) = engine.store.decide(None, &asked.id, decision).await {
         error!("{}: the webhook's decision was lost: {error}", asked.id);
     }
 }

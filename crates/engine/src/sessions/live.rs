@@ -1,54 +1,31 @@
-//! Sessions: a user's long-lived things. A session has a workspace, limits and at most one live sandbox; it is the only gate to a sandbox.
-#![forbid(unsafe_code)]
+//! The live part of a session.
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use aludel_sandbox::{
-    Death, Error as SandboxError, Event, Execution, FileEntry, Finished, Interrupter, LimitHit, Limits, Local,
-    MimeBundle, MimeData, Outcome, ProgramError, State, mime_of,
-};
-use aludel_sandbox::{Sandbox, SandboxSpec, Workspace};
+use aludel_agent::{Runtime, RuntimeError};
+use aludel_sandbox::{Execution, FileEntry, Limits, Local, Sandbox, SandboxSpec, Workspace};
+use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
-/// Why a session could not do what was asked.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The sandbox layer failed: aludel's or the host's fault, not the program's.
-    #[error(transparent)]
-    Sandbox(#[from] aludel_sandbox::Error),
-    /// A host file could not be used.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The session was closed.
-    #[error("the session {0} is closed")]
-    Closed(String),
-}
+use crate::Error;
 
-/// A workspace with a kernel. When the kernel dies, the next execution starts another on the same files. Cheap to clone; clones are the
-/// same session.
+/// A workspace with a sandbox. When the kernel dies, the next execution starts another one on the same files. Cheap to clone; clones are
+/// the same.
 #[derive(Debug, Clone)]
-pub struct Session(Arc<Inner>);
+pub struct LiveSession(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    id: String,
     limits: Limits,
     backend: Local,
-    state: Mutex<Life>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
-enum Life {
+enum State {
     /// Files, and a sandbox that lives or died since it was last used.
     Open {
         workspace: Arc<Workspace>,
@@ -57,21 +34,16 @@ enum Life {
     Closed,
 }
 
-impl Session {
-    /// Opens a session with an empty workspace and a kernel that is ready.
+impl LiveSession {
+    /// Opens an empty workspace with a kernel that is ready.
     pub async fn create(backend: Local, limits: Limits) -> Result<Self, Error> {
         let sandbox = backend.create(SandboxSpec { limits: limits.clone(), workspace: None }).await?;
         let workspace = Arc::clone(sandbox.workspace());
-        let state = Mutex::new(Life::Open { workspace, sandbox: Some(Arc::new(sandbox)) });
-        Ok(Self(Arc::new(Inner { id: new_id(), limits, backend, state })))
+        let state = Mutex::new(State::Open { workspace, sandbox: Some(Arc::new(sandbox)) });
+        Ok(Self(Arc::new(Inner { limits, backend, state })))
     }
 
-    /// The session's id, for example `ses_…`.
-    pub fn id(&self) -> &str {
-        &self.0.id
-    }
-
-    /// The limits that apply to every execution.
+    /// The limits of every execution.
     pub fn limits(&self) -> &Limits {
         &self.0.limits
     }
@@ -94,7 +66,7 @@ impl Session {
     /// The session's sandbox, a new one if the last one died.
     async fn live_sandbox(&self) -> Result<Arc<Sandbox>, Error> {
         let mut state = self.0.state.lock().await;
-        let Life::Open { workspace, sandbox } = &mut *state else { return Err(self.closed()) };
+        let State::Open { workspace, sandbox } = &mut *state else { return Err(closed()) };
         if let Some(live) = sandbox.as_ref().filter(|sandbox| sandbox.is_alive()) {
             return Ok(Arc::clone(live));
         }
@@ -142,7 +114,7 @@ impl Session {
                 let reason = format!(
                     "its {size} bytes are more than the {limit} that are left: all files together may have sandbox.disk"
                 );
-                return Err(SandboxError::File { path, reason }.into());
+                return Err(aludel_sandbox::Error::File { path, reason }.into());
             }
             // The file may grow while it is copied; what was announced is what is taken.
             let mut source = io::Read::take(&mut file, size);
@@ -151,20 +123,19 @@ impl Session {
         .await
     }
 
-    /// Ends the sandbox and removes the workspace.
-    pub async fn close(self) -> Result<(), Error> {
-        let state = std::mem::replace(&mut *self.0.state.lock().await, Life::Closed);
-        if let Life::Open { sandbox: Some(sandbox), .. } = state {
+    /// Ends the sandbox and removes the workspace. Does nothing when it is closed already.
+    pub async fn close(&self) {
+        let state = std::mem::replace(&mut *self.0.state.lock().await, State::Closed);
+        if let State::Open { sandbox: Some(sandbox), .. } = state {
             sandbox.close().await;
         }
-        Ok(())
     }
 
     /// Bytes of memory in use and at most so far, as far as the host counts them; zeros without a sandbox.
     pub async fn memory(&self) -> (u64, u64) {
         match &*self.0.state.lock().await {
-            Life::Open { sandbox: Some(sandbox), .. } => sandbox.memory().await,
-            Life::Open { sandbox: None, .. } | Life::Closed => (0, 0),
+            State::Open { sandbox: Some(sandbox), .. } => sandbox.memory().await,
+            State::Open { sandbox: None, .. } | State::Closed => (0, 0),
         }
     }
 
@@ -173,16 +144,12 @@ impl Session {
         work: impl FnOnce(&Workspace) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let workspace = match &*self.0.state.lock().await {
-            Life::Open { workspace, .. } => Arc::clone(workspace),
-            Life::Closed => return Err(self.closed()),
+            State::Open { workspace, .. } => Arc::clone(workspace),
+            State::Closed => return Err(closed()),
         };
         tokio::task::spawn_blocking(move || work(&workspace))
             .await
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
-    }
-
-    fn closed(&self) -> Error {
-        Error::Closed(self.0.id.clone())
     }
 }
 
@@ -202,14 +169,20 @@ fn copy_whole(source: &mut impl io::Read, to: &Path) -> io::Result<u64> {
     moved
 }
 
-/// Sortable by time, unique within and across processes of one host.
-fn new_id() -> String {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    format!(
-        "ses_{:012x}{:08x}{:04x}",
-        now.as_millis(),
-        std::process::id(),
-        COUNT.fetch_add(1, Ordering::Relaxed) & 0xffff
-    )
+fn closed() -> Error {
+    Error::internal("the session was closed while it was in use")
+}
+
+impl Runtime for LiveSession {
+    fn limits(&self) -> &Limits {
+        LiveSession::limits(self)
+    }
+
+    fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {
+        Box::pin(async move { LiveSession::files(self).await.unwrap_or_default() })
+    }
+
+    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
+        Box::pin(async move { LiveSession::execute(self, code).await.map_err(RuntimeError::new) })
+    }
 }

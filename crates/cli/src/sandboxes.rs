@@ -8,14 +8,14 @@ use crate::console;
 use crate::progress::TemplateProgress;
 
 /// A running backend and what its sandboxes start from.
-pub(crate) struct Engine {
+pub(crate) struct Sandboxes {
     /// Where sandboxes come from.
     pub(crate) backend: Local,
     /// What they start from.
     pub(crate) template: Template,
 }
 
-impl Engine {
+impl Sandboxes {
     /// Prepares the template if need be and starts the backend, telling the person about both on stderr.
     pub(crate) async fn start(context: &Context, pool: usize) -> anyhow::Result<Self> {
         let template = prepare(context, false).await?;

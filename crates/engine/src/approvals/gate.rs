@@ -7,96 +7,95 @@ use std::time::Duration;
 
 use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome};
 use aludel_rules::Decision as Verdict;
-use aludel_session::Finished;
-use aludel_store::{
-    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, Error, NewApproval, Tenant, now,
-};
+use aludel_sandbox::Finished;
+use aludel_store::{ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, NewApproval, Tenant, now};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing::{Instrument, error};
 
-use super::{ApprovalMode, Approvals, Otherwise};
-use crate::app::App;
-use crate::containers::Container;
-use crate::error::ApiError;
+use super::{ApprovalMode, ApprovalPolicy, OnTimeout};
+use crate::{Engine, Error, Session};
 
-/// How often is looked whether somebody has decided: it may be another process.
+/// Pause between two looks at a request for approval: another process may decide it.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Decides about the programs of one request, and writes the audit log.
-pub(crate) struct Gate {
-    app: Arc<App>,
-    settings: Arc<Approvals>,
+pub struct Gate {
+    engine: Arc<Engine>,
+    policy: Arc<ApprovalPolicy>,
     tenant: Tenant,
     /// The response or completion.
     request: String,
-    container: Arc<Container>,
+    session: Arc<Session>,
     model: String,
-    /// Whether a client decides about each program, by itself and in a later request.
-    asked: Asked,
-    /// What the request needs in order to go on after a restart, if it can.
+    decider: Decider,
+    /// The state with which the request goes on after a restart, if it can.
     resume: Option<String>,
-    /// The programs that run, by their calls.
+    /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
-    /// Whether somebody is asked about a program, which is written down.
+    /// True while a stored request for approval is undecided.
     holding: watch::Sender<bool>,
 }
 
-/// Where programs come from, and where they run.
+/// The origin of the programs of one request.
 #[derive(Debug)]
-pub(crate) struct Origin {
-    pub(crate) request: String,
-    pub(crate) container: Arc<Container>,
-    pub(crate) model: String,
-    /// What the request needs in order to go on after a restart, if it can.
-    pub(crate) resume: Option<String>,
+pub struct Origin {
+    /// The response, completion or other request, by its id.
+    pub request: String,
+    /// The session in which they run.
+    pub session: Arc<Session>,
+    /// The model that writes them.
+    pub model: String,
+    /// The state with which the request goes on after a restart, if it can.
+    pub resume: Option<String>,
 }
 
-/// Who is asked.
+/// The party that decides about programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// Whoever the server's settings say.
-    AsConfigured,
-    /// The client, which answers in a later request.
-    TheClient,
+pub enum Decider {
+    /// The operator, as the policy says.
+    Operator,
+    /// The client, in a later request.
+    Client,
 }
 
 impl Gate {
-    pub(crate) fn new(app: &Arc<App>, tenant: &Tenant, of: Origin, asked: Asked) -> Arc<Self> {
-        let Origin { request, container, model, resume } = of;
+    /// A gate for the programs of one request.
+    pub fn new(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin, decider: Decider) -> Arc<Self> {
+        let Origin { request, session, model, resume } = origin;
         Arc::new(Self {
-            app: Arc::clone(app),
-            settings: app.approvals(),
+            engine: Arc::clone(engine),
+            policy: engine.approvals(),
             tenant: tenant.clone(),
             request,
-            container,
+            session,
             model,
-            asked,
+            decider,
             resume,
             running: Mutex::default(),
             holding: watch::Sender::default(),
         })
     }
 
-    /// Whether programs may wait here for somebody's decision.
-    pub(crate) fn holds(&self) -> bool {
-        self.asked == Asked::AsConfigured && !matches!(self.settings.mode, ApprovalMode::Never)
+    /// Whether programs may wait here for the operator's decision.
+    pub fn holds(&self) -> bool {
+        self.decider == Decider::Operator && !matches!(self.policy.mode, ApprovalMode::Never)
     }
 
-    /// Waits until the server is about to end while somebody is asked about a program: there is no need to wait any longer, since the
-    /// question outlives the server. For ever, if it does not.
-    pub(crate) async fn outlives(&self) {
+    /// Waits until the process is about to end while a stored request for approval is undecided: it outlives the process, so there is no
+    /// need to wait any longer. Waits for ever if it does not.
+    pub async fn outlives(&self) {
         if self.resume.is_none() {
             return pending().await;
         }
-        self.app.ending.cancelled().await;
+        self.engine.ending.cancelled().await;
         // The sender lives as long as this does.
         let _held = self.holding.subscribe().wait_for(|holding| *holding).await.map(|holding| *holding);
     }
 
-    /// Lets the programs of an interpreter through here.
-    pub(crate) fn guard(self: &Arc<Self>, interpreter: CodeInterpreter) -> CodeInterpreter {
+    /// Makes the programs of an interpreter pass here.
+    pub fn guard(self: &Arc<Self>, interpreter: CodeInterpreter) -> CodeInterpreter {
         let gate = Arc::clone(self);
         interpreter.approve(move |program| {
             let gate = Arc::clone(&gate);
@@ -104,18 +103,18 @@ impl Gate {
         })
     }
 
-    /// Whether a program may run. It is in the audit log before it does.
-    pub(crate) async fn pass(&self, program: ApprovalRequest) -> Approval {
+    /// Decides whether a program may run. It is in the audit log before it does.
+    pub async fn pass(&self, program: ApprovalRequest) -> Approval {
         match self.decide(&program).await {
             Ok(approval) => approval,
             Err(error) => {
-                error!("{}: a program was not run: {}", self.request, error.cause.unwrap_or(error.message));
+                error!("{}: a program was not run: {error}", self.request);
                 Approval::Deny { reason: "the server could not ask whether it may run".to_owned() }
             }
         }
     }
 
-    async fn decide(&self, program: &ApprovalRequest) -> Result<Approval, ApiError> {
+    async fn decide(&self, program: &ApprovalRequest) -> Result<Approval, Error> {
         let (verdict, reasons) = self.verdict(&program.code).await?;
         match verdict {
             Verdict::Refuse => {
@@ -123,7 +122,7 @@ impl Gate {
                 self.note(AuditEvent::Refused, &program.code, "the rules", &reason).await?;
                 return Ok(Approval::Deny { reason });
             }
-            _ if self.asked == Asked::TheClient => {
+            _ if self.decider == Decider::Client => {
                 self.note(AuditEvent::Asked, &program.code, "the client", "").await?;
                 return Ok(Approval::Later);
             }
@@ -137,7 +136,7 @@ impl Gate {
         let by = decided.decided_by.as_deref().unwrap_or("nobody in time");
         if decided.status == ApprovalStatus::Approved {
             self.note(AuditEvent::Approved, &program.code, by, decided.reason.as_deref().unwrap_or_default()).await?;
-            self.app.store.start_approved(&decided.id).await?;
+            self.engine.store.start_approved(&decided.id).await?;
             self.start(&program.call_id, &program.code, by).await?;
             return Ok(Approval::Allow);
         }
@@ -150,35 +149,35 @@ impl Gate {
     }
 
     /// What the settings say of a program, and why.
-    async fn verdict(&self, code: &str) -> Result<(Verdict, Vec<String>), ApiError> {
-        let rules = match &self.settings.mode {
+    async fn verdict(&self, code: &str) -> Result<(Verdict, Vec<String>), Error> {
+        let rules = match &self.policy.mode {
             ApprovalMode::Never => return Ok((Verdict::Allow, Vec::new())),
             ApprovalMode::Always => return Ok((Verdict::Ask, vec!["every program is asked about".to_owned()])),
             ApprovalMode::Rules(rules) => Arc::clone(rules),
         };
-        let (container, code) = (Arc::clone(&self.container), code.to_owned());
+        let (session, code) = (Arc::clone(&self.session), code.to_owned());
         let judged = tokio::task::spawn_blocking(move || {
-            let mut known = container.names.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = session.names.lock().unwrap_or_else(PoisonError::into_inner);
             rules.judge_after(&mut known, &code)
         });
-        let judgement = judged.await.map_err(ApiError::internal)?;
+        let judgement = judged.await.map_err(Error::internal)?;
         let reasons = judgement.reasons.iter().map(ToString::to_string).collect();
         Ok((judgement.decision, reasons))
     }
 
     /// Waits until somebody decides.
-    async fn hold(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalRecord, ApiError> {
-        let (store, settings) = (&self.app.store, &self.settings);
+    async fn hold(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalRecord, Error> {
+        let (store, policy) = (&self.engine.store, &self.policy);
         // A turn that goes on after a restart finds what it asked before.
         let before = store.approval_of_call(&self.request, &program.call_id).await?;
         let is_new = before.is_none();
-        let mut waiting = Waiting::new(&self.app, self.asking(program, reasons, before), self.resume.is_some());
+        let mut waiting = Waiting::new(&self.engine, self.asking(program, reasons, before), self.resume.is_some());
         let asked = waiting.asked().await?;
         if is_new {
             self.note(AuditEvent::Asked, &program.code, "", &asked.reasons.join("; ")).await?;
-            if let Some(webhook) = settings.webhook.clone() {
-                let telling = webhook.tell(Arc::clone(&self.app), asked.clone());
-                self.app.tasks.spawn(telling.in_current_span());
+            if let Some(webhook) = policy.webhook.clone() {
+                let telling = webhook.tell(Arc::clone(&self.engine), asked.clone());
+                self.engine.tasks.spawn(telling.in_current_span());
             }
         }
         self.holding.send_replace(true);
@@ -188,17 +187,17 @@ impl Gate {
     }
 
     /// What was decided about a program, by somebody or by the time limit.
-    async fn decided(&self, asked: &ApprovalRecord) -> Result<ApprovalRecord, ApiError> {
-        let store = &self.app.store;
+    async fn decided(&self, asked: &ApprovalRecord) -> Result<ApprovalRecord, Error> {
+        let store = &self.engine.store;
         loop {
             let current = store.approval(None, &asked.id).await?.unwrap_or_else(|| asked.clone());
             if current.status != ApprovalStatus::Pending {
                 return Ok(current);
             }
             if now() >= current.expires_at {
-                match self.settings.otherwise {
-                    Otherwise::Refuse => store.expire_approval(&asked.id).await?,
-                    Otherwise::Allow => store.approve_unanswered(&asked.id, "the time limit").await?,
+                match self.policy.on_timeout {
+                    OnTimeout::Refuse => store.expire_approval(&asked.id).await?,
+                    OnTimeout::Allow => store.approve_unanswered(&asked.id, "the time limit").await?,
                 }
                 continue;
             }
@@ -212,13 +211,13 @@ impl Gate {
         program: &ApprovalRequest,
         reasons: Vec<String>,
         before: Option<ApprovalRecord>,
-    ) -> impl Future<Output = Result<ApprovalRecord, Error>> + Send + 'static {
-        let (store, tenant) = (self.app.store.clone(), self.tenant.clone());
-        let patience = self.settings.patience.as_secs();
+    ) -> impl Future<Output = Result<ApprovalRecord, aludel_store::Error>> + Send + 'static {
+        let (store, tenant) = (self.engine.store.clone(), self.tenant.clone());
+        let patience = self.policy.timeout.as_secs();
         let new = NewApproval {
             request: self.request.clone(),
             call_id: program.call_id.clone(),
-            container: self.container.id().to_string(),
+            container: self.session.id().to_string(),
             model: self.model.clone(),
             code: program.code.clone(),
             reasons,
@@ -233,7 +232,7 @@ impl Gate {
         }
     }
 
-    async fn start(&self, call_id: &str, code: &str, actor: &str) -> Result<(), ApiError> {
+    async fn start(&self, call_id: &str, code: &str, actor: &str) -> Result<(), Error> {
         self.note(AuditEvent::Started, code, actor, "").await?;
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.insert(call_id.to_owned(), code.to_owned());
@@ -241,18 +240,18 @@ impl Gate {
     }
 
     /// A program that the client approved in this request is about to run.
-    pub(crate) async fn approved_by_client(&self, call_id: &str, code: &str) -> Result<(), ApiError> {
+    pub async fn approved_by_client(&self, call_id: &str, code: &str) -> Result<(), Error> {
         self.note(AuditEvent::Approved, code, "the client", "").await?;
         self.start(call_id, code, "the client").await
     }
 
     /// A program that the client refused in this request.
-    pub(crate) async fn refused_by_client(&self, code: &str, reason: &str) -> Result<(), ApiError> {
+    pub async fn refused_by_client(&self, code: &str, reason: &str) -> Result<(), Error> {
         self.note(AuditEvent::Refused, code, "the client", reason).await
     }
 
     /// A program ended.
-    pub(crate) async fn ended(&self, call_id: &str, finished: &Finished) -> Result<(), ApiError> {
+    pub async fn ended(&self, call_id: &str, finished: &Finished) -> Result<(), Error> {
         let code = self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(call_id);
         match code {
             Some(code) => self.note(AuditEvent::Ended, &code, "", &describe_outcome(finished)).await,
@@ -260,25 +259,25 @@ impl Gate {
         }
     }
 
-    async fn note(&self, event: AuditEvent, code: &str, actor: &str, outcome: &str) -> Result<(), ApiError> {
+    async fn note(&self, event: AuditEvent, code: &str, actor: &str, outcome: &str) -> Result<(), Error> {
         let entry = AuditEntry {
             event,
             request: self.request.clone(),
-            container: self.container.id().to_string(),
+            container: self.session.id().to_string(),
             code: code.to_owned(),
             actor: actor.to_owned(),
             outcome: outcome.to_owned(),
         };
-        Ok(self.app.store.audit(&self.tenant, vec![entry]).await?)
+        Ok(self.engine.store.audit(&self.tenant, vec![entry]).await?)
     }
 }
 
 /// A program that somebody waits for. When whoever waits goes away, nobody needs to decide any more; but for the server's end, after which
 /// the turn goes on.
 struct Waiting<'a> {
-    app: &'a Arc<App>,
+    engine: &'a Arc<Engine>,
     /// A task of its own: what was begun to be written must be known, or nobody could take it back.
-    asking: Option<JoinHandle<Result<ApprovalRecord, Error>>>,
+    asking: Option<JoinHandle<Result<ApprovalRecord, aludel_store::Error>>>,
     id: Option<ApprovalId>,
     /// Whether the turn can go on after a restart.
     outlives: bool,
@@ -286,17 +285,17 @@ struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     fn new(
-        app: &'a Arc<App>,
-        asking: impl Future<Output = Result<ApprovalRecord, Error>> + Send + 'static,
+        engine: &'a Arc<Engine>,
+        asking: impl Future<Output = Result<ApprovalRecord, aludel_store::Error>> + Send + 'static,
         outlives: bool,
     ) -> Self {
-        Self { app, asking: Some(app.tasks.spawn(asking)), id: None, outlives }
+        Self { engine, asking: Some(engine.tasks.spawn(asking)), id: None, outlives }
     }
 
     /// What was asked, as soon as it is written.
-    async fn asked(&mut self) -> Result<ApprovalRecord, ApiError> {
-        let Some(asking) = &mut self.asking else { return Err(ApiError::internal("nothing was asked")) };
-        let asked = asking.await.map_err(ApiError::internal)?;
+    async fn asked(&mut self) -> Result<ApprovalRecord, Error> {
+        let Some(asking) = &mut self.asking else { return Err(Error::internal("nothing was asked")) };
+        let asked = asking.await.map_err(Error::internal)?;
         self.asking = None;
         let asked = asked?;
         self.id = Some(asked.id.clone());
@@ -306,20 +305,20 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.app.closing.is_cancelled() || (self.outlives && self.app.ending.is_cancelled()) {
+        if self.engine.closing.is_cancelled() || (self.outlives && self.engine.ending.is_cancelled()) {
             return;
         }
-        let (app, id, asking) = (Arc::clone(self.app), self.id.take(), self.asking.take());
+        let (engine, id, asking) = (Arc::clone(self.engine), self.id.take(), self.asking.take());
         let expiring = async move {
             let id = match asking {
                 Some(asking) => asking.await.ok().and_then(Result::ok).map(|asked| asked.id),
                 None => id,
             };
             let Some(id) = id else { return };
-            if let Err(error) = app.store.expire_approval(&id).await {
+            if let Err(error) = engine.store.expire_approval(&id).await {
                 error!("cannot note that nobody waits for {id} any more: {error}");
             }
         };
-        self.app.tasks.spawn(expiring.in_current_span());
+        self.engine.tasks.spawn(expiring.in_current_span());
     }
 }

@@ -1,19 +1,18 @@
-//! Containers with programs in them, in a real sandbox.
+//! Sessions with programs in them, in a real sandbox.
 
 use std::path::Path;
 use std::time::Duration;
 
-use aludel_session::{Event, Finished, Limits, Local};
+use aludel_sandbox::{Event, Finished, Limits, Local};
 use aludel_store::{NewFile, Store, Tenant};
 
-use super::registry::Status;
 use super::*;
-use crate::app::Settings;
+use crate::{Error, Kind, Settings};
 
-/// A place for containers, which can be left and entered again.
+/// A place for sessions, which can be left and entered again.
 struct Place {
     store: Store,
-    containers: Containers,
+    sessions: Sessions,
     _backend: Local,
 }
 
@@ -26,11 +25,11 @@ impl Place {
     async fn enter(data: &Path, settings: Settings) -> Self {
         let store = Store::open(data).await.unwrap();
         let backend = aludel_testkit::local(data, settings.limits.clone()).await;
-        Self { containers: Containers::new(store.clone(), backend.clone(), settings), store, _backend: backend }
+        Self { sessions: Sessions::new(store.clone(), backend.clone(), settings), store, _backend: backend }
     }
 
-    async fn open(&self, choice: ContainerChoice) -> std::sync::Arc<Container> {
-        self.containers.open(&me(), choice).await.unwrap()
+    async fn open(&self, choice: SessionChoice) -> std::sync::Arc<Session> {
+        self.sessions.open(&me(), choice).await.unwrap()
     }
 }
 
@@ -38,13 +37,13 @@ fn me() -> Tenant {
     Tenant::local()
 }
 
-fn auto() -> ContainerChoice {
-    ContainerChoice::Auto { file_ids: Vec::new(), memory_limit: None }
+fn auto() -> SessionChoice {
+    SessionChoice::Auto { file_ids: Vec::new(), memory: None }
 }
 
 /// Runs a program and keeps what it made. Returns what it printed, and the paths that can be downloaded.
-async fn run(container: &Container, code: &str) -> (String, Vec<ContainerFile>) {
-    let mut execution = container.session().await.unwrap().execute(code).await.unwrap();
+async fn run(session: &Session, code: &str) -> (String, Vec<SessionFile>) {
+    let mut execution = session.live().await.unwrap().execute(code).await.unwrap();
     let (mut text, mut finished) = (String::new(), None::<Finished>);
     while let Some(event) = execution.next().await {
         match event {
@@ -54,15 +53,15 @@ async fn run(container: &Container, code: &str) -> (String, Vec<ContainerFile>) 
             _ => {}
         }
     }
-    (text, container.store_changes(&finished.unwrap().files).await.unwrap())
+    (text, session.store_changes(&finished.unwrap().files).await.unwrap())
 }
 
-fn paths(files: &[ContainerFile]) -> Vec<&str> {
+fn paths(files: &[SessionFile]) -> Vec<&str> {
     files.iter().map(|file| file.path.as_str()).collect()
 }
 
-async fn content(place: &Place, container: &Container, file: &ContainerFile) -> Vec<u8> {
-    let record = place.store.container_file(&me(), container.id(), &file.id).await.unwrap().unwrap();
+async fn content(place: &Place, session: &Session, file: &SessionFile) -> Vec<u8> {
+    let record = place.store.container_file(&me(), session.id(), &file.id).await.unwrap().unwrap();
     std::fs::read(place.store.blob_path(&record.blob)).unwrap()
 }
 
@@ -70,39 +69,38 @@ async fn content(place: &Place, container: &Container, file: &ContainerFile) -> 
 async fn what_programs_make_outlives_the_session_and_the_server() {
     let data = tempfile::tempdir().unwrap();
     let place = Place::enter(data.path(), settings()).await;
-    let container = place.open(auto()).await;
+    let session = place.open(auto()).await;
     let code = "import os\nos.makedirs('d')\nopen('d/all.bin','wb').write(bytes(range(256)) * 999)\n\
                 open('old.txt','w').write('1')\nopen('gone.txt','w').write('x')\nx = 1";
-    let (_, made) = run(&container, code).await;
+    let (_, made) = run(&session, code).await;
     assert_eq!(paths(&made), ["/mnt/data/d/all.bin", "/mnt/data/gone.txt", "/mnt/data/old.txt"]);
     let all = bytes_of_all();
-    assert_eq!(content(&place, &container, &made[0]).await, all);
+    assert_eq!(content(&place, &session, &made[0]).await, all);
     assert_eq!((made[0].bytes, made[0].mime.as_str()), (all.len() as u64, "application/octet-stream"));
-    let figure = container.add_figure(b"\x89PNG", "image/png").await.unwrap();
+    let figure = session.add_figure(b"\x89PNG", "image/png").await.unwrap();
     assert!(figure.path.starts_with("/mnt/data/cfile_") && figure.path.ends_with(".png"));
     let (_, changed) =
-        run(&container, "import os\nos.remove('gone.txt')\nopen('old.txt','w').write('22')\nos.utime('d/all.bin')")
-            .await;
+        run(&session, "import os\nos.remove('gone.txt')\nopen('old.txt','w').write('22')\nos.utime('d/all.bin')").await;
     assert_eq!(paths(&changed), ["/mnt/data/d/all.bin", "/mnt/data/old.txt"]);
     assert_eq!(changed[1].id, made[2].id, "a file keeps its id when it changes");
-    let (text, unchanged) = run(&container, "print(x, sorted(os.listdir('.')))").await;
+    let (text, unchanged) = run(&session, "print(x, sorted(os.listdir('.')))").await;
     assert_eq!((text.as_str(), unchanged), ("1 ['d', 'old.txt']\n", Vec::new()));
-    let id = container.id().clone();
-    let kept = container.files().await.unwrap();
+    let id = session.id().clone();
+    let kept = session.files().await.unwrap();
     assert_eq!(kept.len(), 3);
     // As a killed process does, nobody ends the session.
-    std::mem::forget(container.session().await.unwrap());
-    drop((container, place));
+    std::mem::forget(session.live().await.unwrap());
+    drop((session, place));
 
     let place = Place::enter(data.path(), settings()).await;
-    let container = place.open(ContainerChoice::Explicit(id)).await;
-    assert_eq!(container.files().await.unwrap(), kept);
+    let session = place.open(SessionChoice::Explicit(id)).await;
+    assert_eq!(session.files().await.unwrap(), kept);
     let code = "import os\nprint(sorted(os.listdir('.')), open('old.txt').read(), len(open('d/all.bin','rb').read()))\n\
                 print('x' in dir())\nopen('d/more', 'w').write('owned by the program')";
-    let (text, _) = run(&container, code).await;
+    let (text, _) = run(&session, code).await;
     assert_eq!(text, format!("['d', 'old.txt'] 22 {}\nFalse\n", all.len()));
-    assert_eq!(content(&place, &container, &figure).await, b"\x89PNG");
-    let all_files = container.files().await.unwrap();
+    assert_eq!(content(&place, &session, &figure).await, b"\x89PNG");
+    let all_files = session.files().await.unwrap();
     assert_eq!(all_files.iter().filter(|file| kept.contains(file)).count(), 3);
 }
 
@@ -111,13 +109,13 @@ async fn what_programs_make_outlives_the_session_and_the_server() {
 async fn files_that_take_no_room_inside_do_not_fill_the_store() {
     let data = tempfile::tempdir().unwrap();
     let place = Place::enter(data.path(), settings()).await;
-    let container = place.open(auto()).await;
+    let session = place.open(auto()).await;
     let (_, made) =
-        run(&container, "import os\nopen('a', 'wb').truncate(20 << 20)\nfor n in 'bcd': os.link('a', n)").await;
+        run(&session, "import os\nopen('a', 'wb').truncate(20 << 20)\nfor n in 'bcd': os.link('a', n)").await;
     assert_eq!(paths(&made), ["/mnt/data/a"]);
-    let (_, made) = run(&container, "os.link('a', 'e'); open('f', 'w').write('small')").await;
+    let (_, made) = run(&session, "os.link('a', 'e'); open('f', 'w').write('small')").await;
     assert_eq!(paths(&made), ["/mnt/data/a", "/mnt/data/f"]);
-    let (_, made) = run(&container, "for n in 'abcde': os.remove(n)\nopen('g', 'wb').write(bytes(20 << 20))").await;
+    let (_, made) = run(&session, "for n in 'abcde': os.remove(n)\nopen('g', 'wb').write(bytes(20 << 20))").await;
     assert_eq!(paths(&made), ["/mnt/data/g"]);
 }
 
@@ -142,87 +140,87 @@ async fn clients_and_programs_see_the_same_files() {
     };
     let first = place.store.add_file(&me(), new("data.csv"), blob(b"first").await).await.unwrap();
     let second = place.store.add_file(&me(), new("data.csv"), blob(b"second").await).await.unwrap();
-    let choice = ContainerChoice::Auto { file_ids: vec![first.id.clone(), second.id], memory_limit: None };
-    let container = place.open(choice).await;
-    let (text, _) = run(&container, "print(open('data.csv').read(), open('data-2.csv').read())").await;
+    let choice = SessionChoice::Auto { file_ids: vec![first.id.clone(), second.id], memory: None };
+    let session = place.open(choice).await;
+    let (text, _) = run(&session, "print(open('data.csv').read(), open('data-2.csv').read())").await;
     assert_eq!(text, "first second\n");
     // The session lives: what comes and goes now is seen at once.
-    let added = container.add_file("sub/late.txt", "text/plain", blob(b"late").await).await.unwrap();
-    let (text, changed) = run(&container, "print(open('sub/late.txt').read())\nopen('data.csv','a').write('!')").await;
+    let added = session.add_file("sub/late.txt", "text/plain", blob(b"late").await).await.unwrap();
+    let (text, changed) = run(&session, "print(open('sub/late.txt').read())\nopen('data.csv','a').write('!')").await;
     assert_eq!((text.as_str(), paths(&changed)), ("late\n", vec!["/mnt/data/data.csv"]));
     assert_eq!(changed[0].source, aludel_store::Source::Assistant);
-    assert!(container.delete_file(&added.id).await.unwrap());
-    assert!(!container.delete_file(&added.id).await.unwrap());
-    assert_eq!(run(&container, "import os; print(os.path.exists('sub/late.txt'))").await.0, "False\n");
+    assert!(session.delete_file(&added.id).await.unwrap());
+    assert!(!session.delete_file(&added.id).await.unwrap());
+    assert_eq!(run(&session, "import os; print(os.path.exists('sub/late.txt'))").await.0, "False\n");
     // What was uploaded stays as it was, whatever programs do to their copy.
     let original = place.store.file(&me(), &first.id).await.unwrap().unwrap();
     assert_eq!(std::fs::read(place.store.blob_path(&original.blob)).unwrap(), b"first");
     let large = blob(&vec![0; 33 << 20]).await;
-    let refused = container.add_file("large", "x/y", large).await.unwrap_err();
-    assert!(refused.status == 400 && refused.message.contains("workspace"), "{refused:?}");
+    let refused = session.add_file("large", "x/y", large).await.unwrap_err();
+    assert!(matches!(&refused, Error::FileRefused { reason, .. } if reason.contains("workspace")), "{refused:?}");
     for name in ["../x", "/etc/x", "a\0b"] {
-        let refused = container.add_file(name, "x/y", blob(b"x").await).await.unwrap_err();
-        assert!(refused.status == 400 && refused.message.contains("Invalid file name"), "{refused:?}");
+        let refused = session.add_file(name, "x/y", blob(b"x").await).await.unwrap_err();
+        assert!(matches!(refused, Error::InvalidName { .. }), "{refused:?}");
     }
     let dormant = place.open(auto()).await;
     let refused = dormant.add_file("large", "x/y", blob(&vec![0; 33 << 20]).await).await.unwrap_err();
-    assert!(refused.status == 400 && refused.message.contains("32 MB"), "{refused:?}");
+    assert!(matches!(refused, Error::WorkspaceFull { limit } if limit == 32 << 20), "{refused:?}");
 }
 
 #[tokio::test]
 async fn what_a_program_leaves_cannot_lead_the_host_astray() {
     let data = tempfile::tempdir().unwrap();
     let place = Place::enter(data.path(), settings()).await;
-    let container = place.open(auto()).await;
+    let session = place.open(auto()).await;
     let code = "import os\n\
                 os.symlink('/etc/passwd', 'link')\nos.symlink('/etc', 'dir')\nos.mkfifo('pipe')\n\
                 open('new\\nline\\x1b[2J.txt', 'w').write('odd')\nopen(b'\\xff\\xfe.txt', 'w').write('not UTF-8')\n\
                 open('good.txt', 'w').write('good')\nos.link('good.txt', 'same.txt')\n\
                 open('sparse', 'wb').truncate(30 << 20)";
-    let (_, made) = run(&container, code).await;
+    let (_, made) = run(&session, code).await;
     assert_eq!(
         paths(&made),
         ["/mnt/data/good.txt", "/mnt/data/new\nline\u{1b}[2J.txt", "/mnt/data/same.txt", "/mnt/data/sparse"]
     );
-    let (_, changed) = run(&container, "os.remove('good.txt'); os.symlink('/etc/shadow', 'good.txt')").await;
+    let (_, changed) = run(&session, "os.remove('good.txt'); os.symlink('/etc/shadow', 'good.txt')").await;
     // Its other name has one link less.
     assert_eq!(paths(&changed), ["/mnt/data/same.txt"]);
-    assert!(!paths(&container.files().await.unwrap()).contains(&"/mnt/data/good.txt"));
-    container.end().await;
-    assert_eq!(run(&container, "import os; print(len(os.listdir('.')))").await.0, "3\n");
+    assert!(!paths(&session.files().await.unwrap()).contains(&"/mnt/data/good.txt"));
+    session.end().await;
+    assert_eq!(run(&session, "import os; print(len(os.listdir('.')))").await.0, "3\n");
 }
 
 #[tokio::test]
 async fn an_idle_container_expires_and_one_in_use_does_not() {
     let data = tempfile::tempdir().unwrap();
     let idle = Duration::from_secs(3);
-    let place = Place::enter(data.path(), Settings { idle, containers: 1, ..settings() }).await;
-    let container = place.open(auto()).await;
-    run(&container, "open('a', 'w').write('kept')").await;
-    let id = container.id().clone();
-    let status = async || place.containers.status(&place.store.container(&me(), &id).await.unwrap().unwrap());
+    let place = Place::enter(data.path(), Settings { idle, sessions: 1, ..settings() }).await;
+    let session = place.open(auto()).await;
+    run(&session, "open('a', 'w').write('kept')").await;
+    let id = session.id().clone();
+    let status = async || place.sessions.status(&place.store.container(&me(), &id).await.unwrap().unwrap());
     for _ in 0..3 {
         tokio::time::sleep(idle / 2).await;
-        place.containers.reap_once().await;
+        place.sessions.reap_once().await;
     }
     assert_eq!(status().await, Status::Running, "somebody holds it");
     let other = place.open(auto()).await;
-    let full = other.session().await.unwrap_err();
-    assert_eq!((full.status.as_u16(), full.retry_after.is_some()), (429, true), "the only place is taken");
-    drop(container);
+    let full = other.live().await.unwrap_err();
+    assert_eq!(full.kind(), Kind::Full, "the only place is taken");
+    drop(session);
     tokio::time::sleep(idle + Duration::from_millis(100)).await;
-    place.containers.reap_once().await;
+    place.sessions.reap_once().await;
     assert_eq!(status().await, Status::Expired);
     assert_eq!(run(&other, "print(1)").await.0, "1\n");
     other.end().await;
-    let refused = place.containers.open(&me(), ContainerChoice::Explicit(id.clone())).await.unwrap_err();
-    assert_eq!((refused.status.as_u16(), refused.message.as_str()), (400, "Container is expired."));
+    let refused = place.sessions.open(&me(), SessionChoice::Explicit(id.clone())).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Expired);
     // Going on with an earlier conversation brings it back.
-    let again = place.open(ContainerChoice::Reuse(id.clone())).await;
+    let again = place.open(SessionChoice::Reuse(id.clone())).await;
     assert_eq!(again.id(), &id);
     assert_eq!(run(&again, "print(open('a').read())").await.0, "kept\n");
     // However long that took.
-    place.containers.reap_once().await;
+    place.sessions.reap_once().await;
     assert_eq!(status().await, Status::Running);
 }
 
@@ -230,31 +228,29 @@ async fn an_idle_container_expires_and_one_in_use_does_not() {
 async fn a_deleted_container_is_gone_for_whoever_holds_it() {
     let data = tempfile::tempdir().unwrap();
     let place = Place::enter(data.path(), settings()).await;
-    let container = place.open(auto()).await;
-    run(&container, "open('a', 'w').write('x')").await;
-    let session = container.session().await.unwrap();
-    assert!(place.containers.delete(&me(), container.id()).await.unwrap());
-    assert!(session.execute("1").await.is_err());
-    assert_eq!(container.session().await.unwrap_err().status, 404);
-    assert_eq!(container.add_figure(b"x", "image/png").await.unwrap_err().status, 404);
-    assert!(container.files().await.unwrap().is_empty());
-    let refused = place.containers.open(&me(), ContainerChoice::Explicit(container.id().clone())).await.unwrap_err();
-    assert_eq!(refused.message, format!("Container with id '{}' not found.", container.id()));
-    let fresh = place.open(ContainerChoice::Reuse(container.id().clone())).await;
-    assert_ne!(fresh.id(), container.id());
+    let session = place.open(auto()).await;
+    run(&session, "open('a', 'w').write('x')").await;
+    let live = session.live().await.unwrap();
+    assert!(place.sessions.delete(&me(), session.id()).await.unwrap());
+    assert!(live.execute("1").await.is_err());
+    assert_eq!(session.live().await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(session.add_figure(b"x", "image/png").await.unwrap_err().kind(), Kind::NotFound);
+    assert!(session.files().await.unwrap().is_empty());
+    let refused = place.sessions.open(&me(), SessionChoice::Explicit(session.id().clone())).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::NotFound);
+    let fresh = place.open(SessionChoice::Reuse(session.id().clone())).await;
+    assert_ne!(fresh.id(), session.id());
 }
 
 #[tokio::test]
 async fn a_container_gets_the_memory_that_it_asked_for() {
     let data = tempfile::tempdir().unwrap();
     let place = Place::enter(data.path(), Settings { max_memory: 2 << 30, ..settings() }).await;
-    let asked = |memory_limit| ContainerChoice::Auto { file_ids: Vec::new(), memory_limit };
-    for (limit, memory) in
-        [(None, 512 << 20), (Some(MemoryLimit::One), 1 << 30), (Some(MemoryLimit::SixtyFour), 2 << 30)]
-    {
-        let container = place.open(asked(limit)).await;
-        assert_eq!(container.session().await.unwrap().limits().memory, memory);
-        container.end().await;
+    let asked = |memory| SessionChoice::Auto { file_ids: Vec::new(), memory };
+    for (limit, memory) in [(None, 512 << 20), (Some(Memory::gib(1)), 1 << 30), (Some(Memory::gib(64)), 2 << 30)] {
+        let session = place.open(asked(limit)).await;
+        assert_eq!(session.live().await.unwrap().limits().memory, memory);
+        session.end().await;
     }
 }
 
@@ -262,30 +258,30 @@ async fn a_container_gets_the_memory_that_it_asked_for() {
 async fn more_files_than_an_execution_reports_are_kept_all_the_same() {
     let data = tempfile::tempdir().unwrap();
     let place = Place::enter(data.path(), settings()).await;
-    let container = place.open(auto()).await;
+    let session = place.open(auto()).await;
     let code = "for n in range(1200): open(f'{n}.txt', 'w').write(str(n))";
-    assert_eq!(run(&container, code).await.1.len(), 1000);
-    container.end().await;
-    let text = run(&container, "import os; print(len(os.listdir('.')), open('777.txt').read())").await.0;
+    assert_eq!(run(&session, code).await.1.len(), 1000);
+    session.end().await;
+    let text = run(&session, "import os; print(len(os.listdir('.')), open('777.txt').read())").await.0;
     assert_eq!(text, "1200 777\n");
 }
 
 #[tokio::test]
 async fn when_all_places_are_taken_the_longest_idle_makes_room_and_its_files_stay() {
     let data = tempfile::tempdir().unwrap();
-    let place = Place::enter(data.path(), Settings { containers: 2, ..settings() }).await;
+    let place = Place::enter(data.path(), Settings { sessions: 2, ..settings() }).await;
     let first = place.open(auto()).await;
     run(&first, "open('a', 'w').write('first'); x = 1").await;
     let second = place.open(auto()).await;
     run(&second, "y = 2").await;
     let third = place.open(auto()).await;
-    assert_eq!(third.session().await.unwrap_err().status, 429, "both are in use");
+    assert_eq!(third.live().await.unwrap_err().kind(), Kind::Full, "both are in use");
     let (first_id, second_id) = (first.id().clone(), second.id().clone());
     drop((first, second));
     assert_eq!(run(&third, "print(3)").await.0, "3\n");
-    let second = place.open(ContainerChoice::Explicit(second_id)).await;
+    let second = place.open(SessionChoice::Explicit(second_id)).await;
     assert_eq!(run(&second, "print(y)").await.0, "2\n", "the one that was used later lives");
     drop(third);
-    let first = place.open(ContainerChoice::Explicit(first_id)).await;
+    let first = place.open(SessionChoice::Explicit(first_id)).await;
     assert_eq!(run(&first, "print(open('a').read(), 'x' in dir())").await.0, "first False\n");
 }

@@ -1,0 +1,51 @@
+//! The place where a turn's programs run.
+
+use aludel_sandbox::{Execution, FileEntry, Limits, Sandbox};
+use futures_util::future::BoxFuture;
+
+/// A stateful interpreter with files. Programs run one after another and share their variables.
+pub trait Runtime: Send + Sync {
+    /// The limits of every execution.
+    fn limits(&self) -> &Limits;
+
+    /// The files that the next program finds, by path. Empty when they cannot be listed: the model can list them itself.
+    fn files(&self) -> BoxFuture<'_, Vec<FileEntry>>;
+
+    /// Starts a program, waiting until the one before it has ended. Dropping the future before it is ready starts nothing; dropping the
+    /// [`Execution`] interrupts the program.
+    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>>;
+}
+
+/// The reason why a program could not be started: our fault or the host's, never the program's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct RuntimeError {
+    /// In words for the operator.
+    pub reason: String,
+}
+
+impl RuntimeError {
+    /// An error with the words of another one.
+    pub fn new(reason: impl std::fmt::Display) -> Self {
+        Self { reason: reason.to_string() }
+    }
+}
+
+/// A bare sandbox. When its kernel dies without a checkpoint, later programs fail.
+impl Runtime for Sandbox {
+    fn limits(&self) -> &Limits {
+        Sandbox::limits(self)
+    }
+
+    fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {
+        let workspace = std::sync::Arc::clone(self.workspace());
+        Box::pin(async move {
+            let listed = tokio::task::spawn_blocking(move || workspace.files()).await;
+            listed.ok().and_then(Result::ok).unwrap_or_default()
+        })
+    }
+
+    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
+        Box::pin(async move { Sandbox::execute(self, code).await.map_err(RuntimeError::new) })
+    }
+}

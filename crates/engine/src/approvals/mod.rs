@@ -1,0 +1,92 @@
+//! Approval of programs before they run: by rules, by the operator, by a webhook; and the audit log of all of it.
+//!
+//! A seat belt for honest mistakes and a record of what was done; the sandbox is the boundary.
+
+mod gate;
+mod webhook;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_rules::Rules;
+use aludel_store::{ApprovalRecord, ApprovalStatus};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+pub use gate::{Decider, Gate, Origin};
+pub use webhook::Webhook;
+
+/// The operator's policy about programs.
+#[derive(Debug, Clone)]
+pub struct ApprovalPolicy {
+    /// The programs that are held back.
+    pub mode: ApprovalMode,
+    /// Time for a decision.
+    pub timeout: Duration,
+    /// The decision when that time is over.
+    pub on_timeout: OnTimeout,
+    /// The webhook that is told of each program that waits.
+    pub webhook: Option<Webhook>,
+}
+
+impl Default for ApprovalPolicy {
+    fn default() -> Self {
+        Self {
+            mode: ApprovalMode::Never,
+            timeout: Duration::from_secs(300),
+            on_timeout: OnTimeout::Refuse,
+            webhook: None,
+        }
+    }
+}
+
+/// The programs that are held back.
+#[derive(Debug, Clone, Default)]
+pub enum ApprovalMode {
+    /// None.
+    #[default]
+    Never,
+    /// All.
+    Always,
+    /// Those that rules do not simply allow or refuse.
+    Rules(Arc<Rules>),
+}
+
+/// The decision about a program when its time is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// It does not run, and the model is told so.
+    Refuse,
+    /// It runs.
+    Allow,
+}
+
+/// A person's or a webhook's decision about a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It may run.
+    Approve,
+    /// It may not.
+    Refuse,
+}
+
+impl From<Verdict> for ApprovalStatus {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Approve => Self::Approved,
+            Verdict::Refuse => Self::Refused,
+        }
+    }
+}
+
+/// A request for approval as webhooks and clients see it.
+pub fn describe(approval: &ApprovalRecord) -> Value {
+    json!({
+        "id": approval.id.as_str(), "object": "approval", "status": approval.status.word(),
+        "request_id": approval.request, "container_id": approval.container, "model": approval.model,
+        "code": approval.code, "sha256": approval.sha256, "reasons": approval.reasons,
+        "created_at": approval.created_at, "expires_at": approval.expires_at, "decided_at": approval.decided_at,
+        "decided_by": approval.decided_by, "reason": approval.reason,
+    })
+}

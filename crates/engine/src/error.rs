@@ -1,0 +1,147 @@
+//! Reasons why the engine did not do what it was asked to. Dialects render them in their protocol's words.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// A failure of the engine. A program's own failure is an outcome, and a turn's is its ending.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no such thing, or it belongs to another tenant.
+    #[error("there is no {0}")]
+    NotFound(Missing),
+    /// The session was left alone too long.
+    #[error("the session {0} is expired")]
+    Expired(String),
+    /// As many sessions are live as may be, and all are in use.
+    #[error("all {limit} sessions (server.containers) are in use")]
+    SessionsFull {
+        /// Sessions that may be live at once.
+        limit: usize,
+    },
+    /// The tenant has stored as much as it may.
+    #[error("the {} MB that may be stored are used up", limit >> 20)]
+    StorageFull {
+        /// Bytes that the tenant may store.
+        limit: u64,
+    },
+    /// A file does not fit beside the session's other files.
+    #[error("the files of a session may have {} MB", limit >> 20)]
+    WorkspaceFull {
+        /// Bytes of all files together.
+        limit: u64,
+    },
+    /// More files were asked for than a session is made with.
+    #[error("at most {limit} files are allowed")]
+    TooManyFiles {
+        /// Files at once.
+        limit: usize,
+    },
+    /// A file name that is no plain relative path.
+    #[error("the file name '{shown}': {reason}")]
+    InvalidName {
+        /// The name, shortened and escaped.
+        shown: String,
+        /// The rule that it breaks.
+        reason: String,
+    },
+    /// The workspace does not take the file.
+    #[error("the file '{path}' cannot be taken: {reason}")]
+    FileRefused {
+        /// The path as it was asked for.
+        path: String,
+        /// The workspace's reason.
+        reason: String,
+    },
+    /// A file of the host could not be used.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The state could not be read or written.
+    #[error(transparent)]
+    Store(#[from] aludel_store::Error),
+    /// The sandbox layer failed.
+    #[error(transparent)]
+    Sandbox(#[from] aludel_sandbox::Error),
+    /// A defect of ours.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// The kinds of failures that callers treat differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing by that name is there for this tenant.
+    NotFound,
+    /// It was there, and its time is over.
+    Expired,
+    /// There is no room now; later there may be.
+    Full,
+    /// The request cannot be carried out as it is.
+    Invalid,
+    /// The state failed: our fault or the host's.
+    Storage,
+    /// The sandbox failed: our fault or the host's.
+    Sandbox,
+    /// A defect of ours.
+    Internal,
+}
+
+/// A thing that is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Missing {
+    /// A session, by its id.
+    Session(String),
+    /// An uploaded file, by its id.
+    File(String),
+    /// A model, by its name, and the names that there are.
+    Model {
+        /// The name that was asked for.
+        name: String,
+        /// All names, sorted.
+        known: Vec<String>,
+    },
+}
+
+impl Error {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::NotFound(_) => Kind::NotFound,
+            Self::Expired(_) => Kind::Expired,
+            Self::SessionsFull { .. } | Self::StorageFull { .. } => Kind::Full,
+            Self::WorkspaceFull { .. }
+            | Self::TooManyFiles { .. }
+            | Self::InvalidName { .. }
+            | Self::FileRefused { .. } => Kind::Invalid,
+            Self::Store(_) | Self::Io { .. } => Kind::Storage,
+            Self::Sandbox(_) => Kind::Sandbox,
+            Self::Internal(_) => Kind::Internal,
+        }
+    }
+
+    /// A session that is not there.
+    pub fn no_session(id: impl fmt::Display) -> Self {
+        Self::NotFound(Missing::Session(id.to_string()))
+    }
+
+    /// A defect of ours, in words for the log.
+    pub fn internal(cause: impl fmt::Display) -> Self {
+        Self::Internal(cause.to_string())
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Session(id) => write!(formatter, "session {id}"),
+            Self::File(id) => write!(formatter, "file {id}"),
+            Self::Model { name, known } => write!(formatter, "model '{name}'; there are: {}", known.join(", ")),
+        }
+    }
+}

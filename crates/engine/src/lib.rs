@@ -1,0 +1,102 @@
+//! What the server and the terminal share: sessions, turns, approvals, quota, and what comes back after a crash.
+//!
+//! This crate knows no HTTP server and no vendor's words. A dialect parses requests into its types and renders its results and errors.
+#![forbid(unsafe_code)]
+
+pub mod approvals;
+mod error;
+mod models;
+/// Executions and their outcomes, as the sandbox layer has them.
+pub mod execution {
+    pub use aludel_sandbox::{
+        Death, Event, FileEntry, Finished, LimitHit, Limits, MimeBundle, MimeData, Outcome, ProgramError, State,
+        mime_of,
+    };
+}
+pub mod sessions;
+mod settings;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use aludel_sandbox::Local;
+use aludel_store::{Store, Tenant};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use approvals::ApprovalPolicy;
+pub use error::{Error, Kind, Missing};
+pub use models::{Model, Models};
+pub use sessions::{Session, SessionFile, Sessions};
+pub use settings::Settings;
+
+/// Everything below the dialects.
+#[derive(Debug)]
+pub struct Engine {
+    /// Durable state.
+    pub store: Store,
+    /// Sessions, live and stored.
+    pub sessions: Sessions,
+    /// Packages that programs find installed.
+    pub packages: Vec<String>,
+    /// Limits and expiry.
+    pub settings: Settings,
+    /// Cancelled when the process is about to end: for waits that can go on after a restart.
+    pub ending: CancellationToken,
+    /// Cancelled when whatever outlives its request has to end.
+    pub closing: CancellationToken,
+    /// Tasks that outlive their request. The process's end waits for them.
+    pub tasks: TaskTracker,
+    models: RwLock<Arc<Models>>,
+    approvals: RwLock<Arc<ApprovalPolicy>>,
+}
+
+impl Engine {
+    /// An engine on this state, with sandboxes from this backend. `packages` are those of the backend's template.
+    pub fn new(
+        store: Store,
+        backend: Local,
+        models: impl IntoIterator<Item = Model>,
+        approvals: ApprovalPolicy,
+        packages: Vec<String>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            sessions: Sessions::new(store.clone(), backend, settings.clone()),
+            models: RwLock::new(Arc::new(Models::new(models))),
+            approvals: RwLock::new(Arc::new(approvals)),
+            packages,
+            ending: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            store,
+            settings,
+        }
+    }
+
+    /// The models as they are now.
+    pub fn models(&self) -> Arc<Models> {
+        Arc::clone(&self.models.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the models. Turns under way keep those that they began with.
+    pub fn set_models(&self, models: impl IntoIterator<Item = Model>) {
+        let models = Arc::new(Models::new(models));
+        *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
+    }
+
+    /// The approval policy as it is now.
+    pub fn approvals(&self) -> Arc<ApprovalPolicy> {
+        Arc::clone(&self.approvals.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the approval policy. Turns under way keep the one that they began with.
+    pub fn set_approvals(&self, approvals: ApprovalPolicy) {
+        *self.approvals.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(approvals);
+    }
+
+    /// Bytes that a tenant may still store. An error when there are none left.
+    pub async fn storage_left(&self, tenant: &Tenant) -> Result<u64, Error> {
+        let used = self.store.bytes_of(tenant).await?;
+        self.settings.storage.checked_sub(used).ok_or(Error::StorageFull { limit: self.settings.storage })
+    }
+}

@@ -1,0 +1,18 @@
+//! Sessions: a workspace that outlives its sandboxes, an expiry, limits, and at most one live sandbox.
+
+mod live;
+mod memory;
+mod names;
+mod registry;
+mod session;
+#[cfg(test)]
+mod tests;
+
+pub use live::LiveSession;
+pub use memory::Memory;
+pub use names::check_name;
+pub use registry::{NewSession, SessionChoice, Sessions, Status, reap};
+pub use session::{Session, SessionFile};
+
+/// The directory where programs find the workspace.
+pub const WORKSPACE: &str = "/mnt/data";

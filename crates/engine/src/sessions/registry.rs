@@ -1,0 +1,287 @@
+//! The registry of sessions: the stored, the known and the live ones.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use aludel_sandbox::{Limits, Local};
+use aludel_store::{ContainerId, ContainerRecord, FileId, FileRecord, Store, Tenant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{Memory, Session};
+use crate::error::Missing;
+use crate::{Engine, Error, Settings};
+
+/// Files that can be put into a new session by their ids.
+const MAX_FILES: usize = 50;
+
+/// All sessions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    shared: Arc<Shared>,
+    known: Arc<Known>,
+}
+
+/// Sessions that are in use or live.
+type Known = Mutex<HashMap<ContainerId, Arc<Session>>>;
+
+/// Parts that all sessions share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) store: Store,
+    pub(super) backend: Local,
+    settings: Settings,
+    /// Permits to be live.
+    permits: Arc<Semaphore>,
+    /// Sessions hold this, so it does not hold them.
+    known: Weak<Known>,
+}
+
+/// The session that a request wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionChoice {
+    /// A new one.
+    Auto {
+        /// Uploaded files to put in.
+        file_ids: Vec<FileId>,
+        /// The memory that it may use.
+        memory: Option<Memory>,
+    },
+    /// The one that goes by this name, or a new one.
+    Named {
+        /// The name.
+        name: String,
+        /// The memory that a new one may use.
+        memory: Option<Memory>,
+    },
+    /// The one that an earlier part of the conversation used, whether it has expired or not.
+    Reuse(ContainerId),
+    /// This one and no other.
+    Explicit(ContainerId),
+}
+
+/// A session that is to be made.
+#[derive(Debug)]
+pub struct NewSession {
+    /// Its name, which need not be unique.
+    pub name: String,
+    /// Uploaded files to put in.
+    pub file_ids: Vec<FileId>,
+    /// The memory that it may use, if not as much as usual.
+    pub memory: Option<Memory>,
+    /// The idle time after which it expires, if not the usual one.
+    pub idle: Option<Duration>,
+}
+
+impl Shared {
+    /// The limits of a session.
+    pub(super) fn limits_of(&self, record: &ContainerRecord) -> Limits {
+        match record.memory_limit.as_deref().and_then(Memory::parse) {
+            Some(asked) => asked.limits(&self.settings.limits, self.settings.max_memory),
+            None => self.settings.limits.clone(),
+        }
+    }
+
+    /// A permit to be live, for a tenant that has room to store what its programs make.
+    pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<OwnedSemaphorePermit, Error> {
+        if self.store.bytes_of(tenant).await? >= self.settings.storage {
+            return Err(Error::StorageFull { limit: self.settings.storage });
+        }
+        loop {
+            if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+                return Ok(permit);
+            }
+            let idle = self.take_longest_idle(tenant);
+            // Its files are kept; the next use of it opens another sandbox.
+            idle.ok_or(Error::SessionsFull { limit: self.settings.sessions })?.end().await;
+        }
+    }
+
+    /// The live session with the longest idle time. The tenant's own come first, so that a greedy tenant does not take those of others.
+    fn take_longest_idle(&self, tenant: &Tenant) -> Option<Arc<Session>> {
+        let known = self.known.upgrade()?;
+        let mut known = lock(&known);
+        let idle = known.values().filter(|session| Arc::strong_count(session) == 1 && session.is_live());
+        let id = idle.min_by_key(|session| (session.tenant() != tenant, session.last_active_ms()))?.id().clone();
+        known.remove(&id)
+    }
+}
+
+impl Sessions {
+    /// No session is known at first; those in the store are found when they are asked for.
+    pub fn new(store: Store, backend: Local, settings: Settings) -> Self {
+        let permits = Arc::new(Semaphore::new(settings.sessions));
+        let known = Arc::default();
+        Self { shared: Arc::new(Shared { store, backend, settings, permits, known: Arc::downgrade(&known) }), known }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<ContainerId, Arc<Session>>> {
+        lock(&self.known)
+    }
+
+    /// The session that a request wants, in use from now on.
+    pub async fn open(&self, tenant: &Tenant, choice: SessionChoice) -> Result<Arc<Session>, Error> {
+        let id = match choice {
+            SessionChoice::Auto { file_ids, memory } => {
+                return self.create_auto(tenant, file_ids, memory).await;
+            }
+            SessionChoice::Named { name, memory } => {
+                let (memory, idle) = (memory.map(|memory| memory.word()), self.shared.settings.idle);
+                let record = self.shared.store.container_by_name(tenant, name, memory, idle).await?;
+                return self.enter(tenant, &record).await;
+            }
+            SessionChoice::Reuse(ref id) | SessionChoice::Explicit(ref id) => id,
+        };
+        let record = self.shared.store.container(tenant, id).await?;
+        match (record, &choice) {
+            (Some(record), SessionChoice::Explicit(_)) if self.status(&record) == Status::Expired => {
+                Err(Error::Expired(id.to_string()))
+            }
+            (Some(record), _) => self.enter(tenant, &record).await,
+            (None, SessionChoice::Explicit(_)) => Err(Error::no_session(id)),
+            (None, _) => self.create_auto(tenant, Vec::new(), None).await,
+        }
+    }
+
+    async fn create_auto(
+        &self,
+        tenant: &Tenant,
+        file_ids: Vec<FileId>,
+        memory: Option<Memory>,
+    ) -> Result<Arc<Session>, Error> {
+        let new = NewSession { name: "auto".to_owned(), file_ids, memory, idle: None };
+        Ok(self.create(tenant, new).await?.0)
+    }
+
+    /// Makes a session. It has no live part before a program needs it.
+    pub async fn create(&self, tenant: &Tenant, new: NewSession) -> Result<(Arc<Session>, ContainerRecord), Error> {
+        let NewSession { name, file_ids, memory, idle } = new;
+        if file_ids.len() > MAX_FILES {
+            return Err(Error::TooManyFiles { limit: MAX_FILES });
+        }
+        let mut files: Vec<FileRecord> = Vec::new();
+        for id in &file_ids {
+            let file = self.shared.store.file(tenant, id).await?;
+            files.push(file.ok_or_else(|| Error::NotFound(Missing::File(id.to_string())))?);
+        }
+        let memory = memory.map(|memory| memory.word());
+        let idle = idle.unwrap_or(self.shared.settings.idle);
+        let record = self.shared.store.add_container(tenant, name, memory, idle).await?;
+        let session = self.enter(tenant, &record).await?;
+        for file in &files {
+            if let Err(error) = session.add_stored_file(file).await {
+                // Half a session is worse than none.
+                let _deleted = self.delete(tenant, &record.id).await;
+                return Err(error);
+            }
+        }
+        Ok((session, record))
+    }
+
+    /// Makes it known, if it is not, and notes that it is in use.
+    async fn enter(&self, tenant: &Tenant, record: &ContainerRecord) -> Result<Arc<Session>, Error> {
+        self.shared.store.touch_container(tenant, &record.id).await?;
+        let mut known = self.known();
+        let make = || Arc::new(Session::new(Arc::clone(&self.shared), tenant.clone(), record));
+        let session = Arc::clone(known.entry(record.id.clone()).or_insert_with(make));
+        session.touch();
+        Ok(session)
+    }
+
+    /// Whether a session can be used.
+    pub fn status(&self, record: &ContainerRecord) -> Status {
+        // What is in use does not expire, however long it takes.
+        let used = self.known().get(&record.id).is_some_and(|session| !session.is_expired());
+        if used || !record.is_expired() { Status::Running } else { Status::Expired }
+    }
+
+    /// Removes a session with its files. Returns whether there was one.
+    pub async fn delete(&self, tenant: &Tenant, id: &ContainerId) -> Result<bool, Error> {
+        if self.shared.store.container(tenant, id).await?.is_none() {
+            return Ok(false);
+        }
+        let session = self.known().remove(id);
+        if let Some(session) = session {
+            session.delete().await;
+        }
+        Ok(self.shared.store.delete_container(tenant, id).await?)
+    }
+
+    /// Ends what was left alone too long, and notes what is in use.
+    pub(super) async fn reap_once(&self) {
+        let (mut ended, mut used) = (Vec::new(), Vec::new());
+        self.known().retain(|_, session| {
+            // One reference is the map's own, and more are made only while the map is locked.
+            let in_use = Arc::strong_count(session) > 1;
+            if in_use {
+                session.touch();
+                used.push(Arc::clone(session));
+            } else if session.is_expired() || session.has_lingered() {
+                ended.push(Arc::clone(session));
+                return false;
+            }
+            true
+        });
+        for session in used {
+            if let Err(error) = self.shared.store.touch_container(session.tenant(), session.id()).await {
+                tracing::error!("cannot note that {} is in use: {error}", session.id());
+            }
+        }
+        for session in ended {
+            session.end().await;
+        }
+    }
+
+    /// The number of live sessions, and of those that have reserved room to be.
+    pub fn taken(&self) -> usize {
+        self.shared.settings.sessions.saturating_sub(self.shared.permits.available_permits())
+    }
+
+    /// Ends the live part of every session.
+    pub async fn close_all(&self) {
+        let all: Vec<Arc<Session>> = self.known().drain().map(|(_, session)| session).collect();
+        for session in all {
+            session.end().await;
+        }
+    }
+}
+
+fn lock(known: &Known) -> MutexGuard<'_, HashMap<ContainerId, Arc<Session>>> {
+    // Nothing that could panic happens while it is held.
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a session can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It can.
+    Running,
+    /// It was left alone too long.
+    Expired,
+}
+
+/// Ends sessions that were left alone, and removes from the store what has expired, until the engine closes.
+pub async fn reap(engine: Arc<Engine>) {
+    /// Time between two passes through the store.
+    const SWEEP: Duration = Duration::from_secs(60);
+    let settings = &engine.settings;
+    let pause = (settings.idle.min(settings.linger) / 4).clamp(Duration::from_millis(50), Duration::from_secs(15));
+    let mut since_sweep = SWEEP;
+    loop {
+        engine.sessions.reap_once().await;
+        if since_sweep >= SWEEP {
+            since_sweep = Duration::ZERO;
+            let swept = async {
+                engine.store.remove_expired().await?;
+                engine.store.remove_containers_unused_for(settings.keep).await
+            };
+            if let Err(error) = swept.await {
+                tracing::error!("cannot remove what has expired: {error}");
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => since_sweep += pause,
+            () = engine.closing.cancelled() => return,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Limits and expiry of sessions.
+
+use std::time::Duration;
+
+use aludel_sandbox::Limits;
+
+/// Limits and expiry of sessions.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The limits of a session that asks for none.
+    pub limits: Limits,
+    /// The most memory that a session gets, however much it asks for, bytes.
+    pub max_memory: u64,
+    /// Idle time after which a session expires.
+    pub idle: Duration,
+    /// Idle time after which a session of [`crate::Session::linger`] gives its sandbox up.
+    pub linger: Duration,
+    /// Time for which the files of an expired session are kept.
+    pub keep: Duration,
+    /// Sessions that may be live at once.
+    pub sessions: usize,
+    /// Bytes that one tenant may store.
+    pub storage: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            max_memory: limits.memory,
+            limits,
+            idle: Duration::from_secs(20 * 60),
+            linger: Duration::from_secs(2 * 60),
+            keep: Duration::from_secs(30 * 24 * 3600),
+            sessions: 64,
+            storage: 20 << 30,
+        }
+    }
+}
