@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
+use tracing::field::Empty;
+use tracing::{Instrument, info_span};
 
 use crate::event::{Ending, Event};
 use crate::flow::Flow;
@@ -94,7 +96,8 @@ impl Agent {
     pub fn resume(&self, items: Vec<Item>) -> TurnStream {
         let cancel = CancellationToken::new();
         let (parts, token) = (Arc::clone(&self.0), cancel.clone());
-        TurnStream { flow: Flow::new(|sink| turn::drive(parts, items, sink, token)), cancel }
+        let span = info_span!("turn", input_tokens = Empty, output_tokens = Empty, ending = Empty);
+        TurnStream { flow: Flow::new(|sink| turn::drive(parts, items, sink, token).instrument(span)), cancel }
     }
 }
 

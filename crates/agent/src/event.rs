@@ -112,6 +112,24 @@ pub enum Ending {
     Cancelled,
 }
 
+impl Ending {
+    /// Returns its name in logs and figures.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Refused => "refused",
+            Self::CutOff(CutOff::Length) => "length",
+            Self::CutOff(CutOff::Filter) => "content_filter",
+            Self::Budget(_) => "budget",
+            Self::ClientTools(_) => "client_tools",
+            Self::AwaitsApproval { .. } => "awaits_approval",
+            Self::Upstream(_) => "upstream_failed",
+            Self::Sandbox(_) => "sandbox_failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// What of the upstream's cut an answer off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CutOff {

@@ -5,6 +5,7 @@
 
 mod agent;
 mod approval;
+mod contents;
 mod event;
 mod excerpt;
 mod fenced;

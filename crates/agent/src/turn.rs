@@ -11,6 +11,7 @@ use futures_util::StreamExt;
 use reqwest::header::HeaderMap;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::{Span, record_all};
 
 use crate::agent::{Parts, Turn};
 use crate::event::{Budget, CutOff, Ending, Event};
@@ -18,7 +19,7 @@ use crate::fenced;
 use crate::flow::Sink;
 use crate::interpreter;
 use crate::item::{Call, Item, Output, Part, text_of};
-use crate::upstream::{FinishReason, FunctionTool, Request, ToolChoice, Usage};
+use crate::upstream::{FinishReason, FunctionTool, Request, ToolChoice, Usage, call};
 use program::{Consent, Halt};
 use reply::Reply;
 
@@ -47,6 +48,7 @@ pub(crate) async fn drive(parts: Arc<Parts>, items: Vec<Item>, sink: Sink<Event>
     };
     let ending = state.rounds().await;
     state.answer_open_calls(&ending);
+    Span::current().record("ending", ending.name());
     state.sink.send(Event::Finished(ending.clone())).await;
     Turn { ending, answer: state.answer, items: state.items, usage: state.usage }
 }
@@ -123,7 +125,7 @@ impl State {
     /// Asks the model once. An error is the reason to end the turn.
     async fn ask_model(&mut self, number: u32, reply: &mut Reply) -> Result<(), Ending> {
         let budget = self.parts.budgets.tokens;
-        let mut deltas = self.parts.upstream.call(self.request(number));
+        let mut deltas = call::call(&*self.parts.upstream, self.request(number));
         while !reply.is_complete() {
             let delta = tokio::select! {
                 biased;
@@ -200,6 +202,7 @@ impl State {
             Usage { input: reply::tokens(read), output: reply.tokens(), ..Usage::default() }
         });
         self.usage += usage;
+        record_all!(Span::current(), input_tokens = self.usage.input, output_tokens = self.usage.output);
         self.sink.send(Event::Usage(usage)).await;
     }
 

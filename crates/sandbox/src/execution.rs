@@ -117,6 +117,23 @@ pub enum Outcome {
     KernelDied(Death),
 }
 
+impl Outcome {
+    /// Returns its name in logs and figures.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed(_) => "exception",
+            Self::Limit(LimitHit::Memory { .. }) => "memory_limit",
+            Self::Limit(LimitHit::WallClock { .. }) => "timeout",
+            Self::Limit(LimitHit::CpuTime { .. }) => "cpu_time_limit",
+            Self::Limit(LimitHit::Disk { .. }) => "disk_limit",
+            Self::Limit(LimitHit::Files { .. }) => "files_limit",
+            Self::Interrupted => "interrupted",
+            Self::KernelDied(_) => "kernel_died",
+        }
+    }
+}
+
 /// Which limit was hit, with the figures for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitHit {

@@ -134,6 +134,24 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
+    /// Returns its name in logs and figures.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Unauthorized { .. } => "unauthorized",
+            Self::NotFound { .. } => "not_found",
+            Self::RateLimited { .. } => "rate_limited",
+            Self::Busy { .. } => "busy",
+            Self::Rejected { .. } => "rejected",
+            Self::Server { .. } => "server_error",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Dropped { .. } => "dropped",
+            Self::NotUnderstood { .. } => "not_understood",
+            Self::Reported { .. } => "reported",
+            Self::Idle { .. } => "idle",
+            Self::TooLarge { .. } => "too_large",
+        }
+    }
+
     /// Whether another model may be able to do what this one cannot: it is busy, broken or out of reach, and the request is not at fault.
     pub fn is_unavailable(&self) -> bool {
         matches!(

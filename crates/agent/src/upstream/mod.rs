@@ -13,9 +13,11 @@ use reqwest::header::HeaderMap;
 
 use crate::item::Item;
 
+pub use call::ModelCall;
 pub use error::{Unreachable, UpstreamError};
 pub use fallback::Fallback;
 
+pub(crate) mod call;
 mod error;
 mod fallback;
 

@@ -18,7 +18,6 @@ use super::rounds;
 use super::writer::Writer;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::telemetry::{Api, observe};
 use crate::turn::{End, Ended, Live, Output, error_of};
 
 /// Bytes of all chunks of one completion: they are in memory as long as somebody may follow them.
@@ -105,7 +104,7 @@ impl Run {
             .map(|(index, answer)| {
                 let turn = answer.agent.resume(self.items.clone());
                 cancellers.push(turn.canceller());
-                turn.inspect(observe(Api::Chat)).map(move |event| (index, event))
+                turn.map(move |event| (index, event))
             })
             .collect();
         let mut turns = select_all(turns);

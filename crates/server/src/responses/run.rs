@@ -17,7 +17,6 @@ use tracing::error;
 use super::writer::{Status, Writer, is_approval};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::telemetry::{Api, observe};
 use crate::turn::{End, Ended, Live, Output, Told, error_of, words_for_clients};
 
 /// Bytes of all events of one response: they are in memory as long as somebody may follow them.
@@ -170,7 +169,7 @@ impl Run {
     async fn turn(&mut self) -> Result<Ending, ApiError> {
         let stream = self.agent.resume(self.items.clone());
         let canceller = stream.canceller();
-        let mut stream = stream.inspect(observe(Api::Responses));
+        let mut stream = stream;
         let (live, closing, gate) = (Arc::clone(&self.live), self.app.closing.clone(), self.gate.clone());
         let outlives = async || match &gate {
             Some(gate) => gate.outlives().await,

@@ -7,6 +7,8 @@ use std::fmt;
 use std::sync::{Arc, Once};
 use std::time::{Instant, SystemTime};
 
+use axum::http::HeaderMap;
+use opentelemetry::Context as OtelContext;
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -17,10 +19,12 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, SpanRef};
 use tracing_subscriber::{Layer, Registry};
 
-use super::{Scope, Telemetry, log, sandbox};
+use super::{Scope, Telemetry, log, model, sandbox, turn};
 
 /// Prefix of the targets of our crates. Libraries are not listened to.
 const TARGET: &str = "aludel";
+/// Target by which others ask whether prompts, programs and outputs may be told.
+const CONTENTS: &str = "aludel::contents";
 
 /// Installs the subscriber of this process, once.
 pub(super) fn install() {
@@ -59,17 +63,42 @@ pub(super) struct Watched {
     pub(super) scope: Scope,
     pub(super) began: Instant,
     pub(super) started: SystemTime,
+    /// Fields that it began with.
+    pub(super) values: Values,
+    /// Context of the span of OpenTelemetry, if it has one.
+    pub(super) context: OtelContext,
+    /// Tokens that were counted.
+    pub(super) spent: (u64, u64),
+}
+
+/// Returns headers that let another program go on with the trace of the span that this thread is in.
+pub(super) fn headers() -> HeaderMap {
+    let found = dispatcher::get_default(|dispatch| {
+        let current = dispatch.current_span();
+        let span = dispatch.downcast_ref::<Registry>()?.span(current.id()?)?;
+        let extensions = span.extensions();
+        extensions.get::<Watched>().map(|watched| watched.scope.headers(&watched.context))
+    });
+    found.unwrap_or_default()
 }
 
 struct Watch;
 
 impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Watch {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if metadata.target().starts_with(TARGET) && *metadata.level() <= Level::INFO {
+        if metadata.target() == CONTENTS {
+            Interest::sometimes()
+        } else if metadata.target().starts_with(TARGET) && *metadata.level() <= Level::INFO {
             Interest::always()
         } else {
             Interest::never()
         }
+    }
+
+    // Asked of contents alone: one server may tell them while another one does not.
+    fn enabled(&self, metadata: &Metadata<'_>, context: Context<'_, S>) -> bool {
+        let scope = || context.lookup_current().and_then(|span| scope_of(&span));
+        metadata.target() != CONTENTS || scope().is_some_and(|scope| scope.tells_contents())
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -88,24 +117,48 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Watch {
         let Some(scope) = scope_of(&span) else { return };
         let mut values = Values::default();
         attributes.record(&mut values);
-        if span.name() == "answer"
-            && let Some(id) = values.text("id")
-        {
-            scope.answers(id.to_owned());
+        if span.name() == "answer" {
+            let mut facts = scope.facts();
+            facts.api = values.text("api").map(Into::into);
+            facts.answer = values.text("id").map(Into::into);
         }
-        span.extensions_mut().insert(Watched { scope, began: Instant::now(), started: SystemTime::now() });
+        let context = if span.name() == "chat" { model::begin(&scope, &values) } else { OtelContext::new() };
+        let (began, started) = (Instant::now(), SystemTime::now());
+        span.extensions_mut().insert(Watched { scope, began, started, values, context, spent: (0, 0) });
     }
 
     fn on_record(&self, id: &Id, record: &Record<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
         let mut values = Values::default();
         record.record(&mut values);
-        let extensions = span.extensions();
-        let Some(watched) = extensions.get::<Watched>() else { return };
-        if span.name() == "create sandbox"
-            && let Some(result) = values.text("result")
-        {
-            sandbox::created(watched, result);
+        let mut extensions = span.extensions_mut();
+        let Some(watched) = extensions.get_mut::<Watched>() else { return };
+        match span.name() {
+            "create sandbox" => {
+                if let Some(result) = values.text("result") {
+                    sandbox::created(watched, result);
+                }
+            }
+            "chat" => {
+                if let Some(seconds) = values.number("first_piece") {
+                    model::speaks(watched, seconds);
+                }
+                if let Some(result) = values.text("result") {
+                    model::ended(watched, result, &values);
+                }
+            }
+            "execute_tool" => {
+                if let Some(outcome) = values.text("outcome") {
+                    turn::executed(watched, outcome, &values);
+                }
+            }
+            "turn" => {
+                turn::spent(watched, &values);
+                if let Some(ending) = values.text("ending") {
+                    turn::ended(watched, ending);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -133,7 +186,19 @@ pub(super) struct Values(Vec<(&'static str, Value)>);
 
 impl Values {
     pub(super) fn text(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| *known == name)?.1.as_str()
+        self.get(name)?.as_str()
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<f64> {
+        self.get(name)?.as_f64()
+    }
+
+    pub(super) fn count(&self, name: &str) -> Option<u64> {
+        self.get(name)?.as_u64()
+    }
+
+    fn get(&self, name: &str) -> Option<&Value> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
     /// Takes the words out, which `tracing` has as one of the fields.
@@ -173,5 +238,46 @@ impl Visit for Values {
 
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.push(field, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::{enabled, info_span};
+
+    use super::*;
+
+    fn telemetry(contents: bool) -> Arc<Telemetry> {
+        Arc::new(Telemetry::new(true, None, contents))
+    }
+
+    /// The same place in the code for all servers, since `tracing` remembers what it was told of a place.
+    fn are_contents_wanted() -> bool {
+        enabled!(target: CONTENTS, Level::INFO)
+    }
+
+    #[test]
+    fn each_server_of_a_process_says_for_itself_whether_contents_are_told() {
+        for contents in [true, false, true] {
+            let span = info_span!(parent: None, "request");
+            attach(&span, Scope::after_restart(&telemetry(contents)));
+            let below = span.in_scope(|| info_span!("turn"));
+            assert_eq!(below.in_scope(are_contents_wanted), contents);
+        }
+        assert!(!are_contents_wanted());
+    }
+
+    #[test]
+    fn a_turn_after_a_restart_is_counted_by_its_server() {
+        let (one, other) = (telemetry(false), telemetry(false));
+        let resumed = one.span().in_scope(|| info_span!("go on after a restart"));
+        let answer = resumed.in_scope(|| info_span!("answer", api = "chat", id = "resp_1"));
+        let turn = answer.in_scope(|| info_span!("turn", ending = tracing::field::Empty));
+        turn.record("ending", "answered");
+        for (telemetry, turns) in [(one, 1), (other, 0)] {
+            let labels = super::super::metrics::TurnLabels { api: "chat".into(), ending: "answered".into() };
+            let counted = telemetry.metrics.as_ref().unwrap().turns.get_or_create(&labels).get();
+            assert_eq!(counted, turns);
+        }
     }
 }

@@ -29,6 +29,11 @@ static FORMAT: AtomicU8 = AtomicU8::new(LogFormat::Text as u8);
 impl LogFormat {
     const ALL: [Self; 3] = [Self::Text, Self::Json, Self::Off];
 
+    /// Whether the log takes lines about what succeeds.
+    pub(super) fn is_json() -> bool {
+        Self::current() == Self::Json
+    }
+
     fn current() -> Self {
         let format = FORMAT.load(Ordering::Relaxed);
         Self::ALL.into_iter().find(|one| *one as u8 == format).unwrap_or_default()
@@ -73,15 +78,22 @@ pub(super) fn tell(level: tracing::Level, message: &str, fields: Vec<(&'static s
         };
         return write(&fields.into_iter().fold(line, |line, (name, value)| line.with(name, value)).render());
     }
-    let mut line = scope.map_or_else(String::new, |scope| format!("{}: ", scope.id()));
-    line.push_str(message);
+    let subject = scope.map_or_else(String::new, |scope| format!("{}: ", scope.id()));
+    write(&plain(&format!("{subject}{message}{}", listed(&fields))));
+}
+
+/// Fields as they follow the words of a line for people.
+fn listed(fields: &[(&'static str, Value)]) -> String {
+    let mut text = String::new();
     for (name, value) in fields {
-        match value {
-            Value::String(text) => line.push_str(&format!(", {name}: {text}")),
-            value => line.push_str(&format!(", {name}: {value}")),
-        }
+        text.push_str(if text.is_empty() { " (" } else { ", " });
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        text.push_str(&format!("{name}: {value}"));
     }
-    write(&plain(&line));
+    if !text.is_empty() {
+        text.push(')');
+    }
+    text
 }
 
 /// Tells the operator something that is about no request. Returns whether the log takes it; when it does not, it is for the caller to say.
@@ -201,6 +213,13 @@ mod tests {
         ] {
             assert_eq!(timestamp(UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_millis(250)), text);
         }
+    }
+
+    #[test]
+    fn fields_follow_the_words_for_people() {
+        assert_eq!(listed(&[]), "");
+        let fields = [("error", Value::from("no \"room\"")), ("attempt", 3.into())];
+        assert_eq!(listed(&fields), " (error: no \"room\", attempt: 3)");
     }
 
     #[test]

@@ -58,19 +58,19 @@ pub(super) struct RouteLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct TurnLabels {
-    pub(super) api: &'static str,
-    pub(super) ending: &'static str,
+    pub(super) api: Arc<str>,
+    pub(super) ending: Arc<str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ApiLabels {
-    pub(super) api: &'static str,
+    pub(super) api: Arc<str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct CallLabels {
     pub(super) model: Arc<str>,
-    pub(super) result: &'static str,
+    pub(super) result: Arc<str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -86,7 +86,7 @@ pub(super) struct TokenLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct OutcomeLabels {
-    pub(super) outcome: &'static str,
+    pub(super) outcome: Arc<str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

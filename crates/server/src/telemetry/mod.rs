@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use tracing::{Span, info_span};
 
-mod contents;
 mod layer;
 mod log;
 mod metrics;
@@ -26,7 +25,6 @@ pub(crate) use metrics::{METRICS, Metrics, scrape};
 pub(crate) use model::{passed_on, watched};
 pub(crate) use scope::Scope;
 pub use traces::Traces;
-pub(crate) use turn::{Api, observe};
 
 /// Where a server tells what it does.
 #[derive(Debug)]
@@ -48,6 +46,11 @@ impl Telemetry {
         let span = info_span!(parent: None, "server");
         layer::attach(&span, Arc::clone(self));
         span
+    }
+
+    /// Whether anybody looks at what succeeds, too.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.metrics.is_some() || self.traces.is_some() || LogFormat::is_json()
     }
 
     /// Sends what is still to be sent.

@@ -44,21 +44,23 @@ pub(super) struct Facts {
     tenant: Option<Tenant>,
     status: Option<u16>,
     pub(super) model: Option<Arc<str>>,
+    /// The dialect in which it is answered.
+    pub(super) api: Option<Arc<str>>,
     /// The response or the completion.
-    answer: Option<String>,
+    pub(super) answer: Option<String>,
     pub(super) work: Work,
     /// What of it the request's own line told.
     told: Option<Work>,
 }
 
 /// What was done for a request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Work {
     pub(super) input_tokens: u64,
     pub(super) output_tokens: u64,
     pub(super) executions: u64,
     /// How the turn ended, if there was one and it has.
-    pub(super) ending: Option<&'static str>,
+    pub(super) ending: Option<Arc<str>>,
 }
 
 impl Scope {
@@ -166,6 +168,11 @@ impl Scope {
         self.0.telemetry.traces.as_ref()
     }
 
+    /// Whether anybody looks at what succeeds, too.
+    pub(super) fn is_watched(&self) -> bool {
+        self.0.telemetry.is_watching()
+    }
+
     pub(super) fn tells_contents(&self) -> bool {
         self.0.telemetry.contents
     }
@@ -192,15 +199,10 @@ impl Scope {
         line.with("request", self.id()).with("trace", trace)
     }
 
-    /// Notes the id that the client knows the answer by.
-    pub(super) fn answers(&self, id: String) {
-        self.facts().answer = Some(id);
-    }
-
     /// Tells of what the request caused and its own line came too early for.
     pub(super) fn has_answered(&self) {
         let facts = self.facts().clone();
-        if facts.told.is_some_and(|told| told != facts.work) {
+        if facts.told.as_ref().is_some_and(|told| *told != facts.work) {
             self.tell("turn", &facts);
             self.0.context.span().end();
         }
@@ -211,7 +213,7 @@ impl Scope {
         let facts = {
             let mut facts = self.facts();
             facts.status.get_or_insert(GONE);
-            facts.told = Some(facts.work);
+            facts.told = Some(facts.work.clone());
             facts.clone()
         };
         let status = facts.status.unwrap_or(GONE);
@@ -236,8 +238,8 @@ impl Scope {
     /// What was asked, and how it went so far.
     fn tell(&self, message: &str, facts: &Facts) {
         let inner = &self.0;
-        let work = facts.work;
-        let counted = |count: u64| work.ending.map(|_| count);
+        let work = &facts.work;
+        let counted = |count: u64| work.ending.as_ref().map(|_| count);
         self.line(message)
             .with("method", inner.method)
             .with("route", &*inner.route)
@@ -246,7 +248,7 @@ impl Scope {
             .with("tenant", facts.tenant.as_ref().map(Tenant::as_str))
             .with("model", facts.model.as_deref())
             .with("answer", facts.answer.as_deref())
-            .with("ending", work.ending)
+            .with("ending", work.ending.as_deref())
             .with("input_tokens", counted(work.input_tokens))
             .with("output_tokens", counted(work.output_tokens))
             .with("executions", counted(work.executions))

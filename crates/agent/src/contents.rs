@@ -1,24 +1,35 @@
-//! Prompts, programs and outputs, for operators who ask for them: cut to a size that a log can bear.
+//! Prompts, programs and outputs for the spans of operators who ask for them: cut to a size that a log can bear.
 
-use aludel_agent::{Item, text_of};
+use aludel_sandbox::Event;
 use serde_json::{Value, json};
+use tracing::{Level, enabled};
+
+use crate::item::{Item, text_of};
+
+/// Target by which a subscriber of `tracing` says whether spans may hold contents.
+const TARGET: &str = "aludel::contents";
 
 /// Bytes of one text.
 const MAX_TEXT: usize = 16 << 10;
 /// Messages of one conversation, the latest ones.
 const MAX_MESSAGES: usize = 20;
 
+/// Whether somebody wants to see prompts, programs and outputs of what the current span belongs to.
+pub(crate) fn are_wanted() -> bool {
+    enabled!(target: TARGET, Level::INFO)
+}
+
 /// A text that grows, of which the beginning is kept.
 #[derive(Debug, Default)]
-pub(super) struct Excerpt(String);
+pub(crate) struct Excerpt(String);
 
 impl Excerpt {
-    pub(super) fn push(&mut self, text: &str) {
+    pub(crate) fn push(&mut self, text: &str) {
         let room = MAX_TEXT.saturating_sub(self.0.len());
         self.0.push_str(&text[..text.floor_char_boundary(room)]);
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -32,7 +43,7 @@ impl From<&str> for Excerpt {
 }
 
 /// A conversation in OpenTelemetry's words.
-pub(super) fn messages(items: &[Item]) -> Value {
+pub(crate) fn messages(items: &[Item]) -> Value {
     items.iter().skip(items.len().saturating_sub(MAX_MESSAGES)).map(message).collect()
 }
 
@@ -40,7 +51,9 @@ fn message(item: &Item) -> Value {
     let cut = |text: &str| Excerpt::from(text).0;
     match item {
         Item::User(parts) => json!({ "role": "user", "parts": [{ "type": "text", "content": cut(&text_of(parts)) }] }),
-        Item::Assistant(text) => said(text),
+        Item::Assistant(text) => {
+            json!({ "role": "assistant", "parts": [{ "type": "text", "content": cut(text) }] })
+        }
         Item::Reasoning(text) => {
             json!({ "role": "assistant", "parts": [{ "type": "reasoning", "content": cut(text) }] })
         }
@@ -55,7 +68,12 @@ fn message(item: &Item) -> Value {
     }
 }
 
-/// What a model said.
-pub(super) fn said(text: &str) -> Value {
-    json!({ "role": "assistant", "parts": [{ "type": "text", "content": Excerpt::from(text).0 }] })
+/// Returns the words that a program put out; pictures have none.
+pub(crate) fn output_of(event: &Event) -> &str {
+    match event {
+        Event::Stdout(text) | Event::Stderr(text) => text,
+        Event::Display(bundle) | Event::Result(bundle) => bundle.text().unwrap_or_default(),
+        Event::Error(error) => &error.traceback,
+        Event::Finished(_) => "",
+    }
 }

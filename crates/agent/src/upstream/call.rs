@@ -1,0 +1,122 @@
+//! One call of a model as a span of `tracing`: its result, its tokens and the time to its first piece.
+
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use reqwest::StatusCode;
+use tracing::field::Empty;
+use tracing::{Span, info_span, record_all};
+
+use super::{Delta, Request, Upstream, UpstreamError, Usage};
+use crate::contents::{self, Excerpt, messages};
+
+/// Calls a model in a span of its own.
+pub(crate) fn call(upstream: &dyn Upstream, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+    let mut call = ModelCall::begin(upstream.name(), upstream.provider());
+    if let Some((asked, _)) = &mut call.contents {
+        *asked = messages(&request.items).to_string();
+    }
+    let deltas = call.span.in_scope(|| upstream.call(request));
+    deltas.inspect(move |delta| call.see(delta)).boxed()
+}
+
+/// A call of a model that is going on. Dropping it ends its span, with what came of it until then.
+#[derive(Debug)]
+pub struct ModelCall {
+    span: Span,
+    began: Instant,
+    has_begun: bool,
+    usage: Option<Usage>,
+    /// The conversation and the answer, if somebody wants to see them.
+    contents: Option<(String, Excerpt)>,
+    result: &'static str,
+}
+
+impl ModelCall {
+    /// Begins a call.
+    pub fn begin(model: &str, provider: &str) -> Self {
+        let span = info_span!(
+            "chat",
+            model,
+            provider,
+            first_piece = Empty,
+            input_tokens = Empty,
+            output_tokens = Empty,
+            input = Empty,
+            output = Empty,
+            result = Empty,
+        );
+        let contents = contents::are_wanted().then(Default::default);
+        // Whoever does not listen to the end has cancelled, has used up a budget, or has the whole program of a text.
+        Self { span, began: Instant::now(), has_begun: false, usage: None, contents, result: "left" }
+    }
+
+    /// The span.
+    pub fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// Notes that the model's server answers, with this status.
+    pub fn answers(&mut self, status: StatusCode) {
+        self.result = match status.as_u16() {
+            200..=299 => "answered",
+            401 | 403 => "unauthorized",
+            404 => "not_found",
+            429 => "rate_limited",
+            500.. => "server_error",
+            _ => "rejected",
+        };
+        self.speaks();
+    }
+
+    /// Notes that it failed.
+    pub fn fails(&mut self, error: &UpstreamError) {
+        self.result = error.name();
+    }
+
+    /// Notes what it cost.
+    pub fn costs(&mut self, usage: Usage) {
+        self.usage = Some(usage);
+    }
+
+    fn see(&mut self, delta: &Result<Delta, UpstreamError>) {
+        match delta {
+            Ok(Delta::Retrying { .. }) => {}
+            Ok(Delta::Usage(usage)) => self.costs(*usage),
+            Ok(Delta::Finished(_)) => self.result = "answered",
+            Ok(delta) => {
+                self.speaks();
+                if let (Some((_, answer)), Delta::Text(text) | Delta::Refusal(text)) = (&mut self.contents, delta) {
+                    answer.push(text);
+                }
+            }
+            Err(error) => self.fails(error),
+        }
+    }
+
+    /// Notes that a piece of the answer is there.
+    fn speaks(&mut self) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.span.record("first_piece", self.began.elapsed().as_secs_f64());
+        }
+    }
+}
+
+impl Drop for ModelCall {
+    // Whoever listens may stop at any time, and does so by dropping the answer.
+    fn drop(&mut self) {
+        let (input, output) = match &self.contents {
+            Some((input, output)) => (Some(input.as_str()), Some(output.as_str())),
+            None => (None, None),
+        };
+        record_all!(
+            self.span,
+            input_tokens = self.usage.map(|usage| usage.input),
+            output_tokens = self.usage.map(|usage| usage.output),
+            input = input,
+            output = output,
+            result = self.result,
+        );
+    }
+}
