@@ -8,8 +8,8 @@ use std::time::Duration;
 use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::demo::Demo;
-use aludel_agent::{Agent, Approval, ApprovalRequest, CodeInterpreter, Event};
-use aludel_sandbox::{Limits, Local, LocalConfig, Require, SandboxSpec, Start, template};
+use aludel_agent::{Agent, Approval, ApprovalRequest, BareSandbox, CodeInterpreter, Event};
+use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Require, SandboxId, SandboxSpec, Start, template};
 use futures_util::StreamExt;
 
 #[tokio::main]
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
     .await?;
     let disk = limits.disk;
-    let sandbox = Arc::new(backend.create(SandboxSpec { limits, workspace: None }).await?);
+    let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(limits)).await?;
     let csv = data.join("sales.csv");
     std::fs::write(
         &csv,
@@ -50,7 +50,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         })?),
         _ => Agent::builder(Demo::new(Duration::ZERO)),
     };
-    let agent = builder.code_interpreter(CodeInterpreter::new(sandbox.clone()).approve(no_charts)).build();
+    let agent = builder
+        .code_interpreter(CodeInterpreter::new(Arc::new(BareSandbox(sandbox.clone()))).approve(no_charts))
+        .build();
 
     let mut turn = agent.run_streamed("Make a report on these sales: monthly dynamics and the funnel.");
     while let Some(event) = turn.next().await {
@@ -67,7 +69,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let turn = agent.run("Make a report on these sales.").await;
     println!("--- {} items, {} tokens", turn.items.len(), turn.usage.total());
 
-    sandbox.close().await;
+    sandbox.close().await?;
     backend.shutdown().await;
     Ok(())
 }

@@ -27,5 +27,5 @@ pub use event::{Budget, CutOff, Ending, Event};
 pub use interpreter::CodeInterpreter;
 pub use item::{Call, Item, Output, Part, text_of};
 pub use observation::{describe_outcome, framed, size};
-pub use runtime::{Runtime, RuntimeError};
+pub use runtime::{BareSandbox, Runtime, RuntimeError};
 pub use secret::Secret;

@@ -1,5 +1,7 @@
 //! The place where a turn's programs run.
 
+use std::sync::Arc;
+
 use aludel_sandbox::{Execution, FileEntry, Limits, Sandbox};
 use futures_util::future::BoxFuture;
 
@@ -31,21 +33,21 @@ impl RuntimeError {
     }
 }
 
-/// A bare sandbox. When its kernel dies without a checkpoint, later programs fail.
-impl Runtime for Sandbox {
+/// A sandbox without a session. When its kernel dies without a checkpoint, later programs fail.
+#[derive(Debug, Clone)]
+pub struct BareSandbox(pub Arc<dyn Sandbox>);
+
+impl Runtime for BareSandbox {
     fn limits(&self) -> &Limits {
-        Sandbox::limits(self)
+        self.0.limits()
     }
 
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {
-        let workspace = std::sync::Arc::clone(self.workspace());
-        Box::pin(async move {
-            let listed = tokio::task::spawn_blocking(move || workspace.files()).await;
-            listed.ok().and_then(Result::ok).unwrap_or_default()
-        })
+        let workspace = Arc::clone(self.0.workspace());
+        Box::pin(async move { workspace.blocking(|workspace| workspace.files()).await.unwrap_or_default() })
     }
 
     fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        Box::pin(async move { Sandbox::execute(self, code).await.map_err(RuntimeError::new) })
+        Box::pin(async move { self.0.execute(code).await.map_err(RuntimeError::new) })
     }
 }

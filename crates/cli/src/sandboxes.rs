@@ -1,6 +1,8 @@
 //! Getting from a configuration to a backend that runs.
 
-use aludel_sandbox::{Local, LocalConfig, Start, Template, template};
+use std::sync::Arc;
+
+use aludel_sandbox::{Backend, Local, LocalConfig, Start, Template, template};
 use anyhow::Context as _;
 
 use crate::commands::Context;
@@ -10,7 +12,7 @@ use crate::progress::TemplateProgress;
 /// A running backend and what its sandboxes start from.
 pub(crate) struct Sandboxes {
     /// Where sandboxes come from.
-    pub(crate) backend: Local,
+    pub(crate) backend: Arc<dyn Backend>,
     /// What they start from.
     pub(crate) template: Template,
 }
@@ -30,7 +32,7 @@ impl Sandboxes {
         let started = Local::start(settings).await;
         let backend = started.context("sandboxes cannot be started here; `aludel doctor` says what is missing")?;
         tell(backend.warnings(), context.verbose);
-        Ok(Self { backend, template })
+        Ok(Self { backend: Arc::new(backend), template })
     }
 }
 

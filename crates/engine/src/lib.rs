@@ -18,7 +18,7 @@ mod settings;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use aludel_sandbox::Local;
+use aludel_sandbox::Backend;
 use aludel_store::{Store, Tenant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -54,7 +54,7 @@ impl Engine {
     /// An engine on this state, with sandboxes from this backend. `packages` are those of the backend's template.
     pub fn new(
         store: Store,
-        backend: Local,
+        backend: Arc<dyn Backend>,
         models: impl IntoIterator<Item = Model>,
         approvals: ApprovalPolicy,
         packages: Vec<String>,

@@ -1,7 +1,7 @@
 //! Linux isolation: the processes, namespaces, mounts, limits and filters that make a sandbox.
 //!
 //! A **warden** is a small process that [`Warden::spawn`] starts from the running executable. It is pid 1 of a pid namespace, so its
-//! death, however it comes, ends every process below it. It starts one **zygote** (a Python process with its libraries imported, in a
+//! death, however it comes, ends every process below it. It starts one **zygote** (an interpreter with its libraries imported, in a
 //! user namespace and a read-only root) and, for every sandbox, a **shell**: a tiny init in fresh namespaces with its mounts and its
 //! cgroup. The zygote then forks a kernel into the shell, and the kernel runs the [`lockdown`] before anything else.
 //!
@@ -12,7 +12,7 @@
 //!                             └── kernel of shell 1 forked by the zygote, child of the warden, member of shell 1
 //! ```
 //!
-//! Invariants: no async, no network, no knowledge of Python beyond "a program that speaks [`message`]"; the only crate with `unsafe`,
+//! Invariants: no async, no network, no knowledge of what the zygote is beyond "a program that speaks [`message`]"; the only crate with `unsafe`,
 //! and in it only the files `sys` and `entry`.
 
 pub mod cgroup;

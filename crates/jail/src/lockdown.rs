@@ -1,7 +1,7 @@
 //! The last steps of every process in a sandbox, in order, as data.
 //!
-//! The same list is run by the zygote's children (which interpret it with raw system calls) and by commands (which run it here). A step
-//! that fails ends the process with the step's name: nothing is ever skipped. The order matters:
+//! The zygote's children, kernels and commands alike, interpret it with raw system calls. A step that fails ends the process with the
+//! step's name: nothing is ever skipped. The order matters:
 //!
 //! 0. where others may be in the sandbox already: its memory is closed to them;
 //! 1. the cgroup, before anything can be spent outside it;

@@ -23,9 +23,11 @@ const MAX_DESCRIPTORS: usize = 12;
 pub struct Setup {
     /// The template's root filesystem on the host.
     pub root: PathBuf,
-    /// The interpreter, as a path inside the template.
-    pub python: String,
-    /// The programs to put under `/run/aludel` inside, by file name; the first is the zygote.
+    /// The command that starts the zygote, as seen from inside: a path and its arguments.
+    pub argv: Vec<String>,
+    /// The zygote's environment, which is all that sandboxes inherit.
+    pub environment: Vec<(String, String)>,
+    /// The programs to put under `/run/aludel` inside, by file name.
     pub programs: Vec<(String, String)>,
     /// The instance's directory on the host, which [`crate::sweep`] cleans after a crash.
     pub instance: PathBuf,

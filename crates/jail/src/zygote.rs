@@ -22,27 +22,6 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 /// The descriptor on which the zygote finds its socket.
 const SOCKET_FD: i32 = 3;
 
-/// The zygote's environment, which is all that sandboxes inherit. Threads stay off until a child raises them: a fork copies one thread.
-const ENVIRONMENT: &[&str] = &[
-    "PATH=/usr/local/bin:/usr/bin:/bin",
-    "HOME=/tmp",
-    "USER=sandbox",
-    "LOGNAME=sandbox",
-    "LANG=C.UTF-8",
-    "TZ=UTC",
-    "TMPDIR=/tmp",
-    "MPLCONFIGDIR=/tmp/.matplotlib",
-    "MPLBACKEND=Agg",
-    "OPENBLAS_NUM_THREADS=1",
-    "OMP_NUM_THREADS=1",
-    "MKL_NUM_THREADS=1",
-    "NUMEXPR_NUM_THREADS=1",
-    // Arrow's allocator would start a thread when it is imported, and the zygote must have one only.
-    "JE_ARROW_MALLOC_CONF=background_thread:false",
-    "PYTHONDONTWRITEBYTECODE=1",
-    "PYTHONUNBUFFERED=",
-];
-
 /// What the zygote gets first.
 #[derive(Serialize)]
 struct Hello {
@@ -198,17 +177,15 @@ fn become_zygote(setup: &Setup, map: IdMap, sources: &BaseSources, socket: &Owne
 
 fn exec(setup: &Setup, socket: &OwnedFd) -> Result<std::convert::Infallible, StepError> {
     let text = |text: &str| CString::new(text).step("a path with a zero byte");
-    let program = text(&setup.python)?;
-    let (name, _) =
-        setup.programs.first().ok_or_else(|| failed("find the zygote's program", "none was given".into()))?;
-    let script = text(&format!("/run/aludel/{name}"))?;
-    let environment = ENVIRONMENT.iter().map(|entry| text(entry)).collect::<Result<Vec<_>, _>>()?;
+    let argv = setup.argv.iter().map(|part| text(part)).collect::<Result<Vec<_>, _>>()?;
+    let argv: Vec<_> = argv.iter().map(CString::as_c_str).collect();
+    let program = argv.first().ok_or_else(|| failed("find the zygote's program", "none was given".into()))?;
+    let environment = setup.environment.iter().map(|(name, value)| text(&format!("{name}={value}")));
+    let environment = environment.collect::<Result<Vec<_>, _>>()?;
     let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
     sys::keep_capabilities_on_exec().step("keep the capabilities")?;
     sys::close_on_exec_from(SOCKET_FD).step("close the warden's descriptors")?;
     // The exec closes the copy that errors are still reported on; the one at the agreed place stays.
     sys::place(socket.as_fd(), SOCKET_FD).step("place the socket")?;
-    // -s keeps a user's own packages out.
-    Err(sys::exec(&program, &[&program, c"-s", &script], &environment))
-        .step(format!("run {} of the template", setup.python))
+    Err(sys::exec(program, &argv, &environment)).step(format!("run {} of the template", program.to_string_lossy()))
 }

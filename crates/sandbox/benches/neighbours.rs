@@ -4,7 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use aludel_sandbox::{Event, Limits, Local, LocalConfig, Require, Sandbox, SandboxSpec, Start, template};
+use std::sync::Arc;
+
+use aludel_sandbox::{
+    Backend, Event, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Start, template,
+};
 
 const ABUSERS: [(&str, &str); 4] = [
     ("forks", "import os, time\nwhile True:\n    try: os.fork() or time.sleep(1)\n    except OSError: pass"),
@@ -28,14 +32,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config =
         LocalConfig { data, template, limits: limits.clone(), pool: 0, require: Require::Default, start: Start::Fork };
     let local = Local::start(config).await?;
-    let spec = || SandboxSpec { limits: limits.clone(), workspace: None };
-    let quiet = local.create(spec()).await?;
+    let spec = || SandboxSpec::new(limits.clone());
+    let quiet = local.create(SandboxId::unique(), spec()).await?;
     run(&quiet).await;
     let idle = measure(&quiet, count).await;
     report("alone", &idle);
     let mut running = Vec::new();
     for (name, program) in ABUSERS {
-        let sandbox = local.create(spec()).await?;
+        let sandbox = local.create(SandboxId::unique(), spec()).await?;
         let mut execution = sandbox.execute(program).await?;
         let reader = tokio::spawn(async move { while execution.next().await.is_some() {} });
         running.push((sandbox, reader));
@@ -45,11 +49,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             // One after another, then all of them.
             let (sandbox, reader) = running.pop().ok_or("just pushed")?;
             reader.abort();
-            sandbox.close().await;
+            sandbox.close().await.expect("the sandbox ends");
         }
     }
     for (_, program) in &ABUSERS[..3] {
-        let sandbox = local.create(spec()).await?;
+        let sandbox = local.create(SandboxId::unique(), spec()).await?;
         let mut execution = sandbox.execute(program).await?;
         let reader = tokio::spawn(async move { while execution.next().await.is_some() {} });
         running.push((sandbox, reader));
@@ -62,7 +66,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-async fn measure(sandbox: &Sandbox, count: usize) -> Vec<Duration> {
+async fn measure(sandbox: &Arc<dyn Sandbox>, count: usize) -> Vec<Duration> {
     let mut times = Vec::new();
     for _ in 0..count {
         // Long enough for the checkpoint, as between the programs of a model.
@@ -75,7 +79,7 @@ async fn measure(sandbox: &Sandbox, count: usize) -> Vec<Duration> {
     times
 }
 
-async fn run(sandbox: &Sandbox) {
+async fn run(sandbox: &Arc<dyn Sandbox>) {
     let mut execution = sandbox.execute("1+1").await.expect("an execution");
     let mut answered = false;
     while let Some(event) = execution.next().await {

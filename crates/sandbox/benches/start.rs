@@ -4,7 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use aludel_sandbox::{Event, Limits, Local, LocalConfig, Require, SandboxSpec, Start, template};
+use std::sync::Arc;
+
+use aludel_sandbox::{
+    Backend, Event, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Start, template,
+};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut closed = Vec::new();
     for _ in 0..count {
         let start = Instant::now();
-        let sandbox = local.create(SandboxSpec { limits: limits.clone(), workspace: None }).await?;
+        let sandbox = local.create(SandboxId::unique(), SandboxSpec::new(limits.clone())).await?;
         create.push(start.elapsed());
         run(&sandbox, "print(1+1)").await;
         result.push(start.elapsed());
@@ -37,7 +41,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         run(&sandbox, "print(1+1)").await;
         later.push(start.elapsed());
         let start = Instant::now();
-        sandbox.close().await;
+        sandbox.close().await.expect("the sandbox ends");
         closed.push(start.elapsed());
     }
     report("create", create);
@@ -49,7 +53,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-async fn run(sandbox: &aludel_sandbox::Sandbox, code: &str) {
+async fn run(sandbox: &Arc<dyn Sandbox>, code: &str) {
     let mut execution = sandbox.execute(code).await.expect("an execution");
     let mut text = String::new();
     while let Some(event) = execution.next().await {

@@ -4,7 +4,7 @@ It speaks length-prefixed JSON frames over an inherited socket. What cells print
 host reads, so that C code and child processes are heard too. User code shares this process, so whatever it does to this module spoils
 its own results only: the host believes nothing it cannot bound.
 
-Frames in: start, touch, execute, shown, shutdown. Frames out: ready, touched, display, result, error, done, failed, resumed.
+Frames in: start, touch, execute, shown. Frames out: ready, touched, display, result, error, done, failed, resumed.
 
 Between cells the kernel forks itself and keeps the copy, the checkpoint, asleep. When the kernel dies in a cell, the host wakes the copy,
 which goes on from the state before that cell.
@@ -295,7 +295,7 @@ def forget_rehearsals():
 
 
 def run():
-    """Runs in a fork, after the lockdown. Returns when the host wants the kernel to end."""
+    """Runs in a fork, after the lockdown. Returns when the host has gone."""
     global channel, kernel_pid
     channel = Channel(CONTROL_FD)
     kernel_pid = os.getpid()
@@ -319,8 +319,6 @@ def run():
             start(frame)
         elif kind == "touch":
             touch()
-        elif kind == "shutdown":
-            return
 
 
 # How long nothing must happen before a checkpoint is taken ahead of the next cell. A kernel that is closed at once does without, and one

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::{Death, Error, Event, LimitHit, Limits, Local, Outcome, Sandbox, SandboxSpec};
+use crate::{Backend, Death, Error, Event, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec};
 
 /// The suite, by file.
 const SUITE: [(&str, &str); 13] = [
@@ -95,13 +95,13 @@ const SOON: Duration = Duration::from_secs(1);
 
 impl Attack {
     /// Runs the control and then the attack, each in a fresh sandbox; `slow` is as for [`limits`].
-    pub async fn run(&self, backend: &Local, slow: u32) -> Result<Verdict, Error> {
+    pub async fn run(&self, backend: &dyn Backend, slow: u32) -> Result<Verdict, Error> {
         let limits = limits(slow);
         let mut neighbour = None;
         let mut prefix = String::new();
         if let Some(code) = &self.neighbour {
             let sandbox = create(backend, limits.clone()).await?;
-            let (outcome, printed) = run(&sandbox, code).await?;
+            let (outcome, printed) = run(&*sandbox, code).await?;
             if outcome != Outcome::Completed {
                 return Ok(Verdict::Unproven(format!("its neighbour: {}", name_of(&outcome))));
             }
@@ -110,38 +110,38 @@ impl Attack {
             neighbour = Some(sandbox);
         }
         let control = create(backend, limits.clone()).await?;
-        let (outcome, _) = run(&control, &format!("{prefix}{}", self.control)).await?;
-        control.close().await;
+        let (outcome, _) = run(&*control, &format!("{prefix}{}", self.control)).await?;
+        control.close().await?;
         if outcome != Outcome::Completed {
             return Ok(Verdict::Unproven(name_of(&outcome)));
         }
         let timeout = if self.expect == "time" { SOON * slow } else { limits.timeout };
         let attacker = create(backend, Limits { timeout, ..limits }).await?;
-        let (outcome, _) = run(&attacker, &format!("{prefix}{}", self.program)).await?;
-        attacker.close().await;
+        let (outcome, _) = run(&*attacker, &format!("{prefix}{}", self.program)).await?;
+        attacker.close().await?;
         let outcome = name_of(&outcome);
         if !self.expect.split('|').any(|expected| expected == outcome.split(':').next().unwrap_or_default()) {
             return Ok(Verdict::Broken(format!("{outcome}, instead of {}", self.expect)));
         }
         if let (Some(neighbour), Some(code)) = (&neighbour, &self.after) {
-            let (outcome, _) = run(neighbour, code).await?;
+            let (outcome, _) = run(&**neighbour, code).await?;
             if outcome != Outcome::Completed {
                 return Ok(Verdict::Broken(format!("its neighbour afterwards: {}", name_of(&outcome))));
             }
         }
         if let Some(neighbour) = neighbour {
-            neighbour.close().await;
+            neighbour.close().await?;
         }
         Ok(Verdict::Held)
     }
 }
 
-async fn create(backend: &Local, limits: Limits) -> Result<Sandbox, Error> {
-    backend.create(SandboxSpec { limits, workspace: None }).await
+async fn create(backend: &dyn Backend, limits: Limits) -> Result<std::sync::Arc<dyn Sandbox>, Error> {
+    backend.create(SandboxId::unique(), SandboxSpec::new(limits)).await
 }
 
 /// Runs a program and returns its outcome and what it printed.
-async fn run(sandbox: &Sandbox, code: &str) -> Result<(Outcome, String), Error> {
+async fn run(sandbox: &dyn Sandbox, code: &str) -> Result<(Outcome, String), Error> {
     let mut execution = sandbox.execute(code).await?;
     let mut printed = String::new();
     while let Some(event) = execution.next().await {

@@ -24,6 +24,12 @@ pub enum Error {
         /// How long it was waited for.
         limit: std::time::Duration,
     },
+    /// A living sandbox has the id already.
+    #[error("there is a sandbox {0} already")]
+    Exists(crate::SandboxId),
+    /// The backend cannot do what was asked for.
+    #[error("this backend does not support {0}")]
+    NotSupported(&'static str),
     /// The kernel or its channel ended while something was being asked of it.
     #[error("the kernel is gone: {0}")]
     KernelGone(String),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backends::local::workspace::FileEntry;
+use crate::FileEntry;
 
 /// What an execution tells while it runs. [`Event::Finished`] comes exactly once and last.
 ///

@@ -5,23 +5,30 @@
 #![forbid(unsafe_code)]
 
 pub mod attack;
+mod backend;
 mod backends;
+mod driver;
 mod error;
 mod execution;
 mod frame;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod kernel_spec;
 mod limits;
+mod link;
 mod output;
 pub mod probe;
 pub mod process;
-mod sandbox;
+mod random;
 pub mod template;
+mod workspace;
 
-pub use backends::local::workspace::{FileEntry, Workspace, mime_of};
-pub use backends::local::{Local, LocalConfig, Require, SandboxSpec, Start};
+pub use backend::{Backend, Capabilities, Connection, Health, Sandbox, SandboxId, SandboxSpec, Status, Usage};
+pub use backends::local::{Local, LocalConfig, Require, Start};
+pub use driver::{Execution, Interrupter};
 pub use error::Error;
 pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
+pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use limits::Limits;
-pub use sandbox::{Execution, Interrupter, Sandbox};
 pub use template::Template;
+pub use workspace::{FileEntry, Fingerprint, Room, Snapshot, Workspace, mime_of};

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 /// One stream of one execution.
+#[derive(Default)]
 pub(crate) struct Output {
     head_left: u64,
     tail_size: usize,

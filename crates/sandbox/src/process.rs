@@ -1,24 +1,15 @@
 //! Programs that run beside the kernel, in the same sandbox and under the same limits.
 
-use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::fmt;
 use std::time::Duration;
 
-pub use aludel_jail::message::ExitStatus;
 use serde::Serialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::unix::pipe;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::backends::local::output_pipe;
-use crate::backends::local::warden_client::Handle;
-use crate::frame::{Channel, FromKernel, ToKernel};
-use crate::{Error, Sandbox};
+use crate::Error;
 
-/// How long a program may take to start.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long what a program left in its pipes is read after its end: a child of its own may hold them open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 const SIGKILL: i32 = 9;
@@ -34,18 +25,33 @@ pub struct Command {
     pub directory: String,
 }
 
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// With a status of its own.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
 /// A running program. Dropping it kills the program and what it started, unless that has left its process group.
-#[derive(Debug)]
 pub struct Process {
-    handle: Arc<Handle>,
-    number: u64,
     /// What the program reads; dropping it is the end of the file.
-    pub stdin: Option<pipe::Sender>,
+    pub stdin: Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
     /// What the program prints.
-    pub stdout: pipe::Receiver,
+    pub stdout: Box<dyn AsyncRead + Send + Sync + Unpin>,
     /// What the program prints to its error output.
-    pub stderr: pipe::Receiver,
-    ended: oneshot::Receiver<Option<ExitStatus>>,
+    pub stderr: Box<dyn AsyncRead + Send + Sync + Unpin>,
+    /// Sends a signal to the program's process group.
+    pub(crate) signal: Box<dyn Fn(i32) + Send + Sync>,
+    /// The end; `None` when the sandbox ended first.
+    pub(crate) ended: oneshot::Receiver<Option<ExitStatus>>,
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Process").finish_non_exhaustive()
+    }
 }
 
 /// What a program did.
@@ -61,34 +67,20 @@ pub struct Output {
     pub dropped: u64,
 }
 
-impl Sandbox {
-    /// Starts a program. An error tells that it could not be started, for example because it is not there.
-    pub async fn spawn(&self, command: Command) -> Result<Process, Error> {
-        let number = self.next_process();
-        let failed = |step: &'static str| move |error: io::Error| Error::Setup(format!("{step}: {error}"));
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed("make a socket"))?;
-        let (stdin_theirs, stdin) = io::pipe().map_err(failed("make a pipe"))?;
-        let stdin_theirs = OwnedFd::from(stdin_theirs);
-        let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(failed("open a pipe"))?;
-        let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
-        let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
-        let ended = self.handle().spawn(number, [theirs.into(), stdin_theirs, stdout_theirs, stderr_theirs])?;
-        let mut channel = Channel::new(ours).map_err(failed("open a socket"))?;
-        let process = Process { handle: Arc::clone(self.handle()), number, stdin: Some(stdin), stdout, stderr, ended };
-        // What went wrong before it could be told is told by the other side.
-        let _told = timeout(START_TIMEOUT, channel.send(&ToKernel::Run { command: &command })).await;
-        // The socket is closed by the exec; until then, or without one, it tells what went wrong.
-        match timeout(START_TIMEOUT, channel.receive()).await {
-            Ok(Ok(None)) => Ok(process),
-            Ok(Ok(Some(FromKernel::Failed(reason)))) => Err(Error::Start(reason)),
-            Ok(Ok(Some(_)) | Err(_)) | Err(_) => Err(Error::Start("it did not start in time".into())),
-        }
+impl Process {
+    /// Sends a signal to the program's process group.
+    pub fn signal(&self, signal: i32) {
+        (self.signal)(signal);
     }
 
-    /// Runs a program to its end, with `input` as what it reads, for at most `limit` of wall clock, and keeps `most` bytes of each output.
-    pub async fn run(&self, command: Command, input: &[u8], limit: Duration, most: usize) -> Result<Output, Error> {
-        let mut process = self.spawn(command).await?;
-        let stdin = process.stdin.take();
+    /// Waits for the end; `None` when the sandbox ended first. Cancel-safe; answers once.
+    pub async fn wait(&mut self) -> Option<ExitStatus> {
+        (&mut self.ended).await.ok().flatten()
+    }
+
+    /// Waits for the end, with `input` as what the program reads, for at most `limit` of wall clock, and keeps `most` bytes of each output.
+    pub async fn output(mut self, input: &[u8], limit: Duration, most: usize) -> Result<Output, Error> {
+        let stdin = self.stdin.take();
         let feed = async {
             if let Some(mut stdin) = stdin {
                 // A program need not read what it is given.
@@ -97,7 +89,7 @@ impl Sandbox {
         };
         let (mut stdout, mut stderr) = (Kept::new(most), Kept::new(most));
         let status = {
-            let (out, err, ended) = (&mut process.stdout, &mut process.stderr, &mut process.ended);
+            let (out, err, ended) = (&mut self.stdout, &mut self.stderr, &mut self.ended);
             let reading = async { tokio::join!(stdout.read(out), stderr.read(err), feed) };
             tokio::pin!(reading);
             let to_the_end = async {
@@ -115,23 +107,11 @@ impl Sandbox {
             Ok(Ok(Some(status))) => Some(status),
             Ok(Ok(None) | Err(_)) => return Err(Error::KernelGone("the sandbox ended".into())),
             Err(_) => {
-                process.signal(SIGKILL);
+                self.signal(SIGKILL);
                 None
             }
         };
         Ok(Output { status, dropped: stdout.dropped + stderr.dropped, stdout: stdout.bytes, stderr: stderr.bytes })
-    }
-}
-
-impl Process {
-    /// Sends a signal to the program's process group.
-    pub fn signal(&self, signal: i32) {
-        self.handle.signal_process(self.number, signal);
-    }
-
-    /// Waits for the end; `None` when the sandbox ended first. Cancel-safe; answers once.
-    pub async fn wait(&mut self) -> Option<ExitStatus> {
-        (&mut self.ended).await.ok().flatten()
     }
 }
 
@@ -154,7 +134,7 @@ impl Kept {
     }
 
     /// Reads to the end, so that the program never waits for us. Cancel-safe.
-    async fn read(&mut self, pipe: &mut pipe::Receiver) {
+    async fn read(&mut self, pipe: &mut (dyn AsyncRead + Send + Sync + Unpin)) {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
             let kept = count.min(self.most - self.bytes.len());

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use aludel_sandbox::SandboxSpec;
+use aludel_sandbox::{Backend, SandboxId, SandboxSpec};
 use common::{CHECKPOINT, Held, backend, limits, run, sandbox, wait_beside};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -15,7 +15,7 @@ async fn a_sandbox_that_is_given_up_while_it_is_made_leaves_nothing() {
     for round in 0..100 {
         // Dense where the warden is asked, sparse after.
         let patience = Duration::from_micros(if round < 60 { round * 250 } else { (round - 60) * 5000 });
-        let made = scratch.local.create(SandboxSpec { limits: limits(), workspace: None });
+        let made = scratch.local.create(SandboxId::unique(), SandboxSpec::new(limits()));
         cut += usize::from(tokio::time::timeout(patience, made).await.is_err());
     }
     assert!(cut >= 10, "only {cut} were given up in time");

@@ -5,12 +5,14 @@ mod common;
 
 use std::time::Duration;
 
+use std::sync::Arc;
+
 use aludel_sandbox::{Death, LimitHit, Limits, Outcome, Sandbox, State};
 use common::{CHECKPOINT, Told, backend, later, limits, run, sandbox, wait_beside};
 
 const SHARED_MEMORY_HOG: &str = "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1";
 
-async fn state_of(sandbox: &Sandbox) -> String {
+async fn state_of(sandbox: &Arc<dyn Sandbox>) -> String {
     run(sandbox, "print(x, sorted(d), 'y' in globals(), z)").await.stdout
 }
 

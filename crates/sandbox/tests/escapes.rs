@@ -3,6 +3,7 @@
 
 mod common;
 
+use aludel_sandbox::Backend;
 use aludel_sandbox::attack::{Verdict, limits, suite};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

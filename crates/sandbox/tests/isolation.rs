@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use aludel_sandbox::Outcome;
+use aludel_sandbox::{Backend, Outcome, SandboxId, SandboxSpec};
 use common::{all_pids, backend, backend_at, limits, only_entry, parent_of, run, sandbox, warden_of};
 
 #[tokio::test]
@@ -238,7 +238,7 @@ async fn daemons_end_with_their_sandbox() {
     );
     assert_eq!(run(&sandbox, &code).await.stdout, "started\n");
     assert_eq!(processes_with(&marker), 3);
-    sandbox.close().await;
+    sandbox.close().await.unwrap();
     assert_eq!(processes_with(&marker), 0);
 }
 
@@ -319,7 +319,7 @@ async fn a_zygote_that_was_late_is_not_misunderstood() {
     let signal =
         |signal| rustix::process::kill_process(rustix::process::Pid::from_raw(zygote).unwrap(), signal).unwrap();
     signal(rustix::process::Signal::STOP);
-    let given_up = local.create(aludel_sandbox::SandboxSpec { limits: limits(), workspace: None }).await;
+    let given_up = local.create(SandboxId::unique(), SandboxSpec::new(limits())).await;
     signal(rustix::process::Signal::CONT);
     assert!(given_up.unwrap_err().to_string().contains("no answer"));
     for _ in 0..3 {

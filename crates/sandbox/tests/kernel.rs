@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use aludel_sandbox::{Event, MimeData, Outcome, State};
+use aludel_sandbox::{Backend, Event, MimeData, Outcome, State};
 use common::{backend, limits, run, sandbox};
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn cells_share_state_and_tell_what_they_do() {
     let told = run(&sandbox, "import pandas as pd\npd.DataFrame({'a': [1]})").await;
     let [Event::Result(bundle)] = told.events.as_slice() else { panic!("{told:?}") };
     assert!(matches!(bundle.get("text/html"), Some(MimeData::Text(html)) if html.contains("<table")));
-    sandbox.close().await;
+    sandbox.close().await.unwrap();
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn a_fresh_interpreter_works_alike_with_an_address_layout_of_its_own() {
         let told = run(&sandbox, "import os\nos._exit(1)").await;
         assert_eq!(told.finished.state, aludel_sandbox::State::RolledBack);
         assert_eq!(run(&sandbox, "print(pd.__name__)").await.stdout, "pandas\n");
-        sandbox.close().await;
+        sandbox.close().await.unwrap();
     }
     assert_eq!(layouts.len(), 2, "{layouts:?}");
     local.shutdown().await;

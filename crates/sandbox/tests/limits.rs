@@ -5,7 +5,11 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use aludel_sandbox::{Death, Event, Execution, LimitHit, Limits, Outcome, Sandbox, SandboxSpec, State};
+use std::sync::Arc;
+
+use aludel_sandbox::{
+    Backend, Death, Event, Execution, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec, State,
+};
 use common::{CHECKPOINT, backend, later, limits, listen, run, sandbox, wait_beside};
 
 #[tokio::test]
@@ -36,9 +40,10 @@ async fn a_loop_in_c_code_is_killed_and_the_files_survive() {
     assert!(started.elapsed() < Duration::from_secs(20));
     assert_eq!(run(&sandbox, "print(open('kept.txt').read())").await.stdout, "kept\n");
 
-    let workspace = Some(std::sync::Arc::clone(sandbox.workspace()));
-    sandbox.close().await;
-    let next = scratch.local.create(SandboxSpec { limits, workspace }).await.unwrap();
+    let workspace = Arc::clone(sandbox.workspace());
+    sandbox.close().await.unwrap();
+    let next =
+        scratch.local.create(SandboxId::unique(), SandboxSpec::new(limits).with_workspace(workspace)).await.unwrap();
     assert_eq!(run(&next, "print(open('kept.txt').read())").await.stdout, "kept\n");
 }
 
@@ -125,7 +130,7 @@ async fn a_fork_bomb_stops_at_the_limit() {
     let code = "import os, time\nn = 0\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(60); os._exit(0)\n        n += 1\nexcept OSError as e: print(e.errno, n < 32)";
     let told = run(&sandbox, code).await;
     assert_eq!(told.stdout, "11 True\n", "{told:?}");
-    sandbox.close().await;
+    sandbox.close().await.unwrap();
 }
 
 #[tokio::test]
@@ -168,7 +173,7 @@ async fn the_caller_can_interrupt_and_dropping_the_execution_does() {
 }
 
 /// Starts a program and waits until it has printed something.
-async fn begun(sandbox: &Sandbox, code: &str) -> Execution {
+async fn begun(sandbox: &Arc<dyn Sandbox>, code: &str) -> Execution {
     let mut execution = sandbox.execute(code).await.unwrap();
     assert_eq!(execution.next().await, Some(Event::Stdout("on\n".into())));
     execution
@@ -212,7 +217,7 @@ async fn closing_ends_a_running_program_at_once() {
         .await
         .unwrap();
     let started = Instant::now();
-    sandbox.close().await;
+    sandbox.close().await.unwrap();
     let told = listen(execution).await;
     assert!(matches!(told.finished.outcome, Outcome::KernelDied(_)), "{told:?}");
     // Its own time is 90 s.

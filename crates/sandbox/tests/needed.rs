@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use aludel_sandbox::{Limits, Local, LocalConfig, Outcome, Require, Start};
+use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Outcome, Require, Start};
 use common::{limits, run, sandbox, the_template};
 
 /// What people do in a sandbox, in this order: a later one finds the files of those before.

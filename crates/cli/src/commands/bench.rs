@@ -1,9 +1,10 @@
 //! `aludel bench`: figures of this machine.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aludel_agent::size;
-use aludel_sandbox::{Event, Limits, Local, Outcome, Sandbox, SandboxSpec};
+use aludel_sandbox::{Backend, Event, Limits, Outcome, Sandbox, SandboxId, SandboxSpec};
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -71,18 +72,18 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
     let limits = context.config.sandbox.limits();
     let on_demand = Sandboxes::start(context, 0).await?;
     let measured = async {
-        let times = starts(&on_demand.backend, 0, &limits, count).await?;
+        let times = starts(&*on_demand.backend, 0, &limits, count).await?;
         Ok::<_, anyhow::Error>((
             times,
-            idle_memory(&on_demand.backend, &limits).await?,
-            peers(&on_demand.backend, &limits).await?,
+            idle_memory(&*on_demand.backend, &limits).await?,
+            peers(&*on_demand.backend, &limits).await?,
         ))
     };
     let measured = measured.await;
     on_demand.backend.shutdown().await;
     let (on_demand, memory, [cold, fork]) = measured?;
     let pool = Sandboxes::start(context, POOL).await?;
-    let pooled = starts(&pool.backend, POOL, &limits, count).await;
+    let pooled = starts(&*pool.backend, POOL, &limits, count).await;
     pool.backend.shutdown().await;
     let report = Report { on_demand, pooled: pooled?, cold, fork, memory };
     if json {
@@ -167,26 +168,26 @@ impl Times {
 }
 
 /// From the request to the end of the first program, for sandboxes one after another. A pool gets the time to have one ready.
-async fn starts(backend: &Local, pool: usize, limits: &Limits, count: u32) -> anyhow::Result<Times> {
+async fn starts(backend: &dyn Backend, pool: usize, limits: &Limits, count: u32) -> anyhow::Result<Times> {
     let mut times = Vec::new();
     for _ in 0..count {
         wait_for_pool(backend, pool).await?;
         let start = Instant::now();
         let sandbox = create(backend, limits).await?;
-        let printed = execute(&sandbox, PROGRAM).await?;
+        let printed = execute(&*sandbox, PROGRAM).await?;
         times.push(start.elapsed().as_secs_f64() * 1000.0);
         if printed.trim() != "2" {
             bail!("{PROGRAM} printed {printed:?}");
         }
-        sandbox.close().await;
+        sandbox.close().await?;
     }
     Ok(Times::new(times))
 }
 
 /// Returns when the pool is full; a refill that goes on would be measured too.
-async fn wait_for_pool(backend: &Local, pool: usize) -> anyhow::Result<()> {
+async fn wait_for_pool(backend: &dyn Backend, pool: usize) -> anyhow::Result<()> {
     let full = async {
-        while backend.pooled() < pool {
+        while backend.health().pooled < pool {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -194,19 +195,19 @@ async fn wait_for_pool(backend: &Local, pool: usize) -> anyhow::Result<()> {
 }
 
 /// Memory that a session costs which has run something and now waits.
-async fn idle_memory(backend: &Local, limits: &Limits) -> anyhow::Result<u64> {
+async fn idle_memory(backend: &dyn Backend, limits: &Limits) -> anyhow::Result<u64> {
     let sandbox = create(backend, limits).await?;
-    execute(&sandbox, PROGRAM).await?;
-    let (memory, _peak) = sandbox.memory().await;
-    sandbox.close().await;
+    execute(&*sandbox, PROGRAM).await?;
+    let memory = sandbox.usage().await.memory;
+    sandbox.close().await?;
     Ok(memory)
 }
 
 /// New interpreters, and bare forks.
-async fn peers(backend: &Local, limits: &Limits) -> anyhow::Result<[Times; 2]> {
+async fn peers(backend: &dyn Backend, limits: &Limits) -> anyhow::Result<[Times; 2]> {
     let sandbox = create(backend, limits).await?;
-    let printed = execute(&sandbox, PEERS).await?;
-    sandbox.close().await;
+    let printed = execute(&*sandbox, PEERS).await?;
+    sandbox.close().await?;
     let of = |name: &str| {
         let times = printed.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         Times::new(times.collect())
@@ -214,13 +215,13 @@ async fn peers(backend: &Local, limits: &Limits) -> anyhow::Result<[Times; 2]> {
     Ok([of("imports"), of("fork")])
 }
 
-async fn create(backend: &Local, limits: &Limits) -> anyhow::Result<Sandbox> {
-    let spec = SandboxSpec { limits: limits.clone(), workspace: None };
-    backend.create(spec).await.context("cannot make a sandbox")
+async fn create(backend: &dyn Backend, limits: &Limits) -> anyhow::Result<Arc<dyn Sandbox>> {
+    let spec = SandboxSpec::new(limits.clone());
+    backend.create(SandboxId::unique(), spec).await.context("cannot make a sandbox")
 }
 
 /// Runs a program that has to succeed and returns what it printed.
-async fn execute(sandbox: &Sandbox, code: &str) -> anyhow::Result<String> {
+async fn execute(sandbox: &dyn Sandbox, code: &str) -> anyhow::Result<String> {
     let mut execution = sandbox.execute(code).await.context("cannot start the program")?;
     let mut printed = String::new();
     while let Some(event) = execution.next().await {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use aludel_sandbox::process::{Command, ExitStatus, Output};
-use aludel_sandbox::{Error, Limits, Local, Sandbox, SandboxSpec};
+use aludel_sandbox::{Backend, Error, Limits, Sandbox, SandboxId, SandboxSpec};
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -111,9 +111,9 @@ impl Refusal {
 }
 
 struct Desk {
-    backend: Local,
+    backend: Arc<dyn Backend>,
     limits: Limits,
-    sandboxes: Mutex<HashMap<u64, Arc<Sandbox>>>,
+    sandboxes: Mutex<HashMap<u64, Arc<dyn Sandbox>>>,
     next: AtomicU64,
 }
 
@@ -121,7 +121,7 @@ pub(crate) async fn run(command: SandboxCommand, context: &Context) -> anyhow::R
     let SandboxCommand::Stdio = command;
     let engine = Sandboxes::start(context, 0).await?;
     let desk = Arc::new(Desk {
-        backend: engine.backend.clone(),
+        backend: Arc::clone(&engine.backend),
         limits: context.config.sandbox.limits(),
         sandboxes: Mutex::default(),
         next: AtomicU64::new(1),
@@ -160,8 +160,8 @@ impl Desk {
     async fn carry_out(&self, request: Request) -> Result<Value, Refusal> {
         match request {
             Request::Create {} => {
-                let spec = SandboxSpec { limits: self.limits.clone(), workspace: None };
-                let sandbox = Arc::new(self.backend.create(spec).await?);
+                let spec = SandboxSpec::new(self.limits.clone());
+                let sandbox = self.backend.create(SandboxId::unique(), spec).await?;
                 let number = self.next.fetch_add(1, Ordering::Relaxed);
                 self.sandboxes.lock().await.insert(number, sandbox);
                 Ok(json!({ "sandbox": number }))
@@ -178,7 +178,7 @@ impl Desk {
             Request::Run(request) => self.run(request).await,
             Request::Close { sandbox } => {
                 let Some(closed) = self.sandboxes.lock().await.remove(&sandbox) else { return Err(unknown(sandbox)) };
-                closed.close().await;
+                closed.close().await?;
                 Ok(json!({}))
             }
         }
@@ -212,7 +212,7 @@ impl Desk {
         Ok(Value::Object(answer))
     }
 
-    async fn sandbox(&self, number: u64) -> Result<Arc<Sandbox>, Refusal> {
+    async fn sandbox(&self, number: u64) -> Result<Arc<dyn Sandbox>, Refusal> {
         self.sandboxes.lock().await.get(&number).cloned().ok_or_else(|| unknown(number))
     }
 }

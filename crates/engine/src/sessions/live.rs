@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aludel_agent::{Runtime, RuntimeError};
-use aludel_sandbox::{Execution, FileEntry, Limits, Local, Sandbox, SandboxSpec, Workspace};
+use aludel_sandbox::{Backend, Execution, FileEntry, Limits, Sandbox, SandboxId, SandboxSpec, Usage, Workspace};
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
@@ -20,7 +20,7 @@ pub struct LiveSession(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     limits: Limits,
-    backend: Local,
+    backend: Arc<dyn Backend>,
     state: Mutex<State>,
 }
 
@@ -28,18 +28,18 @@ struct Inner {
 enum State {
     /// Files, and a sandbox that lives or died since it was last used.
     Open {
-        workspace: Arc<Workspace>,
-        sandbox: Option<Arc<Sandbox>>,
+        workspace: Arc<dyn Workspace>,
+        sandbox: Option<Arc<dyn Sandbox>>,
     },
     Closed,
 }
 
 impl LiveSession {
     /// Opens an empty workspace with a kernel that is ready.
-    pub async fn create(backend: Local, limits: Limits) -> Result<Self, Error> {
-        let sandbox = backend.create(SandboxSpec { limits: limits.clone(), workspace: None }).await?;
+    pub async fn create(backend: Arc<dyn Backend>, limits: Limits) -> Result<Self, Error> {
+        let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(limits.clone())).await?;
         let workspace = Arc::clone(sandbox.workspace());
-        let state = Mutex::new(State::Open { workspace, sandbox: Some(Arc::new(sandbox)) });
+        let state = Mutex::new(State::Open { workspace, sandbox: Some(sandbox) });
         Ok(Self(Arc::new(Inner { limits, backend, state })))
     }
 
@@ -64,17 +64,17 @@ impl LiveSession {
     }
 
     /// The session's sandbox, a new one if the last one died.
-    async fn live_sandbox(&self) -> Result<Arc<Sandbox>, Error> {
+    async fn live_sandbox(&self) -> Result<Arc<dyn Sandbox>, Error> {
         let mut state = self.0.state.lock().await;
         let State::Open { workspace, sandbox } = &mut *state else { return Err(closed()) };
         if let Some(live) = sandbox.as_ref().filter(|sandbox| sandbox.is_alive()) {
             return Ok(Arc::clone(live));
         }
         if let Some(dead) = sandbox.take() {
-            dead.close().await;
+            end(&*dead).await;
         }
-        let spec = SandboxSpec { limits: self.0.limits.clone(), workspace: Some(Arc::clone(workspace)) };
-        let live = Arc::new(self.0.backend.create(spec).await?);
+        let spec = SandboxSpec::new(self.0.limits.clone()).with_workspace(Arc::clone(workspace));
+        let live = self.0.backend.create(SandboxId::unique(), spec).await?;
         *sandbox = Some(Arc::clone(&live));
         Ok(live)
     }
@@ -109,7 +109,7 @@ impl LiveSession {
     pub async fn copy_out(&self, path: &str, to: &Path, limit: u64) -> Result<u64, Error> {
         let (path, to) = (path.to_owned(), to.to_owned());
         self.blocking(move |workspace| {
-            let (mut file, size) = workspace.open_file(&path)?;
+            let (mut file, size) = workspace.open(&path)?;
             if size > limit {
                 let reason = format!(
                     "its {size} bytes are more than the {limit} that are left: all files together may have sandbox.disk"
@@ -127,29 +127,30 @@ impl LiveSession {
     pub async fn close(&self) {
         let state = std::mem::replace(&mut *self.0.state.lock().await, State::Closed);
         if let State::Open { sandbox: Some(sandbox), .. } = state {
-            sandbox.close().await;
+            end(&*sandbox).await;
         }
     }
 
     /// Bytes of memory in use and at most so far, as far as the host counts them; zeros without a sandbox.
     pub async fn memory(&self) -> (u64, u64) {
         match &*self.0.state.lock().await {
-            State::Open { sandbox: Some(sandbox), .. } => sandbox.memory().await,
+            State::Open { sandbox: Some(sandbox), .. } => {
+                let Usage { memory, memory_peak, .. } = sandbox.usage().await;
+                (memory, memory_peak)
+            }
             State::Open { sandbox: None, .. } | State::Closed => (0, 0),
         }
     }
 
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Workspace) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&dyn Workspace) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let workspace = match &*self.0.state.lock().await {
             State::Open { workspace, .. } => Arc::clone(workspace),
             State::Closed => return Err(closed()),
         };
-        tokio::task::spawn_blocking(move || work(&workspace))
-            .await
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+        workspace.blocking(work).await
     }
 }
 
@@ -167,6 +168,13 @@ fn copy_whole(source: &mut impl io::Read, to: &Path) -> io::Result<u64> {
         let _cleaned = std::fs::remove_file(&temporary);
     }
     moved
+}
+
+/// Ends a sandbox. One that does not end in time goes on to end by itself.
+async fn end(sandbox: &dyn Sandbox) {
+    if let Err(error) = sandbox.close().await {
+        tracing::warn!(sandbox = %sandbox.id(), error = %error, "a sandbox did not end in time");
+    }
 }
 
 fn closed() -> Error {

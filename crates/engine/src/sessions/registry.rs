@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use aludel_sandbox::{Limits, Local};
+use aludel_sandbox::{Backend, Limits};
 use aludel_store::{ContainerId, ContainerRecord, FileId, FileRecord, Store, Tenant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -29,7 +29,7 @@ type Known = Mutex<HashMap<ContainerId, Arc<Session>>>;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) store: Store,
-    pub(super) backend: Local,
+    pub(super) backend: Arc<dyn Backend>,
     settings: Settings,
     /// Permits to be live.
     permits: Arc<Semaphore>,
@@ -109,7 +109,7 @@ impl Shared {
 
 impl Sessions {
     /// No session is known at first; those in the store are found when they are asked for.
-    pub fn new(store: Store, backend: Local, settings: Settings) -> Self {
+    pub fn new(store: Store, backend: Arc<dyn Backend>, settings: Settings) -> Self {
         let permits = Arc::new(Semaphore::new(settings.sessions));
         let known = Arc::default();
         Self { shared: Arc::new(Shared { store, backend, settings, permits, known: Arc::downgrade(&known) }), known }

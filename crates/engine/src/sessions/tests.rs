@@ -1,9 +1,10 @@
 //! Sessions with programs in them, in a real sandbox.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_sandbox::{Event, Finished, Limits, Local};
+use aludel_sandbox::{Backend, Event, Finished, Limits};
 use aludel_store::{NewFile, Store, Tenant};
 
 use super::*;
@@ -13,7 +14,7 @@ use crate::{Error, Kind, Settings};
 struct Place {
     store: Store,
     sessions: Sessions,
-    _backend: Local,
+    _backend: Arc<dyn Backend>,
 }
 
 fn settings() -> Settings {

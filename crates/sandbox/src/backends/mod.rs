@@ -1,3 +1,4 @@
 //! The places where sandboxes run.
 
 pub(crate) mod local;
+mod registry;

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aludel_sandbox::process::{Command, ExitStatus};
+use std::sync::Arc;
+
 use aludel_sandbox::{
-    Event, Execution, Finished, Limits, Local, LocalConfig, Require, Sandbox, SandboxSpec, Start, Template, template,
+    Backend, Event, Execution, Finished, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Start,
+    Template, template,
 };
 
 /// Where tests keep the template; shared by all test programs, so that it is built once.
@@ -58,12 +61,12 @@ pub fn limits() -> Limits {
     }
 }
 
-pub async fn sandbox(local: &Local, limits: Limits) -> Sandbox {
-    local.create(SandboxSpec { limits, workspace: None }).await.expect("a sandbox")
+pub async fn sandbox(local: &Local, limits: Limits) -> Arc<dyn Sandbox> {
+    local.create(SandboxId::unique(), SandboxSpec::new(limits)).await.expect("a sandbox")
 }
 
 /// Waits beside the kernel, the process 2, until a shell finds that this is so.
-pub async fn wait_beside(sandbox: &Sandbox, condition: &str) {
+pub async fn wait_beside(sandbox: &Arc<dyn Sandbox>, condition: &str) {
     let script = format!("until {condition}; do sleep 0.02; done");
     let arguments = ["sh", "-c", &script].map(str::to_owned).into();
     let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into() };
@@ -91,7 +94,7 @@ pub struct Told {
     pub finished: Finished,
 }
 
-pub async fn run(sandbox: &Sandbox, code: &str) -> Told {
+pub async fn run(sandbox: &Arc<dyn Sandbox>, code: &str) -> Told {
     listen(sandbox.execute(code).await.expect("the execution starts")).await
 }
 

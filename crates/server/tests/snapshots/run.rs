@@ -10,7 +10,7 @@ use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_engine::execution::Limits;
 use aludel_engine::{Engine, Model};
-use aludel_sandbox::Local;
+use aludel_sandbox::Backend;
 use aludel_server::{App, serve};
 use aludel_store::Store;
 use aludel_testkit::ScriptedUpstream;
@@ -125,7 +125,7 @@ struct Server {
 }
 
 impl Server {
-    async fn start(case: &Case, data: &Path, backend: Local, upstream: &ScriptedUpstream) -> (Self, Store) {
+    async fn start(case: &Case, data: &Path, backend: Arc<dyn Backend>, upstream: &ScriptedUpstream) -> (Self, Store) {
         let store = Store::open(data).await.unwrap();
         let models = [model(case, upstream)];
         let (approvals, settings) = (case.approvals.clone(), case.settings.clone());
@@ -167,7 +167,7 @@ fn model(case: &Case, upstream: &ScriptedUpstream) -> Model {
 }
 
 /// What is recorded of a case.
-async fn run(case: Case, backend: Local) -> String {
+async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
     let data = tempfile::tempdir().unwrap();
     let upstream = ScriptedUpstream::start(case.script.clone()).await;
     let (mut server, mut store) = Server::start(&case, data.path(), backend.clone(), &upstream).await;

@@ -1,9 +1,10 @@
 //! `aludel doctor --attack`: hostile programs against the sandbox of this very host.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
-use aludel_sandbox::Local;
+use aludel_sandbox::Backend;
 use aludel_sandbox::attack::{Attack, Verdict, suite};
 use anyhow::Context as _;
 use serde_json::json;
@@ -40,7 +41,7 @@ pub(super) async fn run(context: &Context, slow: u32, as_json: bool) -> anyhow::
     Ok(if held { Exit::Success } else { Exit::Ours })
 }
 
-async fn all(backend: &Local, slow: u32) -> anyhow::Result<Vec<(Attack, Verdict)>> {
+async fn all(backend: &Arc<dyn Backend>, slow: u32) -> anyhow::Result<Vec<(Attack, Verdict)>> {
     let mut waiting = suite()?.into_iter();
     let mut running = JoinSet::new();
     let mut results = Vec::new();
@@ -48,9 +49,9 @@ async fn all(backend: &Local, slow: u32) -> anyhow::Result<Vec<(Attack, Verdict)
         while running.len() < AT_ONCE
             && let Some((_, attack)) = waiting.next()
         {
-            let backend = backend.clone();
+            let backend = Arc::clone(backend);
             running.spawn(async move {
-                let verdict = attack.run(&backend, slow).await;
+                let verdict = attack.run(&*backend, slow).await;
                 (attack, verdict)
             });
         }

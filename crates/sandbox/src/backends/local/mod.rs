@@ -1,29 +1,39 @@
 //! The local backend: a warden, its zygote, and a pool of sandboxes that are ready before anyone asks.
 
+mod link;
+mod pool;
+mod process;
+mod sandbox;
 mod slots;
-pub(crate) mod warden_client;
-pub(crate) mod workspace;
+mod warden_client;
+mod workspace;
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use aludel_jail::message::Start;
 use aludel_jail::message::{Reply, Request, Setup};
 use aludel_jail::{WORKSPACES, Warden, message, sweep};
-use tokio::net::unix::pipe;
-use tokio::sync::Notify;
+use futures_util::future::BoxFuture;
 
+use self::link::{LocalLink, output_pipe};
+use self::pool::Pool;
+use self::sandbox::LocalSandbox;
 use self::slots::Slots;
-use self::warden_client::{Handle, WardenClient, lock};
+use self::warden_client::{Handle, WardenClient};
+#[cfg(fuzzing)]
+pub(crate) use self::workspace::LocalWorkspace;
+#[cfg(not(fuzzing))]
+use self::workspace::LocalWorkspace;
 use self::workspace::Mount;
+use super::registry::Registry;
+use crate::backend::{Backend, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Status};
+use crate::driver::Kernel;
 use crate::frame::{Channel, FromKernel, ToKernel};
-use crate::sandbox::{Kernel, Sandbox};
-use crate::{Error, Limits, Template, Workspace};
+use crate::{Error, KernelSpec, Limits, Template, Workspace};
 
 /// The longest that making a sandbox may take.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,12 +41,6 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 const WORKSPACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Inodes of a sandbox's `/tmp` and `/dev/shm` together; without a bound, empty files use up memory that no limit counts.
 const TMP_INODES: u64 = 32 << 10;
-/// The kernel program, by the names under which it is found inside; the first is started.
-const PROGRAMS: [(&str, &str); 2] = [
-    ("zygote.py", include_str!("../../../kernel/zygote.py")),
-    ("kernel.py", include_str!("../../../kernel/kernel.py")),
-];
-
 /// Settings of the local backend.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
@@ -63,15 +67,6 @@ pub enum Require {
     Strict,
 }
 
-/// What a sandbox is made from.
-#[derive(Debug)]
-pub struct SandboxSpec {
-    /// What it may use.
-    pub limits: Limits,
-    /// The files of an earlier sandbox; `None` for an empty workspace.
-    pub workspace: Option<Arc<Workspace>>,
-}
-
 /// The local backend. Cheap to clone; the last clone that is dropped ends everything.
 #[derive(Debug, Clone)]
 pub struct Local(Arc<Inner>);
@@ -80,6 +75,8 @@ pub struct Local(Arc<Inner>);
 struct Inner {
     shared: Arc<Shared>,
     pool: Arc<Pool>,
+    registry: Arc<Registry<Handle>>,
+    capabilities: Capabilities,
     warnings: Vec<String>,
     _lock: File,
     /// Its lock is on the root, which sandboxes see, too: one that took it would keep the template from everybody else.
@@ -94,14 +91,6 @@ struct Shared {
     owner_base: Option<u32>,
     memory_is_bounded: bool,
     start: Start,
-}
-
-#[derive(Debug)]
-struct Pool {
-    size: usize,
-    limits: Limits,
-    ready: Mutex<VecDeque<Sandbox>>,
-    wanted: Notify,
 }
 
 impl Local {
@@ -119,20 +108,16 @@ impl Local {
     async fn start_with(config: LocalConfig, observe: bool) -> Result<Self, Error> {
         let LocalConfig { data, template, limits, pool, require, start } = config;
         let run = data.join("run");
-        let (root, python) = (template.root().to_path_buf(), template.python().to_owned());
+        let root = template.root().to_path_buf();
+        let kernel = KernelSpec::python(template.python());
+        let KernelSpec { argv, env, programs, .. } = kernel.clone();
         let started = tokio::task::spawn_blocking(move || {
             sweep::sweep(&run);
             let (instance, lock) =
                 sweep::new_instance(&run).map_err(|source| Error::Io { path: run.clone(), source })?;
             let workspaces = instance.join(WORKSPACES);
             std::fs::create_dir(&workspaces).map_err(|source| Error::Io { path: workspaces, source })?;
-            let setup = Setup {
-                root,
-                python,
-                programs: PROGRAMS.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
-                instance: instance.clone(),
-                observe,
-            };
+            let setup = Setup { root, argv, environment: env, programs, instance: instance.clone(), observe };
             let (warden, ready) = Warden::spawn(&setup, &lock).map_err(|error| Error::Setup(error.to_string()))?;
             Ok::<_, Error>((lock, warden, ready))
         });
@@ -145,11 +130,23 @@ impl Local {
         }
         let client = WardenClient::start(warden).map_err(|error| Error::Setup(format!("start a thread: {error}")))?;
         let shared = Arc::new(Shared { client, slots: Slots::default(), owner_base, memory_is_bounded, start });
-        let pool = Arc::new(Pool { size: pool, limits, ready: Mutex::default(), wanted: Notify::new() });
-        if pool.size > 0 {
-            tokio::spawn(Pool::refill(Arc::downgrade(&pool), Arc::downgrade(&shared)));
-        }
-        Ok(Self(Arc::new(Inner { shared, pool, warnings, _lock: lock, _template: template })))
+        let pool = Pool::start(pool, limits, &shared);
+        let capabilities = Capabilities {
+            backend: "local",
+            languages: vec![kernel],
+            enforces_resources: true,
+            enforces_disk: true,
+            checkpoints: true,
+            reports_blocked: true,
+            processes: true,
+            attach: false,
+            pause: false,
+            fork: false,
+            connect: false,
+        };
+        let registry = Arc::default();
+        let inner = Inner { shared, pool, registry, capabilities, warnings, _lock: lock, _template: template };
+        Ok(Self(Arc::new(inner)))
     }
 
     /// What the host cannot enforce, in words; to be shown at start.
@@ -157,37 +154,80 @@ impl Local {
         &self.0.warnings
     }
 
-    /// A sandbox with a kernel that is ready: from the pool when one fits, made on the spot otherwise.
-    pub async fn create(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
-        let pool = &self.0.pool;
-        if spec.workspace.is_none() && spec.limits == pool.limits {
-            let pooled = lock(&pool.ready).pop_front();
-            pool.wanted.notify_one();
-            if let Some(sandbox) = pooled.filter(Sandbox::is_alive) {
-                return Ok(sandbox);
-            }
+    async fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
+        let SandboxSpec { limits, workspace, language, owner } = spec;
+        let Inner { shared, pool, registry, capabilities, .. } = &*self.0;
+        if language.is_some_and(|wanted| capabilities.languages.iter().all(|kernel| kernel.language != wanted)) {
+            return Err(Error::NotSupported("a kernel of this language"));
         }
-        self.0.shared.create(spec).await
+        if workspace.as_ref().is_some_and(|workspace| LocalWorkspace::of(workspace).is_none()) {
+            return Err(Error::NotSupported("the workspace of another backend"));
+        }
+        let registration = Registry::register(registry, id, owner)?;
+        let pooled = if workspace.is_none() { pool.take(&limits) } else { None };
+        let made = match pooled {
+            Some(made) => {
+                registration.bind(&made.handle)?;
+                made
+            }
+            None => {
+                // Made before anything is asked for: from here on, giving up drops the handle, which destroys the sandbox.
+                let handle = Arc::new(Handle::new(&shared.client)?);
+                registration.bind(&handle)?;
+                let made = shared.make(handle, limits, workspace).await;
+                pool.note(made.as_ref().err());
+                made?
+            }
+        };
+        Ok(Arc::new(LocalSandbox::new(registration, made)))
+    }
+}
+
+impl Backend for Local {
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
     }
 
-    /// How many sandboxes are ready in the pool.
-    pub fn pooled(&self) -> usize {
-        lock(&self.0.pool.ready).len()
+    fn create(&self, id: SandboxId, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>> {
+        Box::pin(self.make(id, spec))
     }
 
-    /// Waits until there are no sandboxes any more and none can be made, and says why: the warden or the zygote ended, which nothing but the
-    /// host or its operator does to them. A new backend has to be started.
-    pub async fn ended(&self) -> Error {
-        self.0.shared.client.ended().await
+    fn destroy<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            match self.0.registry.end(id) {
+                Some(handle) => handle.destroy().await,
+                None => Ok(()),
+            }
+        })
     }
 
-    /// Ends every sandbox and the zygote, removes what they left, and waits until that is done.
-    pub async fn shutdown(self) {
-        let shared = Arc::clone(&self.0.shared);
-        lock(&self.0.pool.ready).clear();
-        shared.client.hang_up();
-        // The thread may outlive a runtime that is ending; the warden finishes in any case.
-        let _finished = tokio::task::spawn_blocking(move || shared.client.wait()).await;
+    fn list<'a>(&'a self, owner: Option<&'a str>) -> BoxFuture<'a, Result<Vec<SandboxId>, Error>> {
+        Box::pin(async move { Ok(self.0.registry.list(owner)) })
+    }
+
+    fn health(&self) -> Health {
+        let Inner { shared, pool, .. } = &*self.0;
+        let status = match (shared.client.reason_of_end(), pool.failure()) {
+            (Some(reason), _) => Status::Over { reason },
+            (None, Some(reason)) => Status::Degraded { reason },
+            (None, None) => Status::Ready,
+        };
+        Health { status, pooled: pool.ready() }
+    }
+
+    /// The warden or the zygote ends: nothing but the host or its operator does that to them.
+    fn ended(&self) -> BoxFuture<'_, Error> {
+        Box::pin(self.0.shared.client.ended())
+    }
+
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let shared = Arc::clone(&self.0.shared);
+            self.0.pool.clear();
+            shared.client.hang_up();
+            // The thread may outlive a runtime that is ending; the warden finishes in any case.
+            let _finished = tokio::task::spawn_blocking(move || shared.client.wait()).await;
+        })
     }
 }
 
@@ -198,40 +238,26 @@ impl Drop for Inner {
     }
 }
 
-impl Pool {
-    /// Keeps the pool full until the backend is gone.
-    async fn refill(pool: std::sync::Weak<Self>, shared: std::sync::Weak<Shared>) {
-        loop {
-            let (Some(pool), Some(backend)) = (pool.upgrade(), shared.upgrade()) else { return };
-            if lock(&pool.ready).len() >= pool.size {
-                drop(backend);
-                // Wakes up now and then to see whether the backend is still there.
-                let _timeout = tokio::time::timeout(Duration::from_secs(1), pool.wanted.notified()).await;
-                continue;
-            }
-            let made = match backend.create(SandboxSpec { limits: pool.limits.clone(), workspace: None }).await {
-                Ok(sandbox) => sandbox.touch().await.map(|()| sandbox),
-                Err(error) => Err(error),
-            };
-            match made {
-                Ok(sandbox) => lock(&pool.ready).push_back(sandbox),
-                // Whoever asks for a sandbox gets the error; here it is only tried again.
-                Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
-            }
-        }
-    }
+/// A sandbox that is ready, whoever it will be for. Dropping it destroys it.
+#[derive(Debug)]
+struct Made {
+    handle: Arc<Handle>,
+    kernel: Kernel<LocalLink>,
 }
 
 impl Shared {
-    async fn create(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
-        let SandboxSpec { limits, workspace } = spec;
-        // Made before anything is asked for: from here on, giving up drops the handle, which destroys the sandbox.
-        let handle = Handle::new(&self.client)?;
-        let workspace = match workspace {
+    async fn make(
+        &self,
+        handle: Arc<Handle>,
+        limits: Limits,
+        workspace: Option<Arc<dyn Workspace>>,
+    ) -> Result<Made, Error> {
+        let workspace: Arc<dyn Workspace> = match workspace {
             Some(workspace) => workspace,
             None => Arc::new(self.new_workspace(&limits).await?),
         };
-        let mount = workspace.mount().ok_or_else(|| Error::Setup("the workspace is of another backend".into()))?;
+        let mount = LocalWorkspace::of(&workspace).and_then(LocalWorkspace::mount);
+        let mount = mount.ok_or(Error::NotSupported("the workspace of another backend"))?;
         let failed = |step: &'static str| move |error: io::Error| Error::Setup(format!("{step}: {error}"));
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed("make the kernel's socket"))?;
         let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
@@ -244,11 +270,12 @@ impl Shared {
             limits: jail_limits(&limits),
         };
         let descriptors = vec![theirs.into(), stdout_theirs, stderr_theirs];
+        handle.check()?;
         self.client.ask("sandbox", request, descriptors, CREATE_TIMEOUT).await?;
-        let channel = Channel::new(ours).map_err(failed("open the kernel's socket"))?;
-        let mut kernel = Kernel::new(channel, stdout, stderr, handle.exit());
-        let ready = tokio::time::timeout(CREATE_TIMEOUT, kernel.channel.receive()).await;
-        match ready {
+        // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
+        handle.check()?;
+        let mut channel = Channel::new(ours).map_err(failed("open the kernel's socket"))?;
+        match tokio::time::timeout(CREATE_TIMEOUT, channel.receive()).await {
             Ok(Ok(Some(FromKernel::Ready))) => {}
             Ok(Ok(Some(FromKernel::Failed(step)))) => return Err(Error::Setup(step)),
             Ok(Ok(_)) => return Err(Error::Setup("the kernel ended before it was ready".into())),
@@ -256,15 +283,15 @@ impl Shared {
             Err(_) => return Err(Error::Timeout { what: "kernel", limit: CREATE_TIMEOUT }),
         }
         let threads = (limits.cpus.ceil() as u32).max(1);
-        kernel
-            .channel
+        channel
             .send(&ToKernel::Start { memory: limits.memory, threads, hard: !self.memory_is_bounded })
             .await
             .map_err(|error| Error::KernelGone(error.to_string()))?;
-        Ok(Sandbox::new(handle, kernel, workspace, limits))
+        let link = LocalLink::new(Arc::clone(&handle), channel, stdout, stderr);
+        Ok(Made { handle, kernel: Kernel::new(link, workspace, limits) })
     }
 
-    async fn new_workspace(&self, limits: &Limits) -> Result<Workspace, Error> {
+    async fn new_workspace(&self, limits: &Limits) -> Result<LocalWorkspace, Error> {
         let mount = Mount::new(&self.client, self.slots.take().ok_or(Error::Full)?);
         let owner = self.owner_base.map(|base| base + mount.slot());
         let request = Request::OpenWorkspace {
@@ -276,13 +303,8 @@ impl Shared {
         let (_, descriptors) = self.client.ask("workspace", request, Vec::new(), WORKSPACE_TIMEOUT).await?;
         let root = descriptors.into_iter().next();
         let root = root.ok_or_else(|| Error::Setup("the workspace came without its root".into()))?;
-        Ok(Workspace::new(root, owner, mount))
+        Ok(LocalWorkspace::new(root, owner, mount))
     }
-}
-
-pub(crate) fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
-    let (receiver, sender) = io::pipe()?;
-    Ok((pipe::Receiver::from_owned_fd(receiver.into())?, sender.into()))
 }
 
 fn jail_limits(limits: &Limits) -> message::Limits {

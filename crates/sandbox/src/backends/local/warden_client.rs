@@ -10,11 +10,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_jail::Warden;
-use aludel_jail::message::{Answer, ExitStatus, Numbered, Reply, Request, Usage};
+use aludel_jail::message::{self, Answer, Numbered, Reply, Request};
 use tokio::sync::{oneshot, watch};
 
 use super::slots::Slot;
-use crate::Error;
+use crate::link::Exit;
+use crate::process::ExitStatus;
+use crate::{Error, Usage};
 
 /// The longest wait for an answer of the warden.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,14 +71,6 @@ struct Live {
     /// them than the system has calls.
     blocked: BTreeSet<&'static str>,
     processes: HashMap<u64, oneshot::Sender<Option<ExitStatus>>>,
-}
-
-/// How a kernel process ended.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Exit {
-    /// `None` when the warden vanished and took the status along.
-    pub(crate) status: Option<ExitStatus>,
-    pub(crate) usage: Usage,
 }
 
 /// Requests that could not be sent at once, for the writer's thread.
@@ -246,7 +240,7 @@ impl WardenClient {
             std::mem::replace(&mut *state, State { over: Some(over), ..State::default() })
         };
         for (_, Live { exit, .. }) in ended.live {
-            exit.send_replace(Some(Exit { status: None, usage: Usage::default() }));
+            exit.send_replace(Some(Exit::default()));
         }
         // Dropping the senders tells the receivers.
         drop(ended.waiters);
@@ -273,7 +267,7 @@ impl WardenClient {
             },
             Reply::Exited { id, status, usage } => {
                 if let Some(live) = state.live.get(&id) {
-                    live.exit.send_replace(Some(Exit { status, usage }));
+                    live.exit.send_replace(Some(Exit { status: status.map(exit_status), usage: self::usage(usage) }));
                 }
             }
             Reply::Resumed { id } => {
@@ -284,7 +278,7 @@ impl WardenClient {
             Reply::ProcessExited { id, process, status } => {
                 let sender = state.live.get_mut(&id).and_then(|live| live.processes.remove(&process));
                 if let Some(sender) = sender {
-                    let _nobody = sender.send(status);
+                    let _nobody = sender.send(status.map(exit_status));
                 }
             }
             Reply::Called { id, number } => {
@@ -352,8 +346,16 @@ impl Handle {
         self.exit.clone()
     }
 
+    /// Fails if the end of the sandbox was asked for, though it may be made only after that.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.ended.load(Ordering::SeqCst) {
+            return Err(Error::Setup("the sandbox was destroyed while it was made".into()));
+        }
+        Ok(())
+    }
+
     /// Sends a signal to the kernel process.
-    pub(crate) fn signal(&self, signal: i32) {
+    pub(crate) fn signal_kernel(&self, signal: i32) {
         self.client.tell(Request::Signal { id: self.id, signal });
     }
 
@@ -405,14 +407,14 @@ impl Handle {
     /// Returns what the sandbox uses; zeros when it is gone.
     pub(crate) async fn usage(&self) -> Usage {
         match self.client.ask("usage", Request::Usage { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await {
-            Ok((Answer::Usage(usage), _)) => usage,
+            Ok((Answer::Usage(usage), _)) => self::usage(usage),
             _ => Usage::default(),
         }
     }
 
     /// Destroys the sandbox and waits until nothing of it is left. May be called at any time and again.
     pub(crate) async fn destroy(&self) -> Result<(), Error> {
-        self.ended.store(true, Ordering::Relaxed);
+        self.ended.store(true, Ordering::SeqCst);
         match self.client.ask("end of the sandbox", Request::Destroy { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await
         {
             // Nothing outlives its warden.
@@ -425,10 +427,21 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         lock(&self.client.state).live.remove(&self.id);
-        if !self.ended.load(Ordering::Relaxed) {
-            self.client.tell(Request::Destroy { id: self.id });
-        }
+        // Even if its end was asked for before: that may have been before it was made.
+        self.client.tell(Request::Destroy { id: self.id });
     }
+}
+
+fn exit_status(status: message::ExitStatus) -> ExitStatus {
+    match status {
+        message::ExitStatus::Code(code) => ExitStatus::Code(code),
+        message::ExitStatus::Signal(signal) => ExitStatus::Signal(signal),
+    }
+}
+
+fn usage(usage: message::Usage) -> Usage {
+    let message::Usage { memory, memory_peak, oom_kills, cpu } = usage;
+    Usage { memory, memory_peak, oom_kills, cpu: Duration::from_micros(cpu) }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,20 +1,18 @@
-//! A live sandbox and the executions in it.
+//! The kernel driver: runs cells over a [`Link`] and enforces time, output and interrupts, whatever the backend.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use aludel_jail::message::{ExitStatus, Usage};
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::backends::local::warden_client::{Exit, Handle};
-use crate::backends::local::workspace::Snapshot;
 use crate::execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
-use crate::frame::{Channel, FromKernel, ToKernel};
+use crate::frame::{FromKernel, ToKernel};
+use crate::link::{Control, Exit, Input, Link, Signal, Stream};
 use crate::output::Output;
+use crate::process::ExitStatus;
+use crate::workspace::{Room, Snapshot};
 use crate::{Error, Limits, Workspace};
 
 /// The most that one execution may display, bytes of all bundles together.
@@ -37,19 +35,26 @@ const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
 const CPU_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a kernel may take to accept a program.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 
-/// A live sandbox with one kernel. Dropping it destroys it; the workspace stays as long as someone holds it.
-#[derive(Debug)]
-pub struct Sandbox {
-    handle: Arc<Handle>,
-    kernel: Arc<Mutex<Kernel>>,
+/// A kernel that is ready, and the limits under which it runs cells.
+pub(crate) struct Kernel<L: Link> {
+    held: Arc<Mutex<Held<L>>>,
+    control: Arc<L::Control>,
     exit: watch::Receiver<Option<Exit>>,
     state: Arc<AtomicState>,
-    workspace: Arc<Workspace>,
+    workspace: Arc<dyn Workspace>,
     limits: Limits,
-    processes: AtomicU64,
+}
+
+/// A kernel's link and what is known of the cells before; held by the cell that runs.
+struct Held<L> {
+    link: L,
+    exit: watch::Receiver<Option<Exit>>,
+    /// Out-of-memory kills that were told before.
+    oom_kills: u64,
+    /// Whether somebody gave up while sending it a program: it was killed for that, and has yet to end.
+    is_doomed: bool,
 }
 
 /// What can still become of the kernel.
@@ -61,111 +66,60 @@ struct AtomicState {
     is_lost: AtomicBool,
 }
 
-/// The host's side of a kernel.
-pub(crate) struct Kernel {
-    pub(crate) channel: Channel,
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
-    exit: watch::Receiver<Option<Exit>>,
-    /// Out-of-memory kills that were told before.
-    oom_kills: u64,
-    /// Whether somebody gave up while sending it a program: it was killed for that, and has yet to end.
-    is_doomed: bool,
-}
-
-impl std::fmt::Debug for Kernel {
+impl<L: Link> std::fmt::Debug for Kernel<L> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Kernel").finish_non_exhaustive()
     }
 }
 
-impl Kernel {
-    pub(crate) fn new(
-        channel: Channel,
-        stdout: pipe::Receiver,
-        stderr: pipe::Receiver,
-        exit: watch::Receiver<Option<Exit>>,
-    ) -> Self {
-        Self { channel, stdout, stderr, exit, oom_kills: 0, is_doomed: false }
+impl<L: Link> Kernel<L> {
+    /// Takes over the link to a kernel that is ready.
+    pub(crate) fn new(link: L, workspace: Arc<dyn Workspace>, limits: Limits) -> Self {
+        let (control, exit) = (Arc::clone(link.control()), link.exit());
+        let held = Held { link, exit: exit.clone(), oom_kills: 0, is_doomed: false };
+        Self { held: Arc::new(Mutex::new(held)), control, exit, state: Arc::default(), workspace, limits }
     }
 
-    /// Lets the checkpoint of a kernel that ended take its place. What the dead one left half-written stays in the old socket.
-    async fn resume(&mut self, handle: &Handle) -> bool {
-        let Ok((ours, theirs)) = std::os::unix::net::UnixStream::pair() else { return false };
-        let Ok(channel) = Channel::new(ours) else { return false };
-        if !handle.resume(theirs.into()).await {
-            return false;
-        }
-        self.channel = channel;
-        matches!(timeout(KILL_TIMEOUT, self.channel.receive()).await, Ok(Ok(Some(FromKernel::Resumed))))
-    }
-}
-
-impl Sandbox {
-    pub(crate) fn new(handle: Handle, kernel: Kernel, workspace: Arc<Workspace>, limits: Limits) -> Self {
-        let exit = kernel.exit.clone();
-        Self {
-            handle: Arc::new(handle),
-            kernel: Arc::new(Mutex::new(kernel)),
-            exit,
-            state: Arc::default(),
-            workspace,
-            limits,
-            processes: AtomicU64::new(0),
-        }
-    }
-
-    /// A number that no other sandbox of this backend has had.
-    pub fn id(&self) -> u64 {
-        self.handle.id()
-    }
-
-    /// The files.
-    pub fn workspace(&self) -> &Arc<Workspace> {
-        &self.workspace
-    }
-
-    /// What it may use.
-    pub fn limits(&self) -> &Limits {
+    /// The limits.
+    pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
 
+    /// The files.
+    pub(crate) fn workspace(&self) -> &Arc<dyn Workspace> {
+        &self.workspace
+    }
+
     /// Whether the kernel lives, or its checkpoint will. A sandbox without either is of no more use; its workspace is.
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         let may_resume = self.state.has_run.load(Ordering::Relaxed);
         !self.state.is_lost.load(Ordering::Relaxed) && (may_resume || self.exit.borrow().is_none())
     }
 
-    /// Bytes of memory in use and at most so far, as far as the host counts them.
-    pub async fn memory(&self) -> (u64, u64) {
-        let usage = self.handle.usage().await;
-        (usage.memory, usage.memory_peak)
-    }
-
     /// Runs one cell. One runs at a time; the next waits here for its turn.
-    pub async fn execute(&self, code: &str) -> Result<Execution, Error> {
-        let mut kernel = Arc::clone(&self.kernel).lock_owned().await;
+    pub(crate) async fn execute(&self, code: &str) -> Result<Execution, Error> {
+        let mut kernel = Arc::clone(&self.held).lock_owned().await;
         if std::mem::take(&mut kernel.is_doomed) {
             let _in_time = timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await;
         }
         if !self.is_alive() {
             return Err(Error::KernelGone("it ended before".into()));
         }
-        if self.exit.borrow().is_some() && !kernel.resume(&self.handle).await {
+        if self.exit.borrow().is_some() && !kernel.link.resume().await {
             self.state.is_lost.store(true, Ordering::Relaxed);
             return Err(Error::KernelGone("it ended between two executions".into()));
         }
-        self.handle.foreground();
-        let _of_earlier_ones = self.handle.take_blocked();
+        self.control.cell_started();
+        let _of_earlier_ones = self.control.take_blocked();
         let cpu_before = match self.limits.cpu_time {
-            Some(_) => self.handle.usage().await.cpu,
-            None => 0,
+            Some(_) => self.control.usage().await.cpu,
+            None => Duration::ZERO,
         };
         let before = scan(&self.workspace, &self.limits).await?;
         // Whoever gives up in the middle leaves half a frame behind, which must not run later, unseen.
-        let unsent = KillUnless { sent: false, kernel: &mut kernel, handle: &self.handle };
+        let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
         // A kernel whose loop was stopped by an earlier cell does not read.
-        match timeout(SEND_TIMEOUT, unsent.kernel.channel.send(&ToKernel::Execute { code })).await {
+        match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&ToKernel::Execute { code })).await {
             Ok(Ok(())) => unsent.disarm(),
             Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
             Err(_) => return Err(Error::KernelGone("it no longer listens".into())),
@@ -174,7 +128,7 @@ impl Sandbox {
         let (interrupter, interrupted) = watch::channel(false);
         let interrupter = Interrupter(Arc::new(interrupter));
         let run = Run {
-            handle: Arc::clone(&self.handle),
+            control: Arc::clone(&self.control),
             state: Arc::clone(&self.state),
             workspace: Arc::clone(&self.workspace),
             limits: self.limits.clone(),
@@ -183,62 +137,47 @@ impl Sandbox {
             interrupted,
             started: Instant::now(),
             before,
-            stdout: Output::new(self.limits.output),
-            stderr: Output::new(self.limits.output),
+            output: [Output::new(self.limits.output), Output::new(self.limits.output)],
             error: None,
             ending: None,
             displayed: 0,
             displays: 0,
+            displays_enough: false,
         };
         tokio::spawn(run.drive(kernel));
         Ok(Execution { events: receiver, interrupter })
     }
 
-    pub(crate) fn handle(&self) -> &Arc<Handle> {
-        &self.handle
-    }
-
-    /// A number that no other program of this sandbox has had.
-    pub(crate) fn next_process(&self) -> u64 {
-        self.processes.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Makes the kernel rehearse a first cell.
     pub(crate) async fn touch(&self) -> Result<(), Error> {
-        let mut kernel = self.kernel.lock().await;
+        let mut kernel = self.held.lock().await;
         let gone = |error: std::io::Error| Error::KernelGone(error.to_string());
-        kernel.channel.send(&ToKernel::Touch).await.map_err(gone)?;
-        match timeout(KILL_TIMEOUT, kernel.channel.receive()).await {
-            Ok(Ok(Some(FromKernel::Touched))) => Ok(()),
+        kernel.link.send(&ToKernel::Touch).await.map_err(gone)?;
+        match timeout(KILL_TIMEOUT, kernel.link.receive()).await {
+            Ok(Ok(Input::Frame(FromKernel::Touched, _))) => Ok(()),
             _ => Err(Error::KernelGone("it did not survive the rehearsal".into())),
         }
-    }
-
-    /// Destroys the sandbox, whatever runs in it, and waits until nothing of it is left but the workspace.
-    pub async fn close(&self) {
-        // What the warden could not end in time it ends later.
-        let _in_time = self.handle.destroy().await;
     }
 }
 
 /// Kills the kernel when it is dropped before a program was sent as a whole.
-struct KillUnless<'a> {
+struct KillUnless<'a, L: Link> {
     sent: bool,
-    kernel: &'a mut Kernel,
-    handle: &'a Handle,
+    kernel: &'a mut Held<L>,
+    control: &'a L::Control,
 }
 
-impl KillUnless<'_> {
+impl<L: Link> KillUnless<'_, L> {
     fn disarm(mut self) {
         self.sent = true;
     }
 }
 
-impl Drop for KillUnless<'_> {
+impl<L: Link> Drop for KillUnless<'_, L> {
     fn drop(&mut self) {
         if !self.sent {
             self.kernel.is_doomed = true;
-            self.handle.signal(SIGKILL);
+            self.control.signal(Signal::Kill);
         }
     }
 }
@@ -297,23 +236,25 @@ struct Ending {
 }
 
 /// One execution, from its first byte to its outcome.
-struct Run {
-    handle: Arc<Handle>,
+struct Run<C> {
+    control: Arc<C>,
     state: Arc<AtomicState>,
-    /// Microseconds, if they are counted.
-    cpu_before: u64,
-    workspace: Arc<Workspace>,
+    /// Zero where it is not counted.
+    cpu_before: Duration,
+    workspace: Arc<dyn Workspace>,
     limits: Limits,
     events: mpsc::UnboundedSender<Event>,
     interrupted: watch::Receiver<bool>,
     started: Instant,
     before: Snapshot,
-    stdout: Output,
-    stderr: Output,
+    /// What is printed, by stream.
+    output: [Output; 2],
     error: Option<ProgramError>,
     ending: Option<Ending>,
     displayed: usize,
     displays: usize,
+    /// Whether it was said that nothing more is displayed.
+    displays_enough: bool,
 }
 
 /// What ended the wait for events.
@@ -322,22 +263,22 @@ enum End {
     Exited(Exit),
 }
 
-impl Run {
-    async fn drive(mut self, mut kernel: OwnedMutexGuard<Kernel>) {
+impl<C: Control> Run<C> {
+    async fn drive<L: Link<Control = C>>(mut self, mut kernel: OwnedMutexGuard<Held<L>>) {
         let end = self.listen(&mut kernel).await;
-        self.handle.cell_ended();
+        self.control.cell_ended();
         // What was written before the last frame is still in the pipes.
-        self.drain(&mut kernel, &mut vec![0; 64 << 10]);
+        self.drain(&mut kernel.link);
         let outcome = match &end {
             End::Done => self.outcome_of_end().await,
-            End::Exited(exit) => self.outcome_of_exit(exit, &mut kernel),
+            End::Exited(exit) => self.outcome_of_exit(exit, &mut kernel.oom_kills),
         };
         let state = match end {
             End::Done => {
                 self.state.has_run.store(true, Ordering::Relaxed);
                 State::Kept
             }
-            End::Exited(_) if self.state.has_run.load(Ordering::Relaxed) && kernel.resume(&self.handle).await => {
+            End::Exited(_) if self.state.has_run.load(Ordering::Relaxed) && kernel.link.resume().await => {
                 State::RolledBack
             }
             End::Exited(_) => {
@@ -346,11 +287,13 @@ impl Run {
             }
         };
         // The warden answers in order: what it told of the execution was told by then, and no signal of ours is under way any more.
-        self.handle.usage().await;
-        let (tail, stdout_dropped) = std::mem::replace(&mut self.stdout, Output::new(0)).finish();
-        self.tell_text(tail, Event::Stdout);
-        let (tail, stderr_dropped) = std::mem::replace(&mut self.stderr, Output::new(0)).finish();
-        self.tell_text(tail, Event::Stderr);
+        self.control.usage().await;
+        let mut output_dropped = 0;
+        for (stream, output) in [Stream::Stdout, Stream::Stderr].into_iter().zip(std::mem::take(&mut self.output)) {
+            let (tail, dropped) = output.finish();
+            self.tell_text(stream, tail);
+            output_dropped += dropped;
+        }
         let after = scan(&self.workspace, &self.limits).await.unwrap_or_default();
         let (files, files_left_out) = after.changed_since(&self.before);
         let finished = Finished {
@@ -358,9 +301,9 @@ impl Run {
             files,
             files_left_out,
             elapsed: self.started.elapsed(),
-            output_dropped: stdout_dropped + stderr_dropped,
+            output_dropped,
             state,
-            blocked: self.handle.take_blocked(),
+            blocked: self.control.take_blocked(),
         };
         // The kernel is free for the next execution before the caller learns of the end of this one.
         drop(kernel);
@@ -368,10 +311,7 @@ impl Run {
     }
 
     /// Passes on what the kernel tells and enforces the limits, until the cell or the kernel has ended.
-    async fn listen(&mut self, kernel: &mut Kernel) -> End {
-        let mut stdout = vec![0; 64 << 10];
-        let mut stderr = vec![0; 16 << 10];
-        let (mut stdout_open, mut stderr_open) = (true, true);
+    async fn listen<L: Link>(&mut self, kernel: &mut Held<L>) -> End {
         let deadline = self.started + self.limits.timeout;
         let mut interrupted = self.interrupted.clone();
         let mut received = 0;
@@ -382,30 +322,25 @@ impl Run {
                 None => deadline,
             };
             tokio::select! {
-                frame = kernel.channel.receive() => match frame {
-                    Ok(Some(FromKernel::Done)) => return End::Done,
-                    Ok(Some(frame)) => {
-                        received += kernel.channel.take_received() + FRAME_COST;
+                input = kernel.link.receive() => match input {
+                    Ok(Input::Frame(FromKernel::Done, _)) => return End::Done,
+                    Ok(Input::Frame(frame, length)) => {
+                        received += length + FRAME_COST;
                         if received > MAX_RECEIVED {
                             return End::Exited(self.kill(kernel).await);
                         }
-                        self.drain(kernel, &mut stdout);
+                        self.drain(&mut kernel.link);
                         if let Some(number) = self.frame(frame)
                             // Small, and the kernel waits for it; whoever does not read it has replaced the kernel program.
-                            && !matches!(timeout(SHOWN_TIMEOUT, kernel.channel.send(&ToKernel::Shown { number })).await, Ok(Ok(())))
+                            && !matches!(timeout(SHOWN_TIMEOUT, kernel.link.send(&ToKernel::Shown { number })).await, Ok(Ok(())))
                         {
                             return End::Exited(self.kill(kernel).await);
                         }
                     }
+                    Ok(Input::Printed(stream, bytes)) => self.print(stream, &bytes),
                     // A closed or senseless channel: the program did that to its own kernel.
-                    Ok(None) | Err(_) => return End::Exited(self.kill(kernel).await),
+                    Ok(Input::Closed) | Err(_) => return End::Exited(self.kill(kernel).await),
                 },
-                count = kernel.stdout.read(&mut stdout), if stdout_open => {
-                    stdout_open = self.print(&count, &stdout, Event::Stdout);
-                }
-                count = kernel.stderr.read(&mut stderr), if stderr_open => {
-                    stderr_open = self.print(&count, &stderr, Event::Stderr);
-                }
                 exit = wait_for_exit(&mut kernel.exit) => return End::Exited(exit),
                 () = wait_for_interrupt(&mut interrupted), if self.ending.is_none() => self.interrupt(Cause::Caller),
                 () = tokio::time::sleep_until(cpu_looked_at + CPU_INTERVAL), if self.counts_cpu() => {
@@ -415,7 +350,7 @@ impl Run {
                     }
                 }
                 () = tokio::time::sleep_until(timer) => match self.ending.as_mut().map(|ending| ending.again_at.take()) {
-                    Some(Some(_)) => self.handle.signal(SIGINT),
+                    Some(Some(_)) => self.control.signal(Signal::Interrupt),
                     Some(None) => return End::Exited(self.kill(kernel).await),
                     None => self.interrupt(Cause::WallClock),
                 }
@@ -428,46 +363,42 @@ impl Run {
     }
 
     async fn cpu_is_used_up(&self) -> bool {
-        let used = self.handle.usage().await.cpu.saturating_sub(self.cpu_before);
-        self.limits.cpu_time.is_some_and(|limit| Duration::from_micros(used) > limit)
+        let used = self.control.usage().await.cpu.saturating_sub(self.cpu_before);
+        self.limits.cpu_time.is_some_and(|limit| used > limit)
     }
 
     fn interrupt(&mut self, cause: Cause) {
-        self.handle.signal(SIGINT);
+        self.control.signal(Signal::Interrupt);
         let now = Instant::now();
         self.ending =
             Some(Ending { cause, again_at: Some(now + self.limits.grace / 4), kill_at: now + self.limits.grace });
     }
 
-    async fn kill(&self, kernel: &mut Kernel) -> Exit {
-        self.handle.signal(SIGKILL);
-        let unknown = Exit { status: None, usage: Usage::default() };
-        timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.unwrap_or(unknown)
+    async fn kill<L: Link>(&self, kernel: &mut Held<L>) -> Exit {
+        self.control.signal(Signal::Kill);
+        timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.unwrap_or_default()
     }
 
-    /// Takes what was read from a pipe. Returns whether the pipe is still open.
-    fn print<E>(&mut self, count: &Result<usize, E>, buffer: &[u8], event: fn(String) -> Event) -> bool {
-        let Ok(count @ 1..) = *count else { return false };
-        let bytes = buffer.get(..count).unwrap_or_default();
-        let output = if matches!(event(String::new()), Event::Stdout(_)) { &mut self.stdout } else { &mut self.stderr };
+    /// Takes what was printed.
+    fn print(&mut self, stream: Stream, bytes: &[u8]) {
+        let [stdout, stderr] = &mut self.output;
+        let output = match stream {
+            Stream::Stdout => stdout,
+            Stream::Stderr => stderr,
+        };
         let text = output.push(bytes);
-        self.tell_text(text, event);
-        true
+        self.tell_text(stream, text);
     }
 
-    /// Reads what is in the pipes already, without waiting. Bounded: a child left behind may write for ever. Past tokio, whose `try_read`
-    /// knows only of what its last poll saw.
-    fn drain(&mut self, kernel: &mut Kernel, buffer: &mut [u8]) {
-        for _ in 0..4 {
-            let count = rustix::io::read(&kernel.stdout, &mut *buffer);
-            if !self.print(&count, buffer, Event::Stdout) {
-                break;
-            }
-        }
-        for _ in 0..4 {
-            let count = rustix::io::read(&kernel.stderr, &mut *buffer);
-            if !self.print(&count, buffer, Event::Stderr) {
-                break;
+    /// Takes what was printed already, without waiting. Bounded: a child left behind may write for ever.
+    fn drain<L: Link>(&mut self, link: &mut L) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            for _ in 0..4 {
+                let bytes = link.printed(stream);
+                if bytes.is_empty() {
+                    break;
+                }
+                self.print(stream, &bytes);
             }
         }
     }
@@ -498,15 +429,13 @@ impl Run {
     fn display(&mut self, bundle: MimeBundle, event: fn(MimeBundle) -> Event) {
         self.displays += 1;
         self.displayed += bundle.0.iter().map(|(mime, data)| mime.len() + length(data)).sum::<usize>();
-        if self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {
+        if !self.displays_enough && self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {
             self.tell(event(bundle));
-        } else if self.displays == MAX_DISPLAYS || self.displayed >= MAX_DISPLAYED {
+        } else if !self.displays_enough {
             // Said once: from here on nothing is displayed, whatever its size.
-            if self.displays < usize::MAX / 2 {
-                self.displays = usize::MAX / 2;
-                let text = "[too much was displayed; the rest is left out]".to_owned();
-                self.tell(event(MimeBundle(vec![("text/plain".into(), MimeData::Text(text))])));
-            }
+            self.displays_enough = true;
+            let text = "[too much was displayed; the rest is left out]".to_owned();
+            self.tell(event(MimeBundle(vec![("text/plain".into(), MimeData::Text(text))])));
         }
     }
 
@@ -517,7 +446,7 @@ impl Run {
         match self.error.take() {
             None => Outcome::Completed,
             Some(error) if error.name == "MemoryError" => {
-                let used = self.handle.usage().await.memory_peak;
+                let used = self.control.usage().await.memory_peak;
                 Outcome::Limit(LimitHit::Memory { used, limit: self.limits.memory })
             }
             Some(error) if error.value.contains(NO_SPACE) => match self.full() {
@@ -531,7 +460,7 @@ impl Run {
 
     /// Which limit of the workspace is used up, if one is.
     fn full(&self) -> Option<LimitHit> {
-        let (used, limit, takes_files) = self.workspace.room().ok()?;
+        let Room { used, limit, takes_files } = self.workspace.room().ok()?;
         if used + FULL > limit {
             Some(LimitHit::Disk { used, limit })
         } else {
@@ -539,9 +468,9 @@ impl Run {
         }
     }
 
-    fn outcome_of_exit(&mut self, exit: &Exit, kernel: &mut Kernel) -> Outcome {
-        let out_of_memory = exit.usage.oom_kills > kernel.oom_kills;
-        kernel.oom_kills = exit.usage.oom_kills;
+    fn outcome_of_exit(&mut self, exit: &Exit, oom_kills: &mut u64) -> Outcome {
+        let out_of_memory = exit.usage.oom_kills > *oom_kills;
+        *oom_kills = exit.usage.oom_kills;
         if let Some(ending) = self.ending.take() {
             return self.outcome_of_cause(ending.cause);
         }
@@ -565,9 +494,12 @@ impl Run {
         }
     }
 
-    fn tell_text(&self, text: String, event: fn(String) -> Event) {
+    fn tell_text(&self, stream: Stream, text: String) {
         if !text.is_empty() {
-            self.tell(event(text));
+            self.tell(match stream {
+                Stream::Stdout => Event::Stdout(text),
+                Stream::Stderr => Event::Stderr(text),
+            });
         }
     }
 
@@ -583,15 +515,12 @@ async fn wait_for_interrupt(interrupted: &mut watch::Receiver<bool>) {
 }
 
 async fn wait_for_exit(exit: &mut watch::Receiver<Option<Exit>>) -> Exit {
-    let unknown = Exit { status: None, usage: Usage::default() };
-    exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit).unwrap_or(unknown)
+    exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit).unwrap_or_default()
 }
 
-async fn scan(workspace: &Arc<Workspace>, limits: &Limits) -> Result<Snapshot, Error> {
-    let workspace = Arc::clone(workspace);
-    let most = limits.files;
-    let scanned = tokio::task::spawn_blocking(move || workspace.scan(most.saturating_add(1))).await;
-    scanned.map_err(|error| Error::File { path: ".".into(), reason: error.to_string() })?
+async fn scan(workspace: &Arc<dyn Workspace>, limits: &Limits) -> Result<Snapshot, Error> {
+    let most = limits.files.saturating_add(1);
+    Arc::clone(workspace).blocking(move |workspace| workspace.snapshot(most)).await
 }
 
 fn length(data: &MimeData) -> usize {

@@ -1,0 +1,257 @@
+//! The seam between those who use sandboxes and the places where they run.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use crate::driver::Execution;
+use crate::process::{Command, Output, Process};
+use crate::{Error, Limits, Workspace};
+
+/// A place where sandboxes run.
+///
+/// A future of these methods may be dropped at any time: what it
+/// began is undone.
+pub trait Backend: fmt::Debug + Send + Sync {
+    /// The parts of the contract that this backend has.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Makes a sandbox with a kernel that is ready. What the spec asks for and the backend cannot honour is [`Error::NotSupported`]; an id
+    /// that a living sandbox of this backend has is [`Error::Exists`].
+    fn create(&self, id: SandboxId, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>>;
+
+    /// Destroys the sandbox, whatever runs in it, and waits until nothing of it is left but the workspace. One that is not there is fine;
+    /// one that is being made is not made, or ended at once, and its `create` fails.
+    fn destroy<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// Returns the ids of the living sandboxes, of this owner or of all.
+    fn list<'a>(&'a self, owner: Option<&'a str>) -> BoxFuture<'a, Result<Vec<SandboxId>, Error>>;
+
+    /// Returns a sandbox that another process made.
+    fn attach<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<Arc<dyn Sandbox>, Error>> {
+        let _nobody = id;
+        not_supported("attaching to a sandbox")
+    }
+
+    /// Says whether sandboxes can be made now, as far as is known without making one.
+    fn health(&self) -> Health;
+
+    /// Waits until no sandbox can be made any more, and says why. Never returns from a backend that does not end.
+    fn ended(&self) -> BoxFuture<'_, Error>;
+
+    /// Ends every sandbox, removes what they left, and waits until that is done.
+    fn shutdown(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A live sandbox with one kernel. Dropping the last hold on it destroys it; the workspace stays as long as someone holds it.
+pub trait Sandbox: fmt::Debug + Send + Sync {
+    /// The id that it was made with.
+    fn id(&self) -> &SandboxId;
+
+    /// The limits that it was made with.
+    fn limits(&self) -> &Limits;
+
+    /// The files.
+    fn workspace(&self) -> &Arc<dyn Workspace>;
+
+    /// Whether the kernel lives, or its checkpoint will. A sandbox without either is of no more use; its workspace is.
+    fn is_alive(&self) -> bool;
+
+    /// Runs one cell. One runs at a time; the next waits here for its turn.
+    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, Error>>;
+
+    /// Returns what the sandbox uses, as far as the backend counts it; zeros when it is gone.
+    fn usage(&self) -> BoxFuture<'_, Usage>;
+
+    /// Starts a command beside the kernel. An error tells that it could not be started, for example because it is not there.
+    fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Process, Error>> {
+        drop(command);
+        not_supported("commands")
+    }
+
+    /// Stops everything in the sandbox until [`Sandbox::resume`].
+    fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
+        not_supported("pausing a sandbox")
+    }
+
+    /// Lets a paused sandbox go on.
+    fn resume(&self) -> BoxFuture<'_, Result<(), Error>> {
+        not_supported("pausing a sandbox")
+    }
+
+    /// Makes a copy of the sandbox, its variables and files included.
+    fn fork(&self, id: SandboxId) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>> {
+        drop(id);
+        not_supported("forking a sandbox")
+    }
+
+    /// Connects to a port on which something in the sandbox listens.
+    fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Connection>, Error>> {
+        let _closed = port;
+        not_supported("connections to a sandbox")
+    }
+
+    /// Destroys the sandbox, whatever runs in it, and waits until nothing of it is left but the workspace.
+    fn close(&self) -> BoxFuture<'_, Result<(), Error>>;
+}
+
+impl dyn Sandbox {
+    /// Runs a command to its end, with `input` as what it reads, for at most `limit` of wall clock, and keeps `most` bytes of each output.
+    pub async fn run(&self, command: Command, input: &[u8], limit: Duration, most: usize) -> Result<Output, Error> {
+        self.spawn(command).await?.output(input, limit, most).await
+    }
+}
+
+/// A connection to a port of a sandbox.
+pub trait Connection: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Connection for T {}
+
+fn not_supported<T: Send + 'static>(what: &'static str) -> BoxFuture<'static, Result<T, Error>> {
+    Box::pin(async move { Err(Error::NotSupported(what)) })
+}
+
+/// The id of a sandbox, chosen by whoever asks for it: 1 to 64 letters, digits, `-` and `_`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SandboxId(String);
+
+impl SandboxId {
+    /// A new id, unlike all others.
+    pub fn unique() -> Self {
+        Self(format!("sbx_{}", crate::random::hex::<12>()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SandboxId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if (1..=64).contains(&text.len()) && text.bytes().all(plain) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Error::Setup("the id of a sandbox is 1 to 64 letters, digits, - and _".into()))
+        }
+    }
+}
+
+impl fmt::Display for SandboxId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// A request for a sandbox. Every backend takes it apart without `..`, so that none forgets a field.
+#[derive(Debug, Clone)]
+pub struct SandboxSpec {
+    /// The limits.
+    pub limits: Limits,
+    /// The files of an earlier sandbox of the same backend; `None` for an empty workspace.
+    pub workspace: Option<Arc<dyn Workspace>>,
+    /// The kernel's language; `None` for the backend's first.
+    pub language: Option<String>,
+    /// Whoever it belongs to, for [`Backend::list`].
+    pub owner: Option<String>,
+}
+
+impl SandboxSpec {
+    /// A sandbox with these limits, an empty workspace and the backend's first language.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, workspace: None, language: None, owner: None }
+    }
+
+    /// The same with the files of an earlier sandbox.
+    pub fn with_workspace(self, workspace: Arc<dyn Workspace>) -> Self {
+        Self { workspace: Some(workspace), ..self }
+    }
+}
+
+/// The parts of the contract that a backend has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The name of the backend, as in the configuration.
+    pub backend: &'static str,
+    /// The languages of its kernels, the default first.
+    pub languages: Vec<crate::KernelSpec>,
+    /// Whether limits of memory, processes, processor time and file sizes are enforced. Time and output are enforced by every backend.
+    pub enforces_resources: bool,
+    /// Whether the limits of a workspace's bytes and files are enforced.
+    pub enforces_disk: bool,
+    /// Whether a kernel that died in a cell is followed by its checkpoint.
+    pub checkpoints: bool,
+    /// Whether refused system calls are reported.
+    pub reports_blocked: bool,
+    /// Whether commands run beside the kernel.
+    pub processes: bool,
+    /// Whether a sandbox can be attached to.
+    pub attach: bool,
+    /// Whether a sandbox can be paused and resumed.
+    pub pause: bool,
+    /// Whether a sandbox can be forked.
+    pub fork: bool,
+    /// Whether ports of a sandbox can be connected to.
+    pub connect: bool,
+}
+
+/// The state of a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// Whether sandboxes can be made.
+    pub status: Status,
+    /// Sandboxes that are ready before anyone asks.
+    pub pooled: usize,
+}
+
+/// Whether sandboxes can be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    /// As far as is known, they can.
+    Ready,
+    /// The last one that the backend wanted could not be made.
+    Degraded {
+        /// Why.
+        reason: String,
+    },
+    /// None can be made any more.
+    Over {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a sandbox uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Memory now, bytes.
+    pub memory: u64,
+    /// The most memory so far, bytes.
+    pub memory_peak: u64,
+    /// Processes that were ended because the memory limit was reached.
+    pub oom_kills: u64,
+    /// Processor time so far.
+    pub cpu: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_plain() {
+        for text in ["a", "sbx_0-Z", &"x".repeat(64), SandboxId::unique().as_str()] {
+            assert_eq!(text.parse::<SandboxId>().unwrap().as_str(), text);
+        }
+        for text in ["", "a/b", "..", "ä", "a b", &"x".repeat(65)] {
+            assert!(text.parse::<SandboxId>().is_err(), "{text:?}");
+        }
+        assert_ne!(SandboxId::unique(), SandboxId::unique());
+    }
+}

@@ -1,0 +1,105 @@
+//! Sandboxes that are ready before anyone asks.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::warden_client::{Handle, lock};
+use super::{Made, Shared};
+use crate::{Error, Limits};
+
+/// The pause after a sandbox that could not be made.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A pool, and whether sandboxes can be made.
+#[derive(Debug)]
+pub(super) struct Pool {
+    size: usize,
+    limits: Limits,
+    ready: Mutex<VecDeque<Made>>,
+    wanted: Notify,
+    /// Reason for which the last sandbox could not be made.
+    failure: Mutex<Option<String>>,
+}
+
+impl Pool {
+    /// Makes a pool of `size` sandboxes, which a task keeps full until the backend is gone.
+    pub(super) fn start(size: usize, limits: Limits, shared: &Arc<Shared>) -> Arc<Self> {
+        let (ready, failure) = (Mutex::default(), Mutex::default());
+        let pool = Arc::new(Self { size, limits, ready, wanted: Notify::new(), failure });
+        if size > 0 {
+            tokio::spawn(Self::refill(Arc::downgrade(&pool), Arc::downgrade(shared)));
+        }
+        pool
+    }
+
+    /// Takes a sandbox with these limits, if one is ready.
+    pub(super) fn take(&self, limits: &Limits) -> Option<Made> {
+        if *limits != self.limits {
+            return None;
+        }
+        let made = lock(&self.ready).pop_front();
+        self.wanted.notify_one();
+        made.filter(|made| made.kernel.is_alive())
+    }
+
+    /// Returns how many are ready.
+    pub(super) fn ready(&self) -> usize {
+        lock(&self.ready).len()
+    }
+
+    /// Destroys those that are ready.
+    pub(super) fn clear(&self) {
+        let ready = std::mem::take(&mut *lock(&self.ready));
+        drop(ready);
+    }
+
+    /// Returns the reason for which the last sandbox could not be made.
+    pub(super) fn failure(&self) -> Option<String> {
+        lock(&self.failure).clone()
+    }
+
+    /// Notes whether a sandbox could be made, and logs a change.
+    pub(super) fn note(&self, error: Option<&Error>) {
+        // The others say nothing of the host: there are as many as there may be, or all is over, which is told elsewhere.
+        if matches!(error, Some(Error::Full | Error::Over(_))) {
+            return;
+        }
+        let reason = error.map(ToString::to_string);
+        let before = std::mem::replace(&mut *lock(&self.failure), reason.clone());
+        match (before, reason) {
+            (None, Some(error)) => tracing::warn!(error, "sandboxes cannot be made"),
+            (Some(_), None) => tracing::info!("sandboxes can be made again"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+    }
+
+    async fn refill(pool: Weak<Self>, shared: Weak<Shared>) {
+        loop {
+            let (Some(pool), Some(shared)) = (pool.upgrade(), shared.upgrade()) else { return };
+            if pool.ready() >= pool.size {
+                drop(shared);
+                // Wakes up now and then to see whether the backend is still there.
+                let _still_full = timeout(PAUSE, pool.wanted.notified()).await;
+                continue;
+            }
+            let made = pool.make(&shared).await;
+            pool.note(made.as_ref().err());
+            match made {
+                Ok(made) => lock(&pool.ready).push_back(made),
+                // Whoever asks for a sandbox gets the error; here it is only tried again.
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn make(&self, shared: &Shared) -> Result<Made, Error> {
+        let handle = Arc::new(Handle::new(&shared.client)?);
+        let made = shared.make(handle, self.limits.clone(), None).await?;
+        made.kernel.touch().await?;
+        Ok(made)
+    }
+}

@@ -1,0 +1,88 @@
+//! The way to one kernel, as the driver sees it. A backend that implements it gets its limits enforced by [`crate::driver`].
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::Usage;
+use crate::frame::{FromKernel, ToKernel};
+use crate::process::ExitStatus;
+
+/// The exclusive end of the way to a kernel: whoever holds it runs cells.
+pub(crate) trait Link: Send + 'static {
+    /// The shared end.
+    type Control: Control;
+
+    /// Returns the shared end.
+    fn control(&self) -> &Arc<Self::Control>;
+
+    /// Returns the end of the kernel process, once it has ended and no checkpoint has taken over. A closed channel is an end, too.
+    fn exit(&self) -> watch::Receiver<Option<Exit>>;
+
+    /// Sends a frame to the kernel. Dropping the future may leave half of it sent.
+    fn send(&mut self, frame: &ToKernel<'_>) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Waits for the next input from the kernel. Cancel-safe.
+    fn receive(&mut self) -> impl Future<Output = io::Result<Input>> + Send;
+
+    /// Takes what was printed already, without waiting; empty when there is nothing.
+    fn printed(&mut self, stream: Stream) -> Vec<u8>;
+
+    /// Lets the checkpoint of a kernel that ended take its place, and returns whether there is one that did.
+    fn resume(&mut self) -> impl Future<Output = bool> + Send;
+}
+
+/// The shared end of the way to a kernel.
+pub(crate) trait Control: Send + Sync + 'static {
+    /// Sends a signal to the kernel process.
+    fn signal(&self, signal: Signal);
+
+    /// Returns what the sandbox uses, once everything that was sent before has been seen to.
+    fn usage(&self) -> impl Future<Output = Usage> + Send;
+
+    /// Says that a cell begins, which somebody waits for.
+    fn cell_started(&self) {}
+
+    /// Says that the cell has ended.
+    fn cell_ended(&self) {}
+
+    /// Returns the names of the system calls that were refused since this was last asked.
+    fn take_blocked(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// One thing from a kernel.
+pub(crate) enum Input {
+    /// A frame, and its length.
+    Frame(FromKernel, usize),
+    /// Printed bytes.
+    Printed(Stream, Vec<u8>),
+    /// The end of the frames.
+    Closed,
+}
+
+/// One of the two streams that programs print to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A signal to a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// Ends the cell.
+    Interrupt,
+    /// Ends the kernel.
+    Kill,
+}
+
+/// The end of a kernel process.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Exit {
+    /// `None` where it is not known.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) usage: Usage,
+}
