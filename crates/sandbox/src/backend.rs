@@ -13,7 +13,7 @@ use crate::{Error, Limits, Workspace};
 
 /// A place where sandboxes run.
 ///
-/// A future of these methods may be dropped at any time: what it
+/// The contract is [`crate::conformance()`], which every backend passes. A future of these methods may be dropped at any time: what it
 /// began is undone.
 pub trait Backend: fmt::Debug + Send + Sync {
     /// The parts of the contract that this backend has.

@@ -7,6 +7,7 @@
 pub mod attack;
 mod backend;
 mod backends;
+mod conformance;
 mod driver;
 mod error;
 mod execution;
@@ -25,6 +26,8 @@ mod workspace;
 
 pub use backend::{Backend, Capabilities, Connection, Health, Sandbox, SandboxId, SandboxSpec, Status, Usage};
 pub use backends::local::{Local, LocalConfig, Require, Start};
+pub use backends::memory;
+pub use conformance::{Programs, conformance};
 pub use driver::{Execution, Interrupter};
 pub use error::Error;
 pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};

@@ -1,4 +1,5 @@
 //! The places where sandboxes run.
 
 pub(crate) mod local;
+pub mod memory;
 mod registry;

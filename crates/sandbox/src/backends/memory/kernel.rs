@@ -1,0 +1,301 @@
+//! A scripted kernel: a task that speaks as the kernel program does.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{mpsc, watch};
+
+use super::Script;
+use super::script::{ScriptedCell, Step};
+use super::workspace::MemoryWorkspace;
+use crate::frame::{FromKernel, ToKernel};
+use crate::link::{Control, Exit, Input, Link, Signal, Stream};
+use crate::process::ExitStatus;
+use crate::{ProgramError, Usage};
+
+/// What the host has not read yet; a program that prints more waits.
+const QUEUE: usize = 16;
+/// Bytes that a flood prints at once.
+const CHUNK: usize = 16 << 10;
+const SIGKILL: i32 = 9;
+
+type Variables = BTreeMap<String, String>;
+
+/// The host's end of a scripted kernel.
+pub(super) struct MemoryLink {
+    script: Arc<Script>,
+    workspace: Arc<MemoryWorkspace>,
+    control: Arc<MemoryControl>,
+    /// Variables from before the cell that runs.
+    checkpoint: Arc<Mutex<Variables>>,
+    cells: mpsc::Sender<String>,
+    inputs: mpsc::Receiver<Input>,
+    /// Taken out of `inputs` and not handed on yet.
+    pending: VecDeque<Input>,
+}
+
+/// The end of a scripted kernel that signals go to.
+#[derive(Debug)]
+pub(super) struct MemoryControl {
+    /// Interrupts so far.
+    interrupts: watch::Sender<u64>,
+    /// Kills so far: a checkpoint that takes over is not killed by what killed the kernel.
+    kills: watch::Sender<u64>,
+    exit: watch::Sender<Option<Exit>>,
+    is_destroyed: AtomicBool,
+}
+
+impl MemoryControl {
+    pub(super) fn is_destroyed(&self) -> bool {
+        self.is_destroyed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn kill(&self) {
+        self.kills.send_modify(|kills| *kills += 1);
+    }
+
+    /// Kills the kernel and leaves it no checkpoint.
+    pub(super) fn kill_for_good(&self) {
+        self.is_destroyed.store(true, Ordering::Relaxed);
+        self.kill();
+    }
+
+    /// Ends the sandbox and waits until its kernel has ended.
+    pub(super) async fn destroy(&self) {
+        self.kill_for_good();
+        let mut exit = self.exit.subscribe();
+        // An error would mean that the sender is gone, which is held here.
+        let _ended = exit.wait_for(Option::is_some).await.map(|exit| exit.is_some());
+    }
+}
+
+impl Control for MemoryControl {
+    fn signal(&self, signal: Signal) {
+        match signal {
+            Signal::Interrupt => self.interrupts.send_modify(|interrupts| *interrupts += 1),
+            Signal::Kill => self.kill(),
+        }
+    }
+
+    async fn usage(&self) -> Usage {
+        Usage::default()
+    }
+}
+
+impl MemoryLink {
+    /// Starts a kernel without variables.
+    pub(super) fn start(script: Arc<Script>, workspace: Arc<MemoryWorkspace>) -> Self {
+        let control = Arc::new(MemoryControl {
+            interrupts: watch::Sender::new(0),
+            kills: watch::Sender::new(0),
+            exit: watch::Sender::new(None),
+            is_destroyed: AtomicBool::new(false),
+        });
+        let checkpoint = Arc::default();
+        let kills = control.kills.subscribe();
+        let (cells, inputs) = spawn(&script, &workspace, &control, &checkpoint, kills);
+        Self { script, workspace, control, checkpoint, cells, inputs, pending: VecDeque::new() }
+    }
+
+    /// Returns the end that signals go to.
+    pub(super) fn shared(&self) -> Arc<MemoryControl> {
+        Arc::clone(&self.control)
+    }
+}
+
+impl Link for MemoryLink {
+    type Control = MemoryControl;
+
+    fn control(&self) -> &Arc<MemoryControl> {
+        &self.control
+    }
+
+    fn exit(&self) -> watch::Receiver<Option<Exit>> {
+        self.control.exit.subscribe()
+    }
+
+    async fn send(&mut self, frame: &ToKernel<'_>) -> io::Result<()> {
+        match frame {
+            ToKernel::Execute { code } => {
+                let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+                self.cells.send((*code).to_owned()).await.map_err(gone)
+            }
+            // A scripted program does not wait for its displays, has no limits of its own and needs no rehearsal.
+            ToKernel::Shown { .. } | ToKernel::Start { .. } | ToKernel::Touch | ToKernel::Run { .. } => Ok(()),
+        }
+    }
+
+    async fn receive(&mut self) -> io::Result<Input> {
+        if let Some(input) = self.pending.pop_front() {
+            return Ok(input);
+        }
+        Ok(self.inputs.recv().await.unwrap_or(Input::Closed))
+    }
+
+    fn printed(&mut self, stream: Stream) -> Vec<u8> {
+        while self.pending.len() < QUEUE
+            && let Ok(input) = self.inputs.try_recv()
+        {
+            self.pending.push_back(input);
+        }
+        // Frames come after what was printed before them, so what is printed after one has to wait.
+        let printed = |input: &Input| matches!(input, Input::Printed(of, _) if *of == stream);
+        let before_frames = self.pending.iter().take_while(|input| matches!(input, Input::Printed(..)));
+        let position = before_frames.enumerate().find(|(_, input)| printed(input)).map(|(position, _)| position);
+        match position.and_then(|position| self.pending.remove(position)) {
+            Some(Input::Printed(_, bytes)) => bytes,
+            _ => Vec::new(),
+        }
+    }
+
+    async fn resume(&mut self) -> bool {
+        // Before it is looked for the end: one that comes after the look reaches the new kernel.
+        let kills = self.control.kills.subscribe();
+        if self.control.is_destroyed() {
+            return false;
+        }
+        self.pending.clear();
+        self.control.exit.send_replace(None);
+        (self.cells, self.inputs) = spawn(&self.script, &self.workspace, &self.control, &self.checkpoint, kills);
+        true
+    }
+}
+
+/// Starts a kernel's task, which goes on from the checkpoint.
+fn spawn(
+    script: &Arc<Script>,
+    workspace: &Arc<MemoryWorkspace>,
+    control: &Arc<MemoryControl>,
+    checkpoint: &Arc<Mutex<Variables>>,
+    mut kills: watch::Receiver<u64>,
+) -> (mpsc::Sender<String>, mpsc::Receiver<Input>) {
+    let (cells, cell_receiver) = mpsc::channel(1);
+    let (input_sender, inputs) = mpsc::channel(QUEUE);
+    let kernel = Kernel {
+        script: Arc::clone(script),
+        workspace: Arc::clone(workspace),
+        interrupts: control.interrupts.subscribe(),
+        checkpoint: Arc::clone(checkpoint),
+        cells: cell_receiver,
+        inputs: input_sender,
+        displays: 0,
+    };
+    let control = Arc::clone(control);
+    tokio::spawn(async move {
+        let status = tokio::select! {
+            biased;
+            // An error would mean that the sender is gone, which is held here.
+            _killed = kills.changed() => Some(ExitStatus::Signal(SIGKILL)),
+            status = kernel.run() => status,
+        };
+        control.exit.send_replace(Some(Exit { status, usage: Usage::default() }));
+    });
+    (cells, inputs)
+}
+
+/// The task's side.
+struct Kernel {
+    script: Arc<Script>,
+    workspace: Arc<MemoryWorkspace>,
+    interrupts: watch::Receiver<u64>,
+    checkpoint: Arc<Mutex<Variables>>,
+    cells: mpsc::Receiver<String>,
+    inputs: mpsc::Sender<Input>,
+    displays: u64,
+}
+
+/// The end of a cell before its last step.
+enum Stop {
+    Failed(ProgramError),
+    Died(Option<ExitStatus>),
+}
+
+impl Kernel {
+    /// Runs cells until it dies, and returns how.
+    async fn run(mut self) -> Option<ExitStatus> {
+        while let Some(code) = self.cells.recv().await {
+            self.interrupts.mark_unchanged();
+            let variables = self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let mut cell = ScriptedCell::new(variables, Arc::clone(&self.workspace));
+            (self.script)(&code, &mut cell);
+            let ScriptedCell { variables, steps, .. } = cell;
+            let mut ended = Ok(());
+            for step in steps {
+                ended = self.step(step).await;
+                if ended.is_err() {
+                    break;
+                }
+            }
+            match ended {
+                Ok(()) => {}
+                Err(Stop::Failed(error)) => self.tell(FromKernel::Error(error)).await,
+                Err(Stop::Died(status)) => return status,
+            }
+            *self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner) = variables;
+            self.tell(FromKernel::Done).await;
+        }
+        Some(ExitStatus::Code(0))
+    }
+
+    async fn step(&mut self, step: Step) -> Result<(), Stop> {
+        match step {
+            Step::Print(text) => self.print(Stream::Stdout, text.into_bytes()).await,
+            Step::PrintError(text) => self.print(Stream::Stderr, text.into_bytes()).await,
+            Step::Flood(bytes) => {
+                let mut line = vec![b'x'; CHUNK - 1];
+                line.push(b'\n');
+                let mut left = bytes;
+                while left > 0 {
+                    let count = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+                    self.print(Stream::Stdout, line.get(CHUNK - count..).unwrap_or_default().to_vec()).await?;
+                    left -= count as u64;
+                }
+                Ok(())
+            }
+            Step::Display(bundle) => {
+                self.displays += 1;
+                self.tell(FromKernel::Display(bundle, self.displays)).await;
+                self.unless_interrupted(std::future::ready(())).await
+            }
+            Step::Result(bundle) => {
+                self.tell(FromKernel::Result(bundle)).await;
+                Ok(())
+            }
+            Step::Fail(error) => Err(Stop::Failed(error)),
+            Step::Write(path, bytes) => {
+                if self.workspace.write_some(&path, &bytes) {
+                    return Ok(());
+                }
+                Err(raised("OSError", "[Errno 28] No space left on device"))
+            }
+            Step::Wait(signal) => self.unless_interrupted(async move { signal.notified().await }).await,
+            Step::Hang => std::future::pending().await,
+            Step::Die(status) => Err(Stop::Died(status)),
+        }
+    }
+
+    async fn print(&mut self, stream: Stream, bytes: Vec<u8>) -> Result<(), Stop> {
+        let inputs = self.inputs.clone();
+        // A host that reads no more kills the kernel.
+        self.unless_interrupted(async move { drop(inputs.send(Input::Printed(stream, bytes)).await) }).await
+    }
+
+    async fn tell(&self, frame: FromKernel) {
+        let _nobody = self.inputs.send(Input::Frame(frame, 0)).await;
+    }
+
+    async fn unless_interrupted(&mut self, work: impl Future<Output = ()>) -> Result<(), Stop> {
+        tokio::select! {
+            biased;
+            _interrupted = self.interrupts.changed() => Err(raised("KeyboardInterrupt", "")),
+            () = work => Ok(()),
+        }
+    }
+}
+
+fn raised(name: &str, value: &str) -> Stop {
+    let traceback = format!("Traceback (most recent call last):\n  Cell 1, line 1\n{name}: {value}");
+    Stop::Failed(ProgramError { name: name.into(), value: value.into(), traceback })
+}

@@ -1,0 +1,209 @@
+//! The memory backend: scripted kernels in this process, for the tests of everything above.
+//!
+//! It needs no namespace, no template, no port and no clock of its own. What a program does is said by a [`Script`]; time, output and
+//! interrupts are enforced by the same driver as everywhere.
+
+mod kernel;
+mod script;
+mod workspace;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+
+use self::kernel::{MemoryControl, MemoryLink};
+pub use self::script::{ScriptedCell, simple};
+use self::workspace::MemoryWorkspace;
+use super::registry::{Registration, Registry};
+use crate::backend::{Backend, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Status, Usage};
+use crate::driver::{Execution, Kernel};
+use crate::{Error, KernelSpec, Limits, Workspace};
+
+/// The behaviour of programs: given the code of a cell, says what the cell does.
+pub type Script = dyn Fn(&str, &mut ScriptedCell) + Send + Sync;
+
+/// The memory backend. Cheap to clone; clones are the same backend.
+#[derive(Debug, Clone)]
+pub struct Memory(Arc<Inner>);
+
+struct Inner {
+    script: Arc<Script>,
+    capabilities: Capabilities,
+    registry: Arc<Registry<MemoryControl>>,
+    /// Reason for which no sandbox can be made now.
+    failure: Mutex<Option<String>>,
+    over: watch::Sender<Option<String>>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Inner").field("registry", &self.registry).finish_non_exhaustive()
+    }
+}
+
+impl Default for Memory {
+    /// A backend whose programs are [`simple`].
+    fn default() -> Self {
+        Self::new(simple)
+    }
+}
+
+impl Memory {
+    /// A backend whose programs behave as the script says.
+    pub fn new(script: impl Fn(&str, &mut ScriptedCell) + Send + Sync + 'static) -> Self {
+        let kernel = KernelSpec { argv: Vec::new(), env: Vec::new(), programs: Vec::new(), ..KernelSpec::python("") };
+        let capabilities = Capabilities {
+            backend: "memory",
+            languages: vec![kernel],
+            enforces_resources: false,
+            enforces_disk: true,
+            checkpoints: true,
+            reports_blocked: false,
+            processes: false,
+            attach: false,
+            pause: false,
+            fork: false,
+            connect: false,
+        };
+        let (registry, failure, over) = (Arc::default(), Mutex::default(), watch::Sender::new(None));
+        Self(Arc::new(Inner { script: Arc::new(script), capabilities, registry, failure, over }))
+    }
+
+    /// Lets the making of sandboxes fail from now on, for this reason, or succeed again.
+    pub fn fail(&self, reason: Option<&str>) {
+        *self.failure() = reason.map(str::to_owned);
+    }
+
+    /// Ends the backend, as a host may end one.
+    pub fn end(&self, reason: &str) {
+        self.0.over.send_replace(Some(reason.to_owned()));
+        for id in self.0.registry.list(None) {
+            if let Some(control) = self.0.registry.end(&id) {
+                control.kill();
+            }
+        }
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
+        let SandboxSpec { limits, workspace, language, owner } = spec;
+        let known = &self.0.capabilities.languages;
+        if language.is_some_and(|wanted| known.iter().all(|kernel| kernel.language != wanted)) {
+            return Err(Error::NotSupported("a kernel of this language"));
+        }
+        if limits.cpu_time.is_some() {
+            return Err(Error::NotSupported("a limit of processor time"));
+        }
+        let workspace = match workspace {
+            None => Arc::new(MemoryWorkspace::new(limits.disk, limits.files)),
+            Some(given) => MemoryWorkspace::of(given).ok_or(Error::NotSupported("the workspace of another backend"))?,
+        };
+        if let Some(reason) = self.0.over.borrow().clone() {
+            return Err(Error::Over(reason));
+        }
+        if let Some(reason) = self.failure().clone() {
+            return Err(Error::Setup(reason));
+        }
+        let registration = Registry::register(&self.0.registry, id, owner)?;
+        let link = MemoryLink::start(Arc::clone(&self.0.script), Arc::clone(&workspace));
+        let control = link.shared();
+        registration.bind(&control)?;
+        let kernel = Kernel::new(link, workspace, limits);
+        Ok(Arc::new(MemorySandbox { kernel, control, registration }))
+    }
+}
+
+impl Backend for Memory {
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    fn create(&self, id: SandboxId, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>> {
+        Box::pin(async move { self.make(id, spec) })
+    }
+
+    fn destroy<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            if let Some(control) = self.0.registry.end(id) {
+                control.destroy().await;
+            }
+            Ok(())
+        })
+    }
+
+    fn list<'a>(&'a self, owner: Option<&'a str>) -> BoxFuture<'a, Result<Vec<SandboxId>, Error>> {
+        Box::pin(async move { Ok(self.0.registry.list(owner)) })
+    }
+
+    fn health(&self) -> Health {
+        let status = match (self.0.over.borrow().clone(), self.failure().clone()) {
+            (Some(reason), _) => Status::Over { reason },
+            (None, Some(reason)) => Status::Degraded { reason },
+            (None, None) => Status::Ready,
+        };
+        Health { status, pooled: 0 }
+    }
+
+    fn ended(&self) -> BoxFuture<'_, Error> {
+        Box::pin(async move {
+            let mut over = self.0.over.subscribe();
+            let reason = over.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+            Error::Over(reason.unwrap_or_default())
+        })
+    }
+
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move { self.end("the backend was shut down") })
+    }
+}
+
+/// A sandbox with a scripted kernel.
+#[derive(Debug)]
+struct MemorySandbox {
+    kernel: Kernel<MemoryLink>,
+    control: Arc<MemoryControl>,
+    registration: Registration<MemoryControl>,
+}
+
+impl Sandbox for MemorySandbox {
+    fn id(&self) -> &SandboxId {
+        self.registration.id()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.kernel.limits()
+    }
+
+    fn workspace(&self) -> &Arc<dyn Workspace> {
+        self.kernel.workspace()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.kernel.is_alive() && !self.control.is_destroyed()
+    }
+
+    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, Error>> {
+        Box::pin(self.kernel.execute(code))
+    }
+
+    fn usage(&self) -> BoxFuture<'_, Usage> {
+        Box::pin(std::future::ready(Usage::default()))
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.control.destroy().await;
+            Ok(())
+        })
+    }
+}
+
+impl Drop for MemorySandbox {
+    fn drop(&mut self) {
+        self.control.kill_for_good();
+    }
+}

@@ -1,0 +1,128 @@
+//! A workspace that is a map.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io::{Cursor, Read};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::Error;
+use crate::workspace::{FileEntry, Room, Snapshot, Workspace, copy, file_error, mime_of, relative};
+
+/// The files of a session, in this process.
+#[derive(Debug)]
+pub(super) struct MemoryWorkspace {
+    files: Mutex<Files>,
+    bytes: u64,
+    entries: u64,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    by_path: BTreeMap<String, File>,
+    /// Writes so far.
+    version: u64,
+}
+
+#[derive(Debug)]
+struct File {
+    bytes: Arc<[u8]>,
+    version: u64,
+}
+
+impl MemoryWorkspace {
+    pub(super) fn new(bytes: u64, entries: u64) -> Self {
+        Self { files: Mutex::default(), bytes, entries }
+    }
+
+    /// The workspace, if it is of this backend.
+    pub(super) fn of(workspace: Arc<dyn Workspace>) -> Option<Arc<Self>> {
+        (workspace as Arc<dyn Any + Send + Sync>).downcast().ok()
+    }
+
+    pub(super) fn bytes(&self, path: &str) -> Option<Vec<u8>> {
+        self.lock().by_path.get(path).map(|file| file.bytes.to_vec())
+    }
+
+    /// Writes a file as a program does: what does not fit is cut off, and `false` is returned.
+    pub(super) fn write_some(&self, path: &str, bytes: &[u8]) -> bool {
+        let mut files = self.lock();
+        let before = files.by_path.remove(path);
+        if files.by_path.len() as u64 >= self.entries {
+            return false;
+        }
+        drop(before);
+        let room = self.bytes - files.used().min(self.bytes);
+        let kept = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
+        files.insert(path, bytes.get(..kept).unwrap_or_default());
+        kept == bytes.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Files> {
+        // A panic while holding it leaves plain data that is still consistent.
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Files {
+    fn used(&self) -> u64 {
+        self.by_path.values().map(|file| file.bytes.len() as u64).sum()
+    }
+
+    fn insert(&mut self, path: &str, bytes: &[u8]) {
+        self.version += 1;
+        let file = File { bytes: bytes.into(), version: self.version };
+        self.by_path.insert(path.to_owned(), file);
+    }
+}
+
+impl Workspace for MemoryWorkspace {
+    fn files(&self) -> Result<Vec<FileEntry>, Error> {
+        Ok(self.snapshot(u64::MAX)?.into_entries())
+    }
+
+    fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
+        let files = self.lock();
+        let file =
+            files.by_path.get(path).ok_or_else(|| file_error(Path::new(path), "no such file in the workspace"))?;
+        let size = file.bytes.len() as u64;
+        Ok((Box::new(Cursor::new(Arc::clone(&file.bytes))), size))
+    }
+
+    fn write(&self, name: &str, source: &mut dyn Read, limit: u64) -> Result<FileEntry, Error> {
+        let path = relative(name)?;
+        self.lock().by_path.remove(name);
+        let mut bytes = Vec::new();
+        let size = copy(source, &mut bytes, limit).map_err(|error| file_error(&path, &error.to_string()))?;
+        let mut files = self.lock();
+        if files.used() + size > self.bytes || files.by_path.len() as u64 >= self.entries {
+            return Err(file_error(&path, "No space left on device"));
+        }
+        files.insert(name, &bytes);
+        Ok(FileEntry { path: name.to_owned(), size, mime: mime_of(name) })
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Error> {
+        relative(name)?;
+        self.lock().by_path.remove(name);
+        Ok(())
+    }
+
+    fn room(&self) -> Result<Room, Error> {
+        let files = self.lock();
+        let takes_files = (files.by_path.len() as u64) < self.entries;
+        Ok(Room { used: files.used(), limit: self.bytes, takes_files })
+    }
+
+    fn snapshot(&self, most: u64) -> Result<Snapshot, Error> {
+        let mut snapshot = Snapshot::default();
+        for (path, file) in &self.lock().by_path {
+            if snapshot.count() > most {
+                break;
+            }
+            let entry = FileEntry { path: path.clone(), size: file.bytes.len() as u64, mime: mime_of(path) };
+            snapshot.insert(entry, [file.version, 0, 0, 0, 0, 0]);
+        }
+        Ok(snapshot)
+    }
+}

@@ -1,0 +1,419 @@
+//! The contract of a backend, as a function that every backend's tests call.
+#![allow(clippy::panic, reason = "what breaks the contract is said by a panic, in the test that asked")]
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    Backend, Capabilities, Death, Error, Event, Execution, FileEntry, Finished, LimitHit, Limits, Outcome, Room,
+    Sandbox, SandboxId, SandboxSpec, Snapshot, State, Status, Workspace,
+};
+
+/// Programs that do what their names say, in the language of the backend's kernels.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// Prints `hello` and a line's end, and nothing else.
+    pub prints: String,
+    /// Prints `oops` and a line's end to the error output.
+    pub prints_error: String,
+    /// Ends with a value that is shown as `2`.
+    pub has_result: String,
+    /// Raises an exception of the class `ValueError` with the message `no`.
+    pub fails: String,
+    /// Writes `content` to the file `made`.
+    pub makes_file: String,
+    /// Prints what the file `given` contains.
+    pub reads_file: String,
+    /// Sets a variable.
+    pub remembers: String,
+    /// Prints `remembered` and a line's end if the variable is set, and fails if it is not.
+    pub recalls: String,
+    /// Prints `begun` and a line's end, then runs until it is interrupted.
+    pub never_ends: String,
+    /// Prints `begun` and a line's end, then runs until it is killed, whatever it is told.
+    pub ignores_interrupts: String,
+    /// Ends its own kernel with the status 3.
+    pub dies: String,
+    /// Prints 1 MiB and ends.
+    pub floods: String,
+    /// Writes to the file `large` without end.
+    pub fills_workspace: String,
+}
+
+impl Programs {
+    /// The programs in Python.
+    pub fn python() -> Self {
+        let owned = str::to_owned;
+        Self {
+            prints: owned("print('hello')"),
+            prints_error: owned("import sys\nprint('oops', file=sys.stderr)"),
+            has_result: owned("1 + 1"),
+            fails: owned("raise ValueError('no')"),
+            makes_file: owned("with open('made', 'w') as file: file.write('content')"),
+            reads_file: owned("print(open('given').read(), end='')"),
+            remembers: owned("remembered = 'remembered'"),
+            recalls: owned("print(remembered)"),
+            never_ends: owned("print('begun', flush=True)\nwhile True: pass"),
+            ignores_interrupts: owned(
+                "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('begun', flush=True)\nwhile True: pass",
+            ),
+            dies: owned("import os\nos._exit(3)"),
+            floods: owned("for _ in range(1024): print('x' * 1023)"),
+            fills_workspace: owned("with open('large', 'wb', 0) as file:\n    while True: file.write(bytes(1 << 20))"),
+        }
+    }
+}
+
+/// The longest that a step of the suite may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The limits of the suite's sandboxes.
+fn limits() -> Limits {
+    Limits {
+        memory: 300 << 20,
+        timeout: PATIENCE,
+        grace: Duration::from_millis(500),
+        disk: 16 << 20,
+        output: 64 << 10,
+        ..Limits::default()
+    }
+}
+
+/// Checks that a backend keeps the contract, and panics with what it does otherwise. Returns the checks that were left out because the
+/// backend's capabilities deny them.
+pub async fn conformance(backend: &dyn Backend, programs: &Programs) -> Vec<&'static str> {
+    let suite = Suite { backend, programs };
+    suite.outcomes().await;
+    suite.files().await;
+    suite.limits().await;
+    suite.interrupts().await;
+    suite.ids().await;
+    suite.cancelled_creates().await;
+    suite.specs().await;
+    let mut skipped = Vec::new();
+    let Capabilities { enforces_disk, checkpoints, processes, attach, pause, fork, connect, .. } =
+        *backend.capabilities();
+    if enforces_disk {
+        suite.full_workspace().await;
+    } else {
+        skipped.push("a full workspace is told");
+    }
+    suite.deaths(checkpoints).await;
+    if !checkpoints {
+        skipped.push("a checkpoint takes over");
+    }
+    suite.not_supported(processes, pause, fork, connect, attach).await;
+    assert_eq!(backend.health().status, Status::Ready, "the backend is well after all that");
+    let left = timeout(PATIENCE, async {
+        loop {
+            let left = backend.list(None).await.expect("the list");
+            if left.is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    left.await.expect("every sandbox that was dropped is gone");
+    for check in &skipped {
+        println!("not checked for want of the capability: {check}");
+    }
+    skipped
+}
+
+struct Suite<'a> {
+    backend: &'a dyn Backend,
+    programs: &'a Programs,
+}
+
+/// Everything that one execution told.
+struct Told {
+    stdout: String,
+    stderr: String,
+    events: Vec<Event>,
+    finished: Finished,
+}
+
+impl Suite<'_> {
+    async fn create(&self, limits: Limits) -> Arc<dyn Sandbox> {
+        self.make(SandboxSpec::new(limits)).await
+    }
+
+    async fn make(&self, spec: SandboxSpec) -> Arc<dyn Sandbox> {
+        let made = timeout(PATIENCE, self.backend.create(SandboxId::unique(), spec)).await;
+        made.expect("a sandbox in time").expect("a sandbox")
+    }
+
+    async fn outcomes(&self) {
+        let sandbox = self.create(limits()).await;
+        assert!(sandbox.is_alive());
+        let told = run(&sandbox, &self.programs.prints).await;
+        assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("hello\n", ""), "what is printed");
+        assert_eq!(told.finished.outcome, Outcome::Completed);
+        assert_eq!((told.finished.state, told.finished.output_dropped), (State::Kept, 0));
+        assert!(told.events.is_empty(), "{:?}", told.events);
+        let told = run(&sandbox, &self.programs.prints_error).await;
+        assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("", "oops\n"), "the error output apart");
+        let told = run(&sandbox, &self.programs.has_result).await;
+        assert!(matches!(told.events.as_slice(), [Event::Result(bundle)] if bundle.text() == Some("2")));
+        let told = run(&sandbox, &self.programs.fails).await;
+        let Outcome::Failed(error) = &told.finished.outcome else { panic!("{:?}", told.finished) };
+        assert_eq!((error.name.as_str(), error.value.as_str()), ("ValueError", "no"));
+        assert_eq!(told.events, [Event::Error(error.clone())], "the exception is told before the end");
+        assert_eq!(told.finished.state, State::Kept, "an exception costs no variables");
+        run(&sandbox, &self.programs.remembers).await;
+        assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "variables stay");
+        let other = self.create(limits()).await;
+        let told = run(&other, &self.programs.recalls).await;
+        assert!(matches!(told.finished.outcome, Outcome::Failed(_)), "variables are the sandbox's own");
+    }
+
+    async fn files(&self) {
+        let sandbox = self.create(limits()).await;
+        let told = run(&sandbox, &self.programs.makes_file).await;
+        let made = |file: &FileEntry| (file.path.clone(), file.size);
+        assert_eq!(told.finished.files.iter().map(made).collect::<Vec<_>>(), [("made".to_owned(), 7)]);
+        let told = run(&sandbox, &self.programs.prints).await;
+        assert!(told.finished.files.is_empty(), "only what changed is reported");
+        let workspace = Arc::clone(sandbox.workspace());
+        sandbox.close().await.expect("the sandbox ends");
+        drop(sandbox);
+        // The files outlive the sandbox.
+        let content = Arc::clone(&workspace).blocking(|files| files.read("made", 7)).await;
+        assert_eq!(content.expect("the file"), b"content");
+        let checked = Arc::clone(&workspace).blocking(|files| {
+            assert!(files.read("made", 6).is_err(), "a file is not read beyond what was asked for");
+            for name in ["", "../up", "/absolute", "a/../b", "dir/"] {
+                assert!(files.write(name, &mut &b"x"[..], 10).is_err(), "{name:?} was written");
+            }
+            files.write("given", &mut &b"given\n"[..], 6).expect("a file is written");
+            assert!(files.write("over", &mut &b"1234567"[..], 6).is_err(), "a limit is kept");
+            let names: Vec<_> = files.files().expect("the files").into_iter().map(|file| file.path).collect();
+            assert_eq!(names, ["given", "made"], "what could not be written is not there");
+            files.remove("made").expect("a file is removed");
+            files.remove("made").expect("one that is not there is fine");
+            let mut text = String::new();
+            let (mut file, size) = files.open("given").expect("a file is opened");
+            file.read_to_string(&mut text).expect("a file is read");
+            assert_eq!((text.as_str(), size), ("given\n", 6));
+        });
+        checked.await;
+        let next = self.make(SandboxSpec::new(limits()).with_workspace(workspace)).await;
+        let told = run(&next, &self.programs.reads_file).await;
+        assert_eq!(told.stdout, "given\n", "the next sandbox has the files: {:?}", told.finished);
+    }
+
+    async fn limits(&self) {
+        let sandbox = self.create(limits()).await;
+        let told = run(&sandbox, &self.programs.floods).await;
+        assert_eq!(told.finished.outcome, Outcome::Completed);
+        assert!(told.finished.output_dropped >= (1 << 20) - (64 << 10), "{}", told.finished.output_dropped);
+        assert!(told.stdout.len() < 66 << 10, "{} bytes were passed on", told.stdout.len());
+        let short = Limits { timeout: Duration::from_millis(300), ..limits() };
+        for program in [&self.programs.never_ends, &self.programs.ignores_interrupts] {
+            let sandbox = self.create(short.clone()).await;
+            let started = Instant::now();
+            let told = run(&sandbox, program).await;
+            let hit = LimitHit::WallClock { limit: short.timeout };
+            assert_eq!(told.finished.outcome, Outcome::Limit(hit), "{program}");
+            assert!(started.elapsed() >= short.timeout);
+        }
+    }
+
+    async fn interrupts(&self) {
+        let sandbox = self.create(limits()).await;
+        run(&sandbox, &self.programs.remembers).await;
+        let mut execution = begin(&sandbox, &self.programs.never_ends).await;
+        execution.interrupter().interrupt();
+        let told = listen(&mut execution).await;
+        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
+        assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "an interrupt costs nothing");
+        let mut execution = begin(&sandbox, &self.programs.ignores_interrupts).await;
+        execution.interrupter().interrupt();
+        let told = listen(&mut execution).await;
+        assert_eq!(told.finished.outcome, Outcome::Interrupted);
+        assert_ne!(told.finished.state, State::Kept, "it was killed");
+        // Whoever goes away takes the program along.
+        let sandbox = self.create(limits()).await;
+        drop(begin(&sandbox, &self.programs.never_ends).await);
+        assert_eq!(run(&sandbox, &self.programs.prints).await.stdout, "hello\n", "the next one has its turn");
+    }
+
+    async fn full_workspace(&self) {
+        let sandbox = self.create(limits()).await;
+        let told = run(&sandbox, &self.programs.fills_workspace).await;
+        let Outcome::Limit(LimitHit::Disk { used, limit }) = told.finished.outcome else {
+            panic!("{:?}", told.finished)
+        };
+        assert!(used <= limit && limit == limits().disk, "{used} of {limit}");
+        assert_eq!(run(&sandbox, &self.programs.prints).await.stdout, "hello\n", "the kernel lives");
+    }
+
+    async fn deaths(&self, checkpoints: bool) {
+        let sandbox = self.create(limits()).await;
+        let told = run(&sandbox, &self.programs.dies).await;
+        assert_eq!(told.finished.outcome, Outcome::KernelDied(Death::Exited(3)));
+        assert_eq!(told.finished.state, State::Lost, "there was nothing before it");
+        assert!(!sandbox.is_alive());
+        assert!(matches!(sandbox.execute(&self.programs.prints).await, Err(Error::KernelGone(_))));
+        if checkpoints {
+            let sandbox = self.create(limits()).await;
+            run(&sandbox, &self.programs.remembers).await;
+            let told = run(&sandbox, &self.programs.dies).await;
+            assert_eq!(told.finished.state, State::RolledBack);
+            assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "variables from before");
+        }
+    }
+
+    async fn ids(&self) {
+        let id = SandboxId::unique();
+        let spec = || SandboxSpec { owner: Some("somebody".into()), ..SandboxSpec::new(limits()) };
+        let sandbox = self.backend.create(id.clone(), spec()).await.expect("a sandbox");
+        assert_eq!(sandbox.id(), &id, "the caller chooses the id");
+        let again = self.backend.create(id.clone(), spec()).await;
+        assert!(matches!(again, Err(Error::Exists(of)) if of == id), "an id is taken once");
+        let other = self.create(limits()).await;
+        let of_owner = self.backend.list(Some("somebody")).await.expect("the list");
+        assert_eq!(of_owner, std::slice::from_ref(&id), "the sandboxes of an owner");
+        assert!(self.backend.list(Some("nobody")).await.expect("the list").is_empty());
+        let mut execution = begin(&sandbox, &self.programs.never_ends).await;
+        self.backend.destroy(&id).await.expect("a sandbox is destroyed");
+        let told = listen(&mut execution).await;
+        assert!(matches!(told.finished.outcome, Outcome::KernelDied(_)), "{:?}", told.finished.outcome);
+        self.backend.destroy(&id).await.expect("and once more");
+        self.backend.destroy(&SandboxId::unique()).await.expect("one that never was is fine");
+        assert!(sandbox.execute(&self.programs.prints).await.is_err(), "nothing runs in it any more");
+        assert!(self.backend.list(Some("somebody")).await.expect("the list").is_empty());
+        drop(sandbox);
+        let again = timeout(PATIENCE, self.backend.create(id.clone(), spec())).await.expect("in time");
+        assert!(again.expect("the id is free again").is_alive());
+        assert_eq!(run(&other, &self.programs.prints).await.stdout, "hello\n", "the others go on");
+    }
+
+    /// A sandbox that nobody waits for any more, or that is destroyed while it is made, does not come to be.
+    async fn cancelled_creates(&self) {
+        for patience in [0, 200, 1000, 3000, 6000, 12_000].map(Duration::from_micros) {
+            let id = SandboxId::unique();
+            let made = self.backend.create(id.clone(), SandboxSpec::new(limits()));
+            drop(timeout(patience, made).await);
+            let made = self.backend.create(id.clone(), SandboxSpec::new(limits()));
+            let (made, destroyed) = tokio::join!(made, async {
+                tokio::time::sleep(patience).await;
+                self.backend.destroy(&id).await
+            });
+            destroyed.expect("a sandbox is destroyed while it is made");
+            if let Ok(sandbox) = made {
+                let run = sandbox.execute(&self.programs.prints).await;
+                let ended = match run {
+                    Ok(mut execution) => listen(&mut execution).await.finished.outcome != Outcome::Completed,
+                    Err(_) => true,
+                };
+                assert!(ended, "a sandbox that was destroyed runs programs");
+            }
+        }
+    }
+
+    async fn specs(&self) {
+        let spec = SandboxSpec { language: Some("no such language".into()), ..SandboxSpec::new(limits()) };
+        let made = self.backend.create(SandboxId::unique(), spec).await;
+        assert!(matches!(made, Err(Error::NotSupported(_))), "a language that it has not is refused");
+        let languages = &self.backend.capabilities().languages;
+        let known = languages.first().expect("a backend has a language").language.clone();
+        let spec = SandboxSpec { language: Some(known), ..SandboxSpec::new(limits()) };
+        assert_eq!(run(&self.make(spec).await, &self.programs.prints).await.stdout, "hello\n");
+        let spec = SandboxSpec::new(limits()).with_workspace(Arc::new(Foreign));
+        let made = self.backend.create(SandboxId::unique(), spec).await;
+        assert!(matches!(made, Err(Error::NotSupported(_))), "the workspace of another backend is refused");
+    }
+
+    async fn not_supported(&self, processes: bool, pause: bool, fork: bool, connect: bool, attach: bool) {
+        let sandbox = self.create(limits()).await;
+        let denied = |error: Option<Error>| matches!(error, Some(Error::NotSupported(_)));
+        if !processes {
+            let command = crate::process::Command {
+                arguments: vec!["true".into()],
+                environment: Vec::new(),
+                directory: ".".into(),
+            };
+            assert!(denied(sandbox.spawn(command).await.err()), "commands");
+        }
+        if !pause {
+            assert!(denied(sandbox.pause().await.err()) && denied(sandbox.resume().await.err()), "pausing");
+        }
+        if !fork {
+            assert!(denied(sandbox.fork(SandboxId::unique()).await.err()), "forking");
+        }
+        if !connect {
+            assert!(denied(sandbox.connect(80).await.err()), "connections");
+        }
+        if !attach {
+            assert!(denied(self.backend.attach(sandbox.id()).await.err()), "attaching");
+        }
+    }
+}
+
+async fn run(sandbox: &Arc<dyn Sandbox>, code: &str) -> Told {
+    let mut execution = sandbox.execute(code).await.expect("the execution starts");
+    listen(&mut execution).await
+}
+
+/// Starts a program that says when it has begun.
+async fn begin(sandbox: &Arc<dyn Sandbox>, code: &str) -> Execution {
+    let mut execution = sandbox.execute(code).await.expect("the execution starts");
+    let mut printed = String::new();
+    while printed != "begun\n" {
+        match timeout(PATIENCE, execution.next()).await.expect("a word in time") {
+            Some(Event::Stdout(text)) => printed.push_str(&text),
+            other => panic!("{other:?} from a program that does not end"),
+        }
+    }
+    execution
+}
+
+async fn listen(execution: &mut Execution) -> Told {
+    let (mut stdout, mut stderr, mut events) = (String::new(), String::new(), Vec::new());
+    loop {
+        match timeout(PATIENCE * 2, execution.next()).await.expect("an event in time") {
+            Some(Event::Stdout(text)) => stdout.push_str(&text),
+            Some(Event::Stderr(text)) => stderr.push_str(&text),
+            Some(Event::Finished(finished)) => {
+                assert!(execution.next().await.is_none(), "the end comes once and last");
+                return Told { stdout, stderr, events, finished };
+            }
+            Some(event) => events.push(event),
+            None => panic!("the events ended without an outcome"),
+        }
+    }
+}
+
+/// A workspace that no backend made.
+#[derive(Debug)]
+struct Foreign;
+
+impl Workspace for Foreign {
+    fn files(&self) -> Result<Vec<FileEntry>, Error> {
+        Ok(Vec::new())
+    }
+
+    fn open(&self, _path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
+        Err(Error::NotSupported("files"))
+    }
+
+    fn write(&self, _name: &str, _source: &mut dyn Read, _limit: u64) -> Result<FileEntry, Error> {
+        Err(Error::NotSupported("files"))
+    }
+
+    fn remove(&self, _name: &str) -> Result<(), Error> {
+        Err(Error::NotSupported("files"))
+    }
+
+    fn room(&self) -> Result<Room, Error> {
+        Err(Error::NotSupported("files"))
+    }
+
+    fn snapshot(&self, _most: u64) -> Result<Snapshot, Error> {
+        Ok(Snapshot::default())
+    }
+}

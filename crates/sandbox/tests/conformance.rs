@@ -1,0 +1,61 @@
+//! Every backend keeps the same contract.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use aludel_sandbox::memory::{Memory, ScriptedCell};
+use aludel_sandbox::{Programs, conformance};
+use common::{Held, backend};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_local_backend_conforms() {
+    let scratch = backend().await;
+    let skipped = conformance(&scratch.local, &Programs::python()).await;
+    assert!(skipped.is_empty(), "{skipped:?}");
+    Held::nothing_soon(scratch.data.path()).await;
+}
+
+#[tokio::test]
+async fn the_memory_backend_conforms() {
+    let skipped = conformance(&Memory::new(scripted), &Programs::python()).await;
+    assert!(skipped.is_empty(), "{skipped:?}");
+}
+
+/// What the suite's programs do.
+fn scripted(code: &str, cell: &mut ScriptedCell) {
+    let programs = Programs::python();
+    if code == programs.prints {
+        cell.print("hello\n");
+    } else if code == programs.prints_error {
+        cell.print_error("oops\n");
+    } else if code == programs.has_result {
+        cell.result("2");
+    } else if code == programs.fails {
+        cell.fail("ValueError", "no");
+    } else if code == programs.makes_file {
+        cell.write("made", "content");
+    } else if code == programs.reads_file {
+        let given = cell.read("given").unwrap();
+        cell.print(String::from_utf8(given).unwrap());
+    } else if code == programs.remembers {
+        cell.variables.insert("remembered".into(), "yes".into());
+    } else if code == programs.recalls {
+        if cell.variables.contains_key("remembered") {
+            cell.print("remembered\n");
+        } else {
+            cell.fail("NameError", "name 'remembered' is not defined");
+        }
+    } else if code == programs.never_ends {
+        cell.print("begun\n").never_end();
+    } else if code == programs.ignores_interrupts {
+        cell.print("begun\n").hang();
+    } else if code == programs.dies {
+        cell.exit(3);
+    } else if code == programs.floods {
+        cell.flood(1 << 20);
+    } else if code == programs.fills_workspace {
+        cell.write("large", vec![0; 17 << 20]);
+    } else {
+        panic!("an unknown program: {code}");
+    }
+}
