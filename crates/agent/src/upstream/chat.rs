@@ -11,6 +11,7 @@ mod render;
 mod responses;
 mod seals;
 mod sse;
+mod transport;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use failure::chain;
 pub use forward::Forwarded;
 use manners::Manners;
 use seals::Seals;
+pub use transport::Transport;
 
 /// Bytes of one answer.
 const MAX_ANSWER: u64 = 64 << 20;
@@ -87,7 +89,7 @@ pub struct ChatOptions {
 #[derive(Debug, Clone)]
 pub struct Chat {
     options: ChatOptions,
-    client: reqwest::Client,
+    transport: Arc<dyn Transport>,
     endpoint: Endpoint,
     /// Headers that every request has: the key, and what else the protocol wants.
     headers: HeaderMap,
@@ -101,7 +103,6 @@ impl Chat {
     /// Makes the upstream; nothing is sent before the first call. The error says what is wrong with the options.
     pub fn new(options: ChatOptions) -> Result<Self, String> {
         let endpoint = Endpoint::parse(&options.url, options.protocol, &options.model)?;
-        let headers = headers(&options)?;
         // A second installation fails, and the first one serves.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let mut client = reqwest::Client::builder()
@@ -113,9 +114,16 @@ impl Chat {
             client = client.no_proxy();
         }
         let client = client.build().map_err(|error| format!("the HTTP client: {}", chain(&error)))?;
+        Self::over(options, Arc::new(client))
+    }
+
+    /// Makes an upstream whose requests go this way.
+    pub fn over(options: ChatOptions, transport: Arc<dyn Transport>) -> Result<Self, String> {
+        let endpoint = Endpoint::parse(&options.url, options.protocol, &options.model)?;
+        let headers = headers(&options)?;
         let manners = Manners::of(&endpoint);
         let places = options.requests.map(|requests| Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS))));
-        Ok(Self { options, client, endpoint, headers, manners, seals: Seals::default(), places })
+        Ok(Self { options, transport, endpoint, headers, manners, seals: Seals::default(), places })
     }
 
     /// A place among the requests under way, given back when it is dropped. `None` where there is no limit.
@@ -235,15 +243,10 @@ impl Chat {
     }
 
     async fn attempt(&self, body: Vec<u8>, headers: &HeaderMap, answer: &mut Answer) -> Result<(), UpstreamError> {
-        let request = self
-            .client
-            .post(self.endpoint.url())
-            .headers(headers.clone())
-            .headers(self.headers.clone())
-            .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "text/event-stream");
-        let sent = tokio::time::timeout(self.options.idle_timeout, request.body(body).send()).await;
-        let response = sent.map_err(|_| self.idle())?.map_err(|error| self.unreachable(&error))?;
+        let mut headers = headers.clone();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let response = self.send(headers, body.into()).await?;
         if !response.status().is_success() {
             return Err(self.status_error(response).await);
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, try_unfold};
-use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
+use reqwest::{Method, StatusCode};
 
 use super::{Chat, Protocol, UpstreamError, chain};
 
@@ -54,9 +54,13 @@ impl Chat {
         Ok(Forwarded { status, headers, body: body.boxed() })
     }
 
-    async fn send(&self, headers: HeaderMap, body: Bytes) -> Result<reqwest::Response, UpstreamError> {
-        let request = self.client.post(self.endpoint.url()).headers(headers).headers(self.headers.clone());
-        let sent = tokio::time::timeout(self.options.idle_timeout, request.body(body).send()).await;
+    /// Sends a request with these headers, and those that every request has.
+    pub(super) async fn send(&self, mut headers: HeaderMap, body: Bytes) -> Result<reqwest::Response, UpstreamError> {
+        headers.extend(self.headers.clone());
+        let mut request = reqwest::Request::new(Method::POST, self.endpoint.url());
+        *request.headers_mut() = headers;
+        *request.body_mut() = Some(body.into());
+        let sent = tokio::time::timeout(self.options.idle_timeout, self.transport.send(request)).await;
         sent.map_err(|_| self.idle())?.map_err(|error| self.unreachable(&error))
     }
 }
