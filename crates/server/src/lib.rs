@@ -18,5 +18,5 @@ mod turn;
 mod uploads;
 
 pub use app::{App, Settings};
-pub use serve::{ServeError, serve};
+pub use serve::{Listener, ServeError, serve};
 pub use telemetry::{Level, LogFormat, Traces, log_as, notice};

@@ -8,8 +8,10 @@ use std::time::Duration;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::Receiver;
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, error};
 
@@ -24,6 +26,46 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 const DRAIN: Duration = Duration::from_secs(20);
 /// How long to wait when the system has no more descriptors.
 const BREATH: Duration = Duration::from_millis(200);
+
+/// A source of connections.
+pub trait Listener: Send {
+    /// A connection.
+    type Connection: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+
+    /// Returns the address by which other machines can reach it; `None` if only this one can.
+    fn public_address(&self) -> io::Result<Option<SocketAddr>>;
+
+    /// Waits for the next connection. Cancel-safe.
+    fn accept(&mut self) -> impl Future<Output = io::Result<Self::Connection>> + Send;
+}
+
+impl Listener for TcpListener {
+    type Connection = TcpStream;
+
+    fn public_address(&self) -> io::Result<Option<SocketAddr>> {
+        let address = self.local_addr()?;
+        Ok((!address.ip().is_loopback()).then_some(address))
+    }
+
+    async fn accept(&mut self) -> io::Result<TcpStream> {
+        let (stream, _) = Self::accept(self).await?;
+        let _without_delay = stream.set_nodelay(true);
+        Ok(stream)
+    }
+}
+
+/// Connections from within this process.
+impl Listener for Receiver<DuplexStream> {
+    type Connection = DuplexStream;
+
+    fn public_address(&self) -> io::Result<Option<SocketAddr>> {
+        Ok(None)
+    }
+
+    async fn accept(&mut self) -> io::Result<DuplexStream> {
+        self.recv().await.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
 
 /// Why the server cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +88,13 @@ pub enum ServeError {
 /// Serves until `shutdown` is done, then lets requests finish and ends what runs.
 pub async fn serve(
     app: impl Into<Arc<App>>,
-    listener: TcpListener,
+    mut listener: impl Listener,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let app = app.into();
-    let address = listener.local_addr().map_err(ServeError::Listener)?;
-    if !address.ip().is_loopback() && !app.store.has_keys().await? {
+    if let Some(address) = listener.public_address().map_err(ServeError::Listener)?
+        && !app.store.has_keys().await?
+    {
         return Err(ServeError::NoKeys(address));
     }
     let cut_off = "The server ended while it ran; how it went is not known.";
@@ -62,7 +105,7 @@ pub async fn serve(
         error!("cannot look for unfinished responses: {}", error.cause.unwrap_or(error.message));
     }
     app.tasks.spawn(aludel_engine::sessions::reap(Arc::clone(&app.engine)));
-    accept(&app, &listener, shutdown).await;
+    accept(&app, &mut listener, shutdown).await;
     drop(listener);
     app.closing.cancel();
     app.tasks.close();
@@ -73,7 +116,7 @@ pub async fn serve(
     Ok(())
 }
 
-async fn accept(app: &Arc<App>, listener: &TcpListener, shutdown: impl Future<Output = ()> + Send) {
+async fn accept(app: &Arc<App>, listener: &mut impl Listener, shutdown: impl Future<Output = ()> + Send) {
     let service = router::routes(Arc::clone(app));
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let graceful = GracefulShutdown::new();
@@ -88,7 +131,7 @@ async fn accept(app: &Arc<App>, listener: &TcpListener, shutdown: impl Future<Ou
         };
         let (stream, place) = tokio::select! {
             (accepted, place) = accepted => match accepted {
-                Ok((stream, _)) => (stream, place),
+                Ok(stream) => (stream, place),
                 // A client that went away, or no descriptors left: neither is a reason to stop listening.
                 Err(_) => {
                     sleep(BREATH).await;
@@ -97,7 +140,6 @@ async fn accept(app: &Arc<App>, listener: &TcpListener, shutdown: impl Future<Ou
             },
             () = &mut shutdown => break,
         };
-        let _without_delay = TcpStream::set_nodelay(&stream, true);
         let service = TowerToHyperService::new(service.clone());
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
