@@ -5,4 +5,4 @@ mod sandbox;
 mod upstream;
 
 pub use sandbox::{Bench, data, local};
-pub use upstream::{End, Scripted, ScriptedUpstream};
+pub use upstream::{End, Scripted, ScriptedTransport, ScriptedUpstream};

@@ -1,9 +1,16 @@
-//! A Chat Completions server that answers by a script, over real TCP, streaming as the real ones do.
+//! A Chat Completions server that answers by a script, streaming as the real ones do: over real TCP, or in the same process.
 
+use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use aludel_agent::upstream::chat::Transport;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream;
+use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -73,7 +80,7 @@ impl ScriptedUpstream {
         let task = tokio::spawn(async move {
             let mut script = script.into_iter();
             while let Ok((stream, _)) = listener.accept().await {
-                let step = script.next().unwrap_or(Scripted::Status(500, "", "the script is over"));
+                let step = script.next().unwrap_or(THE_END);
                 let seen = Arc::clone(&seen);
                 tokio::spawn(async move {
                     // A client that goes away is part of many tests.
@@ -106,71 +113,200 @@ impl Drop for ScriptedUpstream {
     }
 }
 
-async fn answer(mut stream: TcpStream, step: Scripted, seen: &Mutex<Vec<Seen>>) -> std::io::Result<()> {
-    let request = read_request(&mut stream).await?;
-    seen.lock().expect("no panic while it is held").push(request);
-    match step {
-        Scripted::Text(text) => events(&mut stream, text_chunks(text), true).await,
-        Scripted::Python(code) => {
-            let calls = vec![("python", json!({ "code": code }).to_string())];
-            events(&mut stream, call_chunks(&calls), true).await
-        }
-        Scripted::Calls(calls) => events(&mut stream, call_chunks(&calls), true).await,
-        Scripted::Whole(text) => {
-            let body = json!({
-                "id": "c1", "object": "chat.completion", "created": 1, "model": "m",
-                "choices": [{ "index": 0, "message": { "role": "assistant", "content": text }, "finish_reason": "stop" }],
-                "usage": { "prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7 },
-            });
-            respond(&mut stream, 200, "content-type: application/json\r\n", &body.to_string()).await
-        }
-        Scripted::Status(status, headers, body) => respond(&mut stream, status, headers, body).await,
-        Scripted::Drop(text) => {
-            let mut chunks = text_chunks(text);
-            // Without the end, and without the last bytes that were announced.
-            chunks.truncate(chunks.len().saturating_sub(2));
-            events(&mut stream, chunks, false).await
-        }
-        Scripted::Garbage(body) => respond(&mut stream, 200, "content-type: text/html\r\n", body).await,
-        Scripted::BadEvent => {
-            begin(&mut stream).await?;
-            send(&mut stream, "data: {\"choices\": 5}\n\n").await?;
-            send_end(&mut stream).await
-        }
-        Scripted::ErrorEvent(message) => {
-            begin(&mut stream).await?;
-            send(
-                &mut stream,
-                &format!("data: {}\n\n", json!({ "error": { "message": message, "type": "server_error" } })),
-            )
-            .await?;
-            send_end(&mut stream).await
-        }
-        Scripted::Events(events, end) => {
-            begin(&mut stream).await?;
-            for event in events {
-                send(&mut stream, &format!("data: {event}\n\n")).await?;
-            }
-            match end {
-                End::Done => {
-                    send(&mut stream, "data: [DONE]\n\n").await?;
-                    send_end(&mut stream).await
-                }
-                End::Close => send_end(&mut stream).await,
-                End::Break => stream.shutdown().await,
-                End::Hold => hang().await,
-            }
-        }
-        Scripted::Hang => hang().await,
+/// A scripted server in the same process: requests go to it without a connection, and beyond the script get a 500.
+#[derive(Debug)]
+pub struct ScriptedTransport {
+    script: Mutex<VecDeque<Scripted>>,
+    requests: Mutex<Vec<Seen>>,
+}
+
+impl ScriptedTransport {
+    /// A server that answers the first request by the first step, and so on.
+    pub fn new(script: Vec<Scripted>) -> Arc<Self> {
+        Arc::new(Self { script: Mutex::new(script.into()), requests: Mutex::default() })
+    }
+
+    /// The bodies of the requests so far.
+    pub fn requests(&self) -> Vec<Value> {
+        self.requests.lock().expect("no panic while it is held").iter().map(|seen| seen.body.clone()).collect()
+    }
+
+    /// The request lines and headers of the requests so far, in lower case.
+    pub fn heads(&self) -> Vec<String> {
+        self.requests.lock().expect("no panic while it is held").iter().map(|seen| seen.head.clone()).collect()
     }
 }
 
-async fn hang() -> std::io::Result<()> {
+impl Transport for ScriptedTransport {
+    fn send(&self, request: reqwest::Request) -> BoxFuture<'static, reqwest::Result<reqwest::Response>> {
+        let lines = request
+            .headers()
+            .iter()
+            .map(|(name, value)| format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes()).to_lowercase()));
+        let head = format!("{} {}\r\n{}", request.method(), request.url().path(), lines.collect::<String>());
+        let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
+        let body = serde_json::from_slice(body).unwrap_or(Value::Null);
+        self.requests.lock().expect("no panic while it is held").push(Seen { head, body });
+        let step = self.script.lock().expect("no panic while it is held").pop_front();
+        let reply = Reply::of(step.unwrap_or(THE_END));
+        Box::pin(async move {
+            match reply {
+                Some(reply) => Ok(reply.into_response()),
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+/// The answer to what is not in the script any more.
+const THE_END: Scripted = Scripted::Status(500, "", "the script is over");
+
+/// An answer as it goes out.
+struct Reply {
+    status: u16,
+    /// Lines of headers.
+    headers: String,
+    body: Body,
+}
+
+enum Body {
+    /// One that is there at once.
+    Whole(String),
+    /// One that comes in pieces.
+    Pieces(Vec<String>, End),
+}
+
+impl Reply {
+    /// The answer of a step; `None` for one that never comes.
+    fn of(step: Scripted) -> Option<Self> {
+        let whole = |status, headers: &str, body: String| {
+            Some(Self { status, headers: headers.to_owned(), body: Body::Whole(body) })
+        };
+        let pieces = |pieces, end| {
+            let headers = "content-type: text/event-stream\r\n".to_owned();
+            Some(Self { status: 200, headers, body: Body::Pieces(pieces, end) })
+        };
+        match step {
+            Scripted::Text(text) => pieces(in_halves(&text_chunks(text)), End::Done),
+            Scripted::Python(code) => {
+                let calls = vec![("python", json!({ "code": code }).to_string())];
+                pieces(in_halves(&call_chunks(&calls)), End::Done)
+            }
+            Scripted::Calls(calls) => pieces(in_halves(&call_chunks(&calls)), End::Done),
+            Scripted::Whole(text) => {
+                let body = json!({
+                    "id": "c1", "object": "chat.completion", "created": 1, "model": "m",
+                    "choices": [
+                        { "index": 0, "message": { "role": "assistant", "content": text }, "finish_reason": "stop" },
+                    ],
+                    "usage": { "prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7 },
+                });
+                whole(200, "content-type: application/json\r\n", body.to_string())
+            }
+            Scripted::Status(status, headers, body) => whole(status, headers, body.to_owned()),
+            Scripted::Drop(text) => {
+                let mut chunks = text_chunks(text);
+                // Without the end, and without the last bytes that were announced.
+                chunks.truncate(chunks.len().saturating_sub(2));
+                pieces(in_halves(&chunks), End::Break)
+            }
+            Scripted::Garbage(body) => whole(200, "content-type: text/html\r\n", body.to_owned()),
+            Scripted::BadEvent => pieces(vec![framed(r#"{"choices": 5}"#)], End::Close),
+            Scripted::ErrorEvent(message) => {
+                let event = json!({ "error": { "message": message, "type": "server_error" } });
+                pieces(vec![framed(&event.to_string())], End::Close)
+            }
+            Scripted::Events(events, end) => pieces(events.iter().map(|event| framed(event)).collect(), end),
+            Scripted::Hang => None,
+        }
+    }
+
+    fn into_response(self) -> reqwest::Response {
+        let body = match self.body {
+            Body::Whole(body) => reqwest::Body::from(body),
+            Body::Pieces(mut pieces, end) => {
+                pieces.extend(matches!(end, End::Done).then(|| framed("[DONE]")));
+                let pieces = stream::iter(pieces).map(Ok::<_, io::Error>);
+                reqwest::Body::wrap_stream(match end {
+                    End::Done | End::Close => pieces.boxed(),
+                    End::Break => pieces.chain(stream::iter([Err(io::ErrorKind::UnexpectedEof.into())])).boxed(),
+                    End::Hold => pieces.chain(stream::pending()).boxed(),
+                })
+            }
+        };
+        let mut response = http::Response::new(body);
+        *response.status_mut() = self.status.try_into().expect("a status");
+        for line in self.headers.lines() {
+            let (name, value) = line.split_once(':').expect("a header");
+            let name: HeaderName = name.parse().expect("a header's name");
+            response.headers_mut().append(name, HeaderValue::from_str(value.trim()).expect("a header's value"));
+        }
+        response.into()
+    }
+
+    async fn write(self, stream: &mut TcpStream) -> io::Result<()> {
+        let Self { status, headers, body } = self;
+        match body {
+            Body::Whole(body) => {
+                let length = body.len();
+                let head = format!(
+                    "HTTP/1.1 {status} Scripted\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+                );
+                stream.write_all(head.as_bytes()).await?;
+                stream.shutdown().await
+            }
+            Body::Pieces(pieces, end) => {
+                let head =
+                    format!("HTTP/1.1 {status} OK\r\n{headers}transfer-encoding: chunked\r\nconnection: close\r\n\r\n");
+                stream.write_all(head.as_bytes()).await?;
+                for piece in pieces {
+                    send(stream, &piece).await?;
+                }
+                match end {
+                    End::Done => {
+                        send(stream, &framed("[DONE]")).await?;
+                        send_end(stream).await
+                    }
+                    End::Close => send_end(stream).await,
+                    // The chunked body is not ended.
+                    End::Break => stream.shutdown().await,
+                    End::Hold => hang().await,
+                }
+            }
+        }
+    }
+}
+
+fn framed(event: &str) -> String {
+    format!("data: {event}\n\n")
+}
+
+/// The events of an answer, each cut in two: clients must not count on whole events.
+fn in_halves(chunks: &[Value]) -> Vec<String> {
+    let mut pieces = vec![": keep-alive\n\n".to_owned()];
+    for chunk in chunks {
+        let event = framed(&chunk.to_string());
+        let (start, end) = event.split_at(event.floor_char_boundary(event.len() / 2));
+        pieces.extend([start.to_owned(), end.to_owned()]);
+    }
+    pieces
+}
+
+async fn answer(mut stream: TcpStream, step: Scripted, seen: &Mutex<Vec<Seen>>) -> io::Result<()> {
+    let request = read_request(&mut stream).await?;
+    seen.lock().expect("no panic while it is held").push(request);
+    match Reply::of(step) {
+        Some(reply) => reply.write(&mut stream).await,
+        None => hang().await,
+    }
+}
+
+async fn hang() -> io::Result<()> {
     tokio::time::sleep(Duration::from_secs(600)).await;
     Ok(())
 }
 
-async fn read_request(stream: &mut TcpStream) -> std::io::Result<Seen> {
+async fn read_request(stream: &mut TcpStream) -> io::Result<Seen> {
     let mut bytes = Vec::new();
     let mut buffer = vec![0; 16 << 10];
     loop {
@@ -192,49 +328,15 @@ async fn read_request(stream: &mut TcpStream) -> std::io::Result<Seen> {
     }
 }
 
-async fn respond(stream: &mut TcpStream, status: u16, headers: &str, body: &str) -> std::io::Result<()> {
-    let response = format!(
-        "HTTP/1.1 {status} Scripted\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(response.as_bytes()).await?;
-    stream.shutdown().await
-}
-
-async fn begin(stream: &mut TcpStream) -> std::io::Result<()> {
-    let head =
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
-    stream.write_all(head.as_bytes()).await
-}
-
 /// One piece of a chunked body.
-async fn send(stream: &mut TcpStream, text: &str) -> std::io::Result<()> {
+async fn send(stream: &mut TcpStream, text: &str) -> io::Result<()> {
     stream.write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes()).await?;
     stream.flush().await
 }
 
-async fn send_end(stream: &mut TcpStream) -> std::io::Result<()> {
+async fn send_end(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"0\r\n\r\n").await?;
     stream.shutdown().await
-}
-
-async fn events(stream: &mut TcpStream, chunks: Vec<Value>, complete: bool) -> std::io::Result<()> {
-    begin(stream).await?;
-    send(stream, ": keep-alive\n\n").await?;
-    for chunk in chunks {
-        let event = format!("data: {chunk}\n\n");
-        // Cut where no character is: clients must not count on whole events.
-        let cut = event.floor_char_boundary(event.len() / 2);
-        send(stream, &event[..cut]).await?;
-        send(stream, &event[cut..]).await?;
-    }
-    if complete {
-        send(stream, "data: [DONE]\n\n").await?;
-        send_end(stream).await
-    } else {
-        // The chunked body is not ended.
-        stream.shutdown().await
-    }
 }
 
 fn chunk(delta: &Value, finish: Option<&str>) -> Value {

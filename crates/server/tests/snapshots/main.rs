@@ -12,6 +12,8 @@
 
 mod case;
 mod chat;
+#[path = "../common/connector.rs"]
+mod connector;
 mod errors;
 mod model;
 mod names;

@@ -13,18 +13,18 @@ use aludel_engine::{Engine, Model};
 use aludel_sandbox::Backend;
 use aludel_server::{App, serve};
 use aludel_store::Store;
-use aludel_testkit::ScriptedUpstream;
+use aludel_testkit::ScriptedTransport;
 use futures_util::{StreamExt, stream};
 use reqwest::header::HeaderMap;
 use reqwest::multipart::{Form, Part};
 use reqwest::{Client, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::case::{Body, Case, Request, Shown, Step};
+use crate::connector::{Connector, HOST_NAME};
 use crate::names::Names;
 
 /// Cases at once.
@@ -119,20 +119,24 @@ fn leftovers(files: &HashSet<String>) -> Vec<String> {
 
 /// A server of a case's own.
 struct Server {
-    address: String,
+    connector: Connector,
     stop: oneshot::Sender<()>,
     running: JoinHandle<()>,
 }
 
 impl Server {
-    async fn start(case: &Case, data: &Path, backend: Arc<dyn Backend>, upstream: &ScriptedUpstream) -> (Self, Store) {
+    async fn start(
+        case: &Case,
+        data: &Path,
+        backend: Arc<dyn Backend>,
+        upstream: &Arc<ScriptedTransport>,
+    ) -> (Self, Store) {
         let store = Store::open(data).await.unwrap();
         let models = [model(case, upstream)];
         let (approvals, settings) = (case.approvals.clone(), case.settings.clone());
         let engine = Engine::new(store.clone(), backend, models, approvals, Vec::new(), settings);
         let app = App::new(Arc::new(engine), case.server.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
+        let (connector, listener) = Connector::new();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(async move {
             let stopped = async {
@@ -140,7 +144,7 @@ impl Server {
             };
             serve(app, listener, stopped).await.unwrap();
         });
-        (Self { address, stop, running }, store)
+        (Self { connector, stop, running }, store)
     }
 
     async fn stop(self) {
@@ -149,10 +153,11 @@ impl Server {
     }
 }
 
-fn model(case: &Case, upstream: &ScriptedUpstream) -> Model {
-    let chat = Chat::new(ChatOptions {
+fn model(case: &Case, upstream: &Arc<ScriptedTransport>) -> Model {
+    let options = ChatOptions {
         protocol: Protocol::Chat,
-        url: if case.reachable { upstream.url() } else { "http://127.0.0.1:1/v1".to_owned() },
+        // Nobody listens there.
+        url: "http://127.0.0.1:1/v1".to_owned(),
         model: "m-upstream".to_owned(),
         key: None,
         capabilities: Capabilities { function_calling: true, vision: true },
@@ -160,7 +165,9 @@ fn model(case: &Case, upstream: &ScriptedUpstream) -> Model {
         headers: Vec::new(),
         max_output_tokens: None,
         requests: None,
-    });
+    };
+    let upstream = Arc::clone(upstream);
+    let chat = if case.reachable { Chat::over(options, upstream) } else { Chat::new(options) };
     let chat = Arc::new(chat.unwrap());
     let (endpoint, upstream) = (case.passes.then(|| Arc::clone(&chat)), chat);
     Model { name: "m".to_owned(), owner: "a test".to_owned(), upstream, endpoint, fallback: Vec::new() }
@@ -169,9 +176,9 @@ fn model(case: &Case, upstream: &ScriptedUpstream) -> Model {
 /// What is recorded of a case.
 async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
     let data = tempfile::tempdir().unwrap();
-    let upstream = ScriptedUpstream::start(case.script.clone()).await;
+    let upstream = ScriptedTransport::new(case.script.clone());
     let (mut server, mut store) = Server::start(&case, data.path(), backend.clone(), &upstream).await;
-    let mut recorder = Recorder::new(&server.address);
+    let mut recorder = Recorder::new(server.connector.clone());
     if case.has_keys {
         for name in ["key", "other key"] {
             recorder.names.fix(&store.create_key(name).await.unwrap().secret, name);
@@ -182,7 +189,7 @@ async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
         match step {
             Step::Send(request) => {
                 let answer = timeout(STEP, recorder.send(request)).await.expect("an answer in time");
-                recorder.record(request, &answer.unwrap());
+                recorder.record(request, &answer);
             }
             Step::Begin(request) => {
                 let answer = tokio::spawn(recorder.send(request));
@@ -190,7 +197,7 @@ async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
             }
             Step::Join => {
                 let (request, answer) = recorder.begun.pop_front().expect("a request that was begun");
-                let answer = timeout(STEP, answer).await.expect("an answer in time").unwrap().unwrap();
+                let answer = timeout(STEP, answer).await.expect("an answer in time").unwrap();
                 recorder.record(&request, &answer);
             }
             Step::Until(path, pointer, value) => {
@@ -200,7 +207,7 @@ async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
                 timeout(STEP, recorder.until_told(path, words)).await.expect("it is told in time");
             }
             Step::SameStream(path) => {
-                let answer = recorder.send(&Request::get(path)).await.unwrap();
+                let answer = recorder.send(&Request::get(path)).await;
                 let same = without_comments(&answer.text()) == without_comments(&recorder.last_stream);
                 assert!(same, "GET {path} tells something else than the stream:\n{}", answer.text());
                 writeln!(recorder.text, "> GET {path}\n< the same stream\n").unwrap();
@@ -209,7 +216,7 @@ async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
                 server.stop().await;
                 drop(store);
                 (server, store) = Server::start(&case, data.path(), backend.clone(), &upstream).await;
-                recorder.names.fix(&server.address, "host");
+                recorder.connector = server.connector.clone();
                 recorder.text.push_str("The server ends and starts again.\n\n");
             }
         }
@@ -223,8 +230,9 @@ async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
 /// Sends requests and writes down what comes of them.
 struct Recorder {
     client: Client,
+    connector: Connector,
     names: Names,
-    begun: VecDeque<(Request, JoinHandle<reqwest::Result<Answer>>)>,
+    begun: VecDeque<(Request, JoinHandle<Answer>)>,
     last_stream: String,
     text: String,
 }
@@ -243,22 +251,22 @@ impl Answer {
 }
 
 impl Recorder {
-    fn new(host: &str) -> Self {
+    fn new(connector: Connector) -> Self {
         // A second installation fails, and the first one serves.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
         let mut names = Names::default();
-        names.fix(host, "host");
-        Self { client, names, begun: VecDeque::new(), last_stream: String::new(), text: String::new() }
+        names.fix(HOST_NAME, "host");
+        Self { client, connector, names, begun: VecDeque::new(), last_stream: String::new(), text: String::new() }
     }
 
     /// Sends a request and reads the answer.
-    fn send(&self, request: &Request) -> impl Future<Output = reqwest::Result<Answer>> + Send + 'static {
-        let request = self.request(request);
+    fn send(&self, request: &Request) -> impl Future<Output = Answer> + Send + 'static + use<> {
+        let (request, connector) = (self.request(request), self.connector.clone());
         async move {
-            let response = request.send().await?;
+            let response = connector.send(request.build().unwrap()).await;
             let (status, headers) = (response.status(), response.headers().clone());
-            Ok(Answer { status, headers, bytes: response.bytes().await?.to_vec() })
+            Answer { status, headers, bytes: response.bytes().await.unwrap().to_vec() }
         }
     }
 
@@ -296,7 +304,7 @@ impl Recorder {
     }
 
     async fn until_told(&self, path: &str, words: &str) {
-        let mut response = self.request(&Request::get(path)).send().await.unwrap();
+        let mut response = self.connector.send(self.request(&Request::get(path)).build().unwrap()).await;
         let mut told = String::new();
         while !told.contains(words) {
             let chunk = response.chunk().await.unwrap().expect("the stream goes on");
@@ -306,7 +314,7 @@ impl Recorder {
 
     async fn until(&self, path: &str, pointer: &str, value: &Value) {
         loop {
-            let answer = self.send(&Request::get(path)).await.unwrap();
+            let answer = self.send(&Request::get(path)).await;
             let object: Value = serde_json::from_slice(&answer.bytes).unwrap_or_default();
             if object.pointer(pointer) == Some(value) {
                 return;
