@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use aludel_sandbox::{Execution, FileEntry, Limits};
+use serde::Serialize;
 
 use crate::approval::{Approval, ApprovalRequest, Approver};
 use crate::excerpt;
@@ -30,6 +31,18 @@ impl fmt::Debug for CodeInterpreter {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("CodeInterpreter").field("approver", &self.approver).finish_non_exhaustive()
     }
+}
+
+/// The arguments of a call that runs a program.
+#[derive(Serialize)]
+struct Arguments<'a> {
+    code: &'a str,
+}
+
+/// Returns the arguments of a call that runs a program.
+pub fn arguments_of(code: &str) -> String {
+    // A text alone: this cannot fail.
+    serde_json::to_string(&Arguments { code }).unwrap_or_default()
 }
 
 impl CodeInterpreter {
@@ -121,8 +134,8 @@ impl CodeInterpreter {
     }
 }
 
-/// The program in a call's arguments, or what is wrong with them in words that help the model to do better.
-pub(crate) fn code_of(arguments: &str) -> Result<String, String> {
+/// Returns the program in a call's arguments, or what is wrong with them in words that help the model to do better.
+pub fn code_of(arguments: &str) -> Result<String, String> {
     let value: serde_json::Value = serde_json::from_str(arguments)
         .map_err(|error| format!("The arguments are not valid JSON ({error}). Send {{\"code\": \"…\"}}."))?;
     let code = match &value {

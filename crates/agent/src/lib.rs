@@ -24,7 +24,7 @@ pub mod upstream;
 pub use agent::{Agent, AgentBuilder, Budgets, Turn, TurnStream};
 pub use approval::{Approval, ApprovalRequest, denied};
 pub use event::{Budget, CutOff, Ending, Event};
-pub use interpreter::CodeInterpreter;
+pub use interpreter::{CodeInterpreter, arguments_of, code_of};
 pub use item::{Call, Item, Output, Part, text_of};
 pub use observation::{describe_outcome, framed, size};
 pub use runtime::{BareSandbox, Runtime, RuntimeError};

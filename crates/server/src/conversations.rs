@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use aludel_store::{ConversationId, ConversationRecord, PageQuery, Tenant, fresh_id};
-use aludel_wire::openai::{Conversation, Deleted, List};
+use aludel_wire::openai::responses::{ContentPart, ItemDocument, ItemStatus};
+use aludel_wire::openai::{AddItems, Conversation, CreateConversation, Deleted, List, UpdateConversation};
 use axum::Json;
 use axum::extract::{Path, State};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -18,11 +19,12 @@ const MAX_ITEMS: usize = 20;
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
-    mut fields: Fields,
+    fields: Fields,
 ) -> Result<Json<Conversation>, ApiError> {
-    let metadata = metadata(&mut fields)?.unwrap_or_else(|| json!({}));
-    let items = items(fields.optional("items")?.unwrap_or_default())?;
-    Ok(Json(render(app.store.add_conversation(&tenant, metadata, items).await?)))
+    let CreateConversation { metadata, items } = fields.read()?;
+    let metadata = checked_metadata(metadata)?;
+    let items = stored_items(items.unwrap_or_default())?;
+    Ok(Json(render(app.store.add_conversation(&tenant, metadata.into(), in_json(items)).await?)))
 }
 
 pub(crate) async fn retrieve(
@@ -37,10 +39,11 @@ pub(crate) async fn update(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-    mut fields: Fields,
+    fields: Fields,
 ) -> Result<Json<Conversation>, ApiError> {
     let record = find(&app, &tenant, &id).await?;
-    let metadata = metadata(&mut fields)?.unwrap_or_else(|| json!({}));
+    let UpdateConversation { metadata } = fields.read()?;
+    let metadata = checked_metadata(metadata)?.into();
     if !app.store.update_conversation(&tenant, &record.id, &metadata).await? {
         return Err(no_conversation(&id));
     }
@@ -62,11 +65,12 @@ pub(crate) async fn add_items(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-    mut fields: Fields,
-) -> Result<Json<List<Value>>, ApiError> {
-    let items = items(fields.required("items")?)?;
+    fields: Fields,
+) -> Result<Json<List<ItemDocument>>, ApiError> {
+    let AddItems { items } = fields.read()?;
+    let items = stored_items(items)?;
     let added = items.iter().map(|(_, item)| item.clone()).collect();
-    if !app.store.add_items(&tenant, &parse(&id)?, items).await? {
+    if !app.store.add_items(&tenant, &parse(&id)?, in_json(items)).await? {
         return Err(no_conversation(&id));
     }
     Ok(Json(List::new(added, false, item_id)))
@@ -77,7 +81,7 @@ pub(crate) async fn list_items(
     Caller(tenant): Caller,
     Path(id): Path<String>,
     params: Params,
-) -> Result<Json<List<Value>>, ApiError> {
+) -> Result<Json<List<ItemDocument>>, ApiError> {
     let record = find(&app, &tenant, &id).await?;
     let page: PageQuery = params.page(20, 100)?;
     if let Some(after) = &page.after
@@ -86,7 +90,8 @@ pub(crate) async fn list_items(
         return Err(no_item(&id, after));
     }
     let page = app.store.items(&tenant, &record.id, page).await?;
-    Ok(Json(List::new(page.data, page.has_more, item_id)))
+    let items = page.data.into_iter().map(ItemDocument::from).collect();
+    Ok(Json(List::new(items, page.has_more, item_id)))
 }
 
 pub(crate) async fn retrieve_item(
@@ -127,12 +132,12 @@ fn no_item(conversation: &str, item: &str) -> ApiError {
     ApiError::not_found(format!("Item '{item}' not found in conversation '{conversation}'."))
 }
 
-/// Sixteen pairs of short texts, as everywhere in the API.
-pub(crate) fn metadata(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
+/// Checks a client's notes: sixteen pairs of short texts, as everywhere in the API.
+pub(crate) fn checked_metadata(metadata: Option<Map<String, Value>>) -> Result<Map<String, Value>, ApiError> {
     const PAIRS: usize = 16;
     const KEY: usize = 64;
     const VALUE: usize = 512;
-    let Some(metadata) = fields.optional::<Map<String, Value>>("metadata")? else { return Ok(None) };
+    let metadata = metadata.unwrap_or_default();
     let fits = |(key, value): (&String, &Value)| {
         key.chars().count() <= KEY && value.as_str().is_some_and(|text| text.chars().count() <= VALUE)
     };
@@ -142,31 +147,35 @@ pub(crate) fn metadata(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
         );
         return Err(ApiError::invalid("metadata", message));
     }
-    Ok(Some(Value::Object(metadata)))
+    Ok(metadata)
 }
 
-fn items(items: Vec<Value>) -> Result<Vec<(String, Value)>, ApiError> {
+fn stored_items(items: Vec<ItemDocument>) -> Result<Vec<(String, ItemDocument)>, ApiError> {
     if items.len() > MAX_ITEMS {
         return Err(ApiError::invalid("items", format!("Too many 'items': at most {MAX_ITEMS} can be added at once.")));
     }
     items.into_iter().enumerate().map(|(index, item)| stored_item(item, &format!("items[{index}]"))).collect()
 }
 
-/// Brings an item into the form in which it is kept and given back: with a type, an id, and parts instead of plain text. `param` names it
-/// in errors.
-pub(crate) fn stored_item(item: Value, param: &str) -> Result<(String, Value), ApiError> {
-    let Value::Object(mut item) = item else {
+fn in_json(items: Vec<(String, ItemDocument)>) -> Vec<(String, Value)> {
+    items.into_iter().map(|(id, item)| (id, item.into_json())).collect()
+}
+
+/// Brings an item into the form in which it is kept and given back: with a type, an id, and parts instead of plain text. Returns its id,
+/// too. `param` names it in errors.
+pub(crate) fn stored_item(mut item: ItemDocument, param: &str) -> Result<(String, ItemDocument), ApiError> {
+    if !item.is_object() {
         return Err(ApiError::invalid(param, format!("Invalid '{param}': it must be an object.")));
+    }
+    let kind = match item.kind() {
+        Some(kind) => kind.to_owned(),
+        None if item.lacks("type") && item.has("role") => "message".to_owned(),
+        None => return Err(ApiError::missing(format!("{param}.type"))),
     };
-    let kind = match item.get("type") {
-        Some(Value::String(kind)) => kind.clone(),
-        None | Some(Value::Null) if item.contains_key("role") => "message".to_owned(),
-        _ => return Err(ApiError::missing(format!("{param}.type"))),
-    };
-    let id = match item.get("id") {
-        Some(Value::String(id)) if (1..=64).contains(&id.len()) => id.clone(),
-        None | Some(Value::Null) => fresh_id(prefix(&kind)),
-        Some(_) => {
+    let id = match item.id() {
+        Some(id) if (1..=64).contains(&id.len()) => id.to_owned(),
+        None if item.lacks("id") => fresh_id(prefix(&kind)),
+        _ => {
             let message = format!("Invalid '{param}.id': it must be a text of at most 64 characters.");
             return Err(ApiError::invalid(format!("{param}.id"), message));
         }
@@ -174,31 +183,23 @@ pub(crate) fn stored_item(item: Value, param: &str) -> Result<(String, Value), A
     if kind == "message" {
         complete_message(&mut item, param)?;
     }
-    item.insert("type".to_owned(), kind.into());
-    item.insert("id".to_owned(), id.clone().into());
-    Ok((id, Value::Object(item)))
+    item.identify(&kind, &id);
+    Ok((id, item))
 }
 
-fn complete_message(message: &mut Map<String, Value>, param: &str) -> Result<(), ApiError> {
-    let role = message.get("role").and_then(Value::as_str).ok_or_else(|| ApiError::missing(format!("{param}.role")))?;
-    let is_answer = role == "assistant";
-    match message.get_mut("content") {
-        Some(content @ Value::String(_)) => {
-            let text = content.take();
-            *content = if is_answer {
-                json!([{ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }])
-            } else {
-                json!([{ "type": "input_text", "text": text }])
-            };
-        }
-        Some(Value::Array(_)) => {}
-        _ => return Err(ApiError::missing(format!("{param}.content"))),
+fn complete_message(message: &mut ItemDocument, param: &str) -> Result<(), ApiError> {
+    let role = message.text("role").ok_or_else(|| ApiError::missing(format!("{param}.role")))?;
+    match message.text("content") {
+        Some(text) if role == "assistant" => message.set_content(&[ContentPart::output_text(text)]),
+        Some(text) => message.set_content(&[ContentPart::input_text(text)]),
+        None if message.is_list("content") => {}
+        None => return Err(ApiError::missing(format!("{param}.content"))),
     }
-    message.entry("status").or_insert_with(|| "completed".into());
+    message.default_status(ItemStatus::Completed);
     Ok(())
 }
 
-/// What ids of items of a kind begin with.
+/// Returns the beginning of the ids of items of a kind.
 fn prefix(kind: &str) -> &'static str {
     match kind {
         "message" => "msg_",
@@ -211,8 +212,8 @@ fn prefix(kind: &str) -> &'static str {
     }
 }
 
-fn item_id(item: &Value) -> String {
-    item.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
+fn item_id(item: &ItemDocument) -> String {
+    item.id().unwrap_or_default().to_owned()
 }
 
 fn render(record: ConversationRecord) -> Conversation {

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// A JSON value that is kept, stored and given back as it was sent, and is read as a `T`. Nothing is checked until it is read.
 pub struct Document<T> {
@@ -24,14 +24,29 @@ impl<T> Document<T> {
         self.json
     }
 
-    /// Its fields, if it is an object.
-    pub fn fields(&self) -> Option<&Map<String, Value>> {
-        self.json.as_object()
+    /// Says whether it is an object.
+    pub fn is_object(&self) -> bool {
+        self.json.is_object()
     }
 
     /// A field that is a text.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.json.get(name)?.as_str()
+    }
+
+    /// Says whether there is a field of this name, if only `null`.
+    pub fn has(&self, name: &str) -> bool {
+        self.json.get(name).is_some()
+    }
+
+    /// Says whether a field is absent or `null`.
+    pub fn lacks(&self, name: &str) -> bool {
+        self.json.get(name).is_none_or(Value::is_null)
+    }
+
+    /// Says whether a field is a list.
+    pub fn is_list(&self, name: &str) -> bool {
+        self.json.get(name).is_some_and(Value::is_array)
     }
 
     /// Sets a field. Does nothing to a value that is no object.

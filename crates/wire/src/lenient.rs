@@ -1,12 +1,28 @@
 //! Reading fields of which a client may have made a mess: what cannot be read counts as absent, and whoever needs it says so.
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Reads a value, or its default where it is of another type.
 pub(crate) fn field<'de, D: Deserializer<'de>, T: Default + DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
     Ok(T::deserialize(Value::deserialize(deserializer)?).unwrap_or_default())
+}
+
+/// Reads an object, or its default where it is none.
+pub(crate) fn object<'de, D: Deserializer<'de>, T: Default + DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    // Of a list, the fields of a structure would be read in their order.
+    Ok(if value.is_object() { T::deserialize(value).unwrap_or_default() } else { T::default() })
+}
+
+/// Reads an object. Anything else is an error, a list of its fields included.
+pub(crate) fn only_object<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    if !value.is_object() {
+        return Err(D::Error::custom("expected an object"));
+    }
+    T::deserialize(value).map_err(D::Error::custom)
 }
 
 /// Reads the entries of a list that can be read; none where it is no list.
@@ -23,7 +39,11 @@ pub(crate) fn optional_list<'de, D: Deserializer<'de>, T: DeserializeOwned>(
 
 fn entries<T: DeserializeOwned>(value: Value) -> Option<Vec<T>> {
     match value {
-        Value::Array(values) => Some(values.into_iter().filter_map(|value| T::deserialize(value).ok()).collect()),
+        Value::Array(values) => {
+            // As in `object`, a list is not read as an object.
+            let values = values.into_iter().filter(|value| !value.is_array());
+            Some(values.filter_map(|value| T::deserialize(value).ok()).collect())
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => None,
     }
 }

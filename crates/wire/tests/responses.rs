@@ -126,6 +126,17 @@ fn what_is_not_understood_fails_nothing_around_it() {
 
     let tool = |value: Value| ToolDocument::from(value).tool();
     assert!(matches!(tool(json!({ "type": "web_search" })), Tool::Other(_)));
+    // Fields in a list are no object, though serde would take them for one.
+    assert!(matches!(tool(json!(["mcp", "aludel"])), Tool::Other(_)));
+    assert!(matches!(item(json!(["message", "msg_1"])), Item::Other(_)));
+    assert!(matches!(ContentPart::from(json!(["input_text", "hi"])), ContentPart::Other(_)));
+    let choice: ToolChoice = serde_json::from_value(json!(["function", "f"])).unwrap();
+    assert!(matches!(choice, ToolChoice::Other(_)));
+    for approval in [json!([null, { "tool_names": ["python"] }]), json!({ "never": [["python"]] })] {
+        let read: RequireApproval = serde_json::from_value(approval).unwrap();
+        let never = if let RequireApproval::Filter(filter) = read { filter.never } else { None };
+        assert_eq!(never, None);
+    }
     let Tool::Mcp(mcp) = tool(json!({ "type": "mcp", "server_label": 5, "require_approval": 5 })) else {
         panic!("no server")
     };

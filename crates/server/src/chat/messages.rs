@@ -229,7 +229,9 @@ async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Resu
         let message = "Files are taken by 'file_id', or as 'file_data' with a 'filename'.";
         return Err(ApiError::invalid(format!("{param}.file"), message));
     }
-    let inline = inline_file(file)?.ok_or_else(|| ApiError::missing(format!("{param}.file.file_data")))?;
+    let text = |name: &str| file.get(name).and_then(Value::as_str);
+    let inline = inline_file(text("file_data"), None, text("filename"))?
+        .ok_or_else(|| ApiError::missing(format!("{param}.file.file_data")))?;
     let (name, mime, bytes) = inline;
     Ok(Attached::Inline { name, mime, bytes })
 }

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::http::message;
 
 /// Bytes of a JSON body: whole histories with images come in it.
 const MAX_BODY: usize = 64 << 20;
@@ -90,6 +91,7 @@ fn check_shape(bytes: &[u8]) -> Result<(), ApiError> {
 
 /// A body that is a JSON object, of which the fields are read one by one so that an error can name its parameter. What is not read is
 /// ignored, and what its `Content-Type` says does not matter.
+#[derive(Clone)]
 pub(crate) struct Fields(pub(crate) Map<String, Value>);
 
 impl FromRequest<Arc<App>> for Fields {
@@ -139,6 +141,11 @@ impl Fields {
     /// All of them, as they were sent but for blanks and order.
     pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(&self.0).unwrap_or_default()
+    }
+
+    /// Reads a message, field by field in the order in which its type declares them. Null is the same as absent.
+    pub(crate) fn read<T: DeserializeOwned>(self) -> Result<T, ApiError> {
+        message::read(self.0)
     }
 
     /// Gives a field a value where it has none.

@@ -5,6 +5,7 @@ mod callers;
 mod download;
 mod form;
 mod json;
+mod message;
 mod names;
 mod paced;
 mod params;

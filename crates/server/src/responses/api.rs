@@ -3,23 +3,25 @@
 use std::sync::Arc;
 
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant};
+use aludel_wire::openai::responses::{self, InputTokens, InputTokensObject, ItemDocument};
 use aludel_wire::openai::{Deleted, List};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::http::header::HOST;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::ask::{Ask, Include};
 use super::context::Context;
-use super::start::{self, EVENTS};
-use super::writer::{framed, shown, shown_item};
+use super::start::{self, EVENTS, stored, told};
+use super::writer::{framed, shown, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
-use crate::turn::{Fingerprint, PATIENCE, Told, follow, leash, replay, wait};
+use crate::turn::{Fingerprint, PATIENCE, follow, leash, replay, wait};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(
@@ -47,7 +49,7 @@ pub(crate) async fn create(
     match (stream, background) {
         (true, _) => Ok(follow(live, 0, leash, framed)),
         (false, true) => Ok(Json(shown(current(&app, &tenant, &live.id).await?, include)).into_response()),
-        (false, false) => wait(live, leash, move |object| shown(object, include)).await,
+        (false, false) => wait(live, leash, move |object| shown_json(object, include)).await,
     }
 }
 
@@ -80,16 +82,20 @@ pub(crate) async fn retrieve(
     }
     find(&app, &tenant, &id).await?;
     let events = app.store.events(&tenant, &id, after, EVENTS).await?;
-    let told = events.into_iter().filter_map(|(sequence, text)| {
-        let kind = serde_json::from_str::<Value>(&text).ok()?.get("type")?.as_str()?.to_owned();
-        Some(Told { sequence, kind, text })
-    });
-    Ok(replay(&told.collect::<Vec<_>>(), framed))
+    Ok(replay(&told(events), framed))
 }
 
-/// The object of a response, finished or not.
-async fn current(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<Value, ApiError> {
-    Ok(find(app, tenant, id).await?.object)
+/// A response as it is stored, finished or not.
+async fn current(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<responses::Response, ApiError> {
+    stored(find(app, tenant, id).await?.object)
+}
+
+/// The answer to whoever waited for the end: a response, or an error that came too late for a status.
+fn shown_json(object: Value, include: Include) -> Value {
+    match responses::Response::deserialize(&object) {
+        Ok(response) => shown(response, include).json(),
+        Err(_) => object,
+    }
 }
 
 async fn find(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<ResponseRecord, ApiError> {
@@ -127,10 +133,9 @@ pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<responses::Response>, ApiError> {
     let id = parse(&id)?;
-    let object = current(&app, &tenant, &id).await?;
-    if object.get("background") != Some(&Value::Bool(true)) {
+    if !current(&app, &tenant, &id).await?.background {
         let message = "Only responses with background=true can be cancelled.";
         return Err(ApiError::bad_request(message));
     }
@@ -147,15 +152,16 @@ pub(crate) async fn input_items(
     Caller(tenant): Caller,
     Path(id): Path<String>,
     params: Params,
-) -> Result<Json<List<Value>>, ApiError> {
+) -> Result<Json<List<ItemDocument>>, ApiError> {
     let record = find(&app, &tenant, &parse(&id)?).await?;
     let page = params.page(20, 100)?;
     let include = Include::of(params.all("include"));
-    let mut items: Vec<Value> = record.input.into_iter().map(|item| shown_item(item, include)).collect();
+    let items = record.input.into_iter().map(|item| shown_document(item.into(), include));
+    let mut items: Vec<ItemDocument> = items.collect();
     if page.order == Order::Descending {
         items.reverse();
     }
-    let id_of = |item: &Value| item.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let id_of = |item: &ItemDocument| item.id().unwrap_or_default().to_owned();
     if let Some(after) = &page.after {
         let place = items.iter().position(|item| id_of(item) == *after);
         items.drain(..place.map_or(items.len(), |place| place + 1));
@@ -171,11 +177,12 @@ pub(crate) async fn input_tokens(
     Caller(tenant): Caller,
     headers: HeaderMap,
     mut fields: Fields,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<InputTokens>, ApiError> {
     fields.default("model", "");
     fields.default("input", "");
     let ask = Ask::read(fields, host(&headers))?;
     let context = Context::collect(&app, &tenant, &ask).await?;
     let instructions = ask.instructions.as_deref().map_or(0, |text| text.len().div_ceil(4));
-    Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": context.tokens() + instructions })))
+    let (object, input_tokens) = (InputTokensObject::It, context.tokens() + instructions);
+    Ok(Json(InputTokens { object, input_tokens }))
 }

@@ -3,8 +3,12 @@
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_store::{ConversationId, ResponseId};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use aludel_wire::Document;
+use aludel_wire::openai::responses::{
+    self, ConversationField, ConversationReference, Input, Item, ItemDocument, McpTool, Request, RequireApproval,
+    Response, ResponseObject, Status, TextFormat, Tool, ToolDocument,
+};
+use serde_json::Value;
 
 use crate::conversations::stored_item;
 use crate::error::ApiError;
@@ -16,14 +20,14 @@ const MAX_ITEMS: usize = 10_000;
 /// Tools of one request.
 const MAX_TOOLS: usize = 256;
 /// The name of our own tool, as clients of our MCP guise know it.
-const PYTHON: &str = "python";
+pub(super) const PYTHON: &str = "python";
 
 /// A request, understood.
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) model: String,
     /// New items, in the form in which they are kept.
-    pub(super) input: Vec<Value>,
+    pub(super) input: Vec<ItemDocument>,
     pub(super) instructions: Option<String>,
     pub(super) previous: Option<ResponseId>,
     pub(super) conversation: Option<ConversationId>,
@@ -40,8 +44,8 @@ pub(super) struct Ask {
     /// Whether the oldest part of a conversation may be left out when it is too long for the model.
     pub(super) truncate: bool,
     pub(super) include: Include,
-    /// The fields that an answer repeats.
-    pub(super) echo: Map<String, Value>,
+    /// The response as far as the request says what stands in it: without an id, a time, and an output.
+    pub(super) answer: Response,
 }
 
 /// The interpreter in the guise of an MCP server: the one kind of hosted tool that clients can approve.
@@ -74,36 +78,21 @@ impl Include {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Input {
-    Text(String),
-    Items(Vec<Value>),
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ConversationField {
-    Id(String),
-    Object { id: String },
-}
-
 impl Ask {
     /// Reads the body of a request.
-    /// `host` is what the client calls this server.
-    pub(super) fn read(mut fields: Fields, host: &str) -> Result<Self, ApiError> {
-        let model: String = fields.required("model")?;
-        let input = items(fields.optional("input")?)?;
-        let instructions: Option<String> = fields.optional("instructions")?;
-        let previous_text: Option<String> = fields.optional("previous_response_id")?;
-        let previous = match &previous_text {
+    pub(super) fn read(fields: Fields, host: &str) -> Result<Self, ApiError> {
+        Self::of(fields.read()?, host)
+    }
+
+    /// Checks a request. `host` is what the client calls this server.
+    pub(super) fn of(request: Request, host: &str) -> Result<Self, ApiError> {
+        let input = items(request.input)?;
+        let previous = match &request.previous_response_id {
             Some(id) => Some(ResponseId::parse(id).ok_or_else(|| no_previous(id))?),
             None => None,
         };
-        let conversation = match fields.optional("conversation")? {
-            Some(ConversationField::Id(id) | ConversationField::Object { id }) => {
-                Some(ConversationId::parse(&id).ok_or_else(|| crate::conversations::no_conversation(&id))?)
-            }
+        let conversation = match request.conversation.as_ref().map(ConversationField::id) {
+            Some(id) => Some(ConversationId::parse(id).ok_or_else(|| crate::conversations::no_conversation(id))?),
             None => None,
         };
         if previous.is_some() && conversation.is_some() {
@@ -111,110 +100,92 @@ impl Ask {
                 "Mutually exclusive parameters: 'previous_response_id' and 'conversation' cannot be used together.";
             return Err(ApiError::bad_request(message).code("mutually_exclusive_parameters"));
         }
-        let store = fields.optional("store")?.unwrap_or(true);
-        let background = fields.optional("background")?.unwrap_or(false);
-        let stream = fields.optional("stream")?.unwrap_or(false);
-        let tools: Vec<Value> = fields.optional("tools")?.unwrap_or_default();
-        let choice: Value = fields.optional("tool_choice")?.unwrap_or_else(|| "auto".into());
+        let mut tools = request.tools.unwrap_or_default();
+        let choice = request.tool_choice.unwrap_or_else(|| Document::from(Value::from("auto")));
         let Tools { mut interpreter, mcp, mut functions } = Tools::read(&tools, host)?;
         let tool_choice = tool_choice(&choice, &mut interpreter, &mut functions)?;
-        let max_tool_calls: Option<u32> = fields.optional("max_tool_calls")?;
-        let max_output_tokens: Option<u32> = fields.optional("max_output_tokens")?;
-        let temperature: Option<f64> = fields.optional("temperature")?;
-        let top_p: Option<f64> = fields.optional("top_p")?;
-        for (name, value, most) in [("temperature", temperature, 2.0), ("top_p", top_p, 1.0)] {
+        for (name, value, most) in [("temperature", request.temperature, 2.0), ("top_p", request.top_p, 1.0)] {
             if value.is_some_and(|value| !(0.0..=most).contains(&value)) {
                 return Err(ApiError::invalid(name, format!("Invalid '{name}': it must be from 0 to {most}.")));
             }
         }
-        let reasoning: Option<Map<String, Value>> = fields.optional("reasoning")?;
-        let effort = reasoning.as_ref().and_then(|reasoning| reasoning.get("effort")?.as_str().map(str::to_owned));
-        let include: Vec<String> = fields.optional("include")?.unwrap_or_default();
-        let metadata = crate::conversations::metadata(&mut fields)?.unwrap_or_else(|| json!({}));
-
-        let parallel: Option<bool> = fields.optional("parallel_tool_calls")?;
-        let text: Option<Map<String, Value>> = fields.optional("text")?;
-        let format = format(text.as_ref().and_then(|text| text.get("format")))?;
-
-        let mut echo = Map::new();
-        let reasoning = reasoning.map_or_else(|| json!({ "effort": null, "summary": null }), Value::Object);
-        for (name, value) in [
-            ("instructions", json!(instructions)),
-            ("max_output_tokens", json!(max_output_tokens)),
-            ("max_tool_calls", json!(max_tool_calls)),
-            ("model", json!(model)),
-            ("previous_response_id", json!(previous_text)),
-            ("reasoning", reasoning),
-            ("store", json!(store)),
-            ("background", json!(background)),
-            ("temperature", json!(temperature.unwrap_or(1.0))),
-            ("top_p", json!(top_p.unwrap_or(1.0))),
-            ("tool_choice", choice),
-            ("tools", Value::Array(tools.into_iter().map(without_secrets).collect())),
-            ("metadata", metadata),
-            ("parallel_tool_calls", json!(parallel.unwrap_or(true))),
-            (
-                "text",
-                text.map_or_else(|| json!({ "format": { "type": "text" }, "verbosity": "medium" }), Value::Object),
-            ),
-        ] {
-            echo.insert(name.to_owned(), value);
-        }
-        for (name, otherwise) in [
-            ("prompt_cache_key", Value::Null),
-            ("safety_identifier", Value::Null),
-            ("service_tier", json!("default")),
-            ("top_logprobs", json!(0)),
-            ("truncation", json!("disabled")),
-            ("user", Value::Null),
-        ] {
-            echo.insert(name.to_owned(), fields.optional(name)?.unwrap_or(otherwise));
-        }
-        if echo.get("service_tier").is_some_and(|tier| tier == "auto") {
-            echo.insert("service_tier".to_owned(), "default".into());
-        }
-        if let Some(conversation) = &conversation {
-            echo.insert("conversation".to_owned(), json!({ "id": conversation.as_str() }));
-        }
+        let reasoning = request.reasoning.unwrap_or_default();
+        let metadata = crate::conversations::checked_metadata(request.metadata)?;
+        let text = request.text.unwrap_or_default();
+        let sampling = Sampling {
+            temperature: request.temperature,
+            top_p: request.top_p,
+            max_output_tokens: request.max_output_tokens,
+            reasoning_effort: reasoning.effort().map(str::to_owned),
+            format: answer_format(text.format())?,
+            parallel_calls: request.parallel_tool_calls,
+            ..Sampling::default()
+        };
+        tools.iter_mut().for_each(ToolDocument::blank_secrets);
+        let (store, background) = (request.store.unwrap_or(true), request.background.unwrap_or(false));
+        let truncation = request.truncation.unwrap_or_else(|| "disabled".into());
+        let truncate = truncation == "auto";
+        let answer = Response {
+            id: String::new(),
+            object: ResponseObject::It,
+            created_at: 0,
+            status: Status::InProgress,
+            completed_at: None,
+            background,
+            error: None,
+            incomplete_details: None,
+            instructions: request.instructions.clone(),
+            max_output_tokens: request.max_output_tokens,
+            max_tool_calls: request.max_tool_calls,
+            model: request.model.clone(),
+            output: Vec::new(),
+            parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
+            previous_response_id: request.previous_response_id,
+            prompt_cache_key: request.prompt_cache_key.unwrap_or_default(),
+            reasoning,
+            safety_identifier: request.safety_identifier.unwrap_or_default(),
+            service_tier: request.service_tier.filter(|tier| tier != "auto").unwrap_or_else(|| "default".into()),
+            store,
+            temperature: request.temperature.unwrap_or(1.0),
+            text,
+            tool_choice: choice,
+            tools,
+            top_logprobs: request.top_logprobs.unwrap_or_else(|| 0.into()),
+            top_p: request.top_p.unwrap_or(1.0),
+            truncation,
+            usage: None,
+            user: request.user.unwrap_or_default(),
+            metadata,
+            conversation: conversation.as_ref().map(|id| ConversationReference { id: id.to_string() }),
+        };
         Ok(Self {
-            model,
+            model: request.model,
             input,
-            instructions,
+            instructions: request.instructions,
             previous,
             conversation,
             store,
             background,
-            stream,
+            stream: request.stream.unwrap_or(false),
             interpreter,
             mcp,
             functions,
             tool_choice,
-            max_tool_calls,
-            sampling: Sampling {
-                temperature,
-                top_p,
-                max_output_tokens,
-                reasoning_effort: effort,
-                format,
-                parallel_calls: parallel,
-                ..Sampling::default()
-            },
-            truncate: echo.get("truncation").is_some_and(|truncation| truncation == "auto"),
-            include: Include::of(include.iter().map(String::as_str)),
-            echo,
+            max_tool_calls: request.max_tool_calls,
+            sampling,
+            truncate,
+            include: Include::of(request.include.iter().flatten().map(String::as_str)),
+            answer,
         })
     }
 }
 
-/// The form of the answer. In this API the schema stands beside its type, in Chat Completions one level below.
-fn format(format: Option<&Value>) -> Result<Option<AnswerFormat>, ApiError> {
-    let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
-    match format.get("type").and_then(Value::as_str) {
-        Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(AnswerFormat::Json)),
-        Some("json_schema") => {
-            let mut schema = format.as_object().cloned().unwrap_or_default();
-            schema.remove("type");
+/// The form of the answer, as Chat Completions has it.
+fn answer_format(format: Option<TextFormat>) -> Result<Option<AnswerFormat>, ApiError> {
+    match format {
+        None | Some(TextFormat::Text {}) => Ok(None),
+        Some(TextFormat::JsonObject {}) => Ok(Some(AnswerFormat::Json)),
+        Some(TextFormat::JsonSchema(schema)) => {
             for name in ["name", "schema"] {
                 if !schema.contains_key(name) {
                     return Err(ApiError::missing(format!("text.format.{name}")));
@@ -222,17 +193,17 @@ fn format(format: Option<&Value>) -> Result<Option<AnswerFormat>, ApiError> {
             }
             Ok(Some(AnswerFormat::Schema(Value::Object(schema))))
         }
-        _ => {
+        Some(TextFormat::Other(_)) => {
             let message = "Invalid 'text.format.type': it must be 'text', 'json_object' or 'json_schema'.";
             Err(ApiError::invalid("text.format.type", message))
         }
     }
 }
 
-fn items(input: Option<Input>) -> Result<Vec<Value>, ApiError> {
+fn items(input: Option<Input>) -> Result<Vec<ItemDocument>, ApiError> {
     let items = match input {
         None => return Err(ApiError::missing("input")),
-        Some(Input::Text(text)) => vec![json!({ "role": "user", "content": text })],
+        Some(Input::Text(text)) => vec![Item::user(text).document()],
         Some(Input::Items(items)) => items,
     };
     if items.len() > MAX_ITEMS {
@@ -261,37 +232,43 @@ struct Tools {
 }
 
 impl Tools {
-    fn read(tools: &[Value], host: &str) -> Result<Self, ApiError> {
+    fn read(tools: &[ToolDocument], host: &str) -> Result<Self, ApiError> {
         if tools.len() > MAX_TOOLS {
             return Err(ApiError::invalid("tools", format!("Too many 'tools': at most {MAX_TOOLS}.")));
         }
         let mut read = Self::default();
-        for (index, tool) in tools.iter().enumerate() {
+        for (index, sent) in tools.iter().enumerate() {
             let param = format!("tools[{index}]");
-            match tool.get("type").and_then(Value::as_str) {
-                Some("code_interpreter") => read.interpreter = Some(Interpreter::read(tool, &param)?),
-                Some("mcp") => {
+            match sent.tool() {
+                Tool::CodeInterpreter(_) => read.interpreter = Some(Interpreter::read(sent.json(), &param)?),
+                Tool::Mcp(tool) => {
                     read.mcp = Some(mcp(tool, &param, host)?);
                     read.interpreter.get_or_insert(Interpreter::AUTO);
                 }
-                Some("function") => read.functions.push(function(tool, &param)?),
-                Some(other) => {
-                    let message = format!(
-                        "Invalid value: '{other}'. Tools here are 'code_interpreter', 'function', and 'mcp' for this server itself."
-                    );
-                    return Err(ApiError::invalid(format!("{param}.type"), message));
-                }
-                None => return Err(ApiError::missing(format!("{param}.type"))),
+                Tool::Function(tool) => read.functions.push(function(tool, &param)?),
+                Tool::Other(_) => return Err(unknown_tool(sent, &param)),
             }
         }
         Ok(read)
     }
 }
 
-fn mcp(tool: &Value, param: &str, host: &str) -> Result<Mcp, ApiError> {
-    let text = |name: &str| tool.get(name).and_then(Value::as_str);
-    let label = text("server_label").ok_or_else(|| ApiError::missing(format!("{param}.server_label")))?;
-    let url = text("server_url").ok_or_else(|| ApiError::missing(format!("{param}.server_url")))?;
+fn unknown_tool(tool: &ToolDocument, param: &str) -> ApiError {
+    let param = format!("{param}.type");
+    match tool.text("type") {
+        Some(other) => {
+            let message = format!(
+                "Invalid value: '{other}'. Tools here are 'code_interpreter', 'function', and 'mcp' for this server itself."
+            );
+            ApiError::invalid(param, message)
+        }
+        None => ApiError::missing(param),
+    }
+}
+
+fn mcp(tool: McpTool, param: &str, host: &str) -> Result<Mcp, ApiError> {
+    let label = tool.server_label.ok_or_else(|| ApiError::missing(format!("{param}.server_label")))?;
+    let url = tool.server_url.ok_or_else(|| ApiError::missing(format!("{param}.server_url")))?;
     let authority = url.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
     if authority != host {
         let message = format!(
@@ -300,96 +277,71 @@ fn mcp(tool: &Value, param: &str, host: &str) -> Result<Mcp, ApiError> {
         );
         return Err(ApiError::invalid(format!("{param}.server_url"), message));
     }
-    let asks = match tool.get("require_approval") {
-        None | Some(Value::Null) => true,
-        Some(Value::String(word)) if word == "always" => true,
-        Some(Value::String(word)) if word == "never" => false,
+    let asks = match tool.require_approval {
+        None => true,
+        Some(RequireApproval::Word(word)) if word == "always" => true,
+        Some(RequireApproval::Word(word)) if word == "never" => false,
         // By tool: ours is called python.
-        Some(Value::Object(filter)) => {
-            let never = filter.get("never").and_then(|never| never.get("tool_names")?.as_array());
-            !never.is_some_and(|names| names.iter().any(|name| name == PYTHON))
+        Some(RequireApproval::Filter(filter)) => {
+            !filter.never.unwrap_or_default().tool_names.iter().any(|name| name == PYTHON)
         }
-        Some(_) => {
+        Some(RequireApproval::Word(_) | RequireApproval::Other(_)) => {
             let message = "Invalid 'require_approval': it must be 'always', 'never' or an object.";
             return Err(ApiError::invalid(format!("{param}.require_approval"), message));
         }
     };
-    Ok(Mcp { label: label.to_owned(), asks })
+    Ok(Mcp { label, asks })
 }
 
-fn function(tool: &Value, param: &str) -> Result<FunctionTool, ApiError> {
-    let name = tool.get("name").and_then(Value::as_str).ok_or_else(|| ApiError::missing(format!("{param}.name")))?;
-    check_function_name(name, param)?;
-    Ok(FunctionTool {
-        name: name.to_owned(),
-        description: tool.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
-        parameters: match tool.get("parameters") {
-            Some(parameters @ Value::Object(_)) => parameters.clone(),
-            _ => json!({ "type": "object", "properties": {} }),
-        },
-    })
-}
-
-fn without_secrets(mut tool: Value) -> Value {
-    let secrets = tool.pointer_mut("/container/network_policy/domain_secrets").and_then(Value::as_array_mut);
-    for secret in secrets.into_iter().flatten() {
-        if let Some(secret) = secret.as_object_mut() {
-            secret.insert("value".to_owned(), "".into());
-        }
-    }
-    tool
+fn function(tool: responses::FunctionTool, param: &str) -> Result<FunctionTool, ApiError> {
+    let parameters = tool.parameters_or_any();
+    let name = tool.name.ok_or_else(|| ApiError::missing(format!("{param}.name")))?;
+    check_function_name(&name, param)?;
+    Ok(FunctionTool { name, description: tool.description.unwrap_or_default(), parameters })
 }
 
 fn tool_choice(
-    choice: &Value,
+    choice: &Document<responses::ToolChoice>,
     interpreter: &mut Option<Interpreter>,
     functions: &mut Vec<FunctionTool>,
 ) -> Result<ToolChoice, ApiError> {
     let invalid = |message: String| Err(ApiError::invalid("tool_choice", message));
-    let has_interpreter = interpreter.is_some();
-    let no_interpreter = || invalid("Tool choice 'code_interpreter' not found in 'tools' parameter.".to_owned());
-    match choice {
-        Value::String(word) => match word.as_str() {
-            "auto" => Ok(ToolChoice::Auto),
-            "none" => Ok(ToolChoice::None),
-            "required" => Ok(ToolChoice::Required),
-            other => {
-                invalid(format!("Invalid value: '{other}'. Supported values are: 'none', 'auto', and 'required'."))
-            }
-        },
-        Value::Object(object) => match object.get("type").and_then(Value::as_str) {
-            Some("code_interpreter") if has_interpreter => {
-                Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions)))
-            }
-            Some("code_interpreter") => no_interpreter(),
-            // As some gateways have it.
-            Some("hosted_tool")
-                if has_interpreter && object.get("name").is_some_and(|name| name == "code_interpreter") =>
-            {
-                Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions)))
-            }
-            Some("mcp") if has_interpreter => Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions))),
-            Some("function") => match object.get("name").and_then(Value::as_str) {
-                Some(name) if functions.iter().any(|tool| tool.name == name) => Ok(ToolChoice::Named(name.to_owned())),
-                Some(name) => invalid(format!("Tool choice '{name}' not found in 'tools' parameter.")),
-                None => Err(ApiError::missing("tool_choice.name")),
-            },
-            Some("allowed_tools") => {
-                let allowed = object.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-                functions.retain(|tool| {
-                    allowed.iter().any(|entry| entry.get("name").is_some_and(|name| *name == tool.name))
-                });
-                let ours =
-                    |entry: &Value| entry.get("type").is_some_and(|kind| kind == "code_interpreter" || kind == "mcp");
-                if !allowed.iter().any(ours) {
-                    *interpreter = None;
+    let named = match choice.read() {
+        Ok(responses::ToolChoice::Word(word)) => {
+            return match word.as_str() {
+                "auto" => Ok(ToolChoice::Auto),
+                "none" => Ok(ToolChoice::None),
+                "required" => Ok(ToolChoice::Required),
+                other => {
+                    invalid(format!("Invalid value: '{other}'. Supported values are: 'none', 'auto', and 'required'."))
                 }
-                let required = object.get("mode").is_some_and(|mode| mode == "required");
-                Ok(if required { ToolChoice::Required } else { ToolChoice::Auto })
+            };
+        }
+        Ok(responses::ToolChoice::Named(named)) => named,
+        _ => return invalid("Invalid 'tool_choice': it must be a text or an object.".to_owned()),
+    };
+    let Some(kind) = named.kind.as_deref() else { return Err(ApiError::missing("tool_choice.type")) };
+    let is_ours = match kind {
+        "code_interpreter" | "mcp" => true,
+        // As some gateways have it.
+        "hosted_tool" => named.name.as_deref() == Some("code_interpreter"),
+        _ => false,
+    };
+    match (kind, named.name) {
+        _ if is_ours && interpreter.is_some() => Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions))),
+        ("code_interpreter", _) => invalid("Tool choice 'code_interpreter' not found in 'tools' parameter.".to_owned()),
+        ("function", Some(name)) if functions.iter().any(|tool| tool.name == name) => Ok(ToolChoice::Named(name)),
+        ("function", Some(name)) => invalid(format!("Tool choice '{name}' not found in 'tools' parameter.")),
+        ("function", None) => Err(ApiError::missing("tool_choice.name")),
+        ("allowed_tools", _) => {
+            let allowed = named.tools;
+            functions.retain(|tool| allowed.iter().any(|entry| entry.name.as_deref() == Some(&*tool.name)));
+            if !allowed.iter().any(|entry| matches!(entry.kind.as_deref(), Some("code_interpreter" | "mcp"))) {
+                *interpreter = None;
             }
-            Some(other) => invalid(format!("Tool choice '{other}' is not available here.")),
-            None => Err(ApiError::missing("tool_choice.type")),
-        },
-        _ => invalid("Invalid 'tool_choice': it must be a text or an object.".to_owned()),
+            let required = named.mode.as_deref() == Some("required");
+            Ok(if required { ToolChoice::Required } else { ToolChoice::Auto })
+        }
+        (other, _) => invalid(format!("Tool choice '{other}' is not available here.")),
     }
 }

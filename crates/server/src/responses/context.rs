@@ -8,16 +8,24 @@ use aludel_agent::{Call, Item, Output, Part};
 use aludel_engine::Session;
 use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{ContainerId, ResponseId, Tenant};
+use aludel_wire::Document;
+use aludel_wire::openai::responses::{
+    self, CodeInterpreterCall, ContentPart, FunctionCall, FunctionCallOutput, FunctionOutput, InputFile, InputImage,
+    ItemDocument, McpApprovalRequest, McpApprovalResponse, McpCall, Message, MessageContent, OutputText, ProgramOutput,
+    Reasoning, Response, Role,
+};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::ask::{Ask, no_previous};
+use super::ask::{Ask, PYTHON, no_previous};
+use super::start::stored;
 use crate::app::App;
 use crate::conversations::no_conversation;
 use crate::error::ApiError;
-use crate::turn::{inline_file, replayed, replayed_output, stored_file};
+use crate::turn::{inline_file, replayed_output, stored_file};
 
 /// Responses that one may build on, one after another.
 const MAX_CHAIN: usize = 1000;
@@ -30,7 +38,7 @@ const WRAPPED: &str = "aludel.";
 #[derive(Debug)]
 pub(super) struct Context {
     /// All items, oldest first, the new ones last.
-    items: Vec<Value>,
+    items: Vec<ItemDocument>,
     /// Which of them are new.
     new: Range<usize>,
     /// Whether the new ones were dealt with before a restart.
@@ -46,32 +54,37 @@ impl Context {
                 if app.store.conversation(tenant, conversation).await?.is_none() {
                     return Err(no_conversation(conversation.as_str()));
                 }
-                app.store.all_items(tenant, conversation, MAX_CONTEXT).await?.ok_or_else(too_long)?
+                let items = app.store.all_items(tenant, conversation, MAX_CONTEXT).await?.ok_or_else(too_long)?;
+                items.into_iter().map(ItemDocument::from).collect()
             }
             (None, None) => Vec::new(),
         };
         let before = items.len();
-        let known: HashMap<String, Value> =
-            items.iter().filter_map(|item| Some((item.get("id")?.as_str()?.to_owned(), item.clone()))).collect();
+        let known = items.iter().enumerate().filter_map(|(place, item)| Some((item.id()?.to_owned(), place)));
+        let known: HashMap<String, usize> = known.collect();
         for item in &ask.input {
-            items.push(resolved(item, &known)?);
+            let item = match item.kind() {
+                Some("item_reference") => referred(item.id().unwrap_or_default(), &known, &items)?,
+                _ => item,
+            };
+            items.push(item.clone());
         }
         let new = before..items.len();
         Ok(Self { items, new, is_resumed: false })
     }
 
     /// The same as it was when the server ended: with the items that were new, and what was answered.
-    pub(super) fn resumed(mut self, new: Vec<Value>, answered: &[Value]) -> Self {
+    pub(super) fn resumed(mut self, new: Vec<Value>, answered: &[responses::Item]) -> Self {
         self.new = self.items.len()..self.items.len() + new.len();
-        self.items.extend(new);
-        self.items.extend_from_slice(answered);
+        self.items.extend(new.into_iter().map(ItemDocument::from));
+        self.items.extend(answered.iter().map(responses::Item::document));
         self.is_resumed = true;
         self
     }
 
     /// The container that the conversation used last.
     pub(super) fn container(&self) -> Option<ContainerId> {
-        let used = self.items.iter().rev().find_map(|item| item.get("container_id")?.as_str());
+        let used = self.items.iter().rev().find_map(ItemDocument::container_id);
         used.and_then(ContainerId::parse)
     }
 
@@ -81,15 +94,15 @@ impl Context {
             return Ok(());
         }
         let new = self.items.get(self.new.clone()).unwrap_or_default();
-        let parts: Vec<&Value> = new.iter().filter_map(|item| item.get("content")?.as_array()).flatten().collect();
-        for part in parts {
-            let kind = part.get("type").and_then(Value::as_str);
-            if !matches!(kind, Some("input_file" | "input_image")) {
-                continue;
-            }
-            if let Some(id) = part.get("file_id").and_then(Value::as_str) {
-                container.add_stored_file(&stored_file(app, tenant, id).await?).await?;
-            } else if let Some((name, mime, bytes)) = inline_file(part)? {
+        for part in new.iter().flat_map(parts_of) {
+            let (id, data, url, name) = match part {
+                ContentPart::InputFile(file) => (file.file_id, file.file_data, None, file.filename),
+                ContentPart::InputImage(image) => (image.file_id, None, image.image_url, image.filename),
+                _ => continue,
+            };
+            if let Some(id) = id {
+                container.add_stored_file(&stored_file(app, tenant, &id).await?).await?;
+            } else if let Some((name, mime, bytes)) = inline_file(data.as_deref(), url.as_deref(), name.as_deref())? {
                 let mut blob = app.store.new_blob().await?;
                 blob.write(&bytes).await?;
                 container.add_file(&name, &mime, blob.finish().await?).await?;
@@ -105,7 +118,7 @@ impl Context {
             if index == self.new.start {
                 model.refused.clear();
             }
-            model.add(item, &format!("input[{index}]"), app, tenant).await?;
+            model.add(item.item(), &format!("input[{index}]"), app, tenant).await?;
         }
         if self.is_resumed {
             model.refused.clear();
@@ -115,7 +128,7 @@ impl Context {
     }
 
     /// The new items.
-    pub(super) fn into_new(mut self) -> Vec<Value> {
+    pub(super) fn into_new(mut self) -> Vec<ItemDocument> {
         self.items.drain(self.new.clone()).collect()
     }
 
@@ -136,8 +149,8 @@ pub(super) struct View {
 }
 
 /// The items of a response and of all that it builds on, oldest first.
-async fn chain(app: &App, tenant: &Tenant, last: &ResponseId) -> Result<Vec<Value>, ApiError> {
-    let mut links: Vec<Vec<Value>> = Vec::new();
+async fn chain(app: &App, tenant: &Tenant, last: &ResponseId) -> Result<Vec<ItemDocument>, ApiError> {
+    let mut links: Vec<Vec<ItemDocument>> = Vec::new();
     let (mut next, mut bytes) = (Some(last.clone()), 0);
     while let Some(id) = next {
         let Some(record) = app.store.response(tenant, &id).await? else {
@@ -147,14 +160,15 @@ async fn chain(app: &App, tenant: &Tenant, last: &ResponseId) -> Result<Vec<Valu
             // An earlier one was deleted: what is left goes on without it.
             break;
         };
-        let mut items = record.input;
-        items.extend(record.object.get("output").and_then(Value::as_array).cloned().unwrap_or_default());
+        let Response { output, previous_response_id, .. } = stored(record.object)?;
+        let mut items: Vec<ItemDocument> = record.input.into_iter().map(ItemDocument::from).collect();
+        items.extend(output.iter().map(responses::Item::document));
         bytes += items.iter().map(|item| item.to_string().len() as u64).sum::<u64>();
         if links.len() >= MAX_CHAIN || bytes > MAX_CONTEXT {
             return Err(too_long());
         }
         links.push(items);
-        next = record.object.get("previous_response_id").and_then(Value::as_str).and_then(ResponseId::parse);
+        next = previous_response_id.as_deref().and_then(ResponseId::parse);
     }
     Ok(links.into_iter().rev().flatten().collect())
 }
@@ -164,17 +178,27 @@ fn too_long() -> ApiError {
     ApiError::bad_request(message).code("context_length_exceeded")
 }
 
-fn resolved(item: &Value, known: &HashMap<String, Value>) -> Result<Value, ApiError> {
-    if item.get("type").is_some_and(|kind| kind == "item_reference") {
-        let id = item.get("id").and_then(Value::as_str).unwrap_or_default();
-        return known.get(id).cloned().ok_or_else(|| {
-            ApiError::not_found(format!(
-                "Item with id '{id}' not found. Items are not persisted when `store` is set to false."
-            ))
-            .param("input")
-        });
+/// Finds an item that is referred to by its id.
+fn referred<'a>(
+    id: &str,
+    known: &HashMap<String, usize>,
+    items: &'a [ItemDocument],
+) -> Result<&'a ItemDocument, ApiError> {
+    known.get(id).and_then(|place| items.get(*place)).ok_or_else(|| {
+        let message = format!("Item with id '{id}' not found. Items are not persisted when `store` is set to false.");
+        ApiError::not_found(message).param("input")
+    })
+}
+
+/// The parts of a message.
+fn parts_of(item: &ItemDocument) -> Vec<ContentPart> {
+    if item.kind() != Some("message") {
+        return Vec::new();
     }
-    Ok(item.clone())
+    match item.item() {
+        responses::Item::Message(Message { content: Some(MessageContent::Parts(parts)), .. }) => parts,
+        _ => Vec::new(),
+    }
 }
 
 /// Builds the model's view, in which every call has exactly one output.
@@ -190,86 +214,101 @@ struct ForModel {
 }
 
 impl ForModel {
-    async fn add(&mut self, item: &Value, param: &str, app: &App, tenant: &Tenant) -> Result<(), ApiError> {
-        let text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default();
-        match text("type") {
-            "message" => self.message(item, param, app, tenant).await?,
-            "reasoning" => {
-                let thoughts = thoughts_of(item);
+    async fn add(&mut self, item: responses::Item, param: &str, app: &App, tenant: &Tenant) -> Result<(), ApiError> {
+        use responses::Item as Sent;
+        match item {
+            Sent::Message(message) => self.message(message, param, app, tenant).await?,
+            Sent::Reasoning(thoughts) => {
+                let thoughts = thoughts_of(&thoughts);
                 if !thoughts.is_empty() {
                     self.items.push(Item::Reasoning(thoughts));
                 }
             }
-            "code_interpreter_call" => self.program(item),
-            "function_call" => {
-                let id = text("call_id").to_owned();
+            Sent::CodeInterpreterCall(call) => self.program(call),
+            Sent::FunctionCall(FunctionCall { call_id: id, name, mut arguments, .. }) => {
                 self.open.insert(id.clone());
-                let arguments = text("arguments");
-                let arguments = if serde_json::from_str::<Value>(arguments).is_ok() { arguments } else { "{}" };
-                self.items.push(Item::Call(Call { id, name: text("name").into(), arguments: arguments.into() }));
+                if serde_json::from_str::<IgnoredAny>(&arguments).is_err() {
+                    arguments = "{}".to_owned();
+                }
+                self.items.push(Item::Call(Call { id, name, arguments }));
             }
-            "function_call_output" => {
-                let id = text("call_id");
-                if !self.open.remove(id) {
-                    let message = format!("No tool call found for function call output with call_id {id}.");
+            Sent::FunctionCallOutput(FunctionCallOutput { call_id, output, .. }) => {
+                if !self.open.remove(&call_id) {
+                    let message = format!("No tool call found for function call output with call_id {call_id}.");
                     return Err(ApiError::bad_request(message).param("input"));
                 }
-                let parts = match item.get("output") {
-                    Some(Value::Array(parts)) => self.parts(parts, param, app, tenant).await?,
-                    Some(Value::String(text)) => vec![Part::Text(text.clone())],
-                    other => vec![Part::Text(other.map(Value::to_string).unwrap_or_default())],
+                let parts = match output {
+                    FunctionOutput::Parts(parts) => self.parts(parts, param, app, tenant).await?,
+                    FunctionOutput::Text(text) => vec![Part::Text(text)],
+                    FunctionOutput::Other(other) => vec![Part::Text(other.to_string())],
                 };
-                self.items.push(Item::Output(Output { call_id: id.to_owned(), parts }));
+                self.items.push(Item::Output(Output { call_id, parts }));
             }
-            "mcp_approval_request" => self.approval_request(item)?,
-            "mcp_approval_response" => self.approval(item)?,
-            "mcp_call" => {
-                let id =
-                    item.get("approval_request_id").and_then(Value::as_str).unwrap_or_else(|| text("id")).to_owned();
+            Sent::McpApprovalRequest(request) => self.approval_request(request)?,
+            Sent::McpApprovalResponse(response) => self.approval(response)?,
+            Sent::McpCall(McpCall { id, arguments, output, approval_request_id, .. }) => {
+                let id = approval_request_id.unwrap_or(id);
                 if !self.open.remove(&id) {
-                    let arguments = text("arguments").to_owned();
-                    self.items.push(Item::Call(Call { id: id.clone(), name: "python".into(), arguments }));
+                    self.items.push(Item::Call(Call { id: id.clone(), name: PYTHON.into(), arguments }));
                 }
                 self.approved.remove(&id);
-                self.items.push(Item::output(id, replayed_output(text("output"))));
+                self.items.push(Item::output(id, replayed_output(&output.unwrap_or_default())));
             }
-            other => {
-                let message = format!("Items of type '{other}' are not understood here.");
-                return Err(ApiError::invalid(format!("{param}.type"), message));
+            Sent::ItemReference(_) => return Err(unknown_item("item_reference", param)),
+            Sent::Other(other) => {
+                let kind = ItemDocument::from(other);
+                return Err(unknown_item(kind.kind().unwrap_or_default(), param));
             }
         }
         Ok(())
     }
 
-    async fn message(&mut self, item: &Value, param: &str, app: &App, tenant: &Tenant) -> Result<(), ApiError> {
-        let content = item.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let role = item.get("role").and_then(Value::as_str).unwrap_or_default();
+    async fn message(&mut self, message: Message, param: &str, app: &App, tenant: &Tenant) -> Result<(), ApiError> {
+        let content = match message.content {
+            Some(MessageContent::Parts(parts)) => parts,
+            Some(MessageContent::Text(_)) | None => Vec::new(),
+        };
         let parts = self.parts(content, &format!("{param}.content"), app, tenant).await?;
-        match role {
-            "user" => self.items.push(Item::User(parts)),
-            "assistant" => self.items.push(Item::Assistant(aludel_agent::text_of(&parts))),
-            "system" | "developer" => self.instructions.push(aludel_agent::text_of(&parts)),
-            other => {
-                let message = format!(
-                    "Invalid value: '{other}'. Supported values are: 'assistant', 'system', 'developer', and 'user'."
-                );
-                return Err(ApiError::invalid(format!("{param}.role"), message));
+        let other = match message.role {
+            Some(Role::User) => {
+                self.items.push(Item::User(parts));
+                return Ok(());
             }
-        }
-        Ok(())
+            Some(Role::Assistant) => {
+                self.items.push(Item::Assistant(aludel_agent::text_of(&parts)));
+                return Ok(());
+            }
+            Some(Role::System | Role::Developer) => {
+                self.instructions.push(aludel_agent::text_of(&parts));
+                return Ok(());
+            }
+            Some(Role::Other(other)) => other,
+            None => String::new(),
+        };
+        let message =
+            format!("Invalid value: '{other}'. Supported values are: 'assistant', 'system', 'developer', and 'user'.");
+        Err(ApiError::invalid(format!("{param}.role"), message))
     }
 
-    async fn parts(&self, content: &[Value], param: &str, app: &App, tenant: &Tenant) -> Result<Vec<Part>, ApiError> {
+    async fn parts(
+        &self,
+        content: Vec<ContentPart>,
+        param: &str,
+        app: &App,
+        tenant: &Tenant,
+    ) -> Result<Vec<Part>, ApiError> {
         let mut parts = Vec::new();
-        for (index, part) in content.iter().enumerate() {
-            let text = |name: &str| part.get(name).and_then(Value::as_str);
-            parts.push(match text("type") {
-                Some("input_text" | "output_text" | "text") => Part::Text(text("text").unwrap_or_default().to_owned()),
-                Some("refusal") => Part::Text(text("refusal").unwrap_or_default().to_owned()),
-                Some("input_image") => image(part, app, tenant).await?,
-                Some("input_file") => Part::Text(self.file(part, app, tenant).await?),
-                other => {
-                    let message = format!("Parts of type '{}' are not understood here.", other.unwrap_or_default());
+        for (index, part) in content.into_iter().enumerate() {
+            parts.push(match part {
+                ContentPart::InputText { text } | ContentPart::Text { text } => Part::Text(text),
+                ContentPart::OutputText(OutputText { text, .. }) => Part::Text(text),
+                ContentPart::Refusal { refusal } => Part::Text(refusal),
+                ContentPart::InputImage(sent) => image(&sent, app, tenant).await?,
+                ContentPart::InputFile(sent) => Part::Text(self.file(sent, app, tenant).await?),
+                ContentPart::Other(other) => {
+                    let kind = Document::<ContentPart>::from(other);
+                    let kind = kind.text("type").unwrap_or_default();
+                    let message = format!("Parts of type '{kind}' are not understood here.");
                     return Err(ApiError::invalid(format!("{param}[{index}].type"), message));
                 }
             });
@@ -278,46 +317,42 @@ impl ForModel {
     }
 
     /// A file is told by its name; programs can read it.
-    async fn file(&self, part: &Value, app: &App, tenant: &Tenant) -> Result<String, ApiError> {
-        let name = match part.get("file_id").and_then(Value::as_str) {
-            Some(id) => stored_file(app, tenant, id).await?.filename,
-            None => match part.get("filename").and_then(Value::as_str) {
-                Some(name) => name.to_owned(),
-                None => {
-                    let message = "Files are taken by 'file_id', or as 'file_data' with a 'filename'.";
-                    return Err(ApiError::invalid("input", message));
-                }
-            },
+    async fn file(&self, file: InputFile, app: &App, tenant: &Tenant) -> Result<String, ApiError> {
+        let name = match (file.file_id, file.filename) {
+            (Some(id), _) => stored_file(app, tenant, &id).await?.filename,
+            (None, Some(name)) => name,
+            (None, None) => {
+                let message = "Files are taken by 'file_id', or as 'file_data' with a 'filename'.";
+                return Err(ApiError::invalid("input", message));
+            }
         };
         Ok(format!("[The user attached a file: {WORKSPACE}/{name}]"))
     }
 
     /// A program that waits. Its id vouches for it: what was shown is what will run.
-    fn approval_request(&mut self, item: &Value) -> Result<(), ApiError> {
-        let text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default();
-        let (id, arguments) = (text("id"), text("arguments"));
-        if !id.ends_with(&digest_of(arguments)) {
+    fn approval_request(&mut self, request: McpApprovalRequest) -> Result<(), ApiError> {
+        let McpApprovalRequest { id, arguments, .. } = request;
+        if !id.ends_with(&digest_of(&arguments)) {
             let message = format!("The program of the approval request '{id}' is not the one that was shown.");
             return Err(ApiError::bad_request(message).param("input").code("approval_request_changed"));
         }
-        self.open.insert(id.to_owned());
-        let call = Call { id: id.to_owned(), name: "python".into(), arguments: arguments.to_owned() };
-        self.items.push(Item::Call(call));
+        self.open.insert(id.clone());
+        self.items.push(Item::Call(Call { id, name: PYTHON.into(), arguments }));
         Ok(())
     }
 
-    fn approval(&mut self, item: &Value) -> Result<(), ApiError> {
-        let id = item.get("approval_request_id").and_then(Value::as_str).unwrap_or_default();
-        if !self.open.contains(id) || self.approved.contains(id) {
+    fn approval(&mut self, decision: McpApprovalResponse) -> Result<(), ApiError> {
+        let McpApprovalResponse { approval_request_id: id, approve, reason, .. } = decision;
+        if !self.open.contains(&id) || self.approved.contains(&id) {
             let message = format!("There is no undecided approval request '{id}' in the conversation.");
             return Err(ApiError::bad_request(message).param("input"));
         }
-        if item.get("approve") == Some(&Value::Bool(true)) {
-            self.approved.insert(id.to_owned());
+        if approve {
+            self.approved.insert(id);
         } else {
-            self.open.remove(id);
-            let reason = item.get("reason").and_then(Value::as_str).unwrap_or("no reason was given");
-            if let Some(code) = self.code_of(id) {
+            self.open.remove(&id);
+            let reason = reason.as_deref().unwrap_or("no reason was given");
+            if let Some(code) = self.code_of(&id) {
                 self.refused.push((code, reason.to_owned()));
             }
             self.items.push(Item::output(id, aludel_agent::denied(reason)));
@@ -331,12 +366,20 @@ impl ForModel {
             Item::Call(call) if call.id == id => Some(&call.arguments),
             _ => None,
         });
-        Some(serde_json::from_str::<Value>(arguments?).ok()?.get("code")?.as_str()?.to_owned())
+        aludel_agent::code_of(arguments?).ok()
     }
 
     /// A program that was run, as a call of our tool.
-    fn program(&mut self, item: &Value) {
-        self.items.extend(replayed(item));
+    fn program(&mut self, call: CodeInterpreterCall) {
+        let outputs = call.outputs.unwrap_or_default();
+        let mut text: String = outputs.iter().filter_map(ProgramOutput::logs).collect();
+        let images = outputs.iter().filter(|output| output.is_image()).count();
+        if images > 0 {
+            text.push_str(&format!("\n[{images} images were shown to the user]"));
+        }
+        let arguments = aludel_agent::arguments_of(&call.code.unwrap_or_default());
+        self.items.push(Item::Call(Call { id: call.id.clone(), name: PYTHON.into(), arguments }));
+        self.items.push(Item::output(call.id, replayed_output(&text)));
     }
 
     /// What was called and never answered gets an answer that says so: models are told of no call without one.
@@ -355,18 +398,23 @@ impl ForModel {
     }
 }
 
-async fn image(part: &Value, app: &App, tenant: &Tenant) -> Result<Part, ApiError> {
-    if let Some(id) = part.get("file_id").and_then(Value::as_str) {
+fn unknown_item(kind: &str, param: &str) -> ApiError {
+    ApiError::invalid(format!("{param}.type"), format!("Items of type '{kind}' are not understood here."))
+}
+
+async fn image(image: &InputImage, app: &App, tenant: &Tenant) -> Result<Part, ApiError> {
+    if let Some(id) = &image.file_id {
         let file = stored_file(app, tenant, id).await?;
         let path = app.store.blob_path(&file.blob);
         let data = tokio::fs::read(&path).await.map_err(ApiError::internal)?;
         return Ok(Part::Image { mime: file.mime, data: data.into() });
     }
-    let url = part.get("image_url").and_then(Value::as_str);
-    let url = url.ok_or_else(|| ApiError::invalid("input", "An 'input_image' needs an 'image_url' or a 'file_id'."))?;
-    match inline_file(part)? {
+    let Some(url) = &image.image_url else {
+        return Err(ApiError::invalid("input", "An 'input_image' needs an 'image_url' or a 'file_id'."));
+    };
+    match inline_file(None, Some(url), image.filename.as_deref())? {
         Some((_, mime, bytes)) => Ok(Part::Image { mime, data: Arc::from(bytes) }),
-        None => Ok(Part::ImageUrl(url.to_owned())),
+        None => Ok(Part::ImageUrl(url.clone())),
     }
 }
 
@@ -381,11 +429,11 @@ pub(super) fn wrapped(thoughts: &str) -> String {
     format!("{WRAPPED}{}", BASE64_STANDARD.encode(thoughts))
 }
 
-fn thoughts_of(item: &Value) -> String {
-    let wrapped = item.get("encrypted_content").and_then(Value::as_str).and_then(|text| text.strip_prefix(WRAPPED));
+fn thoughts_of(thoughts: &Reasoning) -> String {
+    let wrapped = thoughts.encrypted_content.as_deref().and_then(|text| text.strip_prefix(WRAPPED));
     if let Some(bytes) = wrapped.and_then(|text| BASE64_STANDARD.decode(text).ok()) {
         return String::from_utf8_lossy(&bytes).into_owned();
     }
-    let parts = ["content", "summary"].into_iter().filter_map(|name| item.get(name)?.as_array()).flatten();
-    parts.filter_map(|part| part.get("text")?.as_str()).collect()
+    let parts = thoughts.content.iter().flatten().chain(&thoughts.summary);
+    parts.map(|part| part.text.as_str()).collect()
 }

@@ -10,8 +10,8 @@ use aludel_engine::approvals::Gate;
 use aludel_engine::execution::Event as ExecutionEvent;
 use aludel_engine::{Session, SessionFile};
 use aludel_store::{ConversationId, ResponseRecord, Tenant, now};
+use aludel_wire::openai::responses::{self, ItemDocument};
 use futures_util::StreamExt;
-use serde_json::Value;
 use tracing::error;
 
 use super::writer::{Status, Writer, is_approval};
@@ -40,7 +40,7 @@ pub(super) struct Run {
     pub(super) writer: Writer,
     pub(super) keep: Keep,
     /// What it adds to the conversation.
-    pub(super) input: Vec<Value>,
+    pub(super) input: Vec<ItemDocument>,
     pub(super) conversation: Option<ConversationId>,
     /// Events that are told and not yet in the store.
     pub(super) unsaved: Vec<Told>,
@@ -64,9 +64,9 @@ impl Run {
     /// Says that it begins, so that whoever was told its id finds it.
     pub(super) async fn begin(&mut self, queued: bool) -> Result<(), ApiError> {
         let status = if queued { Status::Queued } else { Status::InProgress };
-        self.writer.tell_of_response("response.created", &status);
+        self.writer.create(&status);
         if queued {
-            self.writer.tell_of_response("response.queued", &status);
+            self.writer.queue();
         }
         self.save(&status).await?;
         self.tell();
@@ -75,7 +75,7 @@ impl Run {
 
     /// Runs the turn to its end.
     pub(super) async fn carry_out(mut self) {
-        self.writer.tell_of_response("response.in_progress", &Status::InProgress);
+        self.writer.begin();
         self.tell();
         self.carry_on(None).await;
     }
@@ -89,7 +89,7 @@ impl Run {
         let is_ending = self.app.ending.is_cancelled() && !self.live.cancel.is_cancelled();
         if self.is_waiting && self.keep == Keep::Forever && is_ending {
             // It goes on after the restart; asked for again, it would be another one.
-            let object = self.writer.object(&Status::InProgress);
+            let object = self.writer.object(&Status::InProgress).json();
             let message = format!(
                 "The server is ending, and a program of {id} waits for approval; it goes on when the server is back: retrieve {id} then.",
                 id = self.live.id
@@ -131,7 +131,7 @@ impl Run {
         programs.iter().for_each(|call| self.writer.ask_for_approval(call));
         calls.iter().for_each(|call| self.writer.function_call(call));
         self.writer.end(&status);
-        let object = self.writer.object(&status);
+        let object = self.writer.object(&status).json();
         // The store first: what a client was told is there even if we are killed now.
         let events = self.writer.take_events();
         self.unsaved.extend(events.iter().cloned());
@@ -304,7 +304,8 @@ impl Run {
             Keep::ForAWhile => Some(now() + UNSTORED),
             Keep::Not => return Ok(()),
         };
-        let (id, object, input) = (self.live.id.clone(), self.writer.object(status), self.input.clone());
+        let (id, object) = (self.live.id.clone(), self.writer.object(status).json());
+        let input = self.input.iter().map(|item| item.json().clone()).collect();
         Ok(self.app.store.put_response(&self.tenant, ResponseRecord { id, object, input, expires_at }).await?)
     }
 
@@ -314,8 +315,9 @@ impl Run {
         if matches!(status, Status::Failed { .. }) {
             return Ok(());
         }
-        let items = self.input.iter().chain(self.writer.output());
-        let items = items.filter_map(|item| Some((item.get("id")?.as_str()?.to_owned(), item.clone()))).collect();
+        let output = self.writer.output().iter().map(responses::Item::document);
+        let items = self.input.iter().cloned().chain(output);
+        let items = items.filter_map(|item| Some((item.id()?.to_owned(), item.into_json()))).collect();
         self.app.store.add_items(&self.tenant, conversation, items).await?;
         Ok(())
     }

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use aludel_agent::{Agent, ApprovalRequest, Call, CodeInterpreter, Item};
+use aludel_agent::{Agent, ApprovalRequest, Call, CodeInterpreter};
 use aludel_engine::approvals::{ApprovalMode, Decider, Gate, Origin};
 use aludel_store::{ApprovalRecord, ResponseId, ResponseRecord, Tenant};
-use serde_json::{Map, Value, json};
+use aludel_wire::openai::responses::{self, Event, Item, ItemStatus, Response, ResponseError, StreamEvent};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tracing::{Instrument, Span, error, info_span};
 
 use super::ask::Ask;
 use super::context::{Context, View};
 use super::run::{Keep, Run};
-use super::writer::{Status, Writer, read_usage};
+use super::writer::{Writer, read_usage};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::Fields;
@@ -22,13 +24,36 @@ use crate::turn::{Fingerprint, Live, Told};
 pub(super) const EVENTS: usize = 1_000_000;
 
 /// What is needed to read a request again: all but its items, which are stored with the response.
+#[derive(Serialize, Deserialize)]
+struct Resume {
+    #[serde(default)]
+    host: String,
+    fields: Map<String, Value>,
+}
+
+/// The form in which a request is kept while its programs may wait for approval.
 pub(super) fn resume_of(app: &App, fields: &Fields, host: &str) -> Option<String> {
     if matches!(app.engine.approvals().mode, ApprovalMode::Never) {
         return None;
     }
     let mut fields = fields.0.clone();
-    fields.insert("input".to_owned(), json!([]));
-    Some(json!({ "host": host, "fields": fields }).to_string())
+    fields.insert("input".to_owned(), Value::Array(Vec::new()));
+    serde_json::to_string(&Resume { host: host.to_owned(), fields }).ok()
+}
+
+/// Reads a response as it is stored.
+pub(super) fn stored(object: Value) -> Result<Response, ApiError> {
+    Response::deserialize(object)
+        .map_err(|error| ApiError::internal(format!("a stored response is not whole: {error}")))
+}
+
+/// Events as they are stored.
+pub(super) fn told(events: Vec<(u64, String)>) -> Vec<Told> {
+    let told = events.into_iter().filter_map(|(sequence, text)| {
+        let kind = StreamEvent::kind_of(&text)?;
+        Some(Told { sequence, kind, text })
+    });
+    told.collect()
 }
 
 /// Checks everything that can be wrong with a request, and starts the turn.
@@ -103,10 +128,7 @@ async fn prepare(
     for tool in &ask.functions {
         agent = agent.client_tool(tool.clone());
     }
-    let mut base = ask.echo.clone();
-    base.insert("id".into(), live.id.as_str().into());
-    base.insert("object".into(), "response".into());
-    base.insert("created_at".into(), created_at.into());
+    let base = Response { id: live.id.to_string(), created_at, ..ask.answer };
     let mut writer = Writer::new(base, ask.include, ask.mcp.map(|mcp| mcp.label));
     if let Some(container) = &container {
         writer.set_container(container.id().to_string());
@@ -164,38 +186,28 @@ async fn resume(
     request: &str,
 ) -> Result<(), ApiError> {
     let broken = |what: &str| ApiError::internal(format!("what was kept of it is not whole: {what}"));
-    let mut kept: Value = serde_json::from_str(request).map_err(ApiError::internal)?;
-    let fields = kept.get_mut("fields").and_then(Value::as_object_mut).map(std::mem::take);
-    let host = kept.get("host").and_then(Value::as_str).unwrap_or_default();
-    let mut ask = Ask::read(Fields(fields.ok_or_else(|| broken("its request"))?), host)?;
+    let Resume { host, fields } = serde_json::from_str(request).map_err(|_| broken("its request"))?;
+    let mut ask = Ask::read(Fields(fields), &host)?;
     if let Some(most) = &mut ask.max_tool_calls {
         *most = most.saturating_sub(app.store.programs_started(tenant, record.id.as_str()).await?);
     }
-    let mut output = record.object.get("output").and_then(Value::as_array).cloned().unwrap_or_default();
-    let waits = |item: &Value| {
-        item.get("status").is_some_and(|status| status == "in_progress")
-            && item.get("code").is_some_and(|code| *code == asked.code)
+    let Response { mut output, created_at, usage, .. } = stored(record.object)?;
+    let waits = |item: &Item| match item {
+        Item::CodeInterpreterCall(call) => {
+            call.status == Some(ItemStatus::InProgress) && call.code.as_ref() == Some(&asked.code)
+        }
+        _ => false,
     };
     let place = output.iter().rposition(waits).ok_or_else(|| broken("its program"))?;
     // What the model began after it is begun anew.
     output.truncate(place + 1);
-    let created_at = record.object.get("created_at").and_then(Value::as_i64).unwrap_or_default();
-    let usage = record.object.get("usage").map(read_usage).unwrap_or_default();
+    let usage = usage.as_ref().map(read_usage).unwrap_or_default();
     let context = Context::collect(app, tenant, &ask).await?;
     let context = context.resumed(record.input, output.get(..place).unwrap_or_default());
     let tool = CodeInterpreter::name_beside(&ask.functions);
     let live = app.live.begin(tenant, Fingerprint::none(), record.id.clone());
     let live = live.map_err(|_| broken("it goes on already"))?;
-    let told: Vec<Told> = app
-        .store
-        .events(tenant, &record.id, None, EVENTS)
-        .await?
-        .into_iter()
-        .filter_map(|(sequence, text)| {
-            let kind = serde_json::from_str::<Value>(&text).ok()?.get("type")?.as_str()?.to_owned();
-            Some(Told { sequence, kind, text })
-        })
-        .collect();
+    let told = told(app.store.events(tenant, &record.id, None, EVENTS).await?);
     let next = told.last().map_or(0, |told| told.sequence + 1);
     live.tell(&told);
     let prepared = prepare(app, tenant, ask, context, Arc::clone(&live), created_at, Some(request.to_owned())).await;
@@ -208,8 +220,8 @@ async fn resume(
     };
     let (call_id, code) = (asked.call_id, asked.code);
     run.writer.restore(output, usage, next, &call_id);
-    let arguments = json!({ "code": code }).to_string();
-    run.items.push(Item::Call(Call { id: call_id.clone(), name: tool, arguments }));
+    let arguments = aludel_agent::arguments_of(&code);
+    run.items.push(aludel_agent::Item::Call(Call { id: call_id.clone(), name: tool, arguments }));
     let going = run.carry_on(Some(ApprovalRequest { call_id, code }));
     app.tasks.spawn(going.instrument(span(&live)));
     Ok(())
@@ -217,13 +229,19 @@ async fn resume(
 
 async fn fail(app: &App, tenant: &Tenant, id: &ResponseId, mut record: ResponseRecord) -> Result<(), ApiError> {
     let next = app.store.events(tenant, id, None, EVENTS).await?.last().map_or(0, |(sequence, _)| sequence + 1);
-    let error = json!({ "code": "server_error", "message": "The server was stopped before the response was done." });
-    let mut object: Map<String, Value> = record.object.as_object_mut().map(std::mem::take).unwrap_or_default();
-    object.insert("status".into(), Status::Failed { code: "", message: String::new() }.word().into());
-    object.insert("error".into(), error);
-    record.object = Value::Object(object);
-    let event = json!({ "type": "response.failed", "sequence_number": next, "response": record.object });
-    app.store.append_events(tenant, id, vec![(next, event.to_string())]).await?;
+    let response = match stored(record.object) {
+        Ok(response) => response,
+        Err(error) => {
+            error!("{id} was stopped and stays so: {}", error.cause.unwrap_or_default());
+            return Ok(());
+        }
+    };
+    let message = "The server was stopped before the response was done.".to_owned();
+    let error = Some(ResponseError { code: "server_error".to_owned(), message });
+    let response = Response { status: responses::Status::Failed, error, ..response };
+    record.object = response.json();
+    let event = StreamEvent { event: Event::Failed { response: Box::new(response) }, sequence_number: next };
+    app.store.append_events(tenant, id, vec![(next, event.json())]).await?;
     app.store.put_response(tenant, record).await?;
     Ok(())
 }

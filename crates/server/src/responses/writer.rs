@@ -7,23 +7,28 @@ use std::collections::HashMap;
 use aludel_agent::upstream::Usage;
 use aludel_engine::SessionFile;
 use aludel_store::fresh_id;
-use serde_json::{Map, Value, json};
+use aludel_wire::openai::responses::{
+    self, Annotation, CodeInterpreterCall, ContainerFileCitation, ContentPart, Event, FunctionCall, IncompleteDetails,
+    InputTokensDetails, Item, ItemDocument, ItemStatus, McpApprovalRequest, McpCall, Message, MessageContent,
+    OutputText, OutputTokensDetails, ProgramOutput, Reasoning, ReasoningText, Response, ResponseError, Role,
+    StreamEvent,
+};
 
-use super::ask::Include;
+use super::ask::{Include, PYTHON};
 use super::context::{digest_of, wrapped};
 use crate::turn::{Ended, Told};
 
 /// A response that is being written.
 #[derive(Debug)]
 pub(super) struct Writer {
-    /// The fields that do not change.
-    base: Map<String, Value>,
+    /// The response without what comes of it.
+    base: Response,
     include: Include,
     /// What the client calls us if programs are calls of an MCP server.
     mcp: Option<String>,
     container: Option<String>,
     sequence: u64,
-    output: Vec<Value>,
+    output: Vec<Item>,
     /// The message that is being written, by its place.
     message: Option<usize>,
     thoughts: Option<usize>,
@@ -55,14 +60,14 @@ pub(super) enum Status {
 }
 
 impl Status {
-    pub(super) fn word(&self) -> &'static str {
+    fn on_the_wire(&self) -> responses::Status {
         match self {
-            Self::Queued => "queued",
-            Self::InProgress => "in_progress",
-            Self::Completed => "completed",
-            Self::Incomplete(_) => "incomplete",
-            Self::Failed { .. } => "failed",
-            Self::Cancelled => "cancelled",
+            Self::Queued => responses::Status::Queued,
+            Self::InProgress => responses::Status::InProgress,
+            Self::Completed => responses::Status::Completed,
+            Self::Incomplete(_) => responses::Status::Incomplete,
+            Self::Failed { .. } => responses::Status::Failed,
+            Self::Cancelled => responses::Status::Cancelled,
         }
     }
 }
@@ -78,7 +83,7 @@ pub(super) fn framed(told: &Told) -> String {
 }
 
 impl Writer {
-    pub(super) fn new(base: Map<String, Value>, include: Include, mcp: Option<String>) -> Self {
+    pub(super) fn new(base: Response, include: Include, mcp: Option<String>) -> Self {
         Self {
             base,
             include,
@@ -101,9 +106,12 @@ impl Writer {
     }
 
     /// Goes on where another one stopped: with these items, of which the last is a program that did not run yet.
-    pub(super) fn restore(&mut self, output: Vec<Value>, usage: Usage, sequence: u64, call_id: &str) {
+    pub(super) fn restore(&mut self, output: Vec<Item>, usage: Usage, sequence: u64, call_id: &str) {
         let place = output.len().saturating_sub(1);
-        let code = output.last().and_then(|item| item.get("code")?.as_str()).unwrap_or_default().to_owned();
+        let code = match output.last() {
+            Some(Item::CodeInterpreterCall(call)) => call.code.clone().unwrap_or_default(),
+            _ => String::new(),
+        };
         let program = Program { place, code, is_written: true, is_running: false };
         self.programs.insert(call_id.to_owned(), program);
         (self.output, self.usage, self.sequence) = (output, usage, sequence);
@@ -120,8 +128,12 @@ impl Writer {
     }
 
     /// The items so far, with everything that programs put out.
-    pub(super) fn output(&self) -> &[Value] {
+    pub(super) fn output(&self) -> &[Item] {
         &self.output
+    }
+
+    fn id_at(&self, place: usize) -> String {
+        self.output.get(place).map(Item::id).unwrap_or_default().to_owned()
     }
 
     pub(super) fn use_tokens(&mut self, usage: Usage) {
@@ -129,68 +141,79 @@ impl Writer {
     }
 
     /// The response as it stands, with everything that programs put out.
-    pub(super) fn object(&self, status: &Status) -> Value {
-        let mut object = self.base.clone();
+    pub(super) fn object(&self, status: &Status) -> Response {
         let ended = !matches!(status, Status::Queued | Status::InProgress);
-        object.insert("status".into(), status.word().into());
-        let completed_at = (*status == Status::Completed).then(aludel_store::now);
-        object.insert("completed_at".into(), json!(completed_at));
-        object.insert("output".into(), Value::Array(self.output.clone()));
         // Also before the end, as soon as there is any: what was used counts after a restart.
         let is_known = ended || self.usage != Usage::default();
-        object.insert("usage".into(), if is_known { usage_of(&self.usage) } else { Value::Null });
-        object.insert(
-            "error".into(),
-            match status {
-                Status::Failed { code, message } => json!({ "code": code, "message": message }),
-                _ => Value::Null,
+        Response {
+            status: status.on_the_wire(),
+            completed_at: (*status == Status::Completed).then(aludel_store::now),
+            output: self.output.clone(),
+            usage: is_known.then(|| usage_of(&self.usage)),
+            error: match status {
+                Status::Failed { code, message } => {
+                    Some(ResponseError { code: (*code).to_owned(), message: message.clone() })
+                }
+                _ => None,
             },
-        );
-        object.insert(
-            "incomplete_details".into(),
-            match status {
-                Status::Incomplete(reason) => json!({ "reason": reason }),
-                _ => Value::Null,
+            incomplete_details: match status {
+                Status::Incomplete(reason) => Some(IncompleteDetails { reason: (*reason).to_owned() }),
+                _ => None,
             },
-        );
-        Value::Object(object)
-    }
-
-    /// Tells of the response itself.
-    pub(super) fn tell_of_response(&mut self, kind: &str, status: &Status) {
-        let response = shown(self.object(status), self.include);
-        self.tell(kind, json!({ "response": response }));
-    }
-
-    fn tell(&mut self, kind: &str, mut fields: Value) {
-        if let Some(fields) = fields.as_object_mut() {
-            fields.insert("type".into(), kind.into());
-            fields.insert("sequence_number".into(), self.sequence.into());
+            ..self.base.clone()
         }
-        self.events.push(Told { sequence: self.sequence, kind: kind.to_owned(), text: fields.to_string() });
+    }
+
+    /// Tells that the response exists.
+    pub(super) fn create(&mut self, status: &Status) {
+        let response = self.shown(status);
+        self.tell(Event::Created { response });
+    }
+
+    /// Tells that the response waits for its turn.
+    pub(super) fn queue(&mut self) {
+        let response = self.shown(&Status::Queued);
+        self.tell(Event::Queued { response });
+    }
+
+    /// Tells that the response is being written.
+    pub(super) fn begin(&mut self) {
+        let response = self.shown(&Status::InProgress);
+        self.tell(Event::InProgress { response });
+    }
+
+    fn shown(&self, status: &Status) -> Box<Response> {
+        Box::new(shown(self.object(status), self.include))
+    }
+
+    fn tell(&mut self, event: Event) {
+        let sequence = self.sequence;
+        let kind = event.kind().to_owned();
+        let text = StreamEvent { event, sequence_number: sequence }.json();
+        self.events.push(Told { sequence, kind, text });
         self.sequence += 1;
     }
 
-    fn tell_of_item(&mut self, kind: &str, place: usize) {
-        let Some(item) = self.output.get(place) else { return };
-        let item = shown_item(item.clone(), self.include);
-        self.tell(kind, json!({ "output_index": place, "item": item }));
-    }
-
-    fn id_at(&self, place: usize) -> Value {
-        self.output.get(place).and_then(|item| item.get("id")).cloned().unwrap_or_default()
-    }
-
-    fn set(&mut self, place: usize, field: &str, value: Value) {
-        if let Some(item) = self.output.get_mut(place).and_then(Value::as_object_mut) {
-            item.insert(field.to_owned(), value);
+    fn tell_of_start(&mut self, place: usize) {
+        if let Some(item) = self.shown_at(place) {
+            self.tell(Event::OutputItemAdded { output_index: place, item });
         }
     }
 
-    fn start(&mut self, item: Value) -> usize {
+    fn tell_of_end(&mut self, place: usize) {
+        if let Some(item) = self.shown_at(place) {
+            self.tell(Event::OutputItemDone { output_index: place, item });
+        }
+    }
+
+    fn shown_at(&self, place: usize) -> Option<Box<Item>> {
+        Some(Box::new(shown_item(self.output.get(place)?.clone(), self.include)))
+    }
+
+    fn start(&mut self, item: Item) -> usize {
         self.output.push(item);
         let place = self.output.len() - 1;
-        self.tell_of_item("response.output_item.added", place);
+        self.tell_of_start(place);
         place
     }
 
@@ -201,138 +224,144 @@ impl Writer {
             Some(place) => place,
             None => self.start_message(),
         };
-        if let Some(Value::String(text)) =
-            self.output.get_mut(place).and_then(|item| item.pointer_mut("/content/0/text"))
-        {
-            text.push_str(delta);
-        }
-        let id = self.id_at(place);
-        self.tell(
-            "response.output_text.delta",
-            json!({ "item_id": id, "output_index": place, "content_index": 0, "delta": delta, "logprobs": [] }),
-        );
+        let Some((item_id, text)) = self.message_at(place) else { return };
+        text.text.push_str(delta);
+        self.tell(Event::OutputTextDelta {
+            item_id,
+            output_index: place,
+            content_index: 0,
+            delta: delta.to_owned(),
+            logprobs: Vec::new(),
+        });
+    }
+
+    /// The id and the text of the message at a place.
+    fn message_at(&mut self, place: usize) -> Option<(String, &mut OutputText)> {
+        let Some(Item::Message(message)) = self.output.get_mut(place) else { return None };
+        let Some(MessageContent::Parts(parts)) = &mut message.content else { return None };
+        let Some(ContentPart::OutputText(text)) = parts.first_mut() else { return None };
+        Some((message.id.clone().unwrap_or_default(), text))
     }
 
     fn start_message(&mut self) -> usize {
         let id = fresh_id("msg_");
-        let place = self
-            .start(json!({ "id": id, "type": "message", "status": "in_progress", "role": "assistant", "content": [] }));
-        let part = json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] });
-        self.set(place, "content", json!([part]));
-        self.tell(
-            "response.content_part.added",
-            json!({ "item_id": id, "output_index": place, "content_index": 0, "part": part }),
-        );
+        let place = self.start(Item::Message(Message {
+            id: Some(id.clone()),
+            status: Some(ItemStatus::InProgress),
+            role: Some(Role::Assistant),
+            content: Some(MessageContent::Parts(Vec::new())),
+            phase: None,
+        }));
+        let part = ContentPart::output_text("");
+        if let Some(Item::Message(message)) = self.output.get_mut(place) {
+            message.content = Some(MessageContent::Parts(vec![part.clone()]));
+        }
+        self.tell(Event::ContentPartAdded { item_id: id, output_index: place, content_index: 0, part });
         self.message = Some(place);
         place
     }
 
     /// Ends the message that is being written. `files` are those that a link in it may mean; the last message of a response cites
     /// everything that was made and not linked, too.
-    fn end_message(&mut self, files: &[SessionFile], is_last: bool, status: &str) {
+    fn end_message(&mut self, files: &[SessionFile], is_last: bool, status: ItemStatus) {
         let Some(place) = self.message.take() else { return };
-        let id = self.id_at(place);
-        let text =
-            self.output.get(place).and_then(|item| item.pointer("/content/0/text")?.as_str()).unwrap_or_default();
-        let text = text.to_owned();
-        let mut annotations = Vec::new();
+        let Some((item_id, text)) = self.message_at(place).map(|(id, text)| (id, text.text.clone())) else { return };
         let container = self.container.clone().unwrap_or_default();
-        let mut linked = Vec::new();
-        for (start, end, file) in links(&text, files) {
-            linked.push((start, end, file.clone()));
-        }
+        let linked = links(&text, files);
         self.uncited.retain(|file| !linked.iter().any(|(_, _, linked)| linked.id == file.id));
+        let mut annotations = Vec::new();
         if is_last {
             annotations.extend(self.uncited.drain(..).map(|file| citation(&container, &file, 0, 0)));
         }
         annotations.extend(linked.iter().map(|(start, end, file)| citation(&container, file, *start, *end)));
-        for (index, annotation) in annotations.iter().enumerate() {
-            self.tell(
-                "response.output_text.annotation.added",
-                json!({
-                    "item_id": id, "output_index": place, "content_index": 0, "annotation_index": index,
-                    "annotation": annotation,
-                }),
-            );
+        for (annotation_index, annotation) in annotations.iter().enumerate() {
+            self.tell(Event::OutputTextAnnotationAdded {
+                item_id: item_id.clone(),
+                output_index: place,
+                content_index: 0,
+                annotation_index,
+                annotation: annotation.clone(),
+            });
         }
-        self.tell(
-            "response.output_text.done",
-            json!({ "item_id": id, "output_index": place, "content_index": 0, "text": text, "logprobs": [] }),
-        );
-        let part = json!({ "type": "output_text", "text": text, "annotations": annotations, "logprobs": [] });
-        self.set(place, "content", json!([part]));
-        self.set(place, "status", status.into());
-        self.tell(
-            "response.content_part.done",
-            json!({ "item_id": id, "output_index": place, "content_index": 0, "part": part }),
-        );
-        self.tell_of_item("response.output_item.done", place);
+        self.tell(Event::OutputTextDone {
+            item_id: item_id.clone(),
+            output_index: place,
+            content_index: 0,
+            text: text.clone(),
+            logprobs: Vec::new(),
+        });
+        let part = ContentPart::OutputText(OutputText { annotations, ..OutputText::new(text) });
+        if let Some(Item::Message(message)) = self.output.get_mut(place) {
+            message.content = Some(MessageContent::Parts(vec![part.clone()]));
+            message.status = Some(status);
+        }
+        self.tell(Event::ContentPartDone { item_id, output_index: place, content_index: 0, part });
+        self.tell_of_end(place);
     }
 
     /// The model thinks aloud.
     pub(super) fn think(&mut self, delta: &str) {
-        self.end_message(&[], false, "completed");
+        self.end_message(&[], false, ItemStatus::Completed);
         let place = match self.thoughts {
             Some(place) => place,
             None => {
-                let item =
-                    json!({ "id": fresh_id("rs_"), "type": "reasoning", "summary": [], "status": "in_progress" });
-                let place = self.start(item);
-                self.set(place, "content", json!([{ "type": "reasoning_text", "text": "" }]));
+                let (id, status) = (Some(fresh_id("rs_")), Some(ItemStatus::InProgress));
+                let place = self.start(Item::Reasoning(Reasoning { id, status, ..Reasoning::default() }));
                 self.thoughts = Some(place);
                 place
             }
         };
-        if let Some(Value::String(text)) =
-            self.output.get_mut(place).and_then(|item| item.pointer_mut("/content/0/text"))
-        {
-            text.push_str(delta);
+        if let Some(Item::Reasoning(thoughts)) = self.output.get_mut(place) {
+            let parts = thoughts.content.get_or_insert_with(|| vec![ReasoningText::new("")]);
+            parts.iter_mut().for_each(|part| part.text.push_str(delta));
         }
     }
 
     fn end_thoughts(&mut self) {
         let Some(place) = self.thoughts.take() else { return };
-        let text =
-            self.output.get(place).and_then(|item| item.pointer("/content/0/text")?.as_str()).unwrap_or_default();
-        let wrapped = wrapped(text);
-        self.set(place, "encrypted_content", wrapped.into());
-        self.set(place, "status", "completed".into());
-        self.tell_of_item("response.output_item.done", place);
+        if let Some(Item::Reasoning(thoughts)) = self.output.get_mut(place) {
+            let text: String = thoughts.content.iter().flatten().map(|part| part.text.as_str()).collect();
+            thoughts.encrypted_content = Some(wrapped(&text));
+            thoughts.status = Some(ItemStatus::Completed);
+        }
+        self.tell_of_end(place);
     }
 
     /// The model begins a program. `files` are those that a message before it may link.
     pub(super) fn start_program(&mut self, call_id: &str, files: &[SessionFile]) {
         self.end_thoughts();
-        self.end_message(files, false, "completed");
+        self.end_message(files, false, ItemStatus::Completed);
         if self.mcp.is_some() {
             // Told when it is known whether it has to wait.
             return;
         }
-        let item = json!({
-            "id": fresh_id("ci_"), "type": "code_interpreter_call", "status": "in_progress", "code": "",
-            "container_id": self.container, "outputs": [],
-        });
-        let place = self.start(item);
-        self.tell_of_program("in_progress", place);
+        let id = fresh_id("ci_");
+        let place = self.start(Item::CodeInterpreterCall(CodeInterpreterCall {
+            id: id.clone(),
+            status: Some(ItemStatus::InProgress),
+            code: Some(String::new()),
+            container_id: self.container.clone(),
+            outputs: Some(Vec::new()),
+        }));
+        self.tell(Event::CodeInterpreterCallInProgress { item_id: id, output_index: place });
         let program = Program { place, code: String::new(), is_written: false, is_running: false };
         self.programs.insert(call_id.to_owned(), program);
     }
 
-    fn tell_of_program(&mut self, what: &str, place: usize) {
-        let id = self.id_at(place);
-        self.tell(&format!("response.code_interpreter_call.{what}"), json!({ "output_index": place, "item_id": id }));
+    fn program_at(&mut self, place: usize) -> Option<&mut CodeInterpreterCall> {
+        match self.output.get_mut(place) {
+            Some(Item::CodeInterpreterCall(program)) => Some(program),
+            _ => None,
+        }
     }
 
     /// The model goes on writing a program.
     pub(super) fn code(&mut self, call_id: &str, delta: &str) {
         let Some(program) = self.programs.get_mut(call_id) else { return };
         program.code.push_str(delta);
-        let place = program.place;
-        let id = self.id_at(place);
-        self.tell(
-            "response.code_interpreter_call_code.delta",
-            json!({ "output_index": place, "item_id": id, "delta": delta }),
-        );
+        let output_index = program.place;
+        let item_id = self.id_at(output_index);
+        self.tell(Event::CodeInterpreterCallCodeDelta { item_id, output_index, delta: delta.to_owned() });
     }
 
     /// The program is complete; this is what is run.
@@ -340,32 +369,34 @@ impl Writer {
         let Some(program) = self.programs.get_mut(call_id).filter(|program| !program.is_written) else { return };
         program.is_written = true;
         code.clone_into(&mut program.code);
-        let place = program.place;
-        let id = self.id_at(place);
-        self.set(place, "code", code.into());
-        self.tell(
-            "response.code_interpreter_call_code.done",
-            json!({ "output_index": place, "item_id": id, "code": code }),
-        );
+        let output_index = program.place;
+        let item_id = self.id_at(output_index);
+        if let Some(call) = self.program_at(output_index) {
+            call.code = Some(code.to_owned());
+        }
+        self.tell(Event::CodeInterpreterCallCodeDone { item_id, output_index, code: code.to_owned() });
     }
 
     /// A program that was approved, or need not be, is about to run.
     pub(super) fn start_mcp_call(&mut self, call_id: &str, code: &str) {
-        let Some(label) = self.mcp.clone() else { return };
-        let arguments = json!({ "code": code }).to_string();
-        let request = is_approval(call_id).then_some(call_id);
-        let id = fresh_id("mcp_");
-        let place = self.start(json!({
-            "id": id, "type": "mcp_call", "status": "in_progress", "server_label": label, "name": "python",
-            "arguments": "", "output": null, "error": null, "approval_request_id": request,
-            // Not of the protocol, and sent back by clients: what comes later goes on in the same place.
-            "container_id": self.container,
+        let Some(server_label) = self.mcp.clone() else { return };
+        let arguments = aludel_agent::arguments_of(code);
+        let item_id = fresh_id("mcp_");
+        let output_index = self.start(Item::McpCall(McpCall {
+            id: item_id.clone(),
+            status: Some(ItemStatus::InProgress),
+            server_label,
+            name: PYTHON.to_owned(),
+            approval_request_id: is_approval(call_id).then(|| call_id.to_owned()),
+            container_id: self.container.clone(),
+            ..McpCall::default()
         }));
-        self.tell("response.mcp_call.in_progress", json!({ "output_index": place, "item_id": id }));
-        let fields = json!({ "output_index": place, "item_id": id, "arguments": arguments });
-        self.tell("response.mcp_call_arguments.done", fields);
-        self.set(place, "arguments", arguments.into());
-        let program = Program { place, code: code.to_owned(), is_written: true, is_running: true };
+        self.tell(Event::McpCallInProgress { item_id: item_id.clone(), output_index });
+        self.tell(Event::McpCallArgumentsDone { item_id, output_index, arguments: arguments.clone() });
+        if let Some(Item::McpCall(call)) = self.output.get_mut(output_index) {
+            call.arguments = arguments;
+        }
+        let program = Program { place: output_index, code: code.to_owned(), is_written: true, is_running: true };
         self.programs.insert(call_id.to_owned(), program);
     }
 
@@ -373,73 +404,95 @@ impl Writer {
     pub(super) fn ask_for_approval(&mut self, call: &aludel_agent::Call) {
         self.end_thoughts();
         let id = format!("{}{}", fresh_id("mcpr_").get(..29).unwrap_or("mcpr_"), digest_of(&call.arguments));
-        let place = self.start(json!({
-            "id": id, "type": "mcp_approval_request", "server_label": self.mcp, "name": "python",
-            "arguments": call.arguments, "container_id": self.container,
+        let place = self.start(Item::McpApprovalRequest(McpApprovalRequest {
+            id,
+            server_label: self.mcp.clone(),
+            name: PYTHON.to_owned(),
+            arguments: call.arguments.clone(),
+            container_id: self.container.clone(),
         }));
-        self.tell_of_item("response.output_item.done", place);
+        self.tell_of_end(place);
     }
 
     /// The program runs.
     pub(super) fn run_program(&mut self, call_id: &str) {
         let Some(program) = self.programs.get_mut(call_id).filter(|program| !program.is_running) else { return };
         program.is_running = true;
-        let place = program.place;
-        self.set(place, "status", "interpreting".into());
-        self.tell_of_program("interpreting", place);
+        let output_index = program.place;
+        if let Some(call) = self.program_at(output_index) {
+            call.status = Some(ItemStatus::Interpreting);
+        }
+        let item_id = self.id_at(output_index);
+        self.tell(Event::CodeInterpreterCallInterpreting { item_id, output_index });
     }
 
     /// The program ended.
     pub(super) fn end_program(&mut self, call_id: &str, ended: Ended) {
         let Some(program) = self.programs.remove(call_id) else { return };
-        let outputs = ended.outputs();
+        let outputs = outputs_of(&ended);
         let Ended { status, logs, made, images: _ } = ended;
         for file in made {
             self.uncited.retain(|known| known.path != file.path);
             self.uncited.push(file);
         }
-        if self.mcp.is_some() {
-            return self.end_mcp_call(&program, status, &logs);
+        let status = match status {
+            "completed" => ItemStatus::Completed,
+            "failed" => ItemStatus::Failed,
+            _ => ItemStatus::Incomplete,
+        };
+        let output_index = program.place;
+        let item_id = self.id_at(output_index);
+        match self.output.get_mut(output_index) {
+            Some(Item::McpCall(call)) => {
+                call.status = Some(status);
+                if status == ItemStatus::Completed {
+                    call.output = Some(logs);
+                    self.tell(Event::McpCallCompleted { item_id, output_index });
+                } else {
+                    call.error = Some(logs);
+                    self.tell(Event::McpCallFailed { item_id, output_index });
+                }
+            }
+            Some(Item::CodeInterpreterCall(call)) => {
+                call.code = Some(program.code);
+                call.outputs = Some(outputs);
+                call.status = Some(status);
+                if status == ItemStatus::Completed {
+                    self.tell(Event::CodeInterpreterCallCompleted { item_id, output_index });
+                }
+            }
+            _ => {}
         }
-        self.set(program.place, "code", program.code.into());
-        self.set(program.place, "outputs", Value::Array(outputs));
-        self.set(program.place, "status", status.into());
-        if status == "completed" {
-            self.tell_of_program("completed", program.place);
-        }
-        self.tell_of_item("response.output_item.done", program.place);
-    }
-
-    fn end_mcp_call(&mut self, program: &Program, status: &str, logs: &str) {
-        let (what, field) = if status == "completed" { ("completed", "output") } else { ("failed", "error") };
-        self.set(program.place, field, logs.into());
-        self.set(program.place, "status", status.into());
-        let id = self.id_at(program.place);
-        self.tell(&format!("response.mcp_call.{what}"), json!({ "output_index": program.place, "item_id": id }));
-        self.tell_of_item("response.output_item.done", program.place);
+        self.tell_of_end(output_index);
     }
 
     /// A call of a function of the client's.
     pub(super) fn function_call(&mut self, call: &aludel_agent::Call) {
         self.end_thoughts();
-        let id = fresh_id("fc_");
-        let place = self.start(json!({
-            "id": id, "type": "function_call", "status": "in_progress", "call_id": call.id, "name": call.name, "arguments": "",
+        let item_id = fresh_id("fc_");
+        let output_index = self.start(Item::FunctionCall(FunctionCall {
+            id: Some(item_id.clone()),
+            status: Some(ItemStatus::InProgress),
+            call_id: call.id.clone(),
+            name: call.name.clone(),
+            arguments: String::new(),
         }));
-        let arguments = &call.arguments;
-        let fields = json!({ "item_id": id, "output_index": place, "delta": arguments });
-        self.tell("response.function_call_arguments.delta", fields);
-        let fields = json!({ "item_id": id, "output_index": place, "name": call.name, "arguments": arguments });
-        self.tell("response.function_call_arguments.done", fields);
-        self.set(place, "arguments", arguments.clone().into());
-        self.set(place, "status", "completed".into());
-        self.tell_of_item("response.output_item.done", place);
+        let arguments = call.arguments.clone();
+        let delta = arguments.clone();
+        self.tell(Event::FunctionCallArgumentsDelta { item_id: item_id.clone(), output_index, delta });
+        let (name, whole) = (call.name.clone(), arguments.clone());
+        self.tell(Event::FunctionCallArgumentsDone { item_id, output_index, name, arguments: whole });
+        if let Some(Item::FunctionCall(call)) = self.output.get_mut(output_index) {
+            call.arguments = arguments;
+            call.status = Some(ItemStatus::Completed);
+        }
+        self.tell_of_end(output_index);
     }
 
     /// Ends whatever is open. Files that were made are cited by the last message; there is one even if the model wrote none, for a client
     /// that sees none asks again.
     pub(super) fn finish(&mut self, status: &Status, files: &[SessionFile], needs_message: bool) {
-        let item_status = if *status == Status::Completed { "completed" } else { "incomplete" };
+        let item_status = if *status == Status::Completed { ItemStatus::Completed } else { ItemStatus::Incomplete };
         self.end_thoughts();
         let open: Vec<String> = self.programs.keys().cloned().collect();
         for call_id in open {
@@ -453,68 +506,84 @@ impl Writer {
 
     /// Tells how it ended. Nothing comes after it.
     pub(super) fn end(&mut self, status: &Status) {
-        let kind = match status {
-            Status::Failed { .. } => "response.failed",
-            Status::Completed => "response.completed",
+        let response = self.shown(status);
+        self.tell(match status {
+            Status::Failed { .. } => Event::Failed { response },
+            Status::Completed => Event::Completed { response },
             // There is no event for a response that was cancelled; its object says it.
-            Status::Incomplete(_) | Status::Cancelled | Status::Queued | Status::InProgress => "response.incomplete",
-        };
-        self.tell_of_response(kind, status);
+            Status::Incomplete(_) | Status::Cancelled | Status::Queued | Status::InProgress => {
+                Event::Incomplete { response }
+            }
+        });
     }
 }
 
 /// The response as a client gets it: with the programs' output and the wrapped thoughts only if it asked for them.
-pub(super) fn shown(mut object: Value, include: Include) -> Value {
-    for item in object.get_mut("output").and_then(Value::as_array_mut).into_iter().flatten() {
-        *item = shown_item(item.take(), include);
-    }
-    object
+pub(super) fn shown(mut response: Response, include: Include) -> Response {
+    response.output = response.output.into_iter().map(|item| shown_item(item, include)).collect();
+    response
 }
 
 /// One item, the same way.
-pub(super) fn shown_item(mut item: Value, include: Include) -> Value {
-    let kind = item.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let is_open = item.get("status").is_some_and(|status| status == "in_progress");
-    if let Some(fields) = item.as_object_mut() {
-        if kind == "code_interpreter_call" && !include.outputs && !is_open {
-            fields.insert("outputs".into(), Value::Null);
+fn shown_item(mut item: Item, include: Include) -> Item {
+    match &mut item {
+        Item::CodeInterpreterCall(call) if !include.outputs && call.status != Some(ItemStatus::InProgress) => {
+            call.outputs = None;
         }
-        if kind == "reasoning" && !include.reasoning {
-            fields.remove("encrypted_content");
-        }
+        Item::Reasoning(thoughts) if !include.reasoning => thoughts.encrypted_content = None,
+        _ => {}
     }
     item
 }
 
-fn usage_of(usage: &Usage) -> Value {
-    json!({
-        "input_tokens": usage.input,
-        "input_tokens_details": { "cached_tokens": usage.cached, "cache_write_tokens": 0 },
-        "output_tokens": usage.output,
-        "output_tokens_details": { "reasoning_tokens": usage.reasoning },
-        "total_tokens": usage.total(),
-    })
+/// One item that a client sent, the same way.
+pub(super) fn shown_document(mut item: ItemDocument, include: Include) -> ItemDocument {
+    match item.kind() {
+        Some("code_interpreter_call") if !include.outputs && item.text("status") != Some("in_progress") => {
+            item.hide_outputs();
+        }
+        Some("reasoning") if !include.reasoning => item.hide_encrypted_content(),
+        _ => {}
+    }
+    item
 }
 
-/// Reads what [`usage_of`] wrote.
-pub(super) fn read_usage(usage: &Value) -> Usage {
-    let count = |path: &str| usage.pointer(path).and_then(Value::as_u64).unwrap_or_default();
-    Usage {
-        input: count("/input_tokens"),
-        cached: count("/input_tokens_details/cached_tokens"),
-        output: count("/output_tokens"),
-        reasoning: count("/output_tokens_details/reasoning_tokens"),
+/// The outputs of a program: images first, as OpenAI has them.
+fn outputs_of(ended: &Ended) -> Vec<ProgramOutput> {
+    let mut outputs: Vec<_> = ended.images.iter().map(|url| ProgramOutput::Image { url: url.clone() }).collect();
+    if !ended.logs.is_empty() {
+        outputs.push(ProgramOutput::Logs { logs: ended.logs.clone() });
+    }
+    outputs
+}
+
+fn usage_of(usage: &Usage) -> responses::Usage {
+    responses::Usage {
+        input_tokens: usage.input,
+        input_tokens_details: InputTokensDetails { cached_tokens: usage.cached, cache_write_tokens: 0 },
+        output_tokens: usage.output,
+        output_tokens_details: OutputTokensDetails { reasoning_tokens: usage.reasoning },
+        total_tokens: usage.total(),
     }
 }
 
-fn citation(container: &str, file: &SessionFile, start: usize, end: usize) -> Value {
-    json!({
-        "type": "container_file_citation",
-        "container_id": container,
-        "file_id": file.id.as_str(),
-        "filename": file.path.rsplit('/').next().unwrap_or(&file.path),
-        "start_index": start,
-        "end_index": end,
+/// Reads what [`usage_of`] wrote.
+pub(super) fn read_usage(usage: &responses::Usage) -> Usage {
+    Usage {
+        input: usage.input_tokens,
+        cached: usage.input_tokens_details.cached_tokens,
+        output: usage.output_tokens,
+        reasoning: usage.output_tokens_details.reasoning_tokens,
+    }
+}
+
+fn citation(container: &str, file: &SessionFile, start_index: usize, end_index: usize) -> Annotation {
+    Annotation::ContainerFileCitation(ContainerFileCitation {
+        container_id: container.to_owned(),
+        file_id: file.id.as_str().to_owned(),
+        filename: file.path.rsplit('/').next().unwrap_or(&file.path).to_owned(),
+        start_index,
+        end_index,
     })
 }
 
@@ -537,8 +606,11 @@ fn links<'a>(text: &str, files: &'a [SessionFile]) -> Vec<(usize, usize, &'a Ses
 #[cfg(test)]
 mod tests {
     use aludel_store::{ContainerFileId, Source};
+    use serde_json::{Value, json};
 
+    use super::super::ask::Ask;
     use super::*;
+    use crate::http::Fields;
 
     fn file(path: &str) -> SessionFile {
         SessionFile {
@@ -578,10 +650,11 @@ mod tests {
 
     #[test]
     fn one_program_and_an_answer_come_in_the_recorded_order() {
-        let mut writer = Writer::new(Map::new(), Include::default(), None);
+        let ask = Ask::read(Fields(json!({ "model": "m", "input": "?" }).as_object().unwrap().clone()), "");
+        let mut writer = Writer::new(ask.unwrap().answer, Include::default(), None);
         writer.set_container("cntr_1".into());
-        writer.tell_of_response("response.created", &Status::InProgress);
-        writer.tell_of_response("response.in_progress", &Status::InProgress);
+        writer.create(&Status::InProgress);
+        writer.begin();
         writer.start_program("c", &[]);
         writer.code("c", "1+");
         writer.code("c", "1");
@@ -619,9 +692,10 @@ mod tests {
                 "response.completed",
             ]
         );
-        let object = writer.object(&Status::Completed);
+        let response = writer.object(&Status::Completed);
+        let object = response.json();
         assert_eq!(object["output"][1]["content"][0]["annotations"][0]["start_index"], 0);
         assert_eq!(object["output"][0]["outputs"][1]["logs"], "2");
-        assert_eq!(shown(object, Include::default())["output"][0]["outputs"], Value::Null);
+        assert_eq!(shown(response, Include::default()).json()["output"][0]["outputs"], Value::Null);
     }
 }

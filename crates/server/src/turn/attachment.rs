@@ -3,7 +3,6 @@
 use aludel_store::{FileId, FileRecord, Tenant};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use serde_json::Value;
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -17,18 +16,20 @@ pub(crate) async fn stored_file(app: &App, tenant: &Tenant, id: &str) -> Result<
     file.ok_or_else(|| crate::files::no_file(id).param("input"))
 }
 
-/// A file that comes with the request itself: its name, type and contents.
-pub(crate) fn inline_file(part: &Value) -> Result<Option<(String, String, Vec<u8>)>, ApiError> {
-    let data = part.get("file_data").or_else(|| part.get("image_url")).and_then(Value::as_str);
-    let Some(data) = data.and_then(|data| data.strip_prefix("data:").or_else(|| part.get("file_data").map(|_| data)))
-    else {
-        return Ok(None);
-    };
+/// Decodes a file that comes with the request itself: its name, type and contents. `data` is base64, as it is or in a `data:` URL; a URL of
+/// another kind brings no file.
+pub(crate) fn inline_file(
+    data: Option<&str>,
+    url: Option<&str>,
+    name: Option<&str>,
+) -> Result<Option<(String, String, Vec<u8>)>, ApiError> {
+    let data = data.map(|data| data.strip_prefix("data:").unwrap_or(data));
+    let Some(data) = data.or_else(|| url?.strip_prefix("data:")) else { return Ok(None) };
     let (mime, encoded) = data.split_once(";base64,").unwrap_or(("application/octet-stream", data));
     let bytes = BASE64_STANDARD
         .decode(encoded.trim())
         .map_err(|error| ApiError::invalid("input", format!("A file in 'input' is not valid base64: {error}.")))?;
-    let name = match part.get("filename").and_then(Value::as_str) {
+    let name = match name {
         Some(name) => name.to_owned(),
         None => format!("{}.{}", aludel_store::fresh_id("input_"), mime.rsplit(['/', '+']).next().unwrap_or("bin")),
     };

@@ -1,5 +1,7 @@
 //! Events of a stream. The set is closed: the official clients fail on one that they do not know.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,6 +15,24 @@ pub struct StreamEvent {
     pub event: Event,
     /// Its place, counted from zero.
     pub sequence_number: u64,
+}
+
+impl StreamEvent {
+    /// The name of an event that was written as JSON.
+    pub fn kind_of(json: &str) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Head<'a> {
+            #[serde(borrow, rename = "type")]
+            kind: Cow<'a, str>,
+        }
+        serde_json::from_str::<Head>(json).ok().map(|head| head.kind.into_owned())
+    }
+
+    /// The event as JSON on one line.
+    pub fn json(&self) -> String {
+        // Plain data with texts for keys: this cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 /// Writes the enum of all events, and the name of each.

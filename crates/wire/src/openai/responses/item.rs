@@ -1,6 +1,7 @@
 //! Items: what a conversation consists of, as input, as output, and in a conversation.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::ContentPart;
@@ -37,6 +38,12 @@ pub enum Item {
 }
 
 impl Item {
+    /// A message of the user's, as a client would send it.
+    pub fn user(text: impl Into<String>) -> Self {
+        let content = Some(MessageContent::Text(text.into()));
+        Self::Message(Message { role: Some(Role::User), content, ..Message::default() })
+    }
+
     /// The item's id; empty where it has none.
     pub fn id(&self) -> &str {
         match self {
@@ -63,7 +70,8 @@ impl Item {
 impl Document<Item> {
     /// Reads the item.
     pub fn item(&self) -> Item {
-        self.read().unwrap_or_else(|_| Item::Other(self.json().clone()))
+        let other = || Item::Other(self.json().clone());
+        if self.is_object() { self.read().unwrap_or_else(|_| other()) } else { other() }
     }
 
     /// The item's kind, as it was sent.
@@ -94,7 +102,7 @@ impl Document<Item> {
 
     /// Gives a message a status where it has none.
     pub fn default_status(&mut self, status: ItemStatus) {
-        if self.json().get("status").is_none() {
+        if !self.has("status") {
             self.set("status", status.word());
         }
     }
@@ -179,13 +187,23 @@ pub enum Role {
 }
 
 /// A message's content.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum MessageContent {
     /// Plain text.
     Text(String),
     /// Text and other things.
     Parts(Vec<ContentPart>),
+}
+
+impl<'de> Deserialize<'de> for MessageContent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(text) => Ok(Self::Text(text)),
+            Value::Array(parts) => Ok(Self::Parts(parts.into_iter().map(ContentPart::from).collect())),
+            _ => Err(D::Error::custom("expected a text or a list of parts")),
+        }
+    }
 }
 
 /// Thoughts of the model.
@@ -323,7 +341,7 @@ pub struct FunctionCallOutput {
 }
 
 /// What a function answered.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum FunctionOutput {
     /// Plain text.
@@ -332,6 +350,16 @@ pub enum FunctionOutput {
     Parts(Vec<ContentPart>),
     /// Anything else, which some clients send.
     Other(Value),
+}
+
+impl<'de> Deserialize<'de> for FunctionOutput {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Value::deserialize(deserializer)? {
+            Value::String(text) => Self::Text(text),
+            Value::Array(parts) => Self::Parts(parts.into_iter().map(ContentPart::from).collect()),
+            other => Self::Other(other),
+        })
+    }
 }
 
 impl Default for FunctionOutput {

@@ -100,10 +100,12 @@ impl ContentPart {
     pub fn output_text(text: impl Into<String>) -> Self {
         Self::OutputText(OutputText::new(text))
     }
+}
 
-    /// The name of a kind that is not known; empty where there is none.
-    pub fn other_kind(value: &Value) -> &str {
-        value.get("type").and_then(Value::as_str).unwrap_or_default()
+impl From<Value> for ContentPart {
+    fn from(part: Value) -> Self {
+        // A part of which nothing is known is read as one of another kind: this cannot fail.
+        if part.is_object() { Self::deserialize(part).unwrap_or(Self::Other(Value::Null)) } else { Self::Other(part) }
     }
 }
 

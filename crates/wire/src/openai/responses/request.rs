@@ -145,7 +145,8 @@ impl TextOptions {
     /// The form, if one was asked for.
     pub fn format(&self) -> Option<TextFormat> {
         let format = self.0.get("format").filter(|format| !format.is_null())?;
-        Some(TextFormat::deserialize(format).unwrap_or_else(|_| TextFormat::Other(format.clone())))
+        let other = || TextFormat::Other(format.clone());
+        Some(if format.is_object() { TextFormat::deserialize(format).unwrap_or_else(|_| other()) } else { other() })
     }
 }
 

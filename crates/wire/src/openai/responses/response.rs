@@ -98,6 +98,14 @@ pub struct Response {
     pub conversation: Option<ConversationReference>,
 }
 
+impl Response {
+    /// The response as JSON.
+    pub fn json(&self) -> Value {
+        // Plain data with texts for keys: this cannot fail.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
 fn yes() -> bool {
     true
 }
@@ -133,6 +141,20 @@ pub enum Status {
     Cancelled,
 }
 
+impl Status {
+    /// The status as it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Incomplete => "incomplete",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// How a response failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseError {
@@ -163,13 +185,13 @@ pub struct Usage {
     #[serde(default, deserialize_with = "lenient::field")]
     pub input_tokens: u64,
     /// More about them.
-    #[serde(default, deserialize_with = "lenient::field")]
+    #[serde(default, deserialize_with = "lenient::object")]
     pub input_tokens_details: InputTokensDetails,
     /// Tokens written.
     #[serde(default, deserialize_with = "lenient::field")]
     pub output_tokens: u64,
     /// More about them.
-    #[serde(default, deserialize_with = "lenient::field")]
+    #[serde(default, deserialize_with = "lenient::object")]
     pub output_tokens_details: OutputTokensDetails,
     /// Both.
     #[serde(default, deserialize_with = "lenient::field")]

@@ -1,7 +1,7 @@
 //! Tools, and the choice between them.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::{Document, lenient};
 
@@ -26,7 +26,8 @@ pub enum Tool {
 impl Document<Tool> {
     /// Reads the tool.
     pub fn tool(&self) -> Tool {
-        self.read().unwrap_or_else(|_| Tool::Other(self.json().clone()))
+        let other = || Tool::Other(self.json().clone());
+        if self.is_object() { self.read().unwrap_or_else(|_| other()) } else { other() }
     }
 
     /// Blanks out the values of `domain_secrets`, which nobody is told.
@@ -69,7 +70,7 @@ pub enum RequireApproval {
     /// `always` or `never`.
     Word(String),
     /// By tool.
-    Filter(ApprovalFilter),
+    Filter(#[serde(deserialize_with = "lenient::only_object")] ApprovalFilter),
     /// Anything else.
     Other(Value),
 }
@@ -78,10 +79,10 @@ pub enum RequireApproval {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ApprovalFilter {
     /// Tools of which every call waits.
-    #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::object", skip_serializing_if = "Option::is_none")]
     pub always: Option<ToolNames>,
     /// Tools of which no call waits.
-    #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::object", skip_serializing_if = "Option::is_none")]
     pub never: Option<ToolNames>,
 }
 
@@ -110,6 +111,13 @@ pub struct FunctionTool {
     pub strict: Option<bool>,
 }
 
+impl FunctionTool {
+    /// The schema of its arguments; any object where there is none.
+    pub fn parameters_or_any(&self) -> Value {
+        self.parameters.clone().map_or_else(|| json!({ "type": "object", "properties": {} }), Value::Object)
+    }
+}
+
 /// The tool that the model must call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -117,7 +125,7 @@ pub enum ToolChoice {
     /// `none`, `auto` or `required`.
     Word(String),
     /// One tool, or some of them.
-    Named(NamedToolChoice),
+    Named(#[serde(deserialize_with = "lenient::only_object")] NamedToolChoice),
     /// Anything else.
     Other(Value),
 }
