@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
 
 use super::Script;
-use super::script::{ScriptedCell, Step};
+use super::script::{ScriptedCell, Step, raised};
 use super::workspace::MemoryWorkspace;
 use crate::frame::{FromKernel, ToKernel};
 use crate::link::{Control, Exit, Input, Link, Signal, Stream};
@@ -208,6 +208,8 @@ struct Kernel {
 
 /// The end of a cell before its last step.
 enum Stop {
+    /// An exception of this name, with this value.
+    Raised(&'static str, &'static str),
     Failed(ProgramError),
     Died(Option<ExitStatus>),
 }
@@ -218,7 +220,7 @@ impl Kernel {
         while let Some(code) = self.cells.recv().await {
             self.interrupts.mark_unchanged();
             let variables = self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let mut cell = ScriptedCell::new(variables, Arc::clone(&self.workspace));
+            let mut cell = ScriptedCell::new(&code, variables, Arc::clone(&self.workspace));
             (self.script)(&code, &mut cell);
             let ScriptedCell { variables, steps, .. } = cell;
             let mut ended = Ok(());
@@ -230,6 +232,7 @@ impl Kernel {
             }
             match ended {
                 Ok(()) => {}
+                Err(Stop::Raised(name, value)) => self.tell(FromKernel::Error(raised(&code, name, value))).await,
                 Err(Stop::Failed(error)) => self.tell(FromKernel::Error(error)).await,
                 Err(Stop::Died(status)) => return status,
             }
@@ -268,7 +271,7 @@ impl Kernel {
                 if self.workspace.write_some(&path, &bytes) {
                     return Ok(());
                 }
-                Err(raised("OSError", "[Errno 28] No space left on device"))
+                Err(Stop::Raised("OSError", "[Errno 28] No space left on device"))
             }
             Step::Wait(signal) => self.unless_interrupted(async move { signal.notified().await }).await,
             Step::Hang => std::future::pending().await,
@@ -289,13 +292,8 @@ impl Kernel {
     async fn unless_interrupted(&mut self, work: impl Future<Output = ()>) -> Result<(), Stop> {
         tokio::select! {
             biased;
-            _interrupted = self.interrupts.changed() => Err(raised("KeyboardInterrupt", "")),
+            _interrupted = self.interrupts.changed() => Err(Stop::Raised("KeyboardInterrupt", "")),
             () = work => Ok(()),
         }
     }
-}
-
-fn raised(name: &str, value: &str) -> Stop {
-    let traceback = format!("Traceback (most recent call last):\n  Cell 1, line 1\n{name}: {value}");
-    Stop::Failed(ProgramError { name: name.into(), value: value.into(), traceback })
 }

@@ -14,6 +14,7 @@ use crate::{MimeBundle, MimeData, ProgramError};
 pub struct ScriptedCell {
     /// The kernel's variables, as the cells before left them.
     pub variables: BTreeMap<String, String>,
+    code: String,
     workspace: Arc<MemoryWorkspace>,
     pub(super) steps: Vec<Step>,
 }
@@ -34,8 +35,8 @@ pub(super) enum Step {
 }
 
 impl ScriptedCell {
-    pub(super) fn new(variables: BTreeMap<String, String>, workspace: Arc<MemoryWorkspace>) -> Self {
-        Self { variables, workspace, steps: Vec::new() }
+    pub(super) fn new(code: &str, variables: BTreeMap<String, String>, workspace: Arc<MemoryWorkspace>) -> Self {
+        Self { variables, code: code.to_owned(), workspace, steps: Vec::new() }
     }
 
     /// Prints text.
@@ -73,10 +74,15 @@ impl ScriptedCell {
         self.step(Step::Result(bundle))
     }
 
-    /// Raises an exception, which ends the cell.
+    /// Raises an exception on the last line, which ends the cell.
     pub fn fail(&mut self, name: &str, value: &str) -> &mut Self {
-        let traceback = format!("Traceback (most recent call last):\n  Cell 1, line 1\n{name}: {value}");
-        self.step(Step::Fail(ProgramError { name: name.to_owned(), value: value.to_owned(), traceback }))
+        let error = raised(&self.code, name, value);
+        self.fail_with(error)
+    }
+
+    /// Ends the cell with this error.
+    pub fn fail_with(&mut self, error: ProgramError) -> &mut Self {
+        self.step(Step::Fail(error))
     }
 
     /// Writes a file.
@@ -118,6 +124,15 @@ impl ScriptedCell {
         self.steps.push(step);
         self
     }
+}
+
+/// An exception that the last line of a program raises.
+pub(super) fn raised(code: &str, name: &str, value: &str) -> ProgramError {
+    let (line, text) = (code.lines().count().max(1), code.lines().last().unwrap_or_default().trim());
+    let message = if value.is_empty() { name.to_owned() } else { format!("{name}: {value}") };
+    let traceback =
+        format!("Traceback (most recent call last):\n  Cell 1, line {line}, in <module>\n    {text}\n{message}");
+    ProgramError { name: name.to_owned(), value: value.to_owned(), traceback }
 }
 
 /// The script for tests to which programs do not matter: a few lines that are also Python. Everything else is a `NotImplementedError`.
