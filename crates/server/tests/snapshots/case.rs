@@ -19,10 +19,25 @@ pub(crate) struct Case {
     pub(crate) passes: bool,
     /// Whether there is a server at the model's address.
     pub(crate) reachable: bool,
+    /// Whether what the model is asked is recorded.
+    pub(crate) shows_model: bool,
     /// Whether requests come with the key of a tenant.
     pub(crate) has_keys: bool,
+    /// Where it runs.
+    pub(crate) place: Place,
     pub(crate) script: Vec<Scripted>,
     pub(crate) steps: Vec<Step>,
+}
+
+/// The backends on which a case runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The memory backend alone: nothing in it depends on the sandbox.
+    Memory,
+    /// The memory backend and the local one, which tell the same.
+    Both,
+    /// The local backend alone: only it enforces what the case is about.
+    Local,
 }
 
 /// One step of a case.
@@ -99,7 +114,9 @@ impl Case {
             patience: Duration::from_secs(20),
             passes: true,
             reachable: true,
+            shows_model: true,
             has_keys: false,
+            place: Place::Memory,
             script: Vec::new(),
             steps: Vec::new(),
         }
@@ -138,6 +155,23 @@ impl Case {
     /// Asks a model at whose address nobody listens.
     pub(crate) fn unreachable(mut self) -> Self {
         self.reachable = false;
+        self
+    }
+
+    /// Runs on these backends.
+    pub(crate) fn on(mut self, place: Place) -> Self {
+        self.place = place;
+        self
+    }
+
+    /// Runs on both backends, unless it runs on the local one alone.
+    pub(crate) fn on_both(self) -> Self {
+        if self.place == Place::Local { self } else { self.on(Place::Both) }
+    }
+
+    /// Leaves out what the model is asked, where chance decides how often it is.
+    pub(crate) fn without_model(mut self) -> Self {
+        self.shows_model = false;
         self
     }
 

@@ -48,7 +48,7 @@ fn fails(name: &'static str, script: &dyn Fn() -> Vec<Scripted>) -> Case {
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = turns();
-    cases.extend(programs());
+    cases.extend(programs().into_iter().map(Case::on_both));
     cases.extend(conversations());
     cases.extend(handed_on());
     cases.extend(failures());
@@ -334,6 +334,7 @@ fn failures() -> Vec<Case> {
             &with_tool(&json!({})),
         ),
         Case::new("one_of_two_choices_fails")
+            .without_model()
             .model([answers(400, "", "no"), Round::new().falls_silent()])
             .post(PATH, with_tool(&json!({ "n": 2 }))),
     ]

@@ -10,6 +10,12 @@
     reason = "a test may panic, and cases need a part of this"
 )]
 
+use std::sync::Arc;
+
+use aludel_sandbox::Limits;
+use aludel_sandbox::memory::Memory;
+use case::Place;
+
 mod case;
 mod chat;
 #[path = "../common/connector.rs"]
@@ -22,13 +28,29 @@ mod programs;
 mod responses;
 mod run;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_get_what_they_always_got() {
-    let groups = [
+fn cases() -> Vec<(&'static str, Vec<case::Case>)> {
+    vec![
         ("responses", responses::cases()),
         ("chat", chat::cases()),
         ("objects", objects::cases()),
         ("errors", errors::cases()),
-    ];
-    run::check(groups).await;
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_get_what_they_always_got() {
+    let backend = Arc::new(Memory::new(programs::script));
+    run::check(cases(), backend, &[Place::Memory, Place::Both]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_in_the_local_sandbox_do_what_their_scripts_say() {
+    let data = tempfile::tempdir().unwrap();
+    let backend = aludel_testkit::local(data.path(), Limits::default()).await;
+    run::check(cases(), backend, &[Place::Both, Place::Local]).await;
+}
+
+#[test]
+fn every_snapshot_has_a_case() {
+    run::check_leftovers(cases());
 }

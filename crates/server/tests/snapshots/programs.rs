@@ -1,4 +1,7 @@
-//! The programs that models write.
+//! The programs that models write, and their scripts for kernels that are no Python: both do the same.
+
+use aludel_sandbox::memory::{ScriptedCell, simple};
+use aludel_sandbox::{MimeBundle, MimeData, ProgramError};
 
 pub(crate) const PRINTS: &str = "print(6 * 7)";
 pub(crate) const FAILS: &str = "1 / 0";
@@ -12,3 +15,36 @@ pub(crate) const SHOWS_IMAGE: &str =
     "from IPython.display import Image, display\ndisplay(Image(data=bytes.fromhex('89504e470d0a1a0a'), format='png'))";
 pub(crate) const READS_FILE: &str = "print(open('data.csv').read())";
 pub(crate) const STARTS_PROCESS: &str = "import subprocess\nprint(subprocess.run('true').returncode)";
+
+/// What the programs do.
+pub(crate) fn script(code: &str, cell: &mut ScriptedCell) {
+    match code {
+        PRINTS => cell.print("42\n"),
+        FAILS => cell.fail_with(error("ZeroDivisionError", "division by zero", "1 / 0\n    ~~^~~")),
+        PRINTS_AND_NEVER_ENDS => cell.print("begun\n").never_end(),
+        EXITS => cell.exit(3),
+        DIES => cell.die_of(11),
+        MAKES_FILE => cell.write("out.csv", "a,b\n").print("made\n"),
+        SHOWS_IMAGE => cell.display(MimeBundle(vec![
+            ("text/plain".to_owned(), MimeData::Text("<IPython.core.display.Image object>".to_owned())),
+            ("image/png".to_owned(), MimeData::Binary(b"\x89PNG\r\n\x1a\n".to_vec())),
+        ])),
+        STARTS_PROCESS => cell.print("0\n"),
+        "x = 6 * 7" | "x = 6 * 7\nx" => {
+            cell.variables.insert("x".to_owned(), "42".to_owned());
+            if code.ends_with('x') { cell.result("42") } else { cell }
+        }
+        "print(x + 1)" => cell.print("2\n"),
+        _ => {
+            simple(code, cell);
+            cell
+        }
+    };
+}
+
+/// An error on the first line of the first cell.
+fn error(name: &str, value: &str, line: &str) -> ProgramError {
+    let traceback =
+        format!("Traceback (most recent call last):\n  Cell 1, line 1, in <module>\n    {line}\n{name}: {value}");
+    ProgramError { name: name.to_owned(), value: value.to_owned(), traceback }
+}

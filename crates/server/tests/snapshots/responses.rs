@@ -7,7 +7,7 @@ use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, OnTimeout};
 use aludel_testkit::Scripted;
 use serde_json::{Value, json};
 
-use crate::case::Case;
+use crate::case::{Case, Place};
 use crate::model::{Round, answers, calls, runs, says};
 use crate::programs::{
     DIES, EXITS, FAILS, HOARDS, MAKES_FILE, NEVER_ENDS, PRINTS, PRINTS_AND_NEVER_ENDS, READS_FILE, SHOWS_IMAGE,
@@ -80,7 +80,7 @@ fn decision(word: &str) -> Value {
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = turns();
-    cases.extend(programs());
+    cases.extend(programs().into_iter().map(Case::on_both));
     cases.extend(tools());
     cases.extend(conversations());
     cases.extend(background());
@@ -185,7 +185,7 @@ fn programs() -> Vec<Case> {
         run("program_never_ends", NEVER_ENDS).settings(|settings| settings.limits.timeout = Duration::from_secs(1)),
         run("program_exits", EXITS),
         run("program_dies", DIES),
-        run("program_hoards", HOARDS),
+        run("program_hoards", HOARDS).on(Place::Local),
         both(
             "two_rounds",
             &|| {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
-use aludel_engine::execution::Limits;
 use aludel_engine::{Engine, Model};
 use aludel_sandbox::Backend;
 use aludel_server::{App, serve};
@@ -23,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::case::{Body, Case, Request, Shown, Step};
+use crate::case::{Body, Case, Place, Request, Shown, Step};
 use crate::connector::{Connector, HOST_NAME};
 use crate::names::Names;
 
@@ -36,20 +35,16 @@ const LINE: usize = 400;
 /// Headers that say nothing about the server, or differ each time.
 const UNSHOWN: [&str; 4] = ["content-length", "date", "transfer-encoding", "x-request-id"];
 
-/// Runs all cases. Fails with all that differ.
-pub(crate) async fn check<const N: usize>(groups: [(&'static str, Vec<Case>); N]) {
-    let data = tempfile::tempdir().unwrap();
-    let backend = aludel_testkit::local(data.path(), Limits::default()).await;
+/// Cases by group.
+type Cases = Vec<(&'static str, Vec<Case>)>;
+
+/// Runs the cases of these places. Fails with all that differ.
+pub(crate) async fn check(cases: Cases, backend: Arc<dyn Backend>, places: &[Place]) {
     let only = std::env::var("CASE").ok();
-    let cases = groups.into_iter().flat_map(|(group, cases)| cases.into_iter().map(move |case| (group, case)));
-    let cases: Vec<(String, Case)> = cases
-        .map(|(group, case)| (format!("{group}/{}.txt", case.name), case))
-        .filter(|(file, _)| only.as_ref().is_none_or(|only| file.contains(only.as_str())))
-        .collect();
-    let files: HashSet<String> = cases.iter().map(|(file, _)| file.clone()).collect();
-    assert_eq!(files.len(), cases.len(), "two cases have one name");
-    let runs = cases.into_iter().map(|(file, case)| {
-        let backend = backend.clone();
+    let runs = files(cases).filter(|(_, case)| places.contains(&case.place));
+    let runs = runs.filter(|(file, _)| only.as_ref().is_none_or(|only| file.contains(only.as_str())));
+    let runs = runs.map(|(file, case)| {
+        let backend = Arc::clone(&backend);
         async move { (file, tokio::spawn(run(case, backend)).await) }
     });
     let mut wrong: Vec<String> = stream::iter(runs)
@@ -61,11 +56,14 @@ pub(crate) async fn check<const N: usize>(groups: [(&'static str, Vec<Case>); N]
         .collect()
         .await;
     backend.shutdown().await;
-    if only.is_none() {
-        wrong.extend(leftovers(&files));
-    }
     wrong.sort();
     assert!(wrong.is_empty(), "{} snapshots differ:\n\n{}", wrong.len(), wrong.join("\n\n"));
+}
+
+/// Cases with the names of their files.
+fn files(cases: Cases) -> impl Iterator<Item = (String, Case)> {
+    let cases = cases.into_iter().flat_map(|(group, cases)| cases.into_iter().map(move |case| (group, case)));
+    cases.map(|(group, case)| (format!("{group}/{}.txt", case.name), case))
 }
 
 fn expected() -> PathBuf {
@@ -104,17 +102,21 @@ fn differs(file: &str, recorded: &str) -> Option<String> {
     Some(format!("{file}, line {number}: diff {} {}\n- {old}\n+ {new}", path.display(), written.display()))
 }
 
-/// Files of which there is no case any more.
-fn leftovers(files: &HashSet<String>) -> Vec<String> {
-    let expected = expected();
-    let groups = std::fs::read_dir(&expected).into_iter().flatten().map(|group| group.unwrap().path());
-    let found = groups.flat_map(|group| std::fs::read_dir(group).unwrap()).map(|file| file.unwrap().path());
-    let found = found.filter(|file| !files.contains(&*file.strip_prefix(&expected).unwrap().to_string_lossy()));
-    if writes() {
-        found.for_each(|file| std::fs::remove_file(file).unwrap());
-        return Vec::new();
+/// Fails with files of which there is no case any more, and names that two cases have.
+pub(crate) fn check_leftovers(cases: Cases) {
+    let mut names = HashSet::new();
+    for (file, _) in files(cases) {
+        assert!(names.insert(file.clone()), "two cases have the name {file}");
     }
-    found.map(|file| format!("{}: there is no such case", file.display())).collect()
+    let expected = expected();
+    let groups = std::fs::read_dir(&expected).unwrap().map(|group| group.unwrap().path());
+    let found = groups.flat_map(|group| std::fs::read_dir(group).unwrap()).map(|file| file.unwrap().path());
+    let found = found.filter(|file| !names.contains(&*file.strip_prefix(&expected).unwrap().to_string_lossy()));
+    let found: Vec<PathBuf> = found.collect();
+    if writes() {
+        return found.into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    }
+    assert!(found.is_empty(), "there is no case of {found:?}");
 }
 
 /// A server of a case's own.
@@ -223,7 +225,9 @@ async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
     }
     server.stop().await;
     drop(store);
-    recorder.record_model(&upstream.requests());
+    if case.shows_model {
+        recorder.record_model(&upstream.requests());
+    }
     recorder.text
 }
 
