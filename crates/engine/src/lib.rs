@@ -18,7 +18,8 @@ mod settings;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use aludel_sandbox::Backend;
+pub use aludel_sandbox::Status as BackendStatus;
+use aludel_sandbox::{Backend, Health};
 use aludel_store::{Store, Tenant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -71,6 +72,11 @@ impl Engine {
             store,
             settings,
         }
+    }
+
+    /// Whether sandboxes can be made now, as far as the backend knows.
+    pub fn backend_health(&self) -> Health {
+        self.sessions.backend_health()
     }
 
     /// The models as they are now.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use aludel_engine::BackendStatus;
 use axum::Router;
+use axum::extract::State;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
@@ -49,11 +51,20 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/v1/responses/{response}/cancel", post(responses::cancel))
         .route("/v1/responses/{response}/input_items", get(responses::input_items))
         .route(http::HEALTH, get(async || "ok\n"))
+        .route(http::READY, get(ready))
         .route(telemetry::METRICS, get(telemetry::scrape))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(from_fn_with_state(Arc::clone(&app), http::around))
         .with_state(app)
+}
+
+/// `GET /readyz`.
+async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
+    match app.engine.backend_health().status {
+        BackendStatus::Ready => Ok("ready\n"),
+        BackendStatus::Degraded { reason } | BackendStatus::Over { reason } => Err(ApiError::unavailable(reason)),
+    }
 }
 
 async fn no_route(method: Method, uri: Uri) -> ApiError {

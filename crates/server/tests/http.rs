@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::Engine;
+use aludel_sandbox::memory::Memory;
 use aludel_server::{App, ServeError, serve};
 use aludel_store::Store;
-use common::{Answer, settings, start, start_with};
+use common::{Answer, client, settings, start, start_with};
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -161,6 +162,33 @@ async fn a_listener_that_others_reach_needs_keys() {
     assert!(serve_on("127.0.0.1:0").await.is_ok());
     store.create_key("k").await.unwrap();
     assert!(serve_on("0.0.0.0:0").await.is_ok());
+}
+
+#[tokio::test]
+async fn readiness_follows_the_backend() {
+    let data = tempfile::tempdir().unwrap();
+    let backend = Memory::default();
+    let store = Store::open(data.path()).await.unwrap();
+    store.create_key("k").await.unwrap();
+    let shared = Arc::new(backend.clone());
+    let engine = Engine::new(store, shared, [], Default::default(), Vec::new(), Default::default());
+    let app = App::new(Arc::new(engine), Default::default());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/readyz", listener.local_addr().unwrap());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(serve(app, listener, async move { drop(stopped.await) }));
+    // Whoever asks has no key.
+    let client = client();
+    let ready = async || Answer::of(client.get(&url).send().await.unwrap()).await;
+    assert_eq!(ready().await.bytes, b"ready\n");
+    backend.fail(Some("no memory"));
+    ready().await.refused(503, "no memory");
+    backend.fail(None);
+    assert_eq!(ready().await.bytes, b"ready\n");
+    backend.end("the host went down");
+    ready().await.refused(503, "the host went down");
+    drop(stop);
+    serving.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -85,6 +85,8 @@ async fn figures_count_what_a_turn_did_and_say_nothing_of_it() {
         ("aludel_sandbox_start_duration_seconds_count", "1"),
         ("aludel_containers_live", "1"),
         ("aludel_containers_limit", "64"),
+        ("aludel_sandboxes_ready", "0"),
+        ("aludel_backend_degraded", "0"),
     ];
     let lines: Vec<String> = expected.iter().map(|(series, count)| format!("{series} {count}")).collect();
     let figures = figures_with(&server, &[lines, vec![ALONE.to_owned()]].concat()).await;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use aludel_sandbox::{Backend, Limits};
+use aludel_sandbox::{Backend, Health, Limits};
 use aludel_store::{ContainerId, ContainerRecord, FileId, FileRecord, Store, Tenant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -113,6 +113,11 @@ impl Sessions {
         let permits = Arc::new(Semaphore::new(settings.sessions));
         let known = Arc::default();
         Self { shared: Arc::new(Shared { store, backend, settings, permits, known: Arc::downgrade(&known) }), known }
+    }
+
+    /// Whether sandboxes can be made now, as far as the backend knows.
+    pub(crate) fn backend_health(&self) -> Health {
+        self.shared.backend.health()
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<ContainerId, Arc<Session>>> {

@@ -26,6 +26,8 @@ use crate::telemetry::{METRICS, Scope};
 
 /// The path that says whether the server lives, to anybody.
 pub(crate) const HEALTH: &str = "/healthz";
+/// The path at which the server says whether it can run programs.
+pub(crate) const READY: &str = "/readyz";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Who is asking.
@@ -77,7 +79,7 @@ fn with_envelope(response: Response) -> Response {
 }
 
 async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Response, ApiError> {
-    if request.uri().path() == HEALTH {
+    if matches!(request.uri().path(), HEALTH | READY) {
         return Ok(next.run(request).await);
     }
     let caller = identify(app, request.headers()).await?;

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use aludel_engine::BackendStatus;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -41,6 +42,8 @@ pub(crate) struct Metrics {
     pub(super) sandbox_start_seconds: Histogram,
     containers_live: Gauge,
     containers_limit: Gauge,
+    sandboxes_ready: Gauge,
+    backend_degraded: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -129,6 +132,8 @@ impl Metrics {
             sandbox_start_seconds: SHORT.new_metric(),
             containers_live: Gauge::default(),
             containers_limit: Gauge::default(),
+            sandboxes_ready: Gauge::default(),
+            backend_degraded: Gauge::default(),
         };
         metrics.registered(traces)
     }
@@ -158,6 +163,9 @@ impl Metrics {
         all.register_with_unit("sandbox_start_duration", help, Unit::Seconds, self.sandbox_start_seconds.clone());
         all.register("containers_live", "Containers that hold a place now", self.containers_live.clone());
         all.register("containers_limit", "Containers that may be live at once", self.containers_limit.clone());
+        all.register("sandboxes_ready", "Sandboxes that are ready before anyone asks", self.sandboxes_ready.clone());
+        let help = "1 while no sandbox can be made, as far as the backend knows, else 0";
+        all.register("backend_degraded", help, self.backend_degraded.clone());
         if let Some(traces) = traces {
             all.register("trace_spans_sent", "Spans that the collector took", traces.sent());
             all.register("trace_spans_lost", "Spans that no collector took in time", traces.lost());
@@ -174,6 +182,9 @@ pub(crate) async fn scrape(State(app): State<Arc<App>>) -> Result<Response, ApiE
     let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     metrics.containers_live.set(gauge(app.engine.sessions.taken()));
     metrics.containers_limit.set(gauge(app.engine.settings.sessions));
+    let health = app.engine.backend_health();
+    metrics.sandboxes_ready.set(gauge(health.pooled));
+    metrics.backend_degraded.set(i64::from(health.status != BackendStatus::Ready));
     let mut answer = String::new();
     text::encode(&mut answer, &metrics.registry).map_err(ApiError::internal)?;
     Ok(([(CONTENT_TYPE, OPEN_METRICS)], answer).into_response())

@@ -102,7 +102,7 @@ pub fn model(name: &str, url: String) -> Model {
     Model { name: name.to_owned(), owner: "a test".to_owned(), upstream, endpoint, fallback: Vec::new() }
 }
 
-fn client() -> Client {
+pub fn client() -> Client {
     // A second installation fails, and the first one serves.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     Client::builder().no_proxy().timeout(Duration::from_secs(300)).build().unwrap()

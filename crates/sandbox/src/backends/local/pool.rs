@@ -64,8 +64,9 @@ impl Pool {
 
     /// Notes whether a sandbox could be made, and logs a change.
     pub(super) fn note(&self, error: Option<&Error>) {
-        // The others say nothing of the host: there are as many as there may be, or all is over, which is told elsewhere.
-        if matches!(error, Some(Error::Full | Error::Over(_))) {
+        // Without a pool nobody would try again, and one failure would stand for ever. The other errors say nothing of the host: there are
+        // as many sandboxes as there may be, or all is over, which is told elsewhere.
+        if self.size == 0 || matches!(error, Some(Error::Full | Error::Over(_))) {
             return;
         }
         let reason = error.map(ToString::to_string);
