@@ -13,7 +13,7 @@ use crate::runtime::{Runtime, RuntimeError};
 use crate::upstream::FunctionTool;
 
 /// The name under which models know it.
-pub(crate) const NAME: &str = "python";
+pub(crate) const NAME: &str = aludel_sandbox::PYTHON_TOOL;
 /// Files that the description names.
 const MAX_FILES: usize = 40;
 /// The longest program, bytes.
