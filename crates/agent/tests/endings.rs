@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling};
 use aludel_agent::{
-    Approval, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Runtime, RuntimeError, Turn,
+    Approval, BareSandbox, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Runtime, RuntimeError, Turn,
 };
-use aludel_engine::sessions::LiveSession;
 use aludel_sandbox::{Event as ExecutionEvent, Execution, FileEntry, Limits};
-use aludel_testkit::{Bench, End, Scripted, ScriptedUpstream};
-use common::{agent, builder, follow, observations, options, plain};
+use aludel_testkit::{Bench, End, Scripted, ScriptedTransport};
+use common::{agent, bench, builder, follow, observations, options, plain};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use serde_json::json;
@@ -38,18 +37,18 @@ fn open_calls(turn: &Turn) -> Vec<&str> {
 
 /// Runs a program in the session, and returns what it prints first.
 async fn prints(bench: &Bench, code: &str) -> Option<ExecutionEvent> {
-    bench.session.execute(code).await.unwrap().next().await
+    bench.runtime.execute(code).await.unwrap().next().await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_budget_of_calls_leaves_no_call_open_not_even_the_callers() {
-    let bench = Bench::start().await;
+    let bench = bench().await;
     let calls = vec![
         ("python", r#"{"code": "print(1)"}"#.to_owned()),
         ("weather", "{}".to_owned()),
         ("python", r#"{"code": "print(2)"}"#.to_owned()),
     ];
-    let upstream = ScriptedUpstream::start(vec![Scripted::Calls(calls)]).await;
+    let upstream = ScriptedTransport::new(vec![Scripted::Calls(calls)]);
     let budgets = Budgets { tool_calls: 1, ..Budgets::default() };
     let turn = agent(&upstream, &bench).client_tool(tool("weather")).budgets(budgets).build().run("Go").await;
     assert_eq!(turn.ending, Ending::Budget(Budget::ToolCalls(1)));
@@ -57,10 +56,10 @@ async fn a_budget_of_calls_leaves_no_call_open_not_even_the_callers() {
     bench.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_tool_of_the_caller_may_have_our_name() {
-    let bench = Bench::start().await;
-    let upstream = ScriptedUpstream::start(vec![Scripted::Calls(vec![("python", "{}".into())])]).await;
+    let bench = bench().await;
+    let upstream = ScriptedTransport::new(vec![Scripted::Calls(vec![("python", "{}".into())])]);
     let (events, turn) = follow(&agent(&upstream, &bench).client_tool(tool("python")).build(), "Go").await;
     assert!(matches!(&turn.ending, Ending::ClientTools(calls) if calls.len() == 1), "{:?}", turn.ending);
     assert!(!events.iter().any(|event| matches!(event, Event::CodeStarted { .. })), "it is not our tool");
@@ -74,21 +73,20 @@ async fn a_tool_of_the_caller_may_have_our_name() {
     bench.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_that_calls_what_does_not_exist_is_told_of_every_tool() {
-    let bench = Bench::start().await;
-    let upstream =
-        ScriptedUpstream::start(vec![Scripted::Calls(vec![("browser", "{}".into())]), Scripted::Text("ok")]).await;
+    let bench = bench().await;
+    let upstream = ScriptedTransport::new(vec![Scripted::Calls(vec![("browser", "{}".into())]), Scripted::Text("ok")]);
     let turn = agent(&upstream, &bench).client_tool(tool("weather")).build().run("Go").await;
     assert!(observations(&turn)[0].contains("python, weather"), "{:?}", observations(&turn));
     bench.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn cancelling_does_not_wait_for_another_program_of_the_session() {
-    let bench = Bench::start().await;
-    let other = bench.session.execute("import time; time.sleep(60)").await.unwrap();
-    let upstream = ScriptedUpstream::start(vec![Scripted::Python("print(1)")]).await;
+    let bench = bench().await;
+    let other = bench.runtime.execute("import time; time.sleep(60)").await.unwrap();
+    let upstream = ScriptedTransport::new(vec![Scripted::Python("print(1)")]);
     let mut stream = agent(&upstream, &bench).build().run_streamed("Go");
     let canceller = stream.canceller();
     let mut cancelled_at = None;
@@ -109,10 +107,10 @@ async fn cancelling_does_not_wait_for_another_program_of_the_session() {
     bench.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_program_that_never_pauses_can_be_cancelled() {
-    let bench = Bench::start().await;
-    let upstream = ScriptedUpstream::start(vec![Scripted::Python("while True: print('x' * 100)")]).await;
+    let bench = bench().await;
+    let upstream = ScriptedTransport::new(vec![Scripted::Python("while True: print('x' * 100)")]);
     let mut stream = agent(&upstream, &bench).build().run_streamed("Go");
     let canceller = stream.canceller();
     let mut cancelled_at = None;
@@ -128,11 +126,11 @@ async fn a_program_that_never_pauses_can_be_cancelled() {
     bench.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn dropping_the_stream_ends_the_program_and_frees_the_session() {
-    let bench = Bench::start().await;
+    let bench = bench().await;
     let upstream =
-        ScriptedUpstream::start(vec![Scripted::Python("print('on', flush=True)\nimport time\ntime.sleep(60)")]).await;
+        ScriptedTransport::new(vec![Scripted::Python("print('on', flush=True)\nimport time\ntime.sleep(60)")]);
     let mut stream = agent(&upstream, &bench).build().run_streamed("Go");
     while let Some(event) = stream.next().await {
         if matches!(event, Event::Execution { event: ExecutionEvent::Stdout(_), .. }) {
@@ -146,53 +144,52 @@ async fn dropping_the_stream_ends_the_program_and_frees_the_session() {
     bench.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn time_is_up_also_while_the_model_is_silent_and_while_a_person_thinks() {
-    let bench = Bench::start().await;
+    let bench = bench().await;
     let budgets = Budgets { time: Duration::from_millis(500), ..Budgets::default() };
     let expected = Ending::Budget(Budget::Time(budgets.time));
-    let silent = ScriptedUpstream::start(vec![Scripted::Hang]).await;
+    let silent = ScriptedTransport::new(vec![Scripted::Hang]);
     assert_eq!(agent(&silent, &bench).budgets(budgets.clone()).build().run("Go").await.ending, expected);
-    let asks = ScriptedUpstream::start(vec![Scripted::Python("print(1)")]).await;
-    let interpreter = CodeInterpreter::new(bench.session.clone()).approve(|_| std::future::pending::<Approval>());
-    let turn = builder(options(asks.url())).code_interpreter(interpreter).budgets(budgets).build().run("Go").await;
+    let asks = ScriptedTransport::new(vec![Scripted::Python("print(1)")]);
+    let interpreter = CodeInterpreter::new(bench.runtime.clone()).approve(|_| std::future::pending::<Approval>());
+    let turn = builder(options(&asks)).code_interpreter(interpreter).budgets(budgets).build().run("Go").await;
     assert_eq!((&turn.ending, open_calls(&turn).len()), (&expected, 0));
     // A time that no clock can hold is none.
-    let upstream = ScriptedUpstream::start(vec![Scripted::Text("Hi.")]).await;
+    let upstream = ScriptedTransport::new(vec![Scripted::Text("Hi.")]);
     let budgets = Budgets { time: Duration::MAX, ..Budgets::default() };
-    assert_eq!(builder(options(upstream.url())).budgets(budgets).build().run("Go").await.answer, "Hi.");
+    assert_eq!(builder(options(&upstream)).budgets(budgets).build().run("Go").await.answer, "Hi.");
     bench.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tokens_are_counted_while_a_model_does_not_stop() {
     let word = json!({ "choices": [{ "index": 0, "delta": { "content": "word ".repeat(100) } }] }).to_string();
-    let upstream = ScriptedUpstream::start(vec![Scripted::Events(vec![word; 100], End::Hold)]).await;
+    let upstream = ScriptedTransport::new(vec![Scripted::Events(vec![word; 100], End::Hold)]);
     let budgets = Budgets { tokens: 1000, ..Budgets::default() };
     let started = Instant::now();
-    let turn = builder(options(upstream.url())).budgets(budgets).build().run("Go").await;
+    let turn = builder(options(&upstream)).budgets(budgets).build().run("Go").await;
     assert_eq!(turn.ending, Ending::Budget(Budget::Tokens(1000)));
     assert!(turn.answer.starts_with("word "));
     assert!(started.elapsed() < Duration::from_secs(18), "nobody waits for the idle timeout");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_question_that_was_never_read_costs_nothing() {
-    let upstream = ScriptedUpstream::start(vec![Scripted::Status(401, "", "no")]).await;
-    let (events, turn) = follow(&builder(options(upstream.url())).build(), "Hello, is anybody there?").await;
+    let upstream = ScriptedTransport::new(vec![Scripted::Status(401, "", "no")]);
+    let (events, turn) = follow(&builder(options(&upstream)).build(), "Hello, is anybody there?").await;
     assert_eq!(turn.usage.total(), 0);
     assert!(!events.iter().any(|event| matches!(event, Event::Usage(_))));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_model_invents_after_its_program_is_not_shown() {
-    let bench = Bench::start().await;
-    let upstream = ScriptedUpstream::start(vec![
+    let bench = bench().await;
+    let upstream = ScriptedTransport::new(vec![
         Scripted::Text("Let me see.\n```python\nprint(6 * 7)\n```\nOutput: 41\nSo the answer is 41.\n"),
         Scripted::Text("It is 42."),
-    ])
-    .await;
-    let agent = builder(plain(upstream.url())).code_interpreter(CodeInterpreter::new(bench.session.clone())).build();
+    ]);
+    let agent = builder(plain(&upstream)).code_interpreter(CodeInterpreter::new(bench.runtime.clone())).build();
     let (events, turn) = follow(&agent, "6 times 7?").await;
     assert_eq!(turn.answer, "It is 42.");
     let said: String = events
@@ -215,12 +212,12 @@ async fn what_a_model_invents_after_its_program_is_not_shown() {
     bench.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_without_functions_sees_text_only() {
-    let bench = Bench::start().await;
-    let upstream = ScriptedUpstream::start(vec![Scripted::Text("Still 1.")]).await;
-    let agent = builder(plain(upstream.url()))
-        .code_interpreter(CodeInterpreter::new(bench.session.clone()))
+    let bench = bench().await;
+    let upstream = ScriptedTransport::new(vec![Scripted::Text("Still 1.")]);
+    let agent = builder(plain(&upstream))
+        .code_interpreter(CodeInterpreter::new(bench.runtime.clone()))
         .client_tool(tool("weather"))
         .build();
     // The conversation began with a model that can call.
@@ -254,24 +251,23 @@ async fn a_model_without_functions_sees_text_only() {
     bench.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_program_that_the_token_limit_cut_off_is_called_so() {
-    let bench = Bench::start().await;
+    let bench = bench().await;
     let call = json!({ "index": 0, "id": "c", "function": { "name": "python", "arguments": "{\"code\": \"print(" } });
     let events = [json!({ "choices": [{ "index": 0, "delta": { "tool_calls": [call] }, "finish_reason": "length" }] })];
     let events = events.map(|event| event.to_string()).to_vec();
-    let upstream =
-        ScriptedUpstream::start(vec![Scripted::Events(events, End::Done), Scripted::Text("Shorter then.")]).await;
+    let upstream = ScriptedTransport::new(vec![Scripted::Events(events, End::Done), Scripted::Text("Shorter then.")]);
     let turn = agent(&upstream, &bench).build().run("Go").await;
     assert!(observations(&turn)[0].contains("limit of tokens"), "{:?}", observations(&turn));
     bench.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn after_the_last_program_the_model_must_answer() {
-    let bench = Bench::start().await;
+    let bench = bench().await;
     let two = vec![("python", json!({ "code": "1" }).to_string()), ("python", json!({ "code": "2" }).to_string())];
-    let upstream = ScriptedUpstream::start(vec![Scripted::Calls(two), Scripted::Text("One.")]).await;
+    let upstream = ScriptedTransport::new(vec![Scripted::Calls(two), Scripted::Text("One.")]);
     let sampling = Sampling { format: Some(AnswerFormat::Json), parallel_calls: Some(false), ..Sampling::default() };
     let agent = agent(&upstream, &bench).max_programs(1).sampling(sampling).build();
     let (events, turn) = follow(&agent, "?").await;
@@ -286,9 +282,9 @@ async fn after_the_last_program_the_model_must_answer() {
     bench.stop().await;
 }
 
-/// A runtime that counts programs, and refuses them without a session.
+/// A runtime that counts programs, and refuses them without another one behind it.
 struct Counting {
-    session: Option<Arc<LiveSession>>,
+    inner: Option<Arc<BareSandbox>>,
     limits: Limits,
     started: AtomicUsize,
 }
@@ -305,25 +301,23 @@ impl Runtime for Counting {
     fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
         Box::pin(async move {
             self.started.fetch_add(1, Ordering::Relaxed);
-            let session = self.session.as_ref().ok_or_else(|| RuntimeError::new("no room"))?;
-            session.execute(code).await.map_err(RuntimeError::new)
+            self.inner.as_ref().ok_or_else(|| RuntimeError::new("no room"))?.execute(code).await
         })
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_runtime_is_asked_for_its_files_first_and_for_programs_when_there_are_some() {
-    let bench = Bench::start().await;
-    let limits = bench.session.limits().clone();
-    let runtime = |session| Arc::new(Counting { session, limits: limits.clone(), started: AtomicUsize::new(0) });
-    let upstream = ScriptedUpstream::start(vec![
+    let bench = bench().await;
+    let limits = bench.runtime.limits().clone();
+    let runtime = |inner| Arc::new(Counting { inner, limits: limits.clone(), started: AtomicUsize::new(0) });
+    let upstream = ScriptedTransport::new(vec![
         Scripted::Text("No need."),
         Scripted::Python("print('ran')"),
         Scripted::Text("Done."),
-    ])
-    .await;
-    let counting = runtime(Some(Arc::clone(&bench.session)));
-    let agent = builder(options(upstream.url())).code_interpreter(CodeInterpreter::new(counting.clone())).build();
+    ]);
+    let counting = runtime(Some(Arc::clone(&bench.runtime)));
+    let agent = builder(options(&upstream)).code_interpreter(CodeInterpreter::new(counting.clone())).build();
     agent.run("?").await;
     assert_eq!(counting.started.load(Ordering::Relaxed), 0);
     let tool = upstream.requests()[0]["tools"][0].to_string();
@@ -332,8 +326,8 @@ async fn a_runtime_is_asked_for_its_files_first_and_for_programs_when_there_are_
     assert_eq!(counting.started.load(Ordering::Relaxed), 1);
     assert!(observations(&turn)[0].contains("ran"));
 
-    let upstream = ScriptedUpstream::start(vec![Scripted::Python("1")]).await;
-    let agent = builder(options(upstream.url())).code_interpreter(CodeInterpreter::new(runtime(None))).build();
+    let upstream = ScriptedTransport::new(vec![Scripted::Python("1")]);
+    let agent = builder(options(&upstream)).code_interpreter(CodeInterpreter::new(runtime(None))).build();
     assert_eq!(agent.run("?").await.ending, Ending::Sandbox("no room".into()));
     bench.stop().await;
 }

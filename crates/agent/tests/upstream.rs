@@ -11,13 +11,13 @@ use aludel_agent::upstream::{
 };
 use aludel_agent::{Call, Item, Secret};
 use aludel_testkit::{End, Scripted, ScriptedUpstream};
-use common::options;
+use common::options_at;
 use futures_util::StreamExt;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 async fn ask(url: String) -> (Vec<Delta>, Option<UpstreamError>) {
-    ask_of(&Chat::new(options(url)).unwrap(), vec![Item::user("Hello?")]).await
+    ask_of(&Chat::new(options_at(url)).unwrap(), vec![Item::user("Hello?")]).await
 }
 
 /// Asks once and returns what came, up to the first error.
@@ -227,7 +227,7 @@ async fn thoughts_go_back_to_those_who_want_them() {
         ),
     ] {
         let upstream = ScriptedUpstream::start(script).await;
-        let chat = Chat::new(options(upstream.url())).unwrap();
+        let chat = Chat::new(options_at(upstream.url())).unwrap();
         while upstream.requests().len() < expected.len() {
             let (_, error) = ask_of(&chat, thoughtful()).await;
             assert_eq!(error, None, "{how}");
@@ -290,12 +290,12 @@ fn options_that_cannot_work_are_refused_at_once() {
     let with_key = |key: &str| ChatOptions {
         protocol: Protocol::Chat,
         key: Some(Secret::new(key).from_origin("env:TEST_KEY")),
-        ..options("http://localhost/v1".into())
+        ..options_at("http://localhost/v1".into())
     };
     for (options, words) in [
-        (options("localhost:8000/v1".into()), "http"),
-        (options("ftp://localhost/v1".into()), "http"),
-        (options("http://user:hunter2@localhost/v1".into()), "key"),
+        (options_at("localhost:8000/v1".into()), "http"),
+        (options_at("ftp://localhost/v1".into()), "http"),
+        (options_at("http://user:hunter2@localhost/v1".into()), "key"),
         (with_key("two\nlines"), "env:TEST_KEY"),
         (with_key(" "), "env:TEST_KEY"),
     ] {

@@ -1,11 +1,12 @@
-//! Sessions in a real sandbox.
+//! Sandboxes for tests, scripted and real.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::sessions::LiveSession;
-use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Require, Start, template};
+use aludel_agent::BareSandbox;
+use aludel_sandbox::memory::{Memory, ScriptedCell};
+use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Require, SandboxId, SandboxSpec, Start, template};
 
 /// Where tests keep the template; shared by all test programs, so that it is built once.
 pub fn data() -> PathBuf {
@@ -23,28 +24,44 @@ pub async fn local(data: &Path, limits: Limits) -> Arc<dyn Backend> {
     Arc::new(Local::start(config).await.expect("the local backend starts"))
 }
 
-/// A backend with one session, in a data directory of its own.
+/// A backend with one sandbox.
 pub struct Bench {
-    /// The session.
-    pub session: Arc<LiveSession>,
+    /// The sandbox, as agents use it.
+    pub runtime: Arc<BareSandbox>,
     backend: Arc<dyn Backend>,
-    _directory: tempfile::TempDir,
+    _directory: Option<tempfile::TempDir>,
 }
 
 impl Bench {
-    /// Starts it with small limits.
-    pub async fn start() -> Self {
+    /// One on the memory backend, whose programs do what the script says.
+    pub async fn memory(script: impl Fn(&str, &mut ScriptedCell) + Send + Sync + 'static) -> Self {
+        Self::on(Arc::new(Memory::new(script)), None).await
+    }
+
+    /// One on the local backend, in a data directory of its own.
+    pub async fn local() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let limits =
-            Limits { timeout: Duration::from_secs(30), grace: Duration::from_millis(500), ..Limits::default() };
-        let backend = local(directory.path(), limits.clone()).await;
-        let session = Arc::new(LiveSession::create(Arc::clone(&backend), limits).await.expect("a session"));
-        Self { session, backend, _directory: directory }
+        let backend = local(directory.path(), limits()).await;
+        Self::on(backend, Some(directory)).await
+    }
+
+    async fn on(backend: Arc<dyn Backend>, directory: Option<tempfile::TempDir>) -> Self {
+        let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(limits())).await.expect("a sandbox");
+        Self { runtime: Arc::new(BareSandbox(sandbox)), backend, _directory: directory }
+    }
+
+    /// Reads a file of the sandbox.
+    pub fn read(&self, path: &str) -> Vec<u8> {
+        self.runtime.0.workspace().read(path, 1 << 20).expect("a file")
     }
 
     /// Ends everything and waits for it.
     pub async fn stop(self) {
-        self.session.close().await;
         self.backend.shutdown().await;
     }
+}
+
+/// Small limits.
+fn limits() -> Limits {
+    Limits { timeout: Duration::from_secs(30), grace: Duration::from_millis(500), ..Limits::default() }
 }
