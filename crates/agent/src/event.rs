@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aludel_sandbox::Event as ExecutionEvent;
 
-use crate::item::Call;
+use crate::item::{Call, Item};
 use crate::upstream::{UpstreamError, Usage};
 
 /// Something that happened in a turn. [`Event::Finished`] comes exactly once and last.
@@ -78,6 +78,8 @@ pub enum Event {
         /// The text; images are not repeated here.
         text: String,
     },
+    /// The conversation has another item: with the ones before it, it is what to continue from.
+    Item(Item),
     /// Tokens of one round.
     Usage(Usage),
     /// The end.

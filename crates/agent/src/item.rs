@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// One entry of a conversation, in order. Instructions (the system prompt) are not an item: they belong to the agent.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Item {
     /// What the user said.
     User(Vec<Part>),
@@ -18,7 +21,8 @@ pub enum Item {
 }
 
 /// A piece of a message or of a tool's answer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Part {
     /// Text.
     Text(String),
@@ -27,6 +31,7 @@ pub enum Part {
         /// `image/png` or another image type.
         mime: String,
         /// The encoded image.
+        #[serde(with = "base64_bytes")]
         data: Arc<[u8]>,
     },
     /// An image that the upstream fetches itself.
@@ -34,7 +39,7 @@ pub enum Part {
 }
 
 /// A tool that the model called.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Pairs the call with its output. Made by the upstream, or by us when it gave none.
     pub id: String,
@@ -45,7 +50,7 @@ pub struct Call {
 }
 
 /// What a tool answered.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Output {
     /// The [`Call::id`] that this answers.
     pub call_id: String,
@@ -75,4 +80,23 @@ pub fn text_of(parts: &[Part]) -> String {
         })
         .collect();
     texts.join("\n")
+}
+
+/// Bytes as base64.
+mod base64_bytes {
+    use std::sync::Arc;
+
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &Arc<[u8]>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64_STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[u8]>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(BASE64_STANDARD.decode(text).map_err(D::Error::custom)?.into())
+    }
 }

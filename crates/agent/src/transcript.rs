@@ -94,6 +94,7 @@ impl Transcript {
             | Event::ApprovalRequested { .. }
             | Event::ApprovalDecided { denied: None, .. }
             | Event::Observation { .. }
+            | Event::Item(_)
             | Event::Usage(_) => {}
         }
     }

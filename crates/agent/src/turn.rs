@@ -47,7 +47,7 @@ pub(crate) async fn drive(parts: Arc<Parts>, items: Vec<Item>, sink: Sink<Event>
         ask: true,
     };
     let ending = state.rounds().await;
-    state.answer_open_calls(&ending);
+    state.answer_open_calls(&ending).await;
     Span::current().record("ending", ending.name());
     state.sink.send(Event::Finished(ending.clone())).await;
     Turn { ending, answer: state.answer, items: state.items, usage: state.usage }
@@ -94,10 +94,10 @@ impl State {
             if let Err(ending) = ended {
                 // Unfinished calls are dropped: nobody knows what they would have been.
                 reply.calls.clear();
-                self.keep(&reply);
+                self.keep(&reply).await;
                 return ending;
             }
-            self.keep(&reply);
+            self.keep(&reply).await;
             if let Some(ending) = self.after(reply).await {
                 return ending;
             }
@@ -207,15 +207,23 @@ impl State {
     }
 
     /// Makes what the model said part of the conversation.
-    fn keep(&mut self, reply: &Reply) {
+    async fn keep(&mut self, reply: &Reply) {
         if !reply.reasoning.is_empty() {
-            self.items.push(Item::Reasoning(reply.reasoning.clone()));
+            self.push(Item::Reasoning(reply.reasoning.clone())).await;
         }
         if !reply.text.is_empty() {
-            self.items.push(Item::Assistant(reply.text.clone()));
+            self.push(Item::Assistant(reply.text.clone())).await;
         }
         self.answer.clone_from(&reply.text);
-        self.items.extend(reply.calls.iter().map(|call| Item::Call(call.item())));
+        for call in &reply.calls {
+            self.push(Item::Call(call.item())).await;
+        }
+    }
+
+    /// Adds an item to the conversation.
+    async fn push(&mut self, item: Item) {
+        self.sink.send(Event::Item(item.clone())).await;
+        self.items.push(item);
     }
 
     /// Carries out the calls. Returns the ending when there is nothing to ask the model for any more.
@@ -250,7 +258,7 @@ impl State {
 
     async fn observe(&mut self, call_id: &str, parts: Vec<Part>) {
         self.sink.send(Event::Observation { call_id: call_id.to_owned(), text: text_of(&parts) }).await;
-        self.items.push(Item::Output(Output { call_id: call_id.to_owned(), parts }));
+        self.push(Item::Output(Output { call_id: call_id.to_owned(), parts })).await;
     }
 
     /// Carries out the calls of our tool that an earlier turn left open: they were approved since.
@@ -315,15 +323,16 @@ impl State {
     }
 
     /// Every call of this turn has an answer, also when the turn ended before it came to it; but for those that the caller is to answer.
-    fn answer_open_calls(&mut self, ending: &Ending) {
+    async fn answer_open_calls(&mut self, ending: &Ending) {
         let left_open: Vec<&Call> = match ending {
             Ending::ClientTools(calls) => calls.iter().collect(),
             Ending::AwaitsApproval { programs, client_tools } => programs.iter().chain(client_tools).collect(),
             _ => Vec::new(),
         };
         let open = open_calls(self.items.get(self.first_new..).unwrap_or_default());
-        let open = open.into_iter().filter(|call| !left_open.iter().any(|left| left.id == call.id));
-        self.items.extend(open.map(|call| Item::output(call.id, "This was not run: the turn ended before.")));
+        for call in open.into_iter().filter(|call| !left_open.iter().any(|left| left.id == call.id)) {
+            self.push(Item::output(call.id, "This was not run: the turn ended before.")).await;
+        }
     }
 }
 

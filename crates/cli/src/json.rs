@@ -173,7 +173,10 @@ pub(crate) fn turn(event: &TurnEvent, out: &mut Out) -> anyhow::Result<()> {
         TurnEvent::Usage(Usage { input, cached, output, reasoning }) => {
             (None, Content::Usage { input: *input, cached: *cached, output: *output, reasoning: *reasoning })
         }
-        TurnEvent::CodeStarted { .. } | TurnEvent::ApprovalRequested { .. } | TurnEvent::Finished(_) => return Ok(()),
+        TurnEvent::CodeStarted { .. }
+        | TurnEvent::ApprovalRequested { .. }
+        | TurnEvent::Item(_)
+        | TurnEvent::Finished(_) => return Ok(()),
     };
     print(&Line { call: call.map(String::as_str), content })
 }

@@ -170,6 +170,7 @@ impl TurnView {
             | TurnEvent::ApprovalRequested { .. }
             | TurnEvent::ApprovalDecided { denied: None, .. }
             | TurnEvent::Observation { .. }
+            | TurnEvent::Item(_)
             | TurnEvent::Usage(_) => {}
         }
         Ok(())

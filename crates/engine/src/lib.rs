@@ -15,9 +15,11 @@ pub mod execution {
 }
 pub mod sessions;
 mod settings;
+pub mod turns;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
+use aludel_agent::upstream::Upstream;
 pub use aludel_sandbox::Status as BackendStatus;
 use aludel_sandbox::{Backend, Health};
 use aludel_store::{Store, Tenant};
@@ -29,6 +31,9 @@ pub use error::{Error, Kind, Missing};
 pub use models::{Model, Models};
 pub use sessions::{Session, SessionFile, Sessions};
 pub use settings::Settings;
+
+/// Makes the upstream of a model that takes part in traces.
+pub type Tracer = fn(&Model) -> Arc<dyn Upstream>;
 
 /// Everything below the dialects.
 #[derive(Debug)]
@@ -47,6 +52,9 @@ pub struct Engine {
     pub closing: CancellationToken,
     /// Tasks that outlive their request. The process's end waits for them.
     pub tasks: TaskTracker,
+    /// Requests under way.
+    pub live: turns::LiveTurns,
+    traced: OnceLock<Tracer>,
     models: RwLock<Arc<Models>>,
     approvals: RwLock<Arc<ApprovalPolicy>>,
 }
@@ -63,12 +71,14 @@ impl Engine {
     ) -> Self {
         Self {
             sessions: Sessions::new(store.clone(), backend, settings.clone()),
+            traced: OnceLock::new(),
             models: RwLock::new(Arc::new(Models::new(models))),
             approvals: RwLock::new(Arc::new(approvals)),
             packages,
             ending: CancellationToken::new(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            live: turns::LiveTurns::default(),
             store,
             settings,
         }
@@ -88,6 +98,20 @@ impl Engine {
     pub fn set_models(&self, models: impl IntoIterator<Item = Model>) {
         let models = Arc::new(Models::new(models));
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
+    }
+
+    /// Wraps the models of turns from now on. The first wrapper stays.
+    pub fn trace_models(&self, traced: Tracer) {
+        // A second server on one engine sees what the first one does.
+        let _first_stays = self.traced.set(traced);
+    }
+
+    /// The upstream of a model, for a turn.
+    pub(crate) fn upstream(&self, model: &Model) -> Arc<dyn Upstream> {
+        match self.traced.get() {
+            Some(traced) => traced(model),
+            None => Arc::clone(&model.upstream),
+        }
     }
 
     /// The approval policy as it is now.

@@ -1,6 +1,6 @@
 //! The state that all handlers share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use aludel_engine::Engine;
 use aludel_store::{Store, now};
@@ -9,8 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::http::{Callers, Places};
-use crate::telemetry::{Telemetry, Traces};
-use crate::turn::LiveTurns;
+use crate::telemetry::{Telemetry, Traces, watched};
 
 /// A server that is ready to serve.
 pub struct App {
@@ -22,8 +21,8 @@ pub struct App {
     pub(crate) closing: CancellationToken,
     pub(crate) tasks: TaskTracker,
     pub(crate) telemetry: Arc<Telemetry>,
-    /// Turns under way, and those that have just ended.
-    pub(crate) live: LiveTurns,
+    /// The reason for which recovery failed, if it did.
+    pub(crate) unrecovered: OnceLock<String>,
     /// Time of the server's start, seconds since 1970.
     pub(crate) started: i64,
     /// Tenants by key.
@@ -62,13 +61,14 @@ impl App {
     /// A server on this engine.
     pub fn new(engine: Arc<Engine>, settings: Settings) -> Self {
         let Settings { requests, requests_per_key, metrics, traces, log_contents } = settings;
+        engine.trace_models(watched);
         Self {
             store: engine.store.clone(),
             ending: engine.ending.clone(),
             closing: engine.closing.clone(),
             tasks: engine.tasks.clone(),
             telemetry: Arc::new(Telemetry::new(metrics, traces, log_contents)),
-            live: LiveTurns::default(),
+            unrecovered: OnceLock::new(),
             started: now(),
             callers: Callers::default(),
             requests: Places::new(requests, requests_per_key),

@@ -231,3 +231,29 @@ impl From<aludel_engine::Error> for ApiError {
         }
     }
 }
+
+impl From<aludel_engine::turns::Failure> for ApiError {
+    fn from(failure: aludel_engine::turns::Failure) -> Self {
+        use aludel_engine::turns::{Failure, FailureKind};
+        let Failure { kind, message, retry_after_ms, should_retry, cause } = failure;
+        let error = match kind {
+            FailureKind::RateLimited | FailureKind::Busy => {
+                Self::too_many(message, Duration::from_millis(retry_after_ms.unwrap_or(1000)))
+            }
+            FailureKind::Rejected => Self::bad_request(message),
+            FailureKind::Upstream => Self { status: StatusCode::BAD_GATEWAY, message, ..Self::internal("") },
+            FailureKind::TooLarge => Self::too_large(message),
+            FailureKind::Unavailable => Self::unavailable(message),
+            FailureKind::Sandbox => Self::internal(""),
+            FailureKind::Internal => Self { message, ..Self::internal("") },
+        };
+        // The engine has told the operator; the layer around all routes need not.
+        Self { should_retry, cause, ..error }
+    }
+}
+
+impl From<&aludel_agent::upstream::UpstreamError> for ApiError {
+    fn from(error: &aludel_agent::upstream::UpstreamError) -> Self {
+        aludel_engine::turns::Failure::of_upstream(error).into()
+    }
+}

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_engine::turns;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -13,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{sleep, timeout};
-use tracing::{Instrument, error};
+use tracing::{Instrument, error, warn};
 
 use crate::app::App;
 use crate::{responses, router};
@@ -101,9 +102,8 @@ pub async fn serve(
     if let Err(error) = app.store.end_what_was_cut_off(cut_off).await {
         error!("cannot complete the audit log: {error}");
     }
-    if let Err(error) = responses::after_restart(&app).instrument(app.telemetry.span()).await {
-        error!("cannot look for unfinished responses: {}", error.cause.unwrap_or(error.message));
-    }
+    recover(&app).instrument(app.telemetry.span()).await;
+    app.tasks.spawn(turns::renew(Arc::clone(&app.engine)));
     app.tasks.spawn(aludel_engine::sessions::reap(Arc::clone(&app.engine)));
     accept(&app, &mut listener, shutdown).await;
     drop(listener);
@@ -114,6 +114,27 @@ pub async fn serve(
     app.engine.sessions.close_all().await;
     app.telemetry.finish().await;
     Ok(())
+}
+
+/// Takes up what an earlier process left, and says what became of it. Without it the server is not ready.
+async fn recover(app: &Arc<App>) {
+    let dropped = app.store.dropped_by_upgrade();
+    if dropped.streams > 0 || dropped.approvals > 0 {
+        warn!(
+            "the state is of an earlier version: {} stored streams were dropped and {} requests for approval expired",
+            dropped.streams, dropped.approvals
+        );
+    }
+    let recovered = async {
+        turns::recover(&app.engine, &[responses::dialect(&app.store)]).await?;
+        responses::end_unfinished(app).await
+    };
+    if let Err(error) = recovered.await {
+        let cause = error.cause.unwrap_or(error.message);
+        error!("cannot take up what was unfinished, so the server is not ready: {cause}");
+        // It is set once, here.
+        let _set = app.unrecovered.set(cause);
+    }
 }
 
 async fn accept(app: &Arc<App>, listener: &mut impl Listener, shutdown: impl Future<Output = ()> + Send) {

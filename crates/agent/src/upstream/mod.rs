@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::stream::BoxStream;
 use reqwest::header::HeaderMap;
+use serde::{Deserialize, Serialize};
 
 use crate::item::Item;
 
@@ -86,7 +87,7 @@ pub struct Request {
 }
 
 /// A function that a model can call.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionTool {
     /// Its name.
     pub name: String,
@@ -97,7 +98,7 @@ pub struct FunctionTool {
 }
 
 /// Which tool the model calls.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum ToolChoice {
     /// The model decides.
     #[default]
@@ -111,7 +112,8 @@ pub enum ToolChoice {
 }
 
 /// How the model chooses its words. What is `None` is left to the upstream.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Sampling {
     /// Randomness.
     pub temperature: Option<f64>,
@@ -130,7 +132,7 @@ pub struct Sampling {
 }
 
 /// The form that an answer must have.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum AnswerFormat {
     /// Some JSON object.
     Json,
@@ -179,7 +181,8 @@ pub enum Delta {
 }
 
 /// Tokens that were used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Usage {
     /// Tokens that the model read.
     pub input: u64,

@@ -9,6 +9,7 @@ use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome}
 use aludel_rules::Decision as Verdict;
 use aludel_sandbox::Finished;
 use aludel_store::{ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, NewApproval, Tenant, now};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -30,8 +31,8 @@ pub struct Gate {
     session: Arc<Session>,
     model: String,
     decider: Decider,
-    /// The state with which the request goes on after a restart, if it can.
-    resume: Option<String>,
+    /// Whether the request goes on after a restart while a program waits for the operator.
+    outlives: bool,
     /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
     /// True while a stored request for approval is undecided.
@@ -47,12 +48,13 @@ pub struct Origin {
     pub session: Arc<Session>,
     /// The model that writes them.
     pub model: String,
-    /// The state with which the request goes on after a restart, if it can.
-    pub resume: Option<String>,
+    /// Whether the request goes on after a restart while a program waits for the operator.
+    pub outlives: bool,
 }
 
 /// The party that decides about programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Decider {
     /// The operator, as the policy says.
     Operator,
@@ -63,7 +65,7 @@ pub enum Decider {
 impl Gate {
     /// A gate for the programs of one request.
     pub fn new(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin, decider: Decider) -> Arc<Self> {
-        let Origin { request, session, model, resume } = origin;
+        let Origin { request, session, model, outlives } = origin;
         Arc::new(Self {
             engine: Arc::clone(engine),
             policy: engine.approvals(),
@@ -72,10 +74,15 @@ impl Gate {
             session,
             model,
             decider,
-            resume,
+            outlives,
             running: Mutex::default(),
             holding: watch::Sender::default(),
         })
+    }
+
+    /// The party that decides.
+    pub fn decider(&self) -> Decider {
+        self.decider
     }
 
     /// Whether programs may wait here for the operator's decision.
@@ -86,7 +93,7 @@ impl Gate {
     /// Waits until the process is about to end while a stored request for approval is undecided: it outlives the process, so there is no
     /// need to wait any longer. Waits for ever if it does not.
     pub async fn outlives(&self) {
-        if self.resume.is_none() {
+        if !self.outlives {
             return pending().await;
         }
         self.engine.ending.cancelled().await;
@@ -171,7 +178,7 @@ impl Gate {
         // A turn that goes on after a restart finds what it asked before.
         let before = store.approval_of_call(&self.request, &program.call_id).await?;
         let is_new = before.is_none();
-        let mut waiting = Waiting::new(&self.engine, self.asking(program, reasons, before), self.resume.is_some());
+        let mut waiting = Waiting::new(&self.engine, self.asking(program, reasons, before), self.outlives);
         let asked = waiting.asked().await?;
         if is_new {
             self.note(AuditEvent::Asked, &program.code, "", &asked.reasons.join("; ")).await?;
@@ -222,7 +229,7 @@ impl Gate {
             code: program.code.clone(),
             reasons,
             patience: i64::try_from(patience).unwrap_or(i64::MAX),
-            resume: self.resume.clone(),
+            resume: None,
         };
         async move {
             match before {

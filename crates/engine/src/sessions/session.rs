@@ -12,6 +12,7 @@ use aludel_store::{
     Source, Tenant, now_ms,
 };
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, info_span};
@@ -54,9 +55,10 @@ enum State {
 }
 
 /// A file of a session as a client can download it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionFile {
     /// Its id.
+    #[serde(with = "file_id")]
     pub id: ContainerFileId,
     /// Its path inside, `/mnt/data/…`.
     pub path: String,
@@ -65,6 +67,7 @@ pub struct SessionFile {
     /// Its MIME type.
     pub mime: String,
     /// The client or a program.
+    #[serde(with = "source")]
     pub source: Source,
     /// Time when it was first there, seconds since 1970.
     pub created_at: i64,
@@ -396,6 +399,37 @@ fn free_name(name: &str, taken: &HashSet<String>) -> String {
     let (stem, ending) = name.split_at(dot);
     let numbered = (2..).map(|number| format!("{stem}-{number}{ending}"));
     std::iter::once(name.to_owned()).chain(numbered).find(|name| !taken.contains(name)).unwrap_or_default()
+}
+
+/// A file's id as text.
+mod file_id {
+    use aludel_store::ContainerFileId;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(id: &ContainerFileId, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(id.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ContainerFileId, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        ContainerFileId::parse(&text).ok_or_else(|| D::Error::custom("not the id of a session's file"))
+    }
+}
+
+/// A file's source as its word.
+mod source {
+    use aludel_store::Source;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(source: &Source, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(source.word())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Source, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(if text == Source::User.word() { Source::User } else { Source::Assistant })
+    }
 }
 
 #[cfg(test)]

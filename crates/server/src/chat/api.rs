@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_agent::{Agent, CodeInterpreter};
-use aludel_engine::Model;
-use aludel_engine::approvals::{Decider, Gate, Origin};
+use aludel_engine::turns::{Agreement, Live, Part, Run, Spec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -15,13 +13,12 @@ use tracing::{Instrument, info_span};
 use super::ask::{Ask, Head};
 use super::messages::Conversation;
 use super::pass;
-use super::run::{Answer, Run};
+use super::render::{Completion, Rounds, framed};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
-use crate::telemetry::watched;
-use crate::turn::{Fingerprint, Interpreter, Live, SILENCE, Told, follow, leash, wait};
+use crate::turn::{Interpreter, SILENCE, fingerprint, follow, leash, wait};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -39,15 +36,15 @@ pub(crate) async fn create(
         return Ok(response);
     }
     let fields = body.fields()?;
-    let fingerprint = Fingerprint::of(&headers, &fields);
+    let fingerprint = fingerprint(&headers, &fields);
     let ask = Ask::read(fields)?;
     let stream = ask.stream;
-    let live = match app.live.begin(&tenant, fingerprint, ResponseId::new()) {
+    let live = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
         Err(same) => same,
         Ok(live) => {
             let id = live.id.clone();
             if let Err(error) = start(&app, &tenant, ask, Arc::clone(&live)).await {
-                app.live.forget(&id);
+                app.engine.live.forget(&id);
                 return Err(error);
             }
             live
@@ -58,51 +55,38 @@ pub(crate) async fn create(
         return wait(live, leash, |object| object).await;
     }
     // What fails before the first word is an error like any other.
-    if let Ok(None) = timeout(SILENCE, live.event(0)).await
-        && let Some(error) = live.ended().await.and_then(|end| end.error)
+    if let Ok(None) = timeout(SILENCE, live.frame(0)).await
+        && let Some(failure) = live.ended().await.and_then(|end| end.failure)
     {
-        return Err(error);
+        return Err(failure.into());
     }
-    Ok(follow(live, 0, leash, framed))
-}
-
-/// A chunk as it stands in a stream: this protocol's frames have no names.
-fn framed(told: &Told) -> String {
-    format!("data: {}\n\n", told.text)
+    Ok(follow(live, None, leash, framed))
 }
 
 /// Checks everything that can be wrong with a request, and starts the turns.
 async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
-    let models = app.engine.models();
-    let model = models.find(&ask.model)?;
+    app.engine.models().find(&ask.model)?;
     let conversation = Conversation::read(app, tenant, &ask.messages).await?;
     let id = fresh_id("chatcmpl-");
-    let mut answers = Vec::new();
+    let mut parts: Vec<Part> = Vec::new();
     for _ in 0..ask.choices {
-        match prepare(app, tenant, &id, &ask, model, &conversation).await {
-            Ok(answer) => answers.push(answer),
+        match prepare(app, tenant, &id, &ask, &conversation).await {
+            Ok(part) => parts.push(part),
             Err(error) => {
-                for answer in answers {
-                    answer.abandon(app, tenant).await;
+                for part in parts {
+                    part.abandon(&app.engine, tenant).await;
                 }
                 return Err(error);
             }
         }
     }
     let containers: Vec<Option<String>> =
-        answers.iter().map(|answer| answer.container.as_ref().map(|container| container.id().to_string())).collect();
+        parts.iter().map(|part| part.session.as_ref().map(|session| session.id().to_string())).collect();
     let stream = ask.stream.then_some(IncludeUsage(ask.include_usage));
     let writer = Writer::new(id, ask.model, stream, &containers, &ask.stop, ask.sampling.format.is_some());
-    let run = Run {
-        app: Arc::clone(app),
-        tenant: tenant.clone(),
-        live,
-        items: conversation.items,
-        answers,
-        writer,
-        ran_code: false,
-    };
-    let span = info_span!("answer", api = "chat", id = run.writer.id());
+    let span = info_span!("answer", api = "chat", id = writer.id());
+    let mut run = Run::new(&app.engine, tenant, live, parts, Box::new(Completion::new(writer)));
+    run.documents = Some(Box::new(Rounds { app: Arc::clone(app), tenant: tenant.clone() }));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
 }
@@ -113,42 +97,33 @@ async fn prepare(
     tenant: &Tenant,
     id: &str,
     ask: &Ask,
-    model: &Model,
     conversation: &Conversation,
-) -> Result<Answer, ApiError> {
-    let mut agent = Agent::builder(watched(model))
-        .instructions(conversation.instructions.clone())
-        .tool_choice(ask.tool_choice.clone())
-        .sampling(ask.sampling.clone());
-    for tool in &ask.functions {
-        agent = agent.client_tool(tool.clone());
-    }
+) -> Result<Part, ApiError> {
+    let spec = Spec {
+        functions: ask.functions.clone(),
+        tool_choice: ask.tool_choice.clone(),
+        sampling: ask.sampling.clone(),
+        ..Spec::new(ask.model.clone(), conversation.instructions.clone())
+    };
+    let items = conversation.items.clone();
     let Some(interpreter) = &ask.interpreter else {
-        return Ok(Answer { agent: agent.build(), gate: None, container: None, is_own: false, lingers: false });
+        return Ok(spec.part(&app.engine, items, None, Agreement::Stays)?);
     };
     let used = conversation.container.clone();
     let is_own = used.is_none() && matches!(interpreter, Interpreter::Auto { session: None, .. });
     let lingers = !matches!(interpreter, Interpreter::Auto { session: Some(_), .. });
-    let container = interpreter.open(app, tenant, used).await?;
+    let agreement = if is_own { Agreement::Own { lingers } } else { Agreement::Shared { lingers } };
+    let session = interpreter.open(app, tenant, used).await?;
+    let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
+    let part = spec.part(&app.engine, items, Some((Arc::clone(&session), gate)), agreement)?;
     let placed = async {
-        conversation.place_files(app, &container).await?;
+        conversation.place_files(app, &session).await?;
         // Known now: a request for which there is no room hears so at once.
-        Ok(container.reserve().await?)
+        Ok(session.reserve().await?)
     };
-    match placed.await {
-        Ok(()) => {
-            let (request, at) = (id.to_owned(), Arc::clone(&container));
-            let origin = Origin { request, session: at, model: model.name.clone(), resume: None };
-            let gate = Gate::new(&app.engine, tenant, origin, Decider::Operator);
-            let interpreter = CodeInterpreter::new(Arc::clone(&container) as _).packages(app.engine.packages.clone());
-            let agent = agent.code_interpreter(gate.guard(interpreter)).build();
-            Ok(Answer { agent, gate: Some(gate), container: Some(container), is_own, lingers })
-        }
-        Err(error) => {
-            Answer { agent: agent.build(), gate: None, container: Some(container), is_own, lingers }
-                .abandon(app, tenant)
-                .await;
-            Err(error)
-        }
+    if let Err(error) = placed.await {
+        part.abandon(&app.engine, tenant).await;
+        return Err(error);
     }
+    Ok(part)
 }

@@ -7,8 +7,8 @@ mod api;
 mod ask;
 mod messages;
 mod pass;
+mod render;
 mod rounds;
-mod run;
 mod stop;
 mod writer;
 

@@ -17,7 +17,6 @@ use super::ask::Head;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::telemetry::passed_on;
-use crate::turn::error_of_upstream;
 
 /// What a model's server hears of the client's headers.
 const TO_THE_SERVER: [HeaderName; 7] = [
@@ -73,7 +72,7 @@ pub(super) async fn on(
                 return Ok(Some(respond(answer)));
             }
             Ok(answer) => error!("{}: {}; the next model is asked", server.name(), answer.status),
-            Err(error) if is_last || !error.is_unavailable() => return Err(error_of_upstream(&error)),
+            Err(error) if is_last || !error.is_unavailable() => return Err((&error).into()),
             Err(error) => error!("{error}; the next model is asked"),
         }
     }

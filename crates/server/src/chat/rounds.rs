@@ -4,7 +4,8 @@
 //! the message that it repeats; clients that keep only the fields they know lose it. So it is kept for a day under the id of the call, of
 //! which the client has to repeat at least that.
 
-use aludel_store::{ResponseId, ResponseRecord, Tenant, fresh_id, now};
+use aludel_engine::turns::ItemId;
+use aludel_store::{ResponseId, ResponseRecord, Tenant, now};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -14,17 +15,30 @@ use crate::error::ApiError;
 const KEPT: i64 = 24 * 3600;
 const CALL: &str = "call_";
 
-/// An id for a call of a client's function, under which a round can be kept.
-pub(super) fn new_call_id() -> String {
-    fresh_id(CALL)
+/// The id of a call of a client's function, under which a round can be kept.
+pub(super) fn call_id(item: &ItemId) -> String {
+    item.with_prefix(CALL)
 }
 
-/// Keeps the programs of a round.
-pub(super) async fn keep(app: &App, tenant: &Tenant, call_id: &str, programs: &[Value]) -> Result<(), ApiError> {
-    let Some(id) = record_id(call_id) else { return Ok(()) };
+/// Keeps the programs of the rounds of a completion in which the client's functions were called.
+pub(super) async fn keep_all(app: &App, tenant: &Tenant, completion: &Value) -> Result<(), aludel_store::Error> {
+    let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    for choice in list(completion, "choices") {
+        let message = choice.get("message").cloned().unwrap_or_default();
+        let programs = list(&message, "code_interpreter_calls");
+        for call in list(&message, "tool_calls").iter().filter(|_| !programs.is_empty()) {
+            if let Some(id) = call.get("id").and_then(Value::as_str).and_then(record_id) {
+                keep(app, tenant, id, &programs).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn keep(app: &App, tenant: &Tenant, id: ResponseId, programs: &[Value]) -> Result<(), aludel_store::Error> {
     let object = json!({ "id": id.as_str(), "object": "chat.completion.round", "code_interpreter_calls": programs });
     let record = ResponseRecord { id, object, input: Vec::new(), expires_at: Some(now() + KEPT) };
-    Ok(app.store.put_response(tenant, record).await?)
+    app.store.put_response(tenant, record).await
 }
 
 /// The programs of the round in which a function was called; none if it is not known.

@@ -4,14 +4,15 @@
 //! message (`code_interpreter_calls`, `files`) and, in the same words, in the deltas of a stream: every entry of a list there has an
 //! `index`, and texts continue, so that a client which adds deltas up gets the same message.
 
-use aludel_agent::Call;
 use aludel_agent::upstream::Usage;
 use aludel_engine::SessionFile;
-use aludel_store::{fresh_id, now};
+use aludel_engine::turns::{Frame, ItemId, ToolCall};
+use aludel_store::now;
 use serde_json::{Map, Value, json};
 
+use super::rounds;
 use super::stop::{Heard, Stop};
-use crate::turn::{Ended, Told};
+use crate::turn::Ended;
 
 /// A completion that is being written.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) struct Writer {
     choices: Vec<Choice>,
     usage: Usage,
     sequence: u64,
-    chunks: Vec<Told>,
+    chunks: Vec<Frame>,
 }
 
 /// Whether a stream tells the usage.
@@ -51,7 +52,7 @@ struct Choice {
 
 #[derive(Debug)]
 struct Program {
-    call_id: String,
+    id: ItemId,
     item: Value,
     has_ended: bool,
 }
@@ -97,7 +98,7 @@ impl Writer {
     }
 
     /// The chunks since this was last asked.
-    pub(super) fn take_chunks(&mut self) -> Vec<Told> {
+    pub(super) fn take_chunks(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.chunks)
     }
 
@@ -113,12 +114,6 @@ impl Writer {
     /// Whether this answer is complete.
     pub(super) fn has_finished(&self, index: usize) -> bool {
         self.choices.get(index).is_none_or(|choice| choice.finish.is_some())
-    }
-
-    /// What the programs of an answer did, as it stands in its message.
-    pub(super) fn programs(&self, index: usize) -> Vec<Value> {
-        let programs = self.choices.get(index).map(|choice| choice.programs.as_slice()).unwrap_or_default();
-        programs.iter().map(|program| program.item.clone()).collect()
     }
 
     fn tell(&mut self, index: usize, mut delta: Value, finish: Option<&'static str>) {
@@ -146,7 +141,7 @@ impl Writer {
     }
 
     fn push(&mut self, text: String) {
-        self.chunks.push(Told { sequence: self.sequence, kind: String::new(), text });
+        self.chunks.push(Frame { sequence: self.sequence, kind: String::new(), text });
         self.sequence += 1;
     }
 
@@ -204,21 +199,21 @@ impl Writer {
     }
 
     /// The model begins a program.
-    pub(super) fn start_program(&mut self, index: usize, call_id: &str) {
+    pub(super) fn start_program(&mut self, index: usize, id: &ItemId) {
         self.end_text(index);
         let Some(choice) = self.choices.get_mut(index) else { return };
         let item = json!({
-            "id": fresh_id("ci_"), "type": "code_interpreter_call", "container_id": choice.container, "code": "",
+            "id": id.with_prefix("ci_"), "type": "code_interpreter_call", "container_id": choice.container, "code": "",
         });
         let mut delta = item.clone();
         delta["index"] = choice.programs.len().into();
-        choice.programs.push(Program { call_id: call_id.to_owned(), item, has_ended: false });
+        choice.programs.push(Program { id: id.clone(), item, has_ended: false });
         self.tell(index, json!({ "code_interpreter_calls": [delta] }), None);
     }
 
     /// The model goes on writing a program.
-    pub(super) fn code(&mut self, index: usize, call_id: &str, piece: &str) {
-        if let Some((place, program)) = self.program(index, call_id) {
+    pub(super) fn code(&mut self, index: usize, id: &ItemId, piece: &str) {
+        if let Some((place, program)) = self.program(index, id) {
             if let Some(Value::String(code)) = program.item.get_mut("code") {
                 code.push_str(piece);
             }
@@ -227,15 +222,15 @@ impl Writer {
     }
 
     /// The program is complete.
-    pub(super) fn code_done(&mut self, index: usize, call_id: &str, code: &str) {
-        if let Some((_, program)) = self.program(index, call_id) {
+    pub(super) fn code_done(&mut self, index: usize, id: &ItemId, code: &str) {
+        if let Some((_, program)) = self.program(index, id) {
             program.item["code"] = code.into();
         }
     }
 
     /// The program ended.
-    pub(super) fn end_program(&mut self, index: usize, call_id: &str, ended: Ended) {
-        let Some((place, program)) = self.program(index, call_id) else { return };
+    pub(super) fn end_program(&mut self, index: usize, id: &ItemId, ended: Ended) {
+        let Some((place, program)) = self.program(index, id) else { return };
         let outputs = ended.outputs();
         program.has_ended = true;
         program.item["status"] = ended.status.into();
@@ -255,17 +250,17 @@ impl Writer {
         }
     }
 
-    fn program(&mut self, index: usize, call_id: &str) -> Option<(usize, &mut Program)> {
+    fn program(&mut self, index: usize, id: &ItemId) -> Option<(usize, &mut Program)> {
         let programs = &mut self.choices.get_mut(index)?.programs;
-        programs.iter_mut().enumerate().rev().find(|(_, program)| program.call_id == call_id && !program.has_ended)
+        programs.iter_mut().enumerate().rev().find(|(_, program)| program.id == *id && !program.has_ended)
     }
 
     /// A call of a function of the client's.
-    pub(super) fn function_call(&mut self, index: usize, id: &str, call: &Call) {
+    pub(super) fn function_call(&mut self, index: usize, call: &ToolCall) {
         self.end_text(index);
         let Some(choice) = self.choices.get_mut(index) else { return };
         let function = json!({ "name": call.name, "arguments": call.arguments });
-        let call = json!({ "id": id, "type": "function", "function": function });
+        let call = json!({ "id": rounds::call_id(&call.item), "type": "function", "function": function });
         let mut delta = call.clone();
         delta["index"] = choice.calls.len().into();
         choice.calls.push(call);
@@ -286,14 +281,10 @@ impl Writer {
         }
         self.end_text(index);
         let Some(choice) = self.choices.get_mut(index) else { return };
-        let open: Vec<String> = choice
-            .programs
-            .iter()
-            .filter(|program| !program.has_ended)
-            .map(|program| program.call_id.clone())
-            .collect();
-        for call_id in open {
-            self.end_program(index, &call_id, Ended::incomplete());
+        let open: Vec<ItemId> =
+            choice.programs.iter().filter(|program| !program.has_ended).map(|program| program.id.clone()).collect();
+        for id in open {
+            self.end_program(index, &id, Ended::incomplete());
         }
         let Some(choice) = self.choices.get_mut(index) else { return };
         choice.finish = Some(reason);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_engine::turns;
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant};
 use aludel_wire::openai::responses::{self, InputTokens, InputTokensObject, ItemDocument};
 use aludel_wire::openai::{Deleted, List};
@@ -16,12 +17,13 @@ use tokio::time::timeout;
 
 use super::ask::{Ask, Include};
 use super::context::Context;
-use super::start::{self, EVENTS, stored, told};
+use super::render::{dialect, stored};
+use super::start;
 use super::writer::{framed, shown, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
-use crate::turn::{Fingerprint, PATIENCE, follow, leash, replay, wait};
+use crate::turn::{PATIENCE, fingerprint, follow, leash, replay, wait};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(
@@ -30,16 +32,15 @@ pub(crate) async fn create(
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, ApiError> {
-    let fingerprint = Fingerprint::of(&headers, &fields);
-    let resume = start::resume_of(&app, &fields, host(&headers));
+    let fingerprint = fingerprint(&headers, &fields);
     let ask = Ask::read(fields, host(&headers))?;
     let (stream, background, include) = (ask.stream, ask.background, ask.include);
-    let live = match app.live.begin(&tenant, fingerprint, ResponseId::new()) {
+    let live = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
         Err(same) => same,
         Ok(live) => {
             let id = live.id.clone();
-            if let Err(error) = start::new(&app, &tenant, ask, resume, Arc::clone(&live)).await {
-                app.live.forget(&id);
+            if let Err(error) = start::new(&app, &tenant, ask, Arc::clone(&live)).await {
+                app.engine.live.forget(&id);
                 return Err(error);
             }
             live
@@ -47,8 +48,10 @@ pub(crate) async fn create(
     };
     let leash = (!background).then(|| leash(&live, stream));
     match (stream, background) {
-        (true, _) => Ok(follow(live, 0, leash, framed)),
-        (false, true) => Ok(Json(shown(current(&app, &tenant, &live.id).await?, include)).into_response()),
+        (true, _) => Ok(follow(live, None, leash, framed)),
+        (false, true) => {
+            Ok(Json(shown(current(&app, &tenant, &parse(live.id.as_str())?).await?, include)).into_response())
+        }
         (false, false) => wait(live, leash, move |object| shown_json(object, include)).await,
     }
 }
@@ -76,18 +79,23 @@ pub(crate) async fn retrieve(
             ApiError::invalid("starting_after", "Invalid 'starting_after': it must be an event's sequence number.")
         })?),
     };
-    if let Some(live) = app.live.find(&tenant, &id) {
-        let from = after.map_or(0, |after| usize::try_from(after).unwrap_or(usize::MAX).saturating_add(1));
-        return Ok(follow(live, from, None, framed));
+    let turn = id.clone().into();
+    if let Some(live) = app.engine.live.find(&tenant, &turn) {
+        return Ok(follow(live, after, None, framed));
     }
     find(&app, &tenant, &id).await?;
-    let events = app.store.events(&tenant, &id, after, EVENTS).await?;
-    Ok(replay(&told(events), framed))
+    let Some(turn) = app.store.turn(&tenant, &turn).await? else {
+        let message = "The stream of this response is not kept any more; retrieve it without 'stream'.";
+        return Err(ApiError::invalid("stream", message));
+    };
+    let mut frames = turns::replay(&app.engine, &*dialect(&app.store), &turn).await?;
+    frames.retain(|frame| after.is_none_or(|after| frame.sequence > after));
+    Ok(replay(&frames, framed))
 }
 
 /// A response as it is stored, finished or not.
 async fn current(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<responses::Response, ApiError> {
-    stored(find(app, tenant, id).await?.object)
+    Ok(stored(find(app, tenant, id).await?.object)?)
 }
 
 /// The answer to whoever waited for the end: a response, or an error that came too late for a status.
@@ -117,11 +125,13 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<Deleted>, ApiError> {
     let id = parse(&id)?;
-    if let Some(live) = app.live.find(&tenant, &id) {
+    let turn = id.clone().into();
+    if let Some(live) = app.engine.live.find(&tenant, &turn) {
         live.cancel.cancel();
         let _ended = timeout(PATIENCE, live.ended()).await;
-        app.live.forget(&id);
+        app.engine.live.forget(&turn);
     }
+    app.store.delete_turn(&tenant, &turn).await?;
     if !app.store.delete_response(&tenant, &id).await? {
         return Err(no_response(id.as_str()));
     }
@@ -139,7 +149,7 @@ pub(crate) async fn cancel(
         let message = "Only responses with background=true can be cancelled.";
         return Err(ApiError::bad_request(message));
     }
-    if let Some(live) = app.live.find(&tenant, &id).filter(|live| !live.has_ended()) {
+    if let Some(live) = app.engine.live.find(&tenant, &id.clone().into()).filter(|live| !live.has_ended()) {
         live.cancel.cancel();
         let _ended = timeout(PATIENCE, live.ended()).await;
     }

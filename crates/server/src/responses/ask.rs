@@ -8,6 +8,7 @@ use aludel_wire::openai::responses::{
     self, ConversationField, ConversationReference, Input, Item, ItemDocument, McpTool, Request, RequireApproval,
     Response, ResponseObject, Status, TextFormat, Tool, ToolDocument,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::conversations::stored_item;
@@ -58,7 +59,7 @@ pub(super) struct Mcp {
 }
 
 /// What an answer holds beyond what it always holds.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Include {
     /// What programs printed and showed.
     pub(super) outputs: bool,

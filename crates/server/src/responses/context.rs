@@ -17,11 +17,10 @@ use aludel_wire::openai::responses::{
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::de::IgnoredAny;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::ask::{Ask, PYTHON, no_previous};
-use super::start::stored;
+use super::render::stored;
 use crate::app::App;
 use crate::conversations::no_conversation;
 use crate::error::ApiError;
@@ -41,8 +40,6 @@ pub(super) struct Context {
     items: Vec<ItemDocument>,
     /// Which of them are new.
     new: Range<usize>,
-    /// Whether the new ones were dealt with before a restart.
-    is_resumed: bool,
 }
 
 impl Context {
@@ -70,16 +67,7 @@ impl Context {
             items.push(item.clone());
         }
         let new = before..items.len();
-        Ok(Self { items, new, is_resumed: false })
-    }
-
-    /// The same as it was when the server ended: with the items that were new, and what was answered.
-    pub(super) fn resumed(mut self, new: Vec<Value>, answered: &[responses::Item]) -> Self {
-        self.new = self.items.len()..self.items.len() + new.len();
-        self.items.extend(new.into_iter().map(ItemDocument::from));
-        self.items.extend(answered.iter().map(responses::Item::document));
-        self.is_resumed = true;
-        self
+        Ok(Self { items, new })
     }
 
     /// The container that the conversation used last.
@@ -90,9 +78,6 @@ impl Context {
 
     /// Puts the files of new messages into the container.
     pub(super) async fn place_files(&self, app: &App, tenant: &Tenant, container: &Session) -> Result<(), ApiError> {
-        if self.is_resumed {
-            return Ok(());
-        }
         let new = self.items.get(self.new.clone()).unwrap_or_default();
         for part in new.iter().flat_map(parts_of) {
             let (id, data, url, name) = match part {
@@ -119,9 +104,6 @@ impl Context {
                 model.refused.clear();
             }
             model.add(item.item(), &format!("input[{index}]"), app, tenant).await?;
-        }
-        if self.is_resumed {
-            model.refused.clear();
         }
         let (instructions, refused) = (model.instructions.join("\n\n"), std::mem::take(&mut model.refused));
         Ok(View { instructions, items: model.finish(), refused })

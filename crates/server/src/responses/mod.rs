@@ -1,14 +1,15 @@
 //! The Responses API: a model, a code interpreter, and a log of everything that a client was told.
 //!
-//! `ask` understands a request, `context` collects what it builds on, `start` puts both together, `run` carries it out, `writer` puts what happens into the words
-//! of the protocol.
+//! `ask` understands a request, `context` collects what it builds on, `start` puts both together, `writer` puts what
+//! happens into the words of the protocol, `render` drives it by the engine's events.
 
 mod api;
 mod ask;
 mod context;
-mod run;
+mod render;
 mod start;
 mod writer;
 
 pub(crate) use api::{cancel, create, delete, input_items, input_tokens, retrieve};
-pub(crate) use start::after_restart;
+pub(crate) use render::dialect;
+pub(crate) use start::end_unfinished;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use aludel_agent::upstream::Usage;
 use aludel_engine::SessionFile;
-use aludel_store::fresh_id;
+use aludel_engine::turns::{Frame, ItemId, ToolCall};
 use aludel_wire::openai::responses::{
     self, Annotation, CodeInterpreterCall, ContainerFileCitation, ContentPart, Event, FunctionCall, IncompleteDetails,
     InputTokensDetails, Item, ItemDocument, ItemStatus, McpApprovalRequest, McpCall, Message, MessageContent,
@@ -16,7 +16,7 @@ use aludel_wire::openai::responses::{
 
 use super::ask::{Include, PYTHON};
 use super::context::{digest_of, wrapped};
-use crate::turn::{Ended, Told};
+use crate::turn::Ended;
 
 /// A response that is being written.
 #[derive(Debug)]
@@ -32,12 +32,14 @@ pub(super) struct Writer {
     /// The message that is being written, by its place.
     message: Option<usize>,
     thoughts: Option<usize>,
-    /// Programs, by the call that they belong to.
-    programs: HashMap<String, Program>,
+    /// Programs that have not ended.
+    programs: HashMap<ItemId, Program>,
     /// Files that were made and are not cited yet.
     uncited: Vec<SessionFile>,
     usage: Usage,
-    events: Vec<Told>,
+    events: Vec<Frame>,
+    /// Time of the event that is being rendered, seconds since 1970.
+    now: i64,
 }
 
 #[derive(Debug)]
@@ -78,8 +80,8 @@ pub(super) fn is_approval(call_id: &str) -> bool {
 }
 
 /// An event as it stands in a stream of this protocol.
-pub(super) fn framed(told: &Told) -> String {
-    format!("event: {}\ndata: {}\n\n", told.kind, told.text)
+pub(super) fn framed(frame: &Frame) -> String {
+    format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
 }
 
 impl Writer {
@@ -97,7 +99,18 @@ impl Writer {
             uncited: Vec::new(),
             usage: Usage::default(),
             events: Vec::new(),
+            now: 0,
         }
+    }
+
+    /// Sets the time, seconds since 1970.
+    pub(super) fn set_time(&mut self, now: i64) {
+        self.now = now;
+    }
+
+    /// Numbers events from here on, unless they are further already.
+    pub(super) fn skip_to(&mut self, sequence: u64) {
+        self.sequence = self.sequence.max(sequence);
     }
 
     /// Where programs run.
@@ -105,31 +118,14 @@ impl Writer {
         self.container = Some(id);
     }
 
-    /// Goes on where another one stopped: with these items, of which the last is a program that did not run yet.
-    pub(super) fn restore(&mut self, output: Vec<Item>, usage: Usage, sequence: u64, call_id: &str) {
-        let place = output.len().saturating_sub(1);
-        let code = match output.last() {
-            Some(Item::CodeInterpreterCall(call)) => call.code.clone().unwrap_or_default(),
-            _ => String::new(),
-        };
-        let program = Program { place, code, is_written: true, is_running: false };
-        self.programs.insert(call_id.to_owned(), program);
-        (self.output, self.usage, self.sequence) = (output, usage, sequence);
-    }
-
     /// The events since this was last asked.
-    pub(super) fn take_events(&mut self) -> Vec<Told> {
+    pub(super) fn take_events(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.events)
     }
 
     /// Whether nothing was written yet.
     pub(super) fn is_empty(&self) -> bool {
         self.output.is_empty()
-    }
-
-    /// The items so far, with everything that programs put out.
-    pub(super) fn output(&self) -> &[Item] {
-        &self.output
     }
 
     fn id_at(&self, place: usize) -> String {
@@ -147,7 +143,7 @@ impl Writer {
         let is_known = ended || self.usage != Usage::default();
         Response {
             status: status.on_the_wire(),
-            completed_at: (*status == Status::Completed).then(aludel_store::now),
+            completed_at: (*status == Status::Completed).then_some(self.now),
             output: self.output.clone(),
             usage: is_known.then(|| usage_of(&self.usage)),
             error: match status {
@@ -190,7 +186,7 @@ impl Writer {
         let sequence = self.sequence;
         let kind = event.kind().to_owned();
         let text = StreamEvent { event, sequence_number: sequence }.json();
-        self.events.push(Told { sequence, kind, text });
+        self.events.push(Frame { sequence, kind, text });
         self.sequence += 1;
     }
 
@@ -218,11 +214,11 @@ impl Writer {
     }
 
     /// The model writes.
-    pub(super) fn text(&mut self, delta: &str) {
+    pub(super) fn text(&mut self, item: &ItemId, delta: &str) {
         self.end_thoughts();
         let place = match self.message {
             Some(place) => place,
-            None => self.start_message(),
+            None => self.start_message(item),
         };
         let Some((item_id, text)) = self.message_at(place) else { return };
         text.text.push_str(delta);
@@ -243,8 +239,8 @@ impl Writer {
         Some((message.id.clone().unwrap_or_default(), text))
     }
 
-    fn start_message(&mut self) -> usize {
-        let id = fresh_id("msg_");
+    fn start_message(&mut self, item: &ItemId) -> usize {
+        let id = item.with_prefix("msg_");
         let place = self.start(Item::Message(Message {
             id: Some(id.clone()),
             status: Some(ItemStatus::InProgress),
@@ -300,12 +296,12 @@ impl Writer {
     }
 
     /// The model thinks aloud.
-    pub(super) fn think(&mut self, delta: &str) {
+    pub(super) fn think(&mut self, item: &ItemId, delta: &str) {
         self.end_message(&[], false, ItemStatus::Completed);
         let place = match self.thoughts {
             Some(place) => place,
             None => {
-                let (id, status) = (Some(fresh_id("rs_")), Some(ItemStatus::InProgress));
+                let (id, status) = (Some(item.with_prefix("rs_")), Some(ItemStatus::InProgress));
                 let place = self.start(Item::Reasoning(Reasoning { id, status, ..Reasoning::default() }));
                 self.thoughts = Some(place);
                 place
@@ -327,15 +323,19 @@ impl Writer {
         self.tell_of_end(place);
     }
 
-    /// The model begins a program. `files` are those that a message before it may link.
-    pub(super) fn start_program(&mut self, call_id: &str, files: &[SessionFile]) {
+    /// A message is complete, and others follow.
+    pub(super) fn end_text(&mut self, linked: &[SessionFile]) {
+        self.end_message(linked, false, ItemStatus::Completed);
+    }
+
+    /// The model begins a program.
+    pub(super) fn start_program(&mut self, item: &ItemId) {
         self.end_thoughts();
-        self.end_message(files, false, ItemStatus::Completed);
         if self.mcp.is_some() {
             // Told when it is known whether it has to wait.
             return;
         }
-        let id = fresh_id("ci_");
+        let id = item.with_prefix("ci_");
         let place = self.start(Item::CodeInterpreterCall(CodeInterpreterCall {
             id: id.clone(),
             status: Some(ItemStatus::InProgress),
@@ -345,7 +345,7 @@ impl Writer {
         }));
         self.tell(Event::CodeInterpreterCallInProgress { item_id: id, output_index: place });
         let program = Program { place, code: String::new(), is_written: false, is_running: false };
-        self.programs.insert(call_id.to_owned(), program);
+        self.programs.insert(item.clone(), program);
     }
 
     fn program_at(&mut self, place: usize) -> Option<&mut CodeInterpreterCall> {
@@ -356,8 +356,8 @@ impl Writer {
     }
 
     /// The model goes on writing a program.
-    pub(super) fn code(&mut self, call_id: &str, delta: &str) {
-        let Some(program) = self.programs.get_mut(call_id) else { return };
+    pub(super) fn code(&mut self, item: &ItemId, delta: &str) {
+        let Some(program) = self.programs.get_mut(item) else { return };
         program.code.push_str(delta);
         let output_index = program.place;
         let item_id = self.id_at(output_index);
@@ -365,8 +365,8 @@ impl Writer {
     }
 
     /// The program is complete; this is what is run.
-    pub(super) fn code_done(&mut self, call_id: &str, code: &str) {
-        let Some(program) = self.programs.get_mut(call_id).filter(|program| !program.is_written) else { return };
+    pub(super) fn code_done(&mut self, item: &ItemId, code: &str) {
+        let Some(program) = self.programs.get_mut(item).filter(|program| !program.is_written) else { return };
         program.is_written = true;
         code.clone_into(&mut program.code);
         let output_index = program.place;
@@ -378,10 +378,10 @@ impl Writer {
     }
 
     /// A program that was approved, or need not be, is about to run.
-    pub(super) fn start_mcp_call(&mut self, call_id: &str, code: &str) {
+    pub(super) fn start_mcp_call(&mut self, item: &ItemId, call_id: &str, code: &str) {
         let Some(server_label) = self.mcp.clone() else { return };
         let arguments = aludel_agent::arguments_of(code);
-        let item_id = fresh_id("mcp_");
+        let item_id = item.with_prefix("mcp_");
         let output_index = self.start(Item::McpCall(McpCall {
             id: item_id.clone(),
             status: Some(ItemStatus::InProgress),
@@ -397,13 +397,14 @@ impl Writer {
             call.arguments = arguments;
         }
         let program = Program { place: output_index, code: code.to_owned(), is_written: true, is_running: true };
-        self.programs.insert(call_id.to_owned(), program);
+        self.programs.insert(item.clone(), program);
     }
 
     /// A program waits for approval.
-    pub(super) fn ask_for_approval(&mut self, call: &aludel_agent::Call) {
+    pub(super) fn ask_for_approval(&mut self, call: &ToolCall) {
         self.end_thoughts();
-        let id = format!("{}{}", fresh_id("mcpr_").get(..29).unwrap_or("mcpr_"), digest_of(&call.arguments));
+        let item = call.item.with_prefix("mcpr_");
+        let id = format!("{}{}", item.get(..29).unwrap_or("mcpr_"), digest_of(&call.arguments));
         let place = self.start(Item::McpApprovalRequest(McpApprovalRequest {
             id,
             server_label: self.mcp.clone(),
@@ -415,8 +416,8 @@ impl Writer {
     }
 
     /// The program runs.
-    pub(super) fn run_program(&mut self, call_id: &str) {
-        let Some(program) = self.programs.get_mut(call_id).filter(|program| !program.is_running) else { return };
+    pub(super) fn run_program(&mut self, item: &ItemId) {
+        let Some(program) = self.programs.get_mut(item).filter(|program| !program.is_running) else { return };
         program.is_running = true;
         let output_index = program.place;
         if let Some(call) = self.program_at(output_index) {
@@ -427,8 +428,8 @@ impl Writer {
     }
 
     /// The program ended.
-    pub(super) fn end_program(&mut self, call_id: &str, ended: Ended) {
-        let Some(program) = self.programs.remove(call_id) else { return };
+    pub(super) fn end_program(&mut self, item: &ItemId, ended: Ended) {
+        let Some(program) = self.programs.remove(item) else { return };
         let outputs = outputs_of(&ended);
         let Ended { status, logs, made, images: _ } = ended;
         for file in made {
@@ -467,13 +468,13 @@ impl Writer {
     }
 
     /// A call of a function of the client's.
-    pub(super) fn function_call(&mut self, call: &aludel_agent::Call) {
+    pub(super) fn function_call(&mut self, call: &ToolCall) {
         self.end_thoughts();
-        let item_id = fresh_id("fc_");
+        let item_id = call.item.with_prefix("fc_");
         let output_index = self.start(Item::FunctionCall(FunctionCall {
             id: Some(item_id.clone()),
             status: Some(ItemStatus::InProgress),
-            call_id: call.id.clone(),
+            call_id: call.call_id.clone(),
             name: call.name.clone(),
             arguments: String::new(),
         }));
@@ -489,17 +490,20 @@ impl Writer {
         self.tell_of_end(output_index);
     }
 
-    /// Ends whatever is open. Files that were made are cited by the last message; there is one even if the model wrote none, for a client
-    /// that sees none asks again.
-    pub(super) fn finish(&mut self, status: &Status, files: &[SessionFile], needs_message: bool) {
+    /// Ends whatever is open. Files that were made are cited by the last message; `needed` is one for a
+    /// client that would ask again if it saw none.
+    pub(super) fn finish(&mut self, status: &Status, files: &[SessionFile], needed: Option<&ItemId>) {
         let item_status = if *status == Status::Completed { ItemStatus::Completed } else { ItemStatus::Incomplete };
         self.end_thoughts();
-        let open: Vec<String> = self.programs.keys().cloned().collect();
-        for call_id in open {
-            self.end_program(&call_id, Ended::incomplete());
+        // In the order in which they began, whatever order the map has.
+        let mut open: Vec<(usize, ItemId)> =
+            self.programs.iter().map(|(item, program)| (program.place, item.clone())).collect();
+        open.sort_by_key(|(place, _)| *place);
+        for (_, item) in open {
+            self.end_program(&item, Ended::incomplete());
         }
-        if self.message.is_none() && needs_message {
-            self.start_message();
+        if let (None, Some(item)) = (self.message, needed) {
+            self.start_message(item);
         }
         self.end_message(files, true, item_status);
     }
@@ -564,16 +568,6 @@ fn usage_of(usage: &Usage) -> responses::Usage {
         output_tokens: usage.output,
         output_tokens_details: OutputTokensDetails { reasoning_tokens: usage.reasoning },
         total_tokens: usage.total(),
-    }
-}
-
-/// Reads what [`usage_of`] wrote.
-pub(super) fn read_usage(usage: &responses::Usage) -> Usage {
-    Usage {
-        input: usage.input_tokens,
-        cached: usage.input_tokens_details.cached_tokens,
-        output: usage.output_tokens,
-        reasoning: usage.output_tokens_details.reasoning_tokens,
     }
 }
 
@@ -655,18 +649,19 @@ mod tests {
         writer.set_container("cntr_1".into());
         writer.create(&Status::InProgress);
         writer.begin();
-        writer.start_program("c", &[]);
-        writer.code("c", "1+");
-        writer.code("c", "1");
-        writer.code_done("c", "1+1");
-        writer.run_program("c");
-        writer.run_program("c");
+        let (program, message) = (ItemId::new(), ItemId::new());
+        writer.start_program(&program);
+        writer.code(&program, "1+");
+        writer.code(&program, "1");
+        writer.code_done(&program, "1+1");
+        writer.run_program(&program);
+        writer.run_program(&program);
         let made = file("out.csv");
         let images = vec!["data:image/png;base64,AA==".into()];
-        writer.end_program("c", Ended { status: "completed", images, logs: "2".into(), made: vec![made.clone()] });
-        writer.text("It is ");
-        writer.text("2.");
-        writer.finish(&Status::Completed, &[made], true);
+        writer.end_program(&program, Ended { status: "completed", images, logs: "2".into(), made: vec![made.clone()] });
+        writer.text(&message, "It is ");
+        writer.text(&message, "2.");
+        writer.finish(&Status::Completed, &[made], Some(&message));
         writer.end(&Status::Completed);
         assert_eq!(
             types(&mut writer),

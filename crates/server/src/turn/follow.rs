@@ -7,8 +7,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_engine::turns::{End, Fingerprint, Frame, Live};
 use axum::Json;
 use axum::body::{Body, Bytes};
+use axum::http::HeaderMap;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
@@ -16,8 +18,8 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::live::{End, Live, Told};
 use crate::error::ApiError;
+use crate::http::Fields;
 
 /// How long nothing may be said: proxies and clients give up on a silent connection.
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
@@ -29,22 +31,35 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const COMMENT: &str = ": keep-alive\n\n";
 
 /// An event as it stands in a protocol's stream.
-pub(crate) type Framing = fn(&Told) -> String;
+pub(crate) type Framing = fn(&Frame) -> String;
 
-/// The events of a turn that lives, from a place on. `guard` is dropped with the client's connection.
-pub(crate) fn follow(live: Arc<Live>, from: usize, guard: Option<DropGuard>, framed: Framing) -> Response {
-    let frames = unfold((live, from, guard), move |(live, place, guard)| async move {
-        let Ok(event) = timeout(SILENCE, live.event(place)).await else {
-            return Some((Bytes::from_static(COMMENT.as_bytes()), (live, place, guard)));
-        };
-        let frame = event?;
-        Some((Bytes::from(framed(&frame)), (live, place + 1, guard)))
+/// The mark by which a client's repetition of a request is known.
+pub(crate) fn fingerprint(headers: &HeaderMap, fields: &Fields) -> Fingerprint {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let is_retry = text("x-stainless-retry-count").is_some_and(|count| count.trim() != "0");
+    Fingerprint::new(text("idempotency-key"), &fields.to_json(), is_retry)
+}
+
+/// The frames of a request under way, those after a number if one is given. `guard` is dropped with the client's connection.
+pub(crate) fn follow(live: Arc<Live>, after: Option<u64>, guard: Option<DropGuard>, framed: Framing) -> Response {
+    let first = live.index_after(after);
+    let frames = unfold((live, first, guard), move |(live, mut index, guard)| async move {
+        loop {
+            let Ok(frame) = timeout(SILENCE, live.frame(index)).await else {
+                return Some((Bytes::from_static(COMMENT.as_bytes()), (live, index, guard)));
+            };
+            let frame = frame?;
+            index += 1;
+            if after.is_none_or(|after| frame.sequence > after) {
+                return Some((Bytes::from(framed(&frame)), (live, index, guard)));
+            }
+        }
     });
     respond(Body::from_stream(futures_util::StreamExt::map(frames, Ok::<_, Infallible>)))
 }
 
 /// Events that are in the store.
-pub(crate) fn replay(events: &[Told], framed: Framing) -> Response {
+pub(crate) fn replay(events: &[Frame], framed: Framing) -> Response {
     respond(Body::from(events.iter().map(framed).collect::<String>()))
 }
 
@@ -75,8 +90,8 @@ pub(crate) async fn wait(
     if let Ok(end) = timeout(UNSENT, live.ended()).await {
         drop(leash);
         return match end {
-            Some(End { error: Some(error), .. }) => Err(error),
-            Some(End { object, .. }) => Ok(Json(shown(object)).into_response()),
+            Some(End { failure: Some(failure), .. }) => Err(failure.into()),
+            Some(End { document, .. }) => Ok(Json(shown(document)).into_response()),
             None => Err(ApiError::internal("a turn ended without an end")),
         };
     }
@@ -85,7 +100,7 @@ pub(crate) async fn wait(
         match timeout(SILENCE, live.ended()).await {
             Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((live, leash, shown)))),
             Ok(end) => {
-                let object = end.map(|end| shown(end.object)).unwrap_or_default();
+                let object = end.map(|end| shown(end.document)).unwrap_or_default();
                 Some((Ok(Bytes::from(object.to_string())), None))
             }
         }
@@ -106,16 +121,17 @@ mod tests {
     use serde_json::json;
     use tokio::time::{Instant, sleep};
 
-    use super::super::live::{Fingerprint, LiveTurns};
     use super::*;
+    use aludel_engine::turns::{Failure, FailureKind, LiveTurns};
 
     /// Answers to a turn that ends with an error after so long.
     async fn answer_after(seconds: u64) -> Result<String, ApiError> {
-        let live = LiveTurns::default().begin(&Tenant::local(), Fingerprint::none(), ResponseId::new()).unwrap();
+        let live = LiveTurns::default().begin(&Tenant::local(), Fingerprint::none(), ResponseId::new().into()).unwrap();
         let turn = Arc::clone(&live);
         tokio::spawn(async move {
             sleep(Duration::from_secs(seconds)).await;
-            turn.end(End { object: json!({"error": "late"}), error: Some(ApiError::bad_request("wrong".to_owned())) });
+            let failure = Some(Failure::new(FailureKind::Rejected, "wrong"));
+            turn.end(End { document: json!({"error": "late"}), failure });
         });
         let body = wait(live, None, |object| object).await?.into_body();
         Ok(String::from_utf8(to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap())

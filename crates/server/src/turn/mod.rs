@@ -4,15 +4,11 @@
 //! ran into words, `live` holds what is going on, `follow` sends it, `failure` says what went wrong.
 
 mod attachment;
-mod failure;
 mod follow;
-mod live;
 mod program;
 mod tools;
 
 pub(crate) use attachment::{inline_file, stored_file};
-pub(crate) use failure::{error_of, error_of_upstream, words_for_clients};
-pub(crate) use follow::{PATIENCE, SILENCE, follow, leash, replay, wait};
-pub(crate) use live::{End, Fingerprint, Live, LiveTurns, Told};
-pub(crate) use program::{Ended, Output, replayed, replayed_output};
+pub(crate) use follow::{PATIENCE, SILENCE, fingerprint, follow, leash, replay, wait};
+pub(crate) use program::{Ended, Printed, replayed, replayed_output};
 pub(crate) use tools::{Interpreter, check_function_name};

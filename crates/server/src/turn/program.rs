@@ -1,20 +1,18 @@
 //! What a program put out, in the words of OpenAI's protocols.
 
 use aludel_agent::{Call, Item};
-use aludel_engine::execution::{Event as ExecutionEvent, Finished, MimeBundle, Outcome};
-use aludel_engine::{Session, SessionFile};
+use aludel_engine::SessionFile;
+use aludel_engine::turns::{Image, Output, Rich, ToolEnd, ToolOutcome};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::error::ApiError;
-
-/// What a program did, as far as clients see it.
-#[derive(Default)]
-pub(crate) struct Output {
-    /// What it printed, the values of its last expressions and tracebacks, in order.
+/// The output of a program that runs, in the words of OpenAI's protocols.
+#[derive(Debug, Default)]
+pub(crate) struct Printed {
+    /// Printed text, values of last expressions and tracebacks, in order.
     logs: String,
-    images: Vec<(String, Vec<u8>)>,
+    images: Vec<Image>,
 }
 
 /// A program that ended, as clients see it.
@@ -51,49 +49,39 @@ impl Ended {
     }
 }
 
-impl Output {
-    /// Keeps what the program made, and puts all of it into the words of the protocol.
-    pub(crate) async fn end(self, finished: &Finished, container: &Session) -> Result<Ended, ApiError> {
-        let Self { mut logs, images: shown } = self;
-        let status = match &finished.outcome {
-            Outcome::Completed | Outcome::Failed(_) => "completed",
-            Outcome::Interrupted => "incomplete",
-            Outcome::Limit(_) | Outcome::KernelDied(_) => "failed",
-        };
-        if status != "completed" {
-            logs.push_str(&aludel_agent::describe_outcome(finished));
-        }
-        let (mut made, mut images) = (Vec::new(), Vec::new());
-        for (mime, bytes) in shown {
-            made.push(container.add_figure(&bytes, &mime).await?);
-            images.push(format!("data:{mime};base64,{}", BASE64_STANDARD.encode(&bytes)));
-        }
-        made.extend(container.store_changes(&finished.files).await?);
-        Ok(Ended { status, images, logs, made })
-    }
-
-    pub(crate) fn see(&mut self, event: ExecutionEvent) {
-        match event {
-            ExecutionEvent::Stdout(text) | ExecutionEvent::Stderr(text) => self.logs.push_str(&text),
-            ExecutionEvent::Display(bundle) => self.bundle(&bundle, "\n"),
-            // As a notebook shows it: without a line end.
-            ExecutionEvent::Result(bundle) => self.bundle(&bundle, ""),
-            ExecutionEvent::Error(error) => {
-                self.logs.push_str(&error.traceback);
+impl Printed {
+    pub(crate) fn see(&mut self, output: &Output) {
+        match output {
+            Output::Stdout(text) | Output::Stderr(text) => self.logs.push_str(text),
+            Output::Display(Rich::Text(text)) => {
+                self.logs.push_str(text);
                 self.logs.push('\n');
             }
-            ExecutionEvent::Finished(_) => {}
+            // As a notebook shows it: without a line end.
+            Output::Result(Rich::Text(text)) => self.logs.push_str(text),
+            Output::Display(Rich::Image(image)) | Output::Result(Rich::Image(image)) => self.images.push(image.clone()),
+            Output::Error { traceback, .. } => {
+                self.logs.push_str(traceback);
+                self.logs.push('\n');
+            }
         }
     }
 
-    fn bundle(&mut self, bundle: &MimeBundle, end: &str) {
-        match bundle.image() {
-            Some((mime, bytes)) => self.images.push((mime.to_owned(), bytes.to_vec())),
-            None => {
-                self.logs.push_str(bundle.text().unwrap_or_default());
-                self.logs.push_str(end);
+    /// All of it, with the program's end.
+    pub(crate) fn end(self, outcome: &ToolOutcome) -> Ended {
+        let Self { mut logs, images } = self;
+        let status = match outcome.end {
+            ToolEnd::Completed | ToolEnd::Raised => "completed",
+            ToolEnd::Interrupted => "incomplete",
+            ToolEnd::MemoryLimit | ToolEnd::Timeout | ToolEnd::CpuLimit | ToolEnd::DiskLimit | ToolEnd::Died => {
+                "failed"
             }
+        };
+        if status != "completed" {
+            logs.push_str(&outcome.words);
         }
+        let url = |image: &Image| format!("data:{};base64,{}", image.file.mime, BASE64_STANDARD.encode(&image.bytes));
+        Ended { status, images: images.iter().map(url).collect(), logs, made: outcome.files.clone() }
     }
 }
 

@@ -1,0 +1,106 @@
+//! The failure of a turn, in words for clients.
+
+use std::time::Duration;
+
+use aludel_agent::upstream::UpstreamError;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// The failure of a turn: without addresses, keys and other things that only the operator may know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Its kind.
+    pub kind: FailureKind,
+    /// The reason in words.
+    pub message: String,
+    /// Time after which asking again makes sense, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Advice about asking again: `false` once a program has run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub should_retry: Option<bool>,
+    /// The cause for the operator's log.
+    #[serde(skip)]
+    pub cause: Option<String>,
+}
+
+/// The kinds of failures of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// The model is over its rate limit.
+    RateLimited,
+    /// As many requests as the model takes are under way.
+    Busy,
+    /// The model's server rejected the request.
+    Rejected,
+    /// The model's server failed, or cannot be asked.
+    Upstream,
+    /// The sandbox failed: our fault or the host's.
+    Sandbox,
+    /// More output than may be kept.
+    TooLarge,
+    /// The server is about to end, or has ended meanwhile.
+    Unavailable,
+    /// Our fault or the host's.
+    Internal,
+}
+
+/// The words for failures that only the log explains.
+const SEE_LOG: &str = "The server failed to do this; its log says why, under the request's id (x-request-id).";
+
+impl Failure {
+    /// A failure of a kind, with words for clients.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), retry_after_ms: None, should_retry: None, cause: None }
+    }
+
+    /// Our fault or the host's. The cause is for the log.
+    pub fn internal(cause: impl std::fmt::Display) -> Self {
+        Self { cause: Some(cause.to_string()), ..Self::new(FailureKind::Internal, SEE_LOG) }
+    }
+
+    /// The sandbox failed. The cause is for the log.
+    pub fn of_sandbox(cause: impl std::fmt::Display) -> Self {
+        let message = "The sandbox failed; the server's log says why, under the request's id (x-request-id).";
+        Self { cause: Some(cause.to_string()), ..Self::new(FailureKind::Sandbox, message) }
+    }
+
+    /// The failure of a model's server.
+    pub fn of_upstream(error: &UpstreamError) -> Self {
+        let after = |wait: Duration| Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        let (kind, retry_after_ms) = match error {
+            UpstreamError::RateLimited { retry_after, .. } => {
+                (FailureKind::RateLimited, after(retry_after.unwrap_or(Duration::from_secs(5))))
+            }
+            UpstreamError::Busy { .. } => (FailureKind::Busy, after(Duration::from_secs(1))),
+            UpstreamError::Rejected { .. } | UpstreamError::NotFound { .. } => (FailureKind::Rejected, None),
+            _ => (FailureKind::Upstream, None),
+        };
+        Self { retry_after_ms, cause: Some(error.to_string()), ..Self::new(kind, words(error)) }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::internal(error)
+    }
+}
+
+/// An upstream's failure without what only the operator should know: addresses and keys.
+fn words(error: &UpstreamError) -> String {
+    match error {
+        UpstreamError::RateLimited { detail, .. } => format!("The model is over its rate limit or quota: {detail}"),
+        UpstreamError::Busy { .. } => "As many requests as this model takes are under way; try again.".into(),
+        UpstreamError::Rejected { detail, .. } => format!("The model's server rejected the request: {detail}"),
+        UpstreamError::Server { detail, .. } | UpstreamError::Reported { detail, .. } => {
+            format!("The model's server failed: {detail}")
+        }
+        UpstreamError::Dropped { .. } => "The model's server ended the connection in the middle of its answer.".into(),
+        UpstreamError::Idle { after, .. } => {
+            format!("The model's server sent nothing for {} s.", after.as_secs())
+        }
+        _ => "The model cannot be asked; the server's log says why, under the request's id (x-request-id).".into(),
+    }
+}

@@ -1,0 +1,160 @@
+//! The stored log of a request: its events, and the conversation as the model has it.
+
+use aludel_agent::{Item, Part};
+use aludel_store::{Appended, NewTurn, Store, Tenant, TurnEventRecord, TurnId, TurnLease, TurnState, TurnUpdate};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::lease;
+use super::{Event, Frame};
+use crate::Error;
+
+/// Numbers of frames that are reserved at once. A crash skips at most so many, and none is told twice.
+const RESERVED: u64 = 4096;
+
+/// The log of one request, which this process owns as long as its lease holds.
+#[derive(Debug)]
+pub struct Journal {
+    lease: TurnLease,
+    next: u64,
+    events: Vec<TurnEventRecord>,
+    items: Vec<String>,
+    /// Whether the conversation is stored, too, so that the request can go on after a restart.
+    keeps_items: bool,
+    state: DialectState,
+    /// The number of the next frame.
+    next_frame: u64,
+}
+
+/// A request that is to be stored.
+#[derive(Debug)]
+pub struct NewJournal {
+    /// Its id.
+    pub id: TurnId,
+    /// The dialect that renders it.
+    pub dialect: &'static str,
+    /// Whether it waits to be begun.
+    pub queued: bool,
+    /// Time after which it is forgotten, seconds since 1970.
+    pub expires_at: Option<i64>,
+    /// The session of its programs.
+    pub session: Option<String>,
+    /// The request as the engine resumes it, versioned JSON; `None` if it cannot be resumed.
+    pub spec: Option<Value>,
+    /// The dialect's own state, with which it renders the log again.
+    pub own: Value,
+    /// The conversation that it begins with.
+    pub items: Vec<Item>,
+}
+
+/// The dialect's part of a stored request.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct DialectState {
+    /// Frames below this number may have been told.
+    pub(super) reserved_frames: u64,
+    /// The dialect's own state.
+    pub(super) own: Value,
+}
+
+impl Journal {
+    /// Begins the log of a request. `None` when its id is taken.
+    pub async fn create(store: &Store, tenant: &Tenant, new: NewJournal) -> Result<Option<Self>, Error> {
+        let NewJournal { id, dialect, queued, expires_at, session, spec, own, items } = new;
+        let state = DialectState { reserved_frames: RESERVED, own };
+        let keeps_items = spec.is_some();
+        let record = NewTurn {
+            id,
+            dialect: dialect.to_owned(),
+            state: if queued { TurnState::Queued } else { TurnState::Running },
+            first_sequence: 0,
+            lease_until_ms: lease::until(),
+            expires_at,
+            session,
+            spec: spec.unwrap_or_default().to_string(),
+            dialect_state: written(&state),
+            items: items.iter().filter(|_| keeps_items).map(stored).collect(),
+        };
+        let record = store.create_turn(tenant, record).await?;
+        Ok(record.map(|record| Self::of(record.lease(), 0, keeps_items, state)))
+    }
+
+    /// The log of a request that this process took over, from this number on. Frames are numbered from what was reserved on.
+    pub(super) fn of(lease: TurnLease, next: u64, keeps_items: bool, state: DialectState) -> Self {
+        let next_frame = state.reserved_frames;
+        Self { lease, next, events: Vec::new(), items: Vec::new(), keeps_items, state, next_frame }
+    }
+
+    /// The number of the next event.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Adds an event, to be stored by the next [`Journal::flush`].
+    pub(super) fn push(&mut self, event: &Event) {
+        self.next = event.sequence + 1;
+        // Plain data can always be written.
+        let text = serde_json::to_string(event).unwrap_or_default();
+        self.events.push(TurnEventRecord { sequence: event.sequence, at_ms: event.at_ms, event: text });
+    }
+
+    /// Adds to the conversation, to be stored by the next [`Journal::flush`].
+    pub(super) fn push_item(&mut self, item: &Item) {
+        if self.keeps_items {
+            self.items.push(stored(item));
+        }
+    }
+
+    /// Makes sure that a frame of this number is never told again by another process, before it is told.
+    pub(super) async fn reserve(&mut self, store: &Store, frame: &Frame) -> Result<(), Error> {
+        self.next_frame = frame.sequence + 1;
+        if frame.sequence < self.state.reserved_frames {
+            return Ok(());
+        }
+        self.state.reserved_frames = frame.sequence + RESERVED;
+        let update = TurnUpdate { dialect_state: Some(written(&self.state)), ..TurnUpdate::default() };
+        self.append(store, update).await
+    }
+
+    /// Stores what was added, and a new state if there is one. An error when this process no longer owns the request.
+    pub(super) async fn flush(&mut self, store: &Store, state: Option<TurnState>) -> Result<(), Error> {
+        if self.events.is_empty() && self.items.is_empty() && state.is_none() {
+            return Ok(());
+        }
+        let (events, items) = (std::mem::take(&mut self.events), std::mem::take(&mut self.items));
+        self.append(store, TurnUpdate { events, items, state, ..TurnUpdate::default() }).await
+    }
+
+    /// Stores what was added, and gives back the numbers of frames that were reserved and not told: another process goes on from there.
+    pub(super) async fn hand_on(&mut self, store: &Store) -> Result<(), Error> {
+        self.flush(store, None).await?;
+        self.state.reserved_frames = self.next_frame;
+        let update = TurnUpdate { dialect_state: Some(written(&self.state)), ..TurnUpdate::default() };
+        self.append(store, update).await
+    }
+
+    async fn append(&self, store: &Store, update: TurnUpdate) -> Result<(), Error> {
+        match store.append_turn(&self.lease, update).await? {
+            // A request that was deleted is no longer anybody's, and goes on for those who listen.
+            Appended::Stored { .. } | Appended::Gone | Appended::Ended => Ok(()),
+            Appended::Fenced => Err(Error::internal("another process has taken the turn over")),
+        }
+    }
+}
+
+fn written(state: &DialectState) -> String {
+    // Plain data can always be written.
+    serde_json::to_string(state).unwrap_or_default()
+}
+
+/// An item as it is stored: images that programs showed are left out, as the model has seen them.
+fn stored(item: &Item) -> String {
+    let without_images = match item {
+        Item::Output(output) if output.parts.iter().any(|part| !matches!(part, Part::Text(_))) => {
+            let images = output.parts.iter().filter(|part| !matches!(part, Part::Text(_))).count();
+            let text = aludel_agent::text_of(&output.parts);
+            Some(Item::output(&output.call_id, format!("{text}\n[{images} images were shown to the user]")))
+        }
+        _ => None,
+    };
+    serde_json::to_string(without_images.as_ref().unwrap_or(item)).unwrap_or_default()
+}

@@ -1,0 +1,21 @@
+//! Turns: one driver for all dialects, the events that it tells, and the log of frames that clients follow.
+
+mod event;
+mod failure;
+mod journal;
+mod lease;
+mod live;
+mod recover;
+mod render;
+mod run;
+mod spec;
+
+pub use event::{Ending, Event, EventKind, Image, ItemId, Output, Rich, ToolCall, ToolEnd, ToolKind, ToolOutcome};
+pub use failure::{Failure, FailureKind};
+pub use journal::{Journal, NewJournal};
+pub use lease::renew;
+pub use live::{End, Fingerprint, Live, LiveTurns};
+pub use recover::{Dialect, Recovered, Restored, recover, replay};
+pub use render::{Documents, Flow, Frame, Render, Rendered};
+pub use run::{Agreement, Part, Run};
+pub use spec::Spec;

@@ -1,0 +1,198 @@
+//! Recovery: what becomes of stored requests whose process has gone.
+//!
+//! A request that waits for the operator's approval goes on from its rows: its spec, its conversation and its events. Every other one is
+//! ended, and says so: a program that was started is never started again, since nobody knows what it did.
+
+use std::sync::Arc;
+
+use aludel_agent::{ApprovalRequest, Item};
+use aludel_store::{ContainerId, TurnRecord, TurnState, now_ms};
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use tracing::{Instrument, error, info_span};
+
+use super::event::{Ending, Event, EventKind, ItemId};
+use super::journal::{DialectState, Journal};
+use super::render::{Documents, Render};
+use super::run::{Agreement, Run, Waiting};
+use super::{Failure, FailureKind, Fingerprint, Frame, Live, Spec, lease};
+use crate::sessions::SessionChoice;
+use crate::{Engine, Error};
+
+/// Requests that are taken over at once.
+const MOST: usize = 100_000;
+/// Events of one request that are read at once.
+const EVENTS: usize = 1_000_000;
+
+/// A dialect, as far as recovery needs it.
+pub trait Dialect: Send + Sync {
+    /// Its name in stored requests.
+    fn name(&self) -> &'static str;
+
+    /// A renderer and the documents of a stored request, from the dialect's own state, as they were when it began.
+    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Restored, Error>>;
+}
+
+/// A stored request's renderer and documents.
+pub struct Restored {
+    /// The renderer, which was given no event yet.
+    pub render: Box<dyn Render>,
+    /// The documents.
+    pub documents: Box<dyn Documents>,
+}
+
+/// The outcome of a recovery.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Requests that go on.
+    pub resumed: usize,
+    /// Requests that were ended.
+    pub ended: usize,
+}
+
+/// Takes over every stored request whose owner has gone: see the module's documentation.
+pub async fn recover(engine: &Arc<Engine>, dialects: &[Arc<dyn Dialect>]) -> Result<Recovered, Error> {
+    let mut recovered = Recovered::default();
+    let mut resumed = Vec::new();
+    for turn in engine.store.take_over_turns(now_ms(), lease::until(), MOST).await? {
+        let id = turn.id.clone();
+        let Some(dialect) = dialects.iter().find(|dialect| dialect.name() == turn.dialect) else {
+            // Of a process that renders nothing to anybody, such as a terminal's.
+            let _appended = engine.store.end_turn(&turn.lease()).await?;
+            recovered.ended += 1;
+            continue;
+        };
+        match take_up(engine, dialect.as_ref(), turn).await? {
+            TakenUp::Resumed => {
+                recovered.resumed += 1;
+                resumed.push(id.to_string());
+            }
+            TakenUp::Ended => recovered.ended += 1,
+        }
+    }
+    engine.store.expire_approvals_except(resumed).await?;
+    Ok(recovered)
+}
+
+/// The frames of a stored request, rendered again.
+pub async fn replay(engine: &Engine, dialect: &dyn Dialect, turn: &TurnRecord) -> Result<Vec<Frame>, Error> {
+    let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
+    let mut restored = dialect.restore(turn, state.own).await?;
+    let events = events(engine, turn).await?;
+    Ok(events.iter().flat_map(|event| restored.render.render(event).frames).collect())
+}
+
+enum TakenUp {
+    Resumed,
+    Ended,
+}
+
+async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) -> Result<TakenUp, Error> {
+    let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
+    let Restored { mut render, documents } = dialect.restore(&turn, state.own.clone()).await?;
+    let events = events(engine, &turn).await?;
+    let frames: Vec<Frame> = events.iter().flat_map(|event| render.render(event).frames).collect();
+    let live = engine.live.begin(&turn.tenant, Fingerprint::none(), turn.id.clone());
+    let Ok(live) = live else { return Err(Error::internal(format!("{} goes on already", turn.id))) };
+    live.tell(frames);
+    let next_frame = state.reserved_frames;
+    let journal = Journal::of(turn.lease(), turn.next_sequence, true, state);
+    let mut run = Run::new(engine, &turn.tenant, Arc::clone(&live), Vec::new(), render);
+    (run.documents, run.journal) = (Some(documents), Some(journal));
+    run.resume(next_frame).await;
+    if turn.state == TurnState::WaitingApproval {
+        match waiting(engine, &turn, &events, &live).await {
+            Ok((part, waiting)) => {
+                run.parts.push(part);
+                run.outlives = true;
+                let span = info_span!("answer", api = dialect.name(), id = %turn.id);
+                engine.tasks.spawn(run.carry_on(Some(waiting)).instrument(span));
+                return Ok(TakenUp::Resumed);
+            }
+            Err(error) => error!("{} cannot go on: {error}", turn.id),
+        }
+    }
+    run.fail(Failure::new(FailureKind::Internal, "The server was stopped before the response was done.")).await;
+    engine.live.forget(&turn.id);
+    Ok(TakenUp::Ended)
+}
+
+/// The turn of a request that waits for approval, and the program that it waits for.
+async fn waiting(
+    engine: &Arc<Engine>,
+    turn: &TurnRecord,
+    events: &[Event],
+    live: &Live,
+) -> Result<(super::Part, Waiting), Error> {
+    let broken = |what: &str| Error::internal(format!("what was kept of it is not whole: {what}"));
+    let mut spec = Spec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;
+    let (item, call_id, code) = open_call(events).ok_or_else(|| broken("its program"))?;
+    let session = turn.session.as_deref().and_then(ContainerId::parse).ok_or_else(|| broken("its session"))?;
+    let session = engine.sessions.open(&turn.tenant, SessionChoice::Reuse(session)).await?;
+    let request = turn.id.to_string();
+    if let Some(most) = &mut spec.max_programs {
+        *most = most.saturating_sub(engine.store.programs_started(&turn.tenant, &request).await?);
+    }
+    let items = conversation(engine, turn, &call_id).await?;
+    let gate = spec.gate(engine, &turn.tenant, live.id.to_string(), &session, true);
+    let part = spec.part(engine, items, Some((session, gate)), Agreement::Stays)?;
+    let ran_code = events.iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
+    Ok((part, Waiting { item, program: ApprovalRequest { call_id, code }, ran_code }))
+}
+
+/// The conversation up to the call that waits. Other calls of its round are dropped: the model makes them anew.
+async fn conversation(engine: &Engine, turn: &TurnRecord, call_id: &str) -> Result<Vec<Item>, Error> {
+    let stored = engine.store.turn_items(&turn.tenant, &turn.id).await?;
+    let items = stored.iter().map(|item| serde_json::from_str(item)).collect::<Result<Vec<Item>, _>>();
+    let mut items = items.map_err(Error::internal)?;
+    let answered: Vec<String> = items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Output(output) => Some(output.call_id.clone()),
+            _ => None,
+        })
+        .collect();
+    items.retain(|item| match item {
+        Item::Call(call) => call.id == call_id || answered.contains(&call.id),
+        _ => true,
+    });
+    Ok(items)
+}
+
+/// The program that was asked about last and has not been decided about.
+fn open_call(events: &[Event]) -> Option<(ItemId, String, String)> {
+    let asked = events.iter().rev().find_map(|event| match &event.kind {
+        EventKind::ApprovalRequested { item } => Some(item.clone()),
+        _ => None,
+    })?;
+    let is_decided = events.iter().any(|event| match &event.kind {
+        EventKind::ApprovalDecided { item, .. } | EventKind::ToolRunning { item } => *item == asked,
+        _ => false,
+    });
+    let ready = events.iter().rev().find_map(|event| match &event.kind {
+        EventKind::ToolReady { item, call_id, input, .. } if *item == asked => Some((call_id.clone(), input.clone())),
+        _ => None,
+    });
+    let (call_id, code) = ready.filter(|_| !is_decided)?;
+    Some((asked, call_id, code))
+}
+
+async fn events(engine: &Engine, turn: &TurnRecord) -> Result<Vec<Event>, Error> {
+    let stored = engine.store.turn_events(&turn.tenant, &turn.id, None, EVENTS).await?;
+    let events = stored.iter().map(|stored| serde_json::from_str(&stored.event)).collect::<Result<_, _>>();
+    events.map_err(Error::internal)
+}
+
+impl Run {
+    /// Says that it goes on, and from which number on frames are told.
+    async fn resume(&mut self, next_frame: u64) {
+        self.tell(0, EventKind::Resumed { next_frame }).await;
+    }
+
+    /// Ends a request that cannot go on.
+    async fn fail(mut self, failure: Failure) {
+        self.tell(0, EventKind::Ended { item: ItemId::new(), ending: Ending::Failed { failure }, linked: Vec::new() })
+            .await;
+        self.close(false).await;
+    }
+}

@@ -1,0 +1,63 @@
+//! The seam to dialects.
+
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+
+use super::{Event, Failure};
+use crate::Error;
+
+/// A dialect's state machine from events to frames. Fed with the same events, it renders the same frames.
+pub trait Render: Send + Sync {
+    /// Renders one event.
+    fn render(&mut self, event: &Event) -> Rendered;
+
+    /// The request's document as it stands, for clients that wait for the whole.
+    fn document(&self) -> Value;
+
+    /// The failure that a client gets in place of the document, if it was told nothing of an answer.
+    fn failure(&self) -> Option<Failure>;
+}
+
+/// The frames of one event.
+#[derive(Debug, Default)]
+pub struct Rendered {
+    /// In order; there may be none.
+    pub frames: Vec<Frame>,
+    /// What becomes of the turns.
+    pub flow: Flow,
+}
+
+/// What becomes of the turns after an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Flow {
+    /// They go on.
+    #[default]
+    GoOn,
+    /// The turn of this event has told enough.
+    Stop,
+    /// All of them have.
+    StopAll,
+}
+
+/// One frame of a client's stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// Its number in the stream, from 0.
+    pub sequence: u64,
+    /// The name of its kind; empty in a protocol without such names.
+    pub kind: String,
+    /// All of it, on one line.
+    pub text: String,
+}
+
+/// The documents that a dialect keeps of a request: what its client sent and may ask for again.
+pub trait Documents: Send + Sync {
+    /// Stores the document as it stands.
+    fn save(&self, document: Value) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Stores what a client needs that is about to be told of calls which it is to answer.
+    fn hand_over(&self, document: Value) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Stores the document at the request's end, with everything that depends on it.
+    fn finish(&self, document: Value) -> BoxFuture<'_, Result<(), Error>>;
+}

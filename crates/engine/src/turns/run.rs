@@ -1,0 +1,709 @@
+//! The driver of turns: from what an agent tells to events, stored, rendered and told in this order.
+
+use std::collections::{HashMap, HashSet};
+use std::future::pending;
+use std::sync::Arc;
+
+use aludel_agent::upstream::UpstreamError;
+use aludel_agent::{Agent, Approval, ApprovalRequest, CutOff, Event as AgentEvent, Item};
+use aludel_agent::{Budget, Call, Ending as AgentEnding};
+use aludel_sandbox::{Event as ExecutionEvent, Finished, MimeBundle};
+use aludel_store::{Tenant, TurnState, now_ms};
+use futures_util::StreamExt;
+use futures_util::stream::{BoxStream, select_all};
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use super::event::{Ending, Event, EventKind, Image, ItemId, Output, Rich, ToolCall, ToolEnd, ToolKind, ToolOutcome};
+use super::journal::Journal;
+use super::render::{Documents, Flow, Frame, Render, Rendered};
+use super::{End, Failure, FailureKind, Live};
+use crate::approvals::{Decider, Gate};
+use crate::sessions::{Session, SessionFile, WORKSPACE};
+use crate::{Engine, Error};
+
+/// Bytes of all frames of one request: they are in memory as long as somebody may follow them.
+const MAX_FRAMES: usize = 256 << 20;
+/// The scheme of links to files of the session, as models are told to write them.
+const LINK: &str = "sandbox:";
+
+/// One request that is to be carried out: one turn or more, told to one client.
+pub struct Run {
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// The tenant that asks.
+    pub tenant: Tenant,
+    /// Where frames are told.
+    pub live: Arc<Live>,
+    /// The turns, side by side.
+    pub parts: Vec<Part>,
+    /// The dialect's renderer.
+    pub render: Box<dyn Render>,
+    /// The dialect's documents, of a request that is stored.
+    pub documents: Option<Box<dyn Documents>>,
+    /// The event log, of a request that is stored.
+    pub journal: Option<Journal>,
+    /// Whether the oldest part of the conversation may be left out when it is too long for the model.
+    pub truncate: bool,
+    /// Whether it goes on after a restart while it waits for approval.
+    pub outlives: bool,
+    /// Frames of the last turn's end, which are told when everything is stored.
+    pub(super) held: Vec<Frame>,
+}
+
+/// One turn of a request.
+pub struct Part {
+    /// The model with its tools.
+    pub agent: Agent,
+    /// The conversation as the model gets it.
+    pub items: Vec<Item>,
+    /// The session of its programs.
+    pub session: Option<Arc<Session>>,
+    /// The gate that its programs pass.
+    pub gate: Option<Arc<Gate>>,
+    /// The agreement about its session.
+    pub agreement: Agreement,
+}
+
+/// What becomes of a turn's session at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agreement {
+    /// It stays as it is.
+    Stays,
+    /// It was made for this turn. It is removed when no program ran or the turn was cut; `lingers` says whether its sandbox is otherwise
+    /// kept for a moment only.
+    Own {
+        /// Whether its sandbox is kept for a moment only.
+        lingers: bool,
+    },
+    /// It is somebody else's, too, and stays; `lingers` is as above.
+    Shared {
+        /// Whether its sandbox is kept for a moment only.
+        lingers: bool,
+    },
+}
+
+impl Run {
+    /// A request of these turns, which is neither stored nor goes on after a restart.
+    pub fn new(
+        engine: &Arc<Engine>,
+        tenant: &Tenant,
+        live: Arc<Live>,
+        parts: Vec<Part>,
+        render: Box<dyn Render>,
+    ) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            tenant: tenant.clone(),
+            live,
+            parts,
+            render,
+            documents: None,
+            journal: None,
+            truncate: false,
+            outlives: false,
+            held: Vec::new(),
+        }
+    }
+}
+
+impl Part {
+    /// Gives back what was taken for it.
+    pub async fn abandon(&self, engine: &Engine, tenant: &Tenant) {
+        let Some(session) = &self.session else { return };
+        session.release().await;
+        if matches!(self.agreement, Agreement::Own { .. })
+            && let Err(error) = engine.sessions.delete(tenant, session.id()).await
+        {
+            error!("cannot remove {}: {error}", session.id());
+        }
+    }
+}
+
+/// A turn's state between two events.
+#[derive(Default)]
+struct Progress {
+    /// The message that is being written.
+    message: Option<(ItemId, String)>,
+    thought: Option<ItemId>,
+    /// Calls that have not ended, by the ids of the model's server.
+    calls: HashMap<String, Running>,
+    /// Calls that the client approved in this request.
+    approved: HashSet<String>,
+    round: u32,
+    /// Whether it called a tool of ours.
+    has_called: bool,
+    ran_code: bool,
+    has_ended: bool,
+}
+
+struct Running {
+    item: ItemId,
+    input: String,
+    is_running: bool,
+    images: Vec<SessionFile>,
+}
+
+impl Run {
+    /// Makes the request known: whoever is told its id finds it.
+    pub async fn create(&mut self, background: bool) -> Result<(), Failure> {
+        self.tell(0, EventKind::Created { background }).await;
+        self.save().await?;
+        self.flush(None).await
+    }
+
+    /// Carries the request out to its end.
+    pub async fn carry_out(mut self) {
+        self.tell(0, EventKind::Started).await;
+        self.carry_on(None).await;
+    }
+
+    /// Carries the request out to its end, from a program on that waits for the operator's decision, if one does.
+    pub(super) async fn carry_on(mut self, waiting: Option<Waiting>) {
+        let mut progress: Vec<Progress> = self.parts.iter().map(Progress::of).collect();
+        if let Some(Waiting { item, program, ran_code }) = waiting {
+            if let Some(progress) = progress.first_mut() {
+                progress.resume(item, &program, ran_code);
+            }
+            match self.decided(program, &mut progress).await {
+                Decided::GoOn => {}
+                Decided::Outlived => return self.outlive().await,
+                Decided::Cancelled => {
+                    self.end_turn(0, Ending::Cancelled, &mut progress).await;
+                }
+            }
+        }
+        if !progress.iter().all(|progress| progress.has_ended) && self.turns(&mut progress).await == Outcome::Outlived {
+            return self.outlive().await;
+        }
+        let ran_code = progress.iter().any(|progress| progress.ran_code);
+        let is_cut = self.render.failure().is_some() || self.live.cancel.is_cancelled();
+        for (part, progress) in self.parts.iter().zip(&progress) {
+            match (part.agreement, &part.session) {
+                (Agreement::Stays, Some(session)) => session.release().await,
+                // What nobody was told of, or nobody waits for, is of no use.
+                (Agreement::Own { .. } | Agreement::Shared { .. }, Some(_)) if is_cut || !progress.has_called => {
+                    part.abandon(&self.engine, &self.tenant).await;
+                }
+                (Agreement::Own { lingers: true } | Agreement::Shared { lingers: true }, Some(session)) => {
+                    session.linger(self.engine.settings.linger);
+                }
+                _ => {}
+            }
+        }
+        self.close(ran_code).await;
+    }
+
+    /// Ends the request: everything is stored before its last frames are told.
+    pub(super) async fn close(mut self, ran_code: bool) {
+        let mut frames = std::mem::take(&mut self.held);
+        frames.extend(self.event(0, EventKind::Closed).await.frames);
+        let document = self.render.document();
+        // The store first: what a client was told is there even if we are killed now. The document's end last of all: whoever polls for it
+        // goes on at once.
+        let stored = self.flush(Some(TurnState::Ended)).await;
+        let finished = match &self.documents {
+            Some(documents) => documents.finish(document.clone()).await.map_err(Failure::from),
+            None => Ok(()),
+        };
+        for failure in [stored, finished].into_iter().filter_map(Result::err) {
+            error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
+        }
+        let failure = self.render.failure();
+        // Only a client that was told of no program may ask again.
+        let failure = failure.map(|failure| Failure { should_retry: ran_code.then_some(false), ..failure });
+        self.live.tell(frames);
+        self.live.end(End { document, failure });
+    }
+
+    /// Leaves the request to the next start: it waits for approval.
+    async fn outlive(mut self) {
+        if let Some(journal) = &mut self.journal
+            && let Err(failure) = journal.hand_on(&self.engine.store).await
+        {
+            error!("{}: {failure}", self.live.id);
+        }
+        let id = &self.live.id;
+        let message = format!(
+            "The server is ending, and a program of {id} waits for approval; it goes on when the server is back: retrieve {id} then."
+        );
+        // Asked for again, it would be another one.
+        let failure = Failure { should_retry: Some(false), ..Failure::new(FailureKind::Unavailable, message) };
+        self.live.end(End { document: self.render.document(), failure: Some(failure) });
+    }
+
+    /// Waits for the decision about a program that an earlier process asked about.
+    async fn decided(&mut self, program: ApprovalRequest, progress: &mut [Progress]) -> Decided {
+        let Some(gate) = self.parts.first().and_then(|part| part.gate.clone()) else { return Decided::Cancelled };
+        let call_id = program.call_id.clone();
+        let decision = tokio::select! {
+            decision = gate.pass(program) => decision,
+            () = self.live.cancel.cancelled() => return Decided::Cancelled,
+            () = gate.outlives() => return Decided::Outlived,
+            () = self.engine.closing.cancelled() => {
+                return if self.outlives { Decided::Outlived } else { Decided::Cancelled };
+            }
+        };
+        if let Approval::Deny { reason } = decision {
+            let output = Item::output(&call_id, aludel_agent::denied(&reason));
+            self.keep(&output);
+            if let Some(part) = self.parts.first_mut() {
+                part.items.push(output);
+            }
+            if let Some(running) = progress.first_mut().and_then(|progress| progress.calls.remove(&call_id)) {
+                self.tell(0, EventKind::ToolRejected { item: Some(running.item), reason }).await;
+            }
+        }
+        Decided::GoOn
+    }
+
+    async fn turns(&mut self, progress: &mut [Progress]) -> Outcome {
+        let mut cancels: Vec<CancellationToken> = Vec::new();
+        let mut streams: Vec<BoxStream<'static, (usize, AgentEvent)>> = Vec::new();
+        for (turn, part) in self.parts.iter().enumerate() {
+            let stream = part.agent.resume(part.items.clone());
+            cancels.push(stream.canceller());
+            streams.push(stream.map(move |event| (turn, event)).boxed());
+        }
+        let mut streams = select_all(streams);
+        let (live, closing) = (Arc::clone(&self.live), self.engine.closing.clone());
+        let gate = self.parts.first().and_then(|part| part.gate.clone());
+        let outlives = async || match &gate {
+            Some(gate) => gate.outlives().await,
+            None => pending().await,
+        };
+        let cancel_all = |cancels: &[CancellationToken]| cancels.iter().for_each(CancellationToken::cancel);
+        let mut cancelled = false;
+        let mut outlived = false;
+        loop {
+            let next = tokio::select! {
+                () = live.cancel.cancelled(), if !cancelled => None,
+                () = closing.cancelled(), if !cancelled => None,
+                () = outlives(), if !cancelled => {
+                    outlived = true;
+                    None
+                }
+                next = streams.next() => Some(next),
+            };
+            let Some(next) = next else {
+                cancelled = true;
+                cancel_all(&cancels);
+                continue;
+            };
+            let Some((turn, event)) = next else { break };
+            if outlived {
+                continue;
+            }
+            if self.may_try_again(turn, &event, progress) {
+                let Some(part) = self.parts.get(turn) else { continue };
+                let stream = part.agent.resume(part.items.clone());
+                if let Some(cancel) = cancels.get_mut(turn) {
+                    *cancel = stream.canceller();
+                }
+                streams.push(stream.map(move |event| (turn, event)).boxed());
+                continue;
+            }
+            let flow = match self.see(turn, event, progress).await {
+                Ok(flow) => flow,
+                Err(failure) => {
+                    self.end_turn(turn, Ending::Failed { failure }, progress).await;
+                    Flow::StopAll
+                }
+            };
+            match flow {
+                Flow::GoOn => {}
+                Flow::Stop => cancels.get(turn).into_iter().for_each(CancellationToken::cancel),
+                Flow::StopAll => {
+                    cancelled = true;
+                    cancel_all(&cancels);
+                }
+            }
+        }
+        if outlived && !live.cancel.is_cancelled() { Outcome::Outlived } else { Outcome::Ended }
+    }
+
+    /// Leaves out the older half of a conversation that is too long for its model, up to a message of the user's, when nothing was told.
+    fn may_try_again(&mut self, turn: usize, event: &AgentEvent, progress: &[Progress]) -> bool {
+        let AgentEvent::Finished(AgentEnding::Upstream(UpstreamError::Rejected { status: 400 | 413 | 422, .. })) =
+            event
+        else {
+            return false;
+        };
+        let is_untold = progress.get(turn).is_some_and(|progress| progress.is_untold());
+        let Some(part) = self.parts.get_mut(turn).filter(|_| self.truncate && is_untold) else { return false };
+        let half = part.items.len().div_ceil(2);
+        let next = part.items.iter().enumerate().skip(half.max(1)).find(|(_, item)| matches!(item, Item::User(_)));
+        let Some((index, _)) = next else { return false };
+        part.items.drain(..index);
+        true
+    }
+
+    /// Takes one event of an agent: stores its effects, then tells of it.
+    async fn see(&mut self, turn: usize, event: AgentEvent, all: &mut [Progress]) -> Result<Flow, Failure> {
+        let Some(progress) = all.get_mut(turn) else { return Ok(Flow::GoOn) };
+        if progress.has_ended {
+            return Ok(Flow::GoOn);
+        }
+        let flow = match event {
+            AgentEvent::Text(delta) => {
+                progress.thought = None;
+                let (item, text) = progress.message.get_or_insert_with(|| (ItemId::new(), String::new()));
+                text.push_str(&delta);
+                let item = item.clone();
+                self.tell(turn, EventKind::Text { item, delta }).await
+            }
+            AgentEvent::Reasoning(delta) => {
+                self.end_message(turn, progress).await;
+                let item = progress.thought.get_or_insert_with(ItemId::new).clone();
+                self.tell(turn, EventKind::Reasoning { item, delta }).await
+            }
+            AgentEvent::CodeStarted { call_id } => {
+                progress.thought = None;
+                self.end_message(turn, progress).await;
+                let item = progress.start(&call_id);
+                self.tell(turn, EventKind::ToolStarted { item, call_id, tool: ToolKind::Python }).await
+            }
+            AgentEvent::CodeDelta { call_id, text: delta } => match progress.calls.get(&call_id) {
+                Some(call) => {
+                    let item = call.item.clone();
+                    self.tell(turn, EventKind::ToolInput { item, delta }).await
+                }
+                None => Flow::GoOn,
+            },
+            AgentEvent::CodeFinished { call_id, code } => {
+                let item = match progress.calls.get_mut(&call_id) {
+                    Some(call) => {
+                        call.input.clone_from(&code);
+                        call.item.clone()
+                    }
+                    None => {
+                        let item = progress.start(&call_id);
+                        if let Some(call) = progress.calls.get_mut(&call_id) {
+                            call.input.clone_from(&code);
+                        }
+                        item
+                    }
+                };
+                self.tell(turn, EventKind::ToolReady { item, call_id, tool: ToolKind::Python, input: code }).await
+            }
+            AgentEvent::ApprovalRequested { call_id } => {
+                let holds = self.parts.get(turn).and_then(|part| part.gate.as_ref()).is_some_and(|gate| gate.holds());
+                let Some(call) = progress.calls.get(&call_id) else { return Ok(Flow::GoOn) };
+                let item = call.item.clone();
+                let flow = self.tell(turn, EventKind::ApprovalRequested { item }).await;
+                if holds {
+                    // The program is shown to whoever decides, and found after a restart.
+                    self.flush(Some(TurnState::WaitingApproval)).await?;
+                    self.save().await?;
+                }
+                flow
+            }
+            AgentEvent::ApprovalDecided { call_id, denied } => {
+                let Some(call) = progress.calls.get(&call_id) else { return Ok(Flow::GoOn) };
+                let item = call.item.clone();
+                if denied.is_some() {
+                    progress.calls.remove(&call_id);
+                }
+                let flow = self.tell(turn, EventKind::ApprovalDecided { item, refused: denied }).await;
+                self.flush(Some(TurnState::Running)).await?;
+                flow
+            }
+            AgentEvent::Execution { call_id, event } => self.executed(turn, &call_id, event, progress).await?,
+            AgentEvent::CallRejected { call_id, reason } => {
+                let item = progress.calls.remove(&call_id).map(|call| call.item);
+                self.tell(turn, EventKind::ToolRejected { item, reason }).await
+            }
+            AgentEvent::Usage(usage) => {
+                let round = progress.round;
+                self.tell(turn, EventKind::Usage { round, usage }).await
+            }
+            AgentEvent::RoundStarted { number } => {
+                progress.round = number;
+                self.tell(turn, EventKind::RoundStarted { number }).await
+            }
+            AgentEvent::Retrying { wait, reason } => {
+                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                self.tell(turn, EventKind::Retrying { wait_ms, reason }).await
+            }
+            AgentEvent::Item(item) => {
+                self.keep(&item);
+                Flow::GoOn
+            }
+            AgentEvent::Observation { .. } => Flow::GoOn,
+            AgentEvent::Finished(ending) => {
+                let ending = self.ending(ending);
+                return Ok(self.end_turn(turn, ending, all).await);
+            }
+        };
+        if self.live.bytes() > MAX_FRAMES {
+            let message = format!("The answer is larger than {} MB.", MAX_FRAMES >> 20);
+            return Err(Failure::new(FailureKind::TooLarge, message));
+        }
+        Ok(flow)
+    }
+
+    /// Takes one event of an execution.
+    async fn executed(
+        &mut self,
+        turn: usize,
+        call_id: &str,
+        event: ExecutionEvent,
+        progress: &mut Progress,
+    ) -> Result<Flow, Failure> {
+        progress.ran_code = true;
+        let Some(call) = progress.calls.get_mut(call_id) else { return Ok(Flow::GoOn) };
+        let part = self.parts.get(turn);
+        let (gate, session) = (part.and_then(|part| part.gate.clone()), part.and_then(|part| part.session.clone()));
+        let item = call.item.clone();
+        if !std::mem::replace(&mut call.is_running, true) {
+            if progress.approved.contains(call_id)
+                && let Some(gate) = &gate
+            {
+                gate.approved_by_client(call_id, &call.input).await?;
+            }
+            self.tell(turn, EventKind::ToolRunning { item: item.clone() }).await;
+            self.flush(None).await?;
+        }
+        let output = match event {
+            ExecutionEvent::Stdout(text) => Output::Stdout(text),
+            ExecutionEvent::Stderr(text) => Output::Stderr(text),
+            ExecutionEvent::Display(bundle) => {
+                Output::Display(kept(bundle, session.as_deref(), &mut call.images).await?)
+            }
+            ExecutionEvent::Result(bundle) => Output::Result(kept(bundle, session.as_deref(), &mut call.images).await?),
+            ExecutionEvent::Error(error) => {
+                Output::Error { name: error.name, value: error.value, traceback: error.traceback }
+            }
+            ExecutionEvent::Finished(finished) => {
+                let mut files = std::mem::take(&mut call.images);
+                progress.calls.remove(call_id);
+                if let Some(gate) = &gate {
+                    gate.ended(call_id, &finished).await?;
+                }
+                if let Some(session) = &session {
+                    files.extend(session.store_changes(&finished.files).await?);
+                }
+                return Ok(self.tell(turn, EventKind::ToolEnded { item, outcome: outcome(&finished, files) }).await);
+            }
+        };
+        Ok(self.tell(turn, EventKind::Output { item, output }).await)
+    }
+
+    /// Ends a message that another item follows.
+    async fn end_message(&mut self, turn: usize, progress: &mut Progress) {
+        if let Some((item, text)) = progress.message.take() {
+            let linked = self.linked(turn, &text).await;
+            self.tell(turn, EventKind::TextEnded { item, linked }).await;
+        }
+    }
+
+    /// Ends a turn.
+    async fn end_turn(&mut self, turn: usize, mut ending: Ending, all: &mut [Progress]) -> Flow {
+        let Some(progress) = all.get_mut(turn).filter(|progress| !progress.has_ended) else { return Flow::GoOn };
+        progress.has_ended = true;
+        if let Ending::Failed { failure } = &mut ending {
+            // Here, for streams and the background, too: whoever answers the client has nothing left to tell.
+            let cause = failure.cause.take();
+            error!("{}: {}", self.live.id, cause.as_deref().unwrap_or(&failure.message));
+        }
+        let text = progress.message.take().map(|(_, text)| text).unwrap_or_default();
+        let is_last = all.iter().all(|progress| progress.has_ended);
+        let linked = self.linked(turn, &text).await;
+        let waits = matches!(ending, Ending::WaitsForClient { .. });
+        let rendered = self.event(turn, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
+        if waits && let Some(documents) = &self.documents {
+            // What the client is to answer is there before it is told.
+            if let Err(error) = documents.hand_over(self.render.document()).await {
+                error!("{}: {error}", self.live.id);
+            }
+        }
+        if is_last {
+            self.held = rendered.frames;
+        } else {
+            self.live.tell(rendered.frames);
+        }
+        rendered.flow
+    }
+
+    /// The files of the session that a text names.
+    async fn linked(&self, turn: usize, text: &str) -> Vec<SessionFile> {
+        let session = self.parts.get(turn).and_then(|part| part.session.as_ref());
+        let Some(session) = session.filter(|_| text.contains(&format!("{LINK}{WORKSPACE}/"))) else {
+            return Vec::new();
+        };
+        // Without them no link is found, and the answer is still the answer.
+        let files = session.files().await.unwrap_or_default();
+        files.into_iter().filter(|file| text.contains(&format!("{LINK}{}", file.path))).collect()
+    }
+
+    fn ending(&self, ending: AgentEnding) -> Ending {
+        let calls = |calls: Vec<Call>| calls.into_iter().map(tool_call).collect();
+        match ending {
+            AgentEnding::Answered => Ending::Answered,
+            AgentEnding::Refused => Ending::Refused,
+            AgentEnding::CutOff(CutOff::Length) => Ending::TooLong,
+            AgentEnding::CutOff(CutOff::Filter) => Ending::Filtered,
+            AgentEnding::Budget(budget @ Budget::Tokens(_)) => Ending::TokenBudget { words: budget.to_string() },
+            AgentEnding::Budget(budget) => Ending::Budget { words: budget.to_string() },
+            AgentEnding::ClientTools(of_client) => {
+                Ending::WaitsForClient { programs: Vec::new(), calls: calls(of_client) }
+            }
+            AgentEnding::AwaitsApproval { programs, client_tools } => {
+                Ending::WaitsForClient { programs: calls(programs), calls: calls(client_tools) }
+            }
+            AgentEnding::Upstream(error) => Ending::Failed { failure: Failure::of_upstream(&error) },
+            AgentEnding::Sandbox(reason) => Ending::Failed { failure: Failure::of_sandbox(reason) },
+            AgentEnding::Cancelled => Ending::Cancelled,
+        }
+    }
+
+    /// Makes an event, renders it and tells it.
+    pub(super) async fn tell(&mut self, turn: usize, kind: EventKind) -> Flow {
+        let is_piece = kind.is_piece();
+        let rendered = self.event(turn, kind).await;
+        if !is_piece {
+            // What followers are told at a milestone is stored before they are.
+            if let Err(failure) = self.flush(None).await {
+                error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
+            }
+        }
+        self.live.tell(rendered.frames);
+        rendered.flow
+    }
+
+    async fn event(&mut self, turn: usize, kind: EventKind) -> Rendered {
+        let sequence = self.journal.as_ref().map_or(0, Journal::next);
+        let event = Event { sequence, at_ms: now_ms(), turn, kind };
+        if let Some(journal) = &mut self.journal {
+            journal.push(&event);
+        }
+        let rendered = self.render.render(&event);
+        if let Some(journal) = &mut self.journal
+            && let Some(last) = rendered.frames.last()
+            && let Err(failure) = journal.reserve(&self.engine.store, last).await
+        {
+            error!("{}: {failure}", self.live.id);
+        }
+        rendered
+    }
+
+    fn keep(&mut self, item: &Item) {
+        if let Some(journal) = &mut self.journal {
+            journal.push_item(item);
+        }
+    }
+
+    async fn flush(&mut self, state: Option<TurnState>) -> Result<(), Failure> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let stored = journal.flush(&self.engine.store, state).await;
+        stored.inspect_err(|_| self.live.cancel.cancel()).map_err(Failure::from)
+    }
+
+    async fn save(&self) -> Result<(), Failure> {
+        match &self.documents {
+            Some(documents) => Ok(documents.save(self.render.document()).await?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Progress {
+    fn of(part: &Part) -> Self {
+        let by_client = part.gate.as_ref().is_some_and(|gate| gate.decider() == Decider::Client);
+        let mut open = HashSet::new();
+        for item in part.items.iter().filter(|_| by_client) {
+            match item {
+                Item::Call(call) => {
+                    open.insert(call.id.clone());
+                }
+                Item::Output(output) => {
+                    open.remove(&output.call_id);
+                }
+                _ => {}
+            }
+        }
+        Self { approved: open, ..Self::default() }
+    }
+
+    /// Whether nothing of an answer was told.
+    fn is_untold(&self) -> bool {
+        self.message.is_none() && self.thought.is_none() && self.calls.is_empty() && !self.ran_code
+    }
+
+    /// Knows a program that waits.
+    fn resume(&mut self, item: ItemId, program: &ApprovalRequest, ran_code: bool) {
+        (self.has_called, self.ran_code) = (true, ran_code);
+        let call = Running { item, input: program.code.clone(), is_running: false, images: Vec::new() };
+        self.calls.insert(program.call_id.clone(), call);
+    }
+
+    fn start(&mut self, call_id: &str) -> ItemId {
+        self.has_called = true;
+        let item = ItemId::new();
+        let call = Running { item: item.clone(), input: String::new(), is_running: false, images: Vec::new() };
+        self.calls.insert(call_id.to_owned(), call);
+        item
+    }
+}
+
+impl EventKind {
+    /// A piece of a text or an output: told at once, and stored with the next milestone.
+    fn is_piece(&self) -> bool {
+        matches!(
+            self,
+            Self::Text { .. }
+                | Self::Reasoning { .. }
+                | Self::ToolInput { .. }
+                | Self::Output { .. }
+                | Self::Usage { .. }
+        )
+    }
+}
+
+/// A program that an earlier process asked about.
+pub(super) struct Waiting {
+    pub(super) item: ItemId,
+    pub(super) program: ApprovalRequest,
+    /// Whether a program of the turn ran before.
+    pub(super) ran_code: bool,
+}
+
+/// The decision about a program that an earlier process asked about.
+enum Decided {
+    GoOn,
+    Outlived,
+    Cancelled,
+}
+
+#[derive(PartialEq, Eq)]
+enum Outcome {
+    Ended,
+    /// It waits for approval, and goes on after a restart.
+    Outlived,
+}
+
+fn tool_call(call: Call) -> ToolCall {
+    ToolCall { item: ItemId::new(), call_id: call.id, name: call.name, arguments: call.arguments }
+}
+
+fn outcome(finished: &Finished, files: Vec<SessionFile>) -> ToolOutcome {
+    let elapsed_ms = u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX);
+    let words = aludel_agent::describe_outcome(finished);
+    ToolOutcome { end: ToolEnd::of(finished), words, elapsed_ms, files }
+}
+
+/// Keeps an image that a program showed as a file of its session.
+async fn kept(bundle: MimeBundle, session: Option<&Session>, images: &mut Vec<SessionFile>) -> Result<Rich, Error> {
+    let (Some((mime, bytes)), Some(session)) = (bundle.image(), session) else {
+        return Ok(Rich::Text(bundle.text().unwrap_or_default().to_owned()));
+    };
+    let file = session.add_figure(bytes, mime).await?;
+    images.push(file.clone());
+    Ok(Rich::Image(Image { file, bytes: bytes.into() }))
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Run").field("id", &self.live.id).finish_non_exhaustive()
+    }
+}

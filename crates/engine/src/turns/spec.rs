@@ -1,0 +1,108 @@
+//! A turn as it is asked for: enough to begin it, and to go on with it after a restart.
+
+use std::sync::Arc;
+
+use aludel_agent::upstream::{FunctionTool, Sampling, ToolChoice};
+use aludel_agent::{Agent, CodeInterpreter, Item};
+use aludel_store::Tenant;
+use serde::{Deserialize, Serialize};
+
+use super::run::{Agreement, Part};
+use crate::approvals::{Decider, Gate, Origin};
+use crate::sessions::Session;
+use crate::{Engine, Error};
+
+/// The form of stored specs that this version writes and reads.
+const VERSION: u32 = 1;
+
+/// A turn as it is asked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    /// The model, by the name under which clients ask for it.
+    pub model: String,
+    /// The system prompt.
+    pub instructions: String,
+    /// Functions of the client's.
+    pub functions: Vec<FunctionTool>,
+    /// The tool that the first round must or must not call.
+    pub tool_choice: ToolChoice,
+    /// The model's way to choose its words.
+    pub sampling: Sampling,
+    /// Programs after which the model has to answer with what it has.
+    pub max_programs: Option<u32>,
+    /// The party that decides about programs.
+    pub decider: Decider,
+}
+
+/// A spec with the form in which it is stored.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    spec: Spec,
+}
+
+impl Spec {
+    /// A turn with this model and nothing else.
+    pub fn new(model: impl Into<String>, instructions: impl Into<String>) -> Self {
+        Self {
+            model: model.into(),
+            instructions: instructions.into(),
+            functions: Vec::new(),
+            tool_choice: ToolChoice::Auto,
+            sampling: Sampling::default(),
+            max_programs: None,
+            decider: Decider::Operator,
+        }
+    }
+
+    /// Reads a stored spec; `None` if it is of another version, or there is none.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let stored: Stored = serde_json::from_str(text).ok()?;
+        (stored.version == VERSION).then_some(stored.spec)
+    }
+
+    /// As it is stored.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(Stored { version: VERSION, spec: self.clone() }).unwrap_or_default()
+    }
+
+    /// A gate for the programs of this turn, of the request of this id.
+    pub fn gate(
+        &self,
+        engine: &Arc<Engine>,
+        tenant: &Tenant,
+        request: String,
+        session: &Arc<Session>,
+        outlives: bool,
+    ) -> Arc<Gate> {
+        let (session, model) = (Arc::clone(session), self.model.clone());
+        Gate::new(engine, tenant, Origin { request, session, model, outlives }, self.decider)
+    }
+
+    /// The turn, on this conversation. With a session the model can run programs there, through the gate.
+    pub fn part(
+        &self,
+        engine: &Arc<Engine>,
+        items: Vec<Item>,
+        session: Option<(Arc<Session>, Arc<Gate>)>,
+        agreement: Agreement,
+    ) -> Result<Part, Error> {
+        let upstream = engine.upstream(engine.models().find(&self.model)?);
+        let mut agent = Agent::builder(upstream)
+            .instructions(self.instructions.clone())
+            .tool_choice(self.tool_choice.clone())
+            .sampling(self.sampling.clone());
+        if let Some(count) = self.max_programs {
+            agent = agent.max_programs(count);
+        }
+        for tool in &self.functions {
+            agent = agent.client_tool(tool.clone());
+        }
+        let (session, gate) = session.unzip();
+        if let (Some(session), Some(gate)) = (&session, &gate) {
+            let interpreter = CodeInterpreter::new(Arc::clone(session) as _).packages(engine.packages.clone());
+            agent = agent.code_interpreter(gate.guard(interpreter));
+        }
+        Ok(Part { agent: agent.build(), items, session, gate, agreement })
+    }
+}

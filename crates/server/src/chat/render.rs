@@ -1,0 +1,158 @@
+//! A completion's events as chunks, and as the completion itself.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aludel_engine::Error;
+use aludel_engine::turns::{
+    Documents, Ending, Event, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, Rendered,
+};
+use aludel_store::Tenant;
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+
+use super::rounds;
+use super::writer::Writer;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::turn::{Ended, Printed};
+
+/// The renderer of one completion.
+pub(super) struct Completion {
+    writer: Writer,
+    /// Output of programs that run.
+    printed: HashMap<ItemId, Printed>,
+    failure: Option<Failure>,
+}
+
+impl Completion {
+    pub(super) fn new(writer: Writer) -> Self {
+        Self { writer, printed: HashMap::new(), failure: None }
+    }
+
+    fn see(&mut self, event: &Event) -> Flow {
+        let index = event.turn;
+        match &event.kind {
+            EventKind::Ended { ending, .. } => return self.end(index, ending),
+            EventKind::Closed => self.close(),
+            // A stop word came; the rest is not for the client.
+            _ if self.writer.has_finished(index) => {}
+            EventKind::Text { delta, .. } => {
+                if !self.writer.text(index, delta) {
+                    return Flow::Stop;
+                }
+            }
+            EventKind::Reasoning { delta, .. } => self.writer.think(index, delta),
+            EventKind::ToolStarted { item, .. } => self.writer.start_program(index, item),
+            EventKind::ToolInput { item, delta } => self.writer.code(index, item, delta),
+            EventKind::ToolReady { item, input, .. } => self.writer.code_done(index, item, input),
+            EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().see(output),
+            EventKind::ToolEnded { item, outcome } => {
+                let ended = self.printed.remove(item).unwrap_or_default().end(outcome);
+                self.writer.end_program(index, item, ended);
+            }
+            EventKind::ToolRejected { item: Some(item), reason } => {
+                self.writer.end_program(index, item, Ended::rejected(reason.clone()));
+            }
+            EventKind::ApprovalDecided { item, refused: Some(reason) } => {
+                let ended = Ended::rejected(format!("It was not allowed to run: {reason}"));
+                self.writer.end_program(index, item, ended);
+            }
+            EventKind::Usage { usage, .. } => self.writer.use_tokens(*usage),
+            EventKind::Created { .. }
+            | EventKind::Started
+            | EventKind::Resumed { .. }
+            | EventKind::RoundStarted { .. }
+            | EventKind::Retrying { .. }
+            | EventKind::TextEnded { .. }
+            | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolRunning { .. }
+            | EventKind::ToolRejected { item: None, .. } => {}
+        }
+        Flow::GoOn
+    }
+
+    fn end(&mut self, index: usize, ending: &Ending) -> Flow {
+        if self.writer.has_finished(index) {
+            return Flow::GoOn;
+        }
+        let reason = match ending {
+            Ending::Answered | Ending::Refused => "stop",
+            Ending::TooLong => "length",
+            Ending::Filtered => "content_filter",
+            Ending::TokenBudget { words } | Ending::Budget { words } => {
+                self.writer.text(index, &format!("I stopped: {words} are used up."));
+                "length"
+            }
+            Ending::WaitsForClient { calls, .. } => {
+                calls.iter().for_each(|call| self.writer.function_call(index, call));
+                "tool_calls"
+            }
+            // One answer that failed is the end of all: a client gets all of them, or an error.
+            Ending::Cancelled => {
+                let message = "The server is ending; try again in a moment.";
+                self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
+                return Flow::StopAll;
+            }
+            Ending::Failed { failure } => {
+                self.failure.get_or_insert(failure.clone());
+                return Flow::StopAll;
+            }
+        };
+        self.writer.finish(index, reason);
+        Flow::GoOn
+    }
+
+    fn close(&mut self) {
+        match &self.failure {
+            // What fails before the first word is an answer of its own.
+            Some(_) if !self.writer.has_begun() => {}
+            Some(failure) => self.writer.fail(&ApiError::from(failure.clone()).body()),
+            None => self.writer.end(),
+        }
+    }
+}
+
+impl Render for Completion {
+    fn render(&mut self, event: &Event) -> Rendered {
+        let flow = self.see(event);
+        Rendered { frames: self.writer.take_chunks(), flow }
+    }
+
+    fn document(&self) -> Value {
+        match &self.failure {
+            Some(failure) => serde_json::to_value(ApiError::from(failure.clone()).body()).unwrap_or_default(),
+            None => self.writer.object(),
+        }
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.failure.clone()
+    }
+}
+
+/// Keeps the rounds that a client has to answer; nothing else of a completion is stored.
+pub(super) struct Rounds {
+    pub(super) app: Arc<App>,
+    pub(super) tenant: Tenant,
+}
+
+impl Documents for Rounds {
+    fn save(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn hand_over(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move { Ok(rounds::keep_all(&self.app, &self.tenant, &document).await?) })
+    }
+
+    fn finish(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A chunk as it stands in a stream: this protocol's frames have no names.
+pub(super) fn framed(frame: &Frame) -> String {
+    format!("data: {}\n\n", frame.text)
+}

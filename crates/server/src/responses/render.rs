@@ -1,0 +1,263 @@
+//! A response's events as frames, and as the response itself.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aludel_engine::Error;
+use aludel_engine::turns::{
+    Dialect, Documents, Ending, Event, EventKind, Failure, FailureKind, ItemId, Render, Rendered, Restored,
+};
+use aludel_store::{ConversationId, ResponseId, ResponseRecord, Store, Tenant, TurnRecord};
+use aludel_wire::openai::responses::{self, Response};
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::ask::Include;
+use super::writer::{Status, Writer};
+use crate::turn::{Ended, Printed};
+
+/// The name of this dialect in stored requests.
+pub(super) const NAME: &str = "responses";
+
+/// Everything that a renderer of a response begins with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Beginning {
+    /// The response without an output.
+    pub(super) base: Response,
+    pub(super) include: Include,
+    /// The client's name for us if programs are calls of an MCP server.
+    pub(super) mcp: Option<String>,
+    /// The container of its programs.
+    pub(super) container: Option<String>,
+}
+
+/// The renderer of one response.
+pub(super) struct Answer {
+    writer: Writer,
+    status: Status,
+    /// Programs that have not ended: the ids of their calls, themselves, and their output.
+    programs: HashMap<ItemId, Program>,
+    failure: Option<Failure>,
+}
+
+#[derive(Default)]
+struct Program {
+    call_id: String,
+    code: String,
+    printed: Printed,
+}
+
+impl Answer {
+    pub(super) fn new(beginning: Beginning) -> Self {
+        let Beginning { base, include, mcp, container } = beginning;
+        let mut writer = Writer::new(base, include, mcp);
+        if let Some(container) = container {
+            writer.set_container(container);
+        }
+        Self { writer, status: Status::InProgress, programs: HashMap::new(), failure: None }
+    }
+
+    fn see(&mut self, kind: &EventKind) {
+        match kind {
+            EventKind::Created { background } => {
+                if *background {
+                    self.status = Status::Queued;
+                }
+                self.writer.create(&self.status);
+                if *background {
+                    self.writer.queue();
+                }
+            }
+            EventKind::Started => {
+                self.status = Status::InProgress;
+                self.writer.begin();
+            }
+            EventKind::Resumed { next_frame } => self.writer.skip_to(*next_frame),
+            EventKind::Text { item, delta } => self.writer.text(item, delta),
+            EventKind::TextEnded { linked, .. } => self.writer.end_text(linked),
+            EventKind::Reasoning { item, delta } => self.writer.think(item, delta),
+            EventKind::ToolStarted { item, .. } => self.writer.start_program(item),
+            EventKind::ToolInput { item, delta } => self.writer.code(item, delta),
+            EventKind::ToolReady { item, call_id, input, .. } => {
+                self.writer.code_done(item, input);
+                let program = Program { call_id: call_id.clone(), code: input.clone(), ..Program::default() };
+                self.programs.insert(item.clone(), program);
+            }
+            EventKind::ToolRunning { item } => {
+                if let Some(program) = self.programs.get(item) {
+                    self.writer.start_mcp_call(item, &program.call_id, &program.code);
+                }
+                self.writer.run_program(item);
+            }
+            EventKind::Output { item, output } => {
+                if let Some(program) = self.programs.get_mut(item) {
+                    program.printed.see(output);
+                }
+            }
+            EventKind::ToolEnded { item, outcome } => {
+                let program = self.programs.remove(item).unwrap_or_default();
+                self.writer.end_program(item, program.printed.end(outcome));
+            }
+            EventKind::ToolRejected { item: Some(item), reason } => {
+                self.programs.remove(item);
+                self.writer.end_program(item, Ended::rejected(reason.clone()));
+            }
+            EventKind::ApprovalDecided { item, refused: Some(reason) } => {
+                self.programs.remove(item);
+                self.writer.end_program(item, Ended::rejected(format!("It was not allowed to run: {reason}")));
+            }
+            EventKind::Usage { usage, .. } => self.writer.use_tokens(*usage),
+            EventKind::Ended { item, ending, linked } => {
+                self.status = status_of(ending);
+                if let Ending::TokenBudget { words } | Ending::Budget { words } = ending
+                    && self.writer.is_empty()
+                {
+                    self.writer.text(item, &format!("I stopped: {words} are used up."));
+                }
+                let waits = matches!(ending, Ending::WaitsForClient { .. });
+                let needed = (self.status == Status::Completed && !waits).then_some(item);
+                // A client that was told of something has the failure in its stream.
+                if let Ending::Failed { failure } = ending {
+                    self.failure = self.writer.is_empty().then(|| failure.clone());
+                }
+                self.writer.finish(&self.status, linked, needed);
+                if let Ending::WaitsForClient { programs, calls } = ending {
+                    programs.iter().for_each(|call| self.writer.ask_for_approval(call));
+                    calls.iter().for_each(|call| self.writer.function_call(call));
+                }
+                self.writer.end(&self.status);
+            }
+            EventKind::Closed
+            | EventKind::RoundStarted { .. }
+            | EventKind::Retrying { .. }
+            | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolRejected { item: None, .. } => {}
+        }
+    }
+}
+
+impl Render for Answer {
+    fn render(&mut self, event: &Event) -> Rendered {
+        self.writer.set_time(event.at_ms / 1000);
+        self.see(&event.kind);
+        Rendered { frames: self.writer.take_events(), ..Rendered::default() }
+    }
+
+    fn document(&self) -> Value {
+        self.writer.object(&self.status).json()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.failure.clone()
+    }
+}
+
+fn status_of(ending: &Ending) -> Status {
+    match ending {
+        Ending::Answered | Ending::Refused | Ending::WaitsForClient { .. } => Status::Completed,
+        Ending::Filtered => Status::Incomplete("content_filter"),
+        Ending::TooLong | Ending::TokenBudget { .. } => Status::Incomplete("max_output_tokens"),
+        Ending::Budget { .. } => Status::Incomplete("max_messages"),
+        Ending::Cancelled => Status::Cancelled,
+        Ending::Failed { failure } => {
+            let code = match failure.kind {
+                FailureKind::RateLimited => "rate_limit_exceeded",
+                _ => "server_error",
+            };
+            Status::Failed { code, message: failure.message.clone() }
+        }
+    }
+}
+
+/// The stored form of a response.
+pub(super) struct Stored {
+    pub(super) store: Store,
+    pub(super) tenant: Tenant,
+    pub(super) id: ResponseId,
+    /// What it adds to the conversation.
+    pub(super) input: Vec<Value>,
+    pub(super) conversation: Option<ConversationId>,
+    /// Time after which it is forgotten, seconds since 1970.
+    pub(super) expires_at: Option<i64>,
+}
+
+impl Stored {
+    async fn put(&self, object: Value) -> Result<(), Error> {
+        let (id, input, expires_at) = (self.id.clone(), self.input.clone(), self.expires_at);
+        Ok(self.store.put_response(&self.tenant, ResponseRecord { id, object, input, expires_at }).await?)
+    }
+
+    /// What was said becomes a part of the conversation, unless nothing came of it.
+    async fn add_to_conversation(&self, document: &Value) -> Result<(), Error> {
+        let Some(conversation) = &self.conversation else { return Ok(()) };
+        let response = Response::deserialize(document).map_err(Error::internal)?;
+        if response.status == responses::Status::Failed {
+            return Ok(());
+        }
+        let input = self.input.iter().cloned().map(responses::ItemDocument::from);
+        let items = input.chain(response.output.iter().map(responses::Item::document));
+        let items = items.filter_map(|item| Some((item.id()?.to_owned(), item.into_json()))).collect();
+        self.store.add_items(&self.tenant, conversation, items).await?;
+        Ok(())
+    }
+}
+
+impl Documents for Stored {
+    fn save(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(self.put(document))
+    }
+
+    fn hand_over(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn finish(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
+        // The status last of all: whoever polls for it goes on at once, in the same conversation.
+        Box::pin(async move {
+            let added = self.add_to_conversation(&document).await;
+            self.put(document).await.and(added)
+        })
+    }
+}
+
+/// The dialect, as recovery needs it.
+pub(crate) struct Responses {
+    pub(crate) store: Store,
+}
+
+impl Dialect for Responses {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Restored, Error>> {
+        Box::pin(async move {
+            let beginning = Beginning::deserialize(own).map_err(Error::internal)?;
+            let broken = || Error::internal(format!("there is no response {}", turn.id));
+            let id = ResponseId::parse(turn.id.as_str()).ok_or_else(broken)?;
+            let record = self.store.response(&turn.tenant, &id).await?.ok_or_else(broken)?;
+            let conversation = beginning.base.conversation.as_ref().and_then(|given| ConversationId::parse(&given.id));
+            let documents = Stored {
+                store: self.store.clone(),
+                tenant: turn.tenant.clone(),
+                id,
+                input: record.input,
+                conversation,
+                expires_at: record.expires_at,
+            };
+            Ok(Restored { render: Box::new(Answer::new(beginning)), documents: Box::new(documents) })
+        })
+    }
+}
+
+/// The response as it is stored.
+pub(super) fn stored(object: Value) -> Result<Response, Error> {
+    Response::deserialize(object).map_err(|error| Error::internal(format!("a stored response is not whole: {error}")))
+}
+
+/// The dialect of an app's responses.
+pub(crate) fn dialect(store: &Store) -> Arc<dyn Dialect> {
+    Arc::new(Responses { store: store.clone() })
+}
