@@ -61,6 +61,10 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
 
 /// `GET /readyz`.
 async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
+    if let Some(cause) = app.unrecovered.get() {
+        let reason = "The server could not take up what an earlier one left; its log says why. Start it again.";
+        return Err(ApiError { cause: Some(cause.clone()), ..ApiError::unavailable(reason) });
+    }
     match app.engine.backend_health().status {
         BackendStatus::Ready => Ok("ready\n"),
         BackendStatus::Degraded { reason } | BackendStatus::Over { reason } => Err(ApiError::unavailable(reason)),

@@ -94,8 +94,6 @@ pub struct NewApproval {
     pub reasons: Vec<String>,
     /// Time until it expires, seconds.
     pub patience: i64,
-    /// State from which the turn can go on after a restart, if it can.
-    pub resume: Option<String>,
 }
 
 /// A decision.
@@ -178,12 +176,11 @@ impl Store {
             reason: None,
             started_at: None,
         };
-        let resume = new.resume;
         let row = record.clone();
         self.write(move |database| {
             let query = format!(
-                "INSERT INTO approvals ({COLUMNS}, resume)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL, NULL, NULL, NULL, ?13)"
+                "INSERT INTO approvals ({COLUMNS})
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL, NULL, NULL, NULL)"
             );
             let reasons = serde_json::to_string(&row.reasons)?;
             database.prepare_cached(&query)?.execute(params![
@@ -199,7 +196,6 @@ impl Store {
                 row.created_at,
                 row.expires_at,
                 row.status.word(),
-                resume
             ])?;
             Ok(())
         })
@@ -293,19 +289,6 @@ impl Store {
         self.write(move |database| {
             database.execute("UPDATE approvals SET started_at = ?2 WHERE id = ?1", params![id, now()])?;
             Ok(())
-        })
-        .await
-    }
-
-    /// Returns a turn's last approval with the state from which it can go on, unless its program was started.
-    pub async fn resumable(&self, request: &str) -> Result<Option<(ApprovalRecord, String)>, Error> {
-        let request = request.to_owned();
-        self.read_any(move |database| {
-            let query = format!(
-                "SELECT {COLUMNS}, resume FROM approvals WHERE id = (SELECT max(id) FROM approvals WHERE request = ?1)
-                 AND started_at IS NULL AND resume IS NOT NULL"
-            );
-            one(database, &query, [request], |row| Ok((ApprovalRecord::read(row)?, row.get("resume")?)))
         })
         .await
     }

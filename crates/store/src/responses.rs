@@ -1,4 +1,4 @@
-//! Responses, their input, and the log of what their clients were told.
+//! Responses and their input.
 
 use rusqlite::{Connection, params};
 use serde_json::Value;
@@ -77,48 +77,6 @@ impl Store {
                 found.extend(all(database, query, [status], |row| Ok((row.get(0)?, row.get(1)?)))?);
             }
             Ok(found)
-        })
-        .await
-    }
-
-    /// Adds to a response's log, all or none; each event is its sequence number and its JSON text. Returns whether there is such a response.
-    pub async fn append_events(
-        &self,
-        tenant: &Tenant,
-        response: &ResponseId,
-        events: Vec<(u64, String)>,
-    ) -> Result<bool, Error> {
-        let (tenant, response) = (tenant.clone(), response.clone());
-        self.write(move |database| {
-            let query = "SELECT 1 FROM responses WHERE tenant = ?1 AND id = ?2";
-            if one(database, query, params![tenant, response], |_| Ok(()))?.is_none() {
-                return Ok(false);
-            }
-            let query = "INSERT OR REPLACE INTO response_events (response, sequence, event) VALUES (?1, ?2, ?3)";
-            let mut statement = database.prepare_cached(query)?;
-            for (sequence, event) in &events {
-                statement.execute(params![response, sequence, event])?;
-            }
-            Ok(true)
-        })
-        .await
-    }
-
-    /// Returns at most `limit` events of a response's log, in order, those after a sequence number if one is given.
-    pub async fn events(
-        &self,
-        tenant: &Tenant,
-        response: &ResponseId,
-        after: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<(u64, String)>, Error> {
-        let response = response.clone();
-        self.read(tenant, move |database, tenant| {
-            let query = "SELECT sequence, event FROM response_events JOIN responses ON responses.id = response
-                         WHERE tenant = ?1 AND response = ?2 AND coalesce(sequence > ?3, TRUE)
-                         ORDER BY sequence LIMIT ?4";
-            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            all(database, query, params![tenant, response, after, limit], |row| Ok((row.get(0)?, row.get(1)?)))
         })
         .await
     }

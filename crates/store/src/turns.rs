@@ -294,19 +294,12 @@ impl Store {
         self.append_turn(lease, TurnUpdate { state: Some(TurnState::Ended), ..TurnUpdate::default() }).await
     }
 
-    /// Returns the number of the next event of a turn: one that no event under its id ever had, neither one that was removed since nor one of
-    /// the stream that an older version stored for a response.
+    /// Returns the number of the next event of a turn: one that no event under its id ever had.
     pub async fn next_sequence(&self, tenant: &Tenant, id: &TurnId) -> Result<u64, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
-            let turn = "SELECT next_sequence FROM turns WHERE tenant = ?1 AND id = ?2";
-            let stream = "SELECT coalesce(max(sequence) + 1, 0) FROM response_events
-                          JOIN responses ON responses.id = response WHERE tenant = ?1 AND response = ?2";
-            let mut next = 0;
-            for query in [turn, stream] {
-                next = next.max(one(database, query, params![tenant, id], |row| row.get(0))?.unwrap_or_default());
-            }
-            Ok(next)
+            let query = "SELECT next_sequence FROM turns WHERE tenant = ?1 AND id = ?2";
+            Ok(one(database, query, params![tenant, id], |row| row.get(0))?.unwrap_or_default())
         })
         .await
     }

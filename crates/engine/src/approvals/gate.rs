@@ -229,7 +229,6 @@ impl Gate {
             code: program.code.clone(),
             reasons,
             patience: i64::try_from(patience).unwrap_or(i64::MAX),
-            resume: None,
         };
         async move {
             match before {

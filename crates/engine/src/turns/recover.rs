@@ -127,6 +127,10 @@ async fn waiting(
     let broken = |what: &str| Error::internal(format!("what was kept of it is not whole: {what}"));
     let mut spec = Spec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;
     let (item, call_id, code) = open_call(events).ok_or_else(|| broken("its program"))?;
+    let asked = engine.store.approval_of_call(turn.id.as_str(), &call_id).await?;
+    if asked.is_some_and(|asked| asked.started_at.is_some()) {
+        return Err(broken("its program was started, and nobody knows what it did"));
+    }
     let session = turn.session.as_deref().and_then(ContainerId::parse).ok_or_else(|| broken("its session"))?;
     let session = engine.sessions.open(&turn.tenant, SessionChoice::Reuse(session)).await?;
     let request = turn.id.to_string();

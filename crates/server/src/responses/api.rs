@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::ask::{Ask, Include};
 use super::context::Context;
-use super::render::{dialect, stored};
+use super::render::{dialect, is_response, stored};
 use super::start;
 use super::writer::{framed, shown, shown_document};
 use crate::app::App;
@@ -107,7 +107,9 @@ fn shown_json(object: Value, include: Include) -> Value {
 }
 
 async fn find(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<ResponseRecord, ApiError> {
-    app.store.response(tenant, id).await?.ok_or_else(|| no_response(id.as_str()))
+    let record = app.store.response(tenant, id).await?;
+    // Rounds of Chat Completions are kept in the same table, and are nobody's responses.
+    record.filter(is_response).ok_or_else(|| no_response(id.as_str()))
 }
 
 fn parse(id: &str) -> Result<ResponseId, ApiError> {

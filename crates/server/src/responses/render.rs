@@ -257,6 +257,11 @@ pub(super) fn stored(object: Value) -> Result<Response, Error> {
     Response::deserialize(object).map_err(|error| Error::internal(format!("a stored response is not whole: {error}")))
 }
 
+/// Whether a row is a response.
+pub(super) fn is_response(record: &ResponseRecord) -> bool {
+    record.object.get("object").is_some_and(|object| object == "response")
+}
+
 /// The dialect of an app's responses.
 pub(crate) fn dialect(store: &Store) -> Arc<dyn Dialect> {
     Arc::new(Responses { store: store.clone() })
