@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::approvals::program_digest;
 use crate::database::{all, one};
 use crate::id::hex;
+use crate::owners::Owners;
 use crate::{Error, Store, Tenant, now_ms};
 
 /// An entry to be added.
@@ -143,28 +144,33 @@ impl Store {
         .await
     }
 
-    /// Adds the end of every program whose end nobody wrote: what ran it was killed. For a start, when nothing runs. Looks at the last entries
-    /// only; more programs than that do not run at once.
+    /// Adds the end of every program whose end nobody wrote: what ran it was killed. For a server's start, when nothing runs but the turns of
+    /// [`Store::owned_turn_id`] whose owners live. Looks at the last entries only; more programs than that do not run at once.
     pub async fn end_what_was_cut_off(&self, outcome: &str) -> Result<(), Error> {
         const LAST: i64 = 10_000;
         let outcome = outcome.to_owned();
-        self.write(move |database| {
-            let query =
+        self.run(move |store| {
+            store.0.database.write(|database| {
+                let query =
                 "SELECT tenant, request, container, code, sha256, sum(event = 'started') - sum(event = 'ended') AS open
                          FROM audit WHERE number > (SELECT max(number) FROM audit) - ?1
                          GROUP BY tenant, request, container, sha256 HAVING open > 0 ORDER BY max(number)";
-            let open = all(database, query, params![LAST], |row| {
-                let entry = AuditEntry {
-                    event: AuditEvent::Ended,
-                    request: row.get(1)?,
-                    container: row.get(2)?,
-                    code: row.get(3)?,
-                    actor: String::new(),
-                    outcome: outcome.clone(),
-                };
-                Ok((row.get::<_, usize>(5)?, (row.get(0)?, entry, row.get(4)?)))
-            })?;
-            append(database, open.into_iter().flat_map(|(times, entry)| vec![entry; times]))
+                let open = all(database, query, params![LAST], |row| {
+                    let entry = AuditEntry {
+                        event: AuditEvent::Ended,
+                        request: row.get(1)?,
+                        container: row.get(2)?,
+                        code: row.get(3)?,
+                        actor: String::new(),
+                        outcome: outcome.clone(),
+                    };
+                    Ok((row.get::<_, usize>(5)?, (row.get(0)?, entry, row.get(4)?)))
+                })?;
+                // After the entries: an owner that comes later is not seen, and has written none of them.
+                let owners = Owners::look(&store.0.owners)?;
+                let cut_off = open.into_iter().filter(|(_, (_, entry, _))| !owners.may_end(&entry.request));
+                append(database, cut_off.flat_map(|(times, entry)| vec![entry; times]))
+            })
         })
         .await
     }

@@ -285,6 +285,24 @@ impl Store {
         .await
     }
 
+    /// Removes the containers of a tenant, with their files, that have been idle for too long.
+    pub async fn remove_expired_containers(&self, tenant: &Tenant) -> Result<(), Error> {
+        let tenant = tenant.clone();
+        self.run(move |store| {
+            let blobs = store.0.database.write(|database| {
+                let expired = "SELECT id FROM containers WHERE tenant = ?1 AND last_active_ms + idle_ms <= ?2";
+                let row = params![tenant, now_ms()];
+                let query = format!("DELETE FROM container_files WHERE container IN ({expired}) RETURNING blob");
+                let blobs = all(database, &query, row, |row| row.get(0))?;
+                database.execute(&format!("DELETE FROM containers WHERE id IN ({expired})"), row)?;
+                Ok(blobs)
+            })?;
+            store.remove_blobs(&blobs);
+            Ok(())
+        })
+        .await
+    }
+
     /// Keeps files of a container, all or none, each in place of the one of the same path, whose id it takes over. `None` when the
     /// container is gone.
     pub async fn put_container_files(

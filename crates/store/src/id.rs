@@ -18,6 +18,11 @@ impl Tenant {
         Self("local".to_owned())
     }
 
+    /// Returns the tenant of whoever works at a terminal of this machine, which no client of a server is.
+    pub fn terminal() -> Self {
+        Self("terminal".to_owned())
+    }
+
     /// Returns the tenant of a key.
     pub(crate) fn of_key(key: &KeyId) -> Self {
         Self(key.0.clone())
@@ -118,6 +123,15 @@ ids! {
     /// A turn. Its form is free: the dialect that a turn came in chooses an id that its clients know, such as OpenAI's id of a response,
     /// `resp_…`. So ids of turns are unique over all dialects and tenants, and do not say in what order turns began.
     TurnId = "" + 48;
+}
+
+impl TurnId {
+    /// Mark of an id that tells the process which drives the turn.
+    pub(crate) const OWNED: &str = "_of_";
+
+    pub(crate) fn owned(prefix: &str, name: &str) -> Self {
+        Self(format!("{prefix}{}{name}", Self::OWNED))
+    }
 }
 
 impl From<ResponseId> for TurnId {

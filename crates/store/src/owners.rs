@@ -13,7 +13,7 @@ use std::time::Duration;
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 
 use crate::id::{fresh, random_hex};
-use crate::{Error, now_ms};
+use crate::{Error, TurnId, now_ms};
 
 /// Digits of time and count that names in flight begin with.
 const TIME: usize = 16;
@@ -93,6 +93,11 @@ impl Owner {
         Ok(())
     }
 
+    /// Returns an id for a turn, which tells its owner as names in flight do.
+    pub(crate) fn turn_id(&self, prefix: &str) -> TurnId {
+        TurnId::owned(prefix, &self.name_in_flight())
+    }
+
     /// Returns a name for something in flight. It sorts by time.
     pub(crate) fn name_in_flight(&self) -> String {
         let name = fresh("", TIME + SHORT);
@@ -145,6 +150,11 @@ impl Owners {
             }
         }
         Ok(owners)
+    }
+
+    /// Returns whether a turn may still be ended by the process that [`Owner::turn_id`] named it for.
+    pub(crate) fn may_end(&self, turn: &str) -> bool {
+        turn.split_once(TurnId::OWNED).is_some_and(|(_, name)| self.may_finish(name))
     }
 
     /// Returns whether something in flight may still be finished by its owner.

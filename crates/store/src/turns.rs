@@ -206,6 +206,16 @@ pub enum Appended {
 }
 
 impl Store {
+    /// Returns an id for a turn that ends with this process, at the latest: it is told by [`Store::end_what_was_cut_off`] of other processes
+    /// from what has died.
+    pub async fn owned_turn_id(&self, prefix: &'static str) -> Result<TurnId, Error> {
+        self.run(move |store| {
+            store.0.owner.register()?;
+            Ok(store.0.owner.turn_id(prefix))
+        })
+        .await
+    }
+
     /// Creates a turn, with this process as its owner. Returns `None` when there is one of this id.
     pub async fn create_turn(&self, tenant: &Tenant, new: NewTurn) -> Result<Option<TurnRecord>, Error> {
         let NewTurn {

@@ -370,6 +370,25 @@ async fn a_container_expires_and_is_forgotten_later() {
 }
 
 #[tokio::test]
+async fn expired_containers_of_one_tenant_can_be_removed() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open_beside(data.path()).await.unwrap();
+    let (mine, others) = (Tenant::terminal(), Tenant::local());
+    let mut left = Vec::new();
+    for (tenant, idle) in [(&mine, 0), (&mine, 60), (&others, 0)] {
+        let container = store.add_container(tenant, "c".into(), None, Duration::from_secs(idle)).await.unwrap();
+        let file = (new_file("a"), blob(&store, b"x").await);
+        store.put_container_files(tenant, &container.id, vec![file]).await.unwrap().unwrap();
+        left.push(container.id);
+    }
+    store.remove_expired_containers(&mine).await.unwrap();
+    assert_eq!(store.container(&mine, &left[0]).await.unwrap(), None);
+    assert!(store.container(&mine, &left[1]).await.unwrap().is_some());
+    assert!(store.container(&others, &left[2]).await.unwrap().is_some());
+    assert_eq!(count(&data.path().join("blobs")), 2);
+}
+
+#[tokio::test]
 async fn an_upload_becomes_one_file_once() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
@@ -510,6 +529,28 @@ async fn a_program_that_was_cut_off_has_an_end_in_the_audit_log() {
         assert_eq!(added, [("ended", "2", "cut off"), ("ended", "1", "cut off")]);
     }
     assert_eq!(store.verify_audit_log().await.unwrap(), Ok(7));
+}
+
+#[tokio::test]
+async fn a_program_of_a_living_process_is_not_taken_for_cut_off() {
+    let place = tempfile::tempdir().unwrap();
+    let (other, tenant) = (Store::open_beside(place.path()).await.unwrap(), Tenant::terminal());
+    let request = other.owned_turn_id("ask").await.unwrap().to_string();
+    let entry = AuditEntry {
+        event: AuditEvent::Started,
+        request,
+        container: "cntr_1".into(),
+        code: "1".into(),
+        actor: String::new(),
+        outcome: String::new(),
+    };
+    other.audit(&tenant, vec![entry]).await.unwrap();
+    let store = Store::open(place.path()).await.unwrap();
+    store.end_what_was_cut_off("cut off").await.unwrap();
+    assert_eq!(store.verify_audit_log().await.unwrap(), Ok(1));
+    drop(other);
+    store.end_what_was_cut_off("cut off").await.unwrap();
+    assert_eq!(store.verify_audit_log().await.unwrap(), Ok(2));
 }
 
 #[tokio::test]
