@@ -1,14 +1,17 @@
 //! The gate that every program of a turn goes through.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::future::pending;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome};
 use aludel_rules::Decision as Verdict;
 use aludel_sandbox::Finished;
 use aludel_store::{ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, NewApproval, Tenant, now};
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -20,6 +23,8 @@ use crate::{Engine, Error, Session};
 
 /// Pause between two looks at a request for approval: another process may decide it.
 const PAUSE: Duration = Duration::from_millis(250);
+/// The person at the terminal, in the audit log.
+const TERMINAL: &str = "the terminal";
 
 /// Decides about the programs of one request, and writes the audit log.
 pub struct Gate {
@@ -31,12 +36,16 @@ pub struct Gate {
     session: Arc<Session>,
     model: String,
     decider: Decider,
+    /// The terminal at which the operator is asked, if there is one.
+    terminal: Option<Terminal>,
     /// Whether the request goes on after a restart while a program waits for the operator.
     outlives: bool,
     /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
     /// True while a stored request for approval is undecided.
     holding: watch::Sender<bool>,
+    /// True once the person at the terminal allowed everything that the rules do not refuse.
+    allows_all: AtomicBool,
 }
 
 /// The origin of the programs of one request.
@@ -62,9 +71,47 @@ pub enum Decider {
     Client,
 }
 
+/// A terminal with a person who can be asked.
+#[derive(Clone)]
+pub struct Terminal(Arc<Ask>);
+
+type Ask = dyn Fn(ApprovalRequest, Vec<String>) -> BoxFuture<'static, Approval> + Send + Sync;
+
+impl Terminal {
+    /// A terminal at which `ask` asks about a program. Its second argument is why, by the rules.
+    pub fn new<F, R>(ask: F) -> Self
+    where
+        F: Fn(ApprovalRequest, Vec<String>) -> R + Send + Sync + 'static,
+        R: Future<Output = Approval> + Send + 'static,
+    {
+        Self(Arc::new(move |program, reasons| Box::pin(ask(program, reasons))))
+    }
+}
+
+impl fmt::Debug for Terminal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Terminal").finish_non_exhaustive()
+    }
+}
+
 impl Gate {
     /// A gate for the programs of one request.
     pub fn new(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin, decider: Decider) -> Arc<Self> {
+        Self::build(engine, tenant, origin, decider, None)
+    }
+
+    /// A gate at which the operator is asked at a terminal. There is no time limit, and nothing is stored of the question.
+    pub fn at_terminal(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin, terminal: Terminal) -> Arc<Self> {
+        Self::build(engine, tenant, origin, Decider::Operator, Some(terminal))
+    }
+
+    fn build(
+        engine: &Arc<Engine>,
+        tenant: &Tenant,
+        origin: Origin,
+        decider: Decider,
+        terminal: Option<Terminal>,
+    ) -> Arc<Self> {
         let Origin { request, session, model, outlives } = origin;
         Arc::new(Self {
             engine: Arc::clone(engine),
@@ -74,9 +121,11 @@ impl Gate {
             session,
             model,
             decider,
+            terminal,
             outlives,
             running: Mutex::default(),
             holding: watch::Sender::default(),
+            allows_all: AtomicBool::new(false),
         })
     }
 
@@ -87,7 +136,7 @@ impl Gate {
 
     /// Whether programs may wait here for the operator's decision.
     pub fn holds(&self) -> bool {
-        self.decider == Decider::Operator && !matches!(self.policy.mode, ApprovalMode::Never)
+        self.decider == Decider::Operator && self.terminal.is_none() && !matches!(self.policy.mode, ApprovalMode::Never)
     }
 
     /// Waits until the process is about to end while a stored request for approval is undecided: it outlives the process, so there is no
@@ -121,24 +170,69 @@ impl Gate {
         }
     }
 
-    async fn decide(&self, program: &ApprovalRequest) -> Result<Approval, Error> {
+    /// Decides whether a program may run. An error when that cannot be decided or noted: then it must not run.
+    pub async fn decide(&self, program: &ApprovalRequest) -> Result<Approval, Error> {
         let (verdict, reasons) = self.verdict(&program.code).await?;
-        match verdict {
-            Verdict::Refuse => {
+        match (verdict, self.decider) {
+            (Verdict::Refuse, _) => {
                 let reason = reasons.join("; ");
                 self.note(AuditEvent::Refused, &program.code, "the rules", &reason).await?;
-                return Ok(Approval::Deny { reason });
+                // Beside what a person decided, it is not plain who did.
+                let by_rules = self.terminal.is_some();
+                Ok(Approval::Deny { reason: if by_rules { format!("the rules refuse it: {reason}") } else { reason } })
             }
-            _ if self.decider == Decider::Client => {
+            (_, Decider::Client) => {
                 self.note(AuditEvent::Asked, &program.code, "the client", "").await?;
-                return Ok(Approval::Later);
+                Ok(Approval::Later)
             }
-            Verdict::Allow => {
+            (Verdict::Allow, Decider::Operator) => {
                 self.start(&program.call_id, &program.code, "nobody is asked").await?;
-                return Ok(Approval::Allow);
+                Ok(Approval::Allow)
             }
-            Verdict::Ask => {}
+            (Verdict::Ask, Decider::Operator) => match &self.terminal {
+                Some(terminal) => self.ask(terminal, program, reasons).await,
+                None => self.hold_back(program, reasons).await,
+            },
         }
+    }
+
+    /// Asks the person at the terminal, unless everything is allowed already.
+    async fn ask(
+        &self,
+        terminal: &Terminal,
+        program: &ApprovalRequest,
+        reasons: Vec<String>,
+    ) -> Result<Approval, Error> {
+        let (code, mut outcome) = (&program.code, "");
+        if self.allows_all.load(Ordering::Relaxed) {
+            outcome = "all were allowed";
+        } else {
+            self.note(AuditEvent::Asked, code, "", &reasons.join("; ")).await?;
+            // That every program is asked about is no news to whoever is asked.
+            let reasons = if matches!(self.policy.mode, ApprovalMode::Rules(_)) { reasons } else { Vec::new() };
+            match (terminal.0)(program.clone(), reasons).await {
+                Approval::Allow => {}
+                Approval::AllowAll => {
+                    self.allows_all.store(true, Ordering::Relaxed);
+                    outcome = "this and all that follow";
+                }
+                Approval::Later => return self.deny(code, "nobody answered".to_owned()).await,
+                Approval::Deny { reason } => return self.deny(code, reason).await,
+            }
+        }
+        self.note(AuditEvent::Approved, code, TERMINAL, outcome).await?;
+        self.start(&program.call_id, code, TERMINAL).await?;
+        // Not all of them, as far as the turn knows: each is judged and noted.
+        Ok(Approval::Allow)
+    }
+
+    async fn deny(&self, code: &str, reason: String) -> Result<Approval, Error> {
+        self.note(AuditEvent::Refused, code, TERMINAL, &reason).await?;
+        Ok(Approval::Deny { reason })
+    }
+
+    /// Holds a program back until the operator decides, or the time is over.
+    async fn hold_back(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<Approval, Error> {
         let decided = self.hold(program, reasons).await?;
         let by = decided.decided_by.as_deref().unwrap_or("nobody in time");
         if decided.status == ApprovalStatus::Approved {
@@ -239,10 +333,17 @@ impl Gate {
     }
 
     async fn start(&self, call_id: &str, code: &str, actor: &str) -> Result<(), Error> {
-        self.note(AuditEvent::Started, code, actor, "").await?;
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.insert(call_id.to_owned(), code.to_owned());
-        Ok(())
+        // Known first: an entry that is written although nobody waits for it any more still gets its end.
+        self.running().insert(call_id.to_owned(), code.to_owned());
+        let noted = self.note(AuditEvent::Started, code, actor, "").await;
+        if noted.is_err() {
+            self.running().remove(call_id);
+        }
+        noted
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A program that the client approved in this request is about to run.
@@ -258,11 +359,20 @@ impl Gate {
 
     /// A program ended.
     pub async fn ended(&self, call_id: &str, finished: &Finished) -> Result<(), Error> {
-        let code = self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(call_id);
+        let code = self.running().remove(call_id);
         match code {
             Some(code) => self.note(AuditEvent::Ended, &code, "", &describe_outcome(finished)).await,
             None => Ok(()),
         }
+    }
+
+    /// Ends the programs whose own ends nobody waited for, as the audit log has it.
+    pub async fn cut_off(&self, outcome: &str) -> Result<(), Error> {
+        let running = std::mem::take(&mut *self.running());
+        for code in running.values() {
+            self.note(AuditEvent::Ended, code, "", outcome).await?;
+        }
+        Ok(())
     }
 
     async fn note(&self, event: AuditEvent, code: &str, actor: &str, outcome: &str) -> Result<(), Error> {

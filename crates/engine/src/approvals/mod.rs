@@ -3,6 +3,8 @@
 //! A seat belt for honest mistakes and a record of what was done; the sandbox is the boundary.
 
 mod gate;
+#[cfg(test)]
+mod tests;
 mod webhook;
 
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use aludel_store::{ApprovalRecord, ApprovalStatus};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub use gate::{Decider, Gate, Origin};
+pub use gate::{Decider, Gate, Origin, Terminal};
 pub use webhook::Webhook;
 
 /// The operator's policy about programs.

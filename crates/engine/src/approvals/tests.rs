@@ -1,0 +1,105 @@
+//! What a person at a terminal is asked, and what the audit log says of it.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use aludel_agent::{Approval, ApprovalRequest};
+use aludel_rules::Rules;
+use aludel_sandbox::Limits;
+use aludel_store::{Store, Tenant};
+
+use super::*;
+use crate::sessions::NewSession;
+use crate::{Engine, Settings};
+
+const RULES: &str =
+    "default = 'allow'\n[[rule]]\ndo = 'ask'\ncall = ['os.remove']\n[[rule]]\ndo = 'refuse'\nuses = ['processes']\n";
+
+/// Every question: the program, and why it is asked about.
+type Asked = Arc<Mutex<Vec<(String, Vec<String>)>>>;
+
+/// A gate with a person who gives these answers.
+async fn gate(data: &Path, mode: ApprovalMode, answers: Vec<Approval>) -> (Arc<Engine>, Arc<Gate>, Asked) {
+    let store = Store::open_beside(data).await.unwrap();
+    let backend = aludel_testkit::local(data, Limits::default()).await;
+    let policy = ApprovalPolicy { mode, ..ApprovalPolicy::default() };
+    let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), Settings::default()));
+    let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };
+    let (session, _) = engine.sessions.create(&Tenant::terminal(), new).await.unwrap();
+    let (asked, answers) = (Asked::default(), Arc::new(Mutex::new(answers.into_iter())));
+    let seen = Arc::clone(&asked);
+    let terminal = Terminal::new(move |program: ApprovalRequest, reasons| {
+        seen.lock().unwrap().push((program.code, reasons));
+        let answer = answers.lock().unwrap().next().expect("nobody expected this question");
+        async move { answer }
+    });
+    let origin = Origin { request: "ask_1".to_owned(), session, model: "m".to_owned(), outlives: false };
+    let gate = Gate::at_terminal(&engine, &Tenant::terminal(), origin, terminal);
+    (engine, gate, asked)
+}
+
+async fn decide(gate: &Gate, code: &str) -> Approval {
+    gate.decide(&ApprovalRequest { call_id: code.to_owned(), code: code.to_owned() }).await.unwrap()
+}
+
+/// The audit log, as lines of event, actor and outcome.
+async fn log(engine: &Engine) -> Vec<String> {
+    let records = engine.store.audit_log(0, 100).await.unwrap();
+    records.into_iter().map(|record| format!("{}|{}|{}", record.event, record.actor, record.outcome)).collect()
+}
+
+fn no(reason: &str) -> Approval {
+    Approval::Deny { reason: reason.to_owned() }
+}
+
+#[tokio::test]
+async fn a_person_decides_what_the_rules_leave_open_and_all_of_it_is_noted() {
+    let data = tempfile::tempdir().unwrap();
+    let mode = ApprovalMode::Rules(Arc::new(Rules::parse(RULES).unwrap()));
+    let (engine, gate, asked) = gate(data.path(), mode, vec![no("keep it"), Approval::AllowAll]).await;
+    assert_eq!(decide(&gate, "import os as o").await, Approval::Allow);
+    // Names mean what the programs before made them mean.
+    assert_eq!(decide(&gate, "o.remove('x')").await, no("keep it"));
+    // Of the turn it is this one program: the next one is judged again.
+    assert_eq!(decide(&gate, "o.remove('y')").await, Approval::Allow);
+    assert_eq!(decide(&gate, "o.remove('z')").await, Approval::Allow);
+    let Approval::Deny { reason } = decide(&gate, "import subprocess").await else { panic!("it is refused") };
+    assert!(reason.starts_with("the rules refuse it: "), "{reason}");
+    let reasons: Vec<_> = asked.lock().unwrap().iter().map(|(code, why)| (code.clone(), why.len())).collect();
+    assert_eq!(reasons, [("o.remove('x')".to_owned(), 1), ("o.remove('y')".to_owned(), 1)]);
+    let why = asked.lock().unwrap()[0].1[0].clone();
+    let refused = reason.trim_start_matches("the rules refuse it: ").to_owned();
+    assert_eq!(
+        log(&engine).await,
+        [
+            "started|nobody is asked|",
+            &format!("asked||{why}"),
+            "refused|the terminal|keep it",
+            &format!("asked||{why}"),
+            "approved|the terminal|this and all that follow",
+            "started|the terminal|",
+            "approved|the terminal|all were allowed",
+            "started|the terminal|",
+            &format!("refused|the rules|{refused}"),
+        ]
+    );
+    gate.cut_off("not known").await.unwrap();
+    gate.cut_off("not known").await.unwrap();
+    assert_eq!(log(&engine).await[9..], ["ended||not known", "ended||not known", "ended||not known"]);
+    assert_eq!(engine.store.verify_audit_log().await.unwrap(), Ok(12));
+}
+
+#[tokio::test]
+async fn a_person_is_asked_about_every_program_or_about_none() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, always, asked) = gate(data.path(), ApprovalMode::Always, vec![Approval::Allow, no("no")]).await;
+    assert_eq!(decide(&always, "1").await, Approval::Allow);
+    assert_eq!(decide(&always, "2").await, no("no"));
+    let expected = ["1", "2"].map(|code| (code.to_owned(), Vec::new()));
+    assert_eq!(*asked.lock().unwrap(), expected, "that all are asked about is no reason to tell");
+    drop(engine);
+    let (engine, never, asked) = gate(data.path(), ApprovalMode::Never, Vec::new()).await;
+    assert_eq!(decide(&never, "3").await, Approval::Allow);
+    assert!(asked.lock().unwrap().is_empty());
+    assert_eq!(log(&engine).await.last().unwrap(), "started|nobody is asked|");
+}
