@@ -11,7 +11,7 @@ mod tests;
 pub use live::LiveSession;
 pub use memory::Memory;
 pub use names::check_name;
-pub use registry::{NewSession, SessionChoice, Sessions, Status, reap};
+pub use registry::{NewSession, SessionChoice, Sessions, Status, keep, reap};
 pub use session::{Session, SessionFile};
 
 /// The directory where programs find the workspace.

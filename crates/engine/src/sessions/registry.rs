@@ -265,12 +265,28 @@ pub enum Status {
     Expired,
 }
 
+/// Time between two looks at the known sessions.
+fn pause(settings: &Settings) -> Duration {
+    (settings.idle.min(settings.linger) / 4).clamp(Duration::from_millis(50), Duration::from_secs(15))
+}
+
+/// Notes in the store that sessions are in use, until the engine closes. For a process beside a server, which keeps to its own sessions.
+pub async fn keep(engine: Arc<Engine>) {
+    loop {
+        engine.sessions.reap_once().await;
+        tokio::select! {
+            () = tokio::time::sleep(pause(&engine.settings)) => {}
+            () = engine.closing.cancelled() => return,
+        }
+    }
+}
+
 /// Ends sessions that were left alone, and removes from the store what has expired, until the engine closes.
 pub async fn reap(engine: Arc<Engine>) {
     /// Time between two passes through the store.
     const SWEEP: Duration = Duration::from_secs(60);
     let settings = &engine.settings;
-    let pause = (settings.idle.min(settings.linger) / 4).clamp(Duration::from_millis(50), Duration::from_secs(15));
+    let pause = pause(settings);
     let mut since_sweep = SWEEP;
     loop {
         engine.sessions.reap_once().await;
