@@ -116,8 +116,10 @@ impl Command {
         }
     }
 
-    /// Whether what it says on stderr is the server's log.
-    pub(crate) fn keeps_log(&self) -> bool {
-        matches!(self, Self::Serve(_))
+    /// Opens the log, if that is what it says on stderr.
+    pub(crate) fn open_log(&self, config: &Config) {
+        if matches!(self, Self::Serve(_)) {
+            serve::open_log(config);
+        }
     }
 }

@@ -33,7 +33,7 @@ use key::KeySource;
 use model::RawModel;
 use nearest::nearest;
 use sandbox::{RawSandbox, Sandbox};
-pub(crate) use server::Collector;
+pub(crate) use server::{Collector, LogFormat};
 use server::{RawServer, Server};
 use size::Size;
 use span::Span;
@@ -183,6 +183,20 @@ impl Entry {
 }
 
 impl Config {
+    /// Limits and expiry of sessions.
+    pub(crate) fn sessions(&self) -> aludel_engine::Settings {
+        let (server, sandbox) = (&self.server, &self.sandbox);
+        aludel_engine::Settings {
+            limits: sandbox.limits(),
+            max_memory: sandbox.max_memory.0.bytes(),
+            idle: sandbox.idle.duration(),
+            linger: sandbox.linger.duration(),
+            keep: sandbox.keep.duration(),
+            sessions: server.containers.0,
+            storage: server.storage.bytes(),
+        }
+    }
+
     /// Every value with its origin.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let mut entries = self.server.entries();

@@ -1,8 +1,7 @@
 //! The two streams that a person sees as one: results go to stdout, everything about them to stderr.
 
 use std::io::{self, IsTerminal, Write};
-
-use aludel_server::Level;
+use std::sync::OnceLock;
 
 use crate::paint;
 use crate::terminal::Sanitizer;
@@ -113,8 +112,30 @@ pub(crate) fn fail(text: &str) {
     say(Level::Error, &format!("{} ", paint::error("error:")), text);
 }
 
+/// Weight of what is said outside of any result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// What goes on.
+    Info,
+    /// What works and should be looked at.
+    Warning,
+    /// What does not work.
+    Error,
+}
+
+/// A log that may take what is said. Returns whether it did.
+pub(crate) type Log = fn(Level, &str) -> bool;
+
+/// The log of this process, if it has one.
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// Offers everything that is said from now on to a log. The first one stays.
+pub(crate) fn log_to(log: Log) {
+    LOG.get_or_init(|| log);
+}
+
 fn say(level: Level, mark: &str, text: &str) {
-    if !aludel_server::notice(level, text) {
+    if !LOG.get().is_some_and(|log| log(level, text)) {
         let _unheard = put(&mut io::stderr().lock(), &format!("{mark}{text}\n"));
     }
 }

@@ -15,6 +15,7 @@ mod progress;
 mod sandboxes;
 mod show;
 mod signals;
+mod state;
 mod terminal;
 mod turn;
 mod upstream;
@@ -40,9 +41,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Exit> {
     let surroundings = Surroundings::of_this_process();
     let asked = (arguments.config.clone(), arguments.flags());
     let config = config::load(&surroundings, asked.0.as_deref(), &asked.1)?;
-    if arguments.command.keeps_log() {
-        aludel_server::log_as(*config.server.log);
-    }
+    arguments.command.open_log(&config);
     for warning in &config.warnings {
         console::warn(warning);
     }

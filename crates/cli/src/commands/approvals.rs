@@ -5,10 +5,10 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{Context, serve};
+use super::Context;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
-use crate::{console, terminal};
+use crate::{console, state, terminal};
 
 /// Programs that are listed at once.
 const AT_ONCE: usize = 1000;
@@ -55,7 +55,7 @@ pub(crate) enum ApprovalsCommand {
 }
 
 pub(crate) async fn run(command: ApprovalsCommand, context: &Context) -> anyhow::Result<Exit> {
-    let store = serve::open_beside(context).await?;
+    let store = state::open_beside(context).await?;
     let mut console = Console::new();
     match command {
         ApprovalsCommand::List { all, json } => {

@@ -7,10 +7,10 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::{Context, serve};
+use super::Context;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
-use crate::terminal;
+use crate::{state, terminal};
 
 /// Entries that are read at once.
 const AT_ONCE: usize = 500;
@@ -40,7 +40,7 @@ pub(crate) struct AuditArgs {
 }
 
 pub(crate) async fn run(args: AuditArgs, context: &Context) -> anyhow::Result<Exit> {
-    let store = serve::open_beside(context).await?;
+    let store = state::open_beside(context).await?;
     let mut console = Console::new();
     if args.verify {
         return match store.verify_audit_log().await.context("cannot read the audit log")? {

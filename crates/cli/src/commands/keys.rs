@@ -5,10 +5,10 @@ use aludel_store::{KeyId, KeyRecord, Store};
 use anyhow::Context as _;
 use clap::Subcommand;
 
-use super::{Context, serve};
+use super::Context;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
-use crate::{config, console, terminal};
+use crate::{config, console, state, terminal};
 
 /// Characters of a key that was made elsewhere: LiteLLM's have 25.
 const LEAST: usize = 24;
@@ -46,9 +46,9 @@ pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
                 Some(key) => given(&key, context)?,
                 None => None,
             };
-            let state = serve::state(&context.config.server.data);
-            let store = Store::open_beside(&state).await;
-            let store = store.with_context(|| format!("cannot open the server's state in {}", state.display()))?;
+            let directory = state::directory(&context.config.server.data);
+            let store = Store::open_beside(&directory).await;
+            let store = store.with_context(|| format!("cannot open the server's state in {}", directory.display()))?;
             if let Some(secret) = given {
                 let added = store.add_key(&name, secret.expose()).await.context("cannot add the key")?;
                 let id =
@@ -61,7 +61,7 @@ pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             console.line(Stream::Stdout, &key.secret)?;
         }
         KeysCommand::List => {
-            let keys = serve::open_beside(context).await?.keys().await.context("cannot read the keys")?;
+            let keys = state::open_beside(context).await?.keys().await.context("cannot read the keys")?;
             if keys.is_empty() {
                 console::tell(
                     "there are no keys: the server serves this machine alone; `aludel keys create` makes one",
@@ -72,7 +72,7 @@ pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             }
         }
         KeysCommand::Revoke { id } => {
-            let store = serve::open_beside(context).await?;
+            let store = state::open_beside(context).await?;
             let parsed = KeyId::parse(&id);
             let revoked = match parsed {
                 Some(parsed) => store.revoke_key(parsed).await.context("cannot revoke the key")?,

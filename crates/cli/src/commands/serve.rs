@@ -1,6 +1,6 @@
 //! `aludel serve`: the server.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use aludel_engine::Engine;
@@ -12,12 +12,12 @@ use tokio::net::TcpListener;
 
 use super::Context;
 use crate::args::flag;
-use crate::config::{Collector, Config, Endpoint, Flag, Section};
-use crate::console::{Console, Stream};
+use crate::config::{Collector, Config, Endpoint, Flag, LogFormat, Section};
+use crate::console::{Console, Level, Stream};
 use crate::exit::{Exit, usage, words};
 use crate::sandboxes::Sandboxes;
 use crate::signals::{Hangups, Signals};
-use crate::{console, paint, upstream};
+use crate::{console, paint, state, upstream};
 
 /// Serve the OpenAI API, with programs running in sandboxes on this machine
 ///
@@ -45,7 +45,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     let mut hangups = Hangups::listen().context("cannot listen to signals")?;
     let models = upstream::all(&config.models, &context.surroundings)?;
     let approvals = config.approval.settings(&context.surroundings)?;
-    let state = state(&config.server.data);
+    let state = state::directory(&config.server.data);
     let store =
         Store::open(&state).await.with_context(|| format!("cannot open the server's state in {}", state.display()))?;
     let wanted = &config.server.listen;
@@ -72,7 +72,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
         });
     }
     let packages = sandboxes.template.packages().iter().map(|package| package.name.clone()).collect();
-    let engine = Engine::new(store, sandboxes.backend.clone(), models, approvals, packages, sessions(config));
+    let engine = Engine::new(store, sandboxes.backend.clone(), models, approvals, packages, config.sessions());
     let engine = Arc::new(engine);
     let app = App::new(Arc::clone(&engine), settings(config)?);
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
@@ -112,6 +112,23 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     Ok(exit)
 }
 
+/// Opens the server's log, in which everything is said from now on.
+pub(crate) fn open_log(config: &Config) {
+    aludel_server::log_as(match *config.server.log {
+        LogFormat::Text => aludel_server::LogFormat::Text,
+        LogFormat::Json => aludel_server::LogFormat::Json,
+        LogFormat::Off => aludel_server::LogFormat::Off,
+    });
+    console::log_to(|level, text| {
+        let level = match level {
+            Level::Info => aludel_server::Level::Info,
+            Level::Warning => aludel_server::Level::Warning,
+            Level::Error => aludel_server::Level::Error,
+        };
+        aludel_server::notice(level, text)
+    });
+}
+
 /// Offers the models that the configuration has now, and holds back the programs that it says.
 fn reload(context: &Context, engine: &Engine) -> anyhow::Result<()> {
     let config = context.reload()?;
@@ -145,37 +162,6 @@ fn reload(context: &Context, engine: &Engine) -> anyhow::Result<()> {
         console::warn(&format!("these changed, too, and need a restart: {}", others.join(", ")));
     }
     Ok(())
-}
-
-/// Where a server keeps what outlives it. Of its own, so that nobody else can read it.
-pub(crate) fn state(data: &Path) -> PathBuf {
-    data.join("state")
-}
-
-/// Opens the state of a server, which may be running. There is none in a directory that was mistyped, and none is made there.
-pub(crate) async fn open_beside(context: &Context) -> anyhow::Result<Store> {
-    let state = state(&context.config.server.data);
-    if !state.is_dir() {
-        return Err(usage(format!(
-            "no server has kept anything in {} (server.data: {}); --data names another directory",
-            state.display(),
-            context.config.server.data.origin
-        )));
-    }
-    Store::open_beside(&state).await.with_context(|| format!("cannot open the server's state in {}", state.display()))
-}
-
-fn sessions(config: &Config) -> aludel_engine::Settings {
-    let (server, sandbox) = (&config.server, &config.sandbox);
-    aludel_engine::Settings {
-        limits: sandbox.limits(),
-        max_memory: sandbox.max_memory.0.bytes(),
-        idle: sandbox.idle.duration(),
-        linger: sandbox.linger.duration(),
-        keep: sandbox.keep.duration(),
-        sessions: server.containers.0,
-        storage: server.storage.bytes(),
-    }
 }
 
 fn settings(config: &Config) -> anyhow::Result<Settings> {

@@ -4,11 +4,12 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use aludel_server::{LogFormat, Settings};
-
 use super::given::{ConfigError, Given, Setting};
 use super::model::Switch;
 use super::{Entry, Size, Surroundings};
+
+/// Requests that may be answered at once, unless it is said.
+const REQUESTS: usize = 256;
 
 /// What was given.
 #[derive(Debug, Default)]
@@ -91,18 +92,17 @@ impl RawServer {
         };
         // Processes that work elsewhere use it too.
         let data = data.map(|data| surroundings.absolute(&data));
-        let usual = Settings::default();
         let sessions = aludel_engine::Settings::default();
         Ok(Server {
             listen: self.listen.unwrap_or_else(listen),
             data,
             containers: self.containers.unwrap_or(Setting::default(Count(sessions.sessions))),
-            requests: self.requests.unwrap_or(Setting::default(Count(usual.requests))),
-            requests_per_key: self.requests_per_key.unwrap_or(Setting::default(Count(usual.requests_per_key))),
+            requests: self.requests.unwrap_or(Setting::default(Count(REQUESTS))),
+            requests_per_key: self.requests_per_key.unwrap_or(Setting::default(Count(REQUESTS))),
             storage: self.storage.unwrap_or(Setting::default(Size::from_bytes(sessions.storage))),
-            metrics: self.metrics.unwrap_or(Setting::default(usual.metrics)),
-            log: self.log.unwrap_or(Setting::default(LogFormat::default())),
-            log_contents: self.log_contents.unwrap_or(Setting::default(usual.log_contents)),
+            metrics: self.metrics.unwrap_or(Setting::default(false)),
+            log: self.log.unwrap_or(Setting::default(LogFormat::Text)),
+            log_contents: self.log_contents.unwrap_or(Setting::default(false)),
             traces: self.traces.unwrap_or(Setting::default(Collector::None)),
         })
     }
@@ -133,6 +133,40 @@ impl std::str::FromStr for Listen {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.parse().map(Self).map_err(|_| "is not an address and a port, like 127.0.0.1:8080")
+    }
+}
+
+/// Format of the server's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// An object a line.
+    Json,
+    /// No log.
+    Off,
+}
+
+impl std::str::FromStr for LogFormat {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            "off" => Ok(Self::Off),
+            _ => Err("is none of: text, json, off"),
+        }
+    }
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Text => "text",
+            Self::Json => "json",
+            Self::Off => "off",
+        })
     }
 }
 
