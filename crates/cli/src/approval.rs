@@ -3,12 +3,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
 use aludel_agent::Approval;
-use aludel_engine::approvals::ApprovalMode;
-use aludel_rules::{Decision, Known};
+use aludel_engine::approvals;
 use rustix::termios::{QueueSelector, tcflush};
 
 use crate::{paint, terminal};
@@ -18,56 +14,12 @@ const QUESTION: &str = "Run this program? y = yes, a = yes to all, n [reason] = 
 
 /// Whether there is a terminal to ask at.
 pub(crate) fn can_be_asked() -> bool {
-    Terminal::open().is_some()
+    Tty::open().is_some()
 }
 
-/// Who decides about the programs of one question.
-pub(crate) struct Person {
-    mode: ApprovalMode,
-    /// Whether programs were not shown before.
-    are_unseen: bool,
-    /// What names mean after the programs so far.
-    known: Arc<Mutex<Known>>,
-    /// Whether the person allowed all that is left.
-    allows_all: AtomicBool,
-}
-
-impl Person {
-    pub(crate) fn new(mode: ApprovalMode, are_unseen: bool) -> Self {
-        Self { mode, are_unseen, known: Arc::default(), allows_all: AtomicBool::new(false) }
-    }
-
-    /// Whether a program may run: by the rules or, where they leave it open, by the person.
-    pub(crate) async fn decide(&self, code: String) -> Approval {
-        let reasons = match &self.mode {
-            ApprovalMode::Never => return Approval::Allow,
-            ApprovalMode::Always => Vec::new(),
-            ApprovalMode::Rules(rules) => {
-                let (rules, known, code) = (Arc::clone(rules), Arc::clone(&self.known), code.clone());
-                let judged = tokio::task::spawn_blocking(move || {
-                    rules.judge_after(&mut known.lock().unwrap_or_else(PoisonError::into_inner), &code)
-                });
-                let Ok(judgement) = judged.await else { return deny("the rules could not be applied") };
-                let reasons: Vec<String> = judgement.reasons.iter().map(ToString::to_string).collect();
-                match judgement.decision {
-                    Decision::Allow => return Approval::Allow,
-                    Decision::Refuse => return deny(&format!("the rules refuse it: {}", reasons.join("; "))),
-                    Decision::Ask => reasons,
-                }
-            }
-        };
-        if self.allows_all.load(Ordering::Relaxed) {
-            return Approval::Allow;
-        }
-        match ask(self.are_unseen.then_some(code), reasons).await {
-            // What the rules refuse stays refused.
-            Approval::AllowAll => {
-                self.allows_all.store(true, Ordering::Relaxed);
-                Approval::Allow
-            }
-            answer => answer,
-        }
-    }
+/// The terminal, at which the gate asks. `are_unseen` says that programs were not shown before.
+pub(crate) fn terminal(are_unseen: bool) -> approvals::Terminal {
+    approvals::Terminal::new(move |program, reasons| ask(are_unseen.then_some(program.code), reasons))
 }
 
 /// Asks at the terminal. Without one, the answer is no. `unseen` is the program, if it was not shown yet; `reasons` why it is asked about.
@@ -80,18 +32,18 @@ async fn ask(unseen: Option<String>, reasons: Vec<String>) -> Approval {
     let (sender, answer) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         // Nobody waits any more if the turn was cancelled.
-        let _unheard = sender.send(ask_at(Terminal::open(), unseen.as_deref(), &reasons));
+        let _unheard = sender.send(ask_at(Tty::open(), unseen.as_deref(), &reasons));
     });
     answer.await.unwrap_or_else(|_| deny("the question could not be asked"))
 }
 
 /// The two directions of a terminal.
-struct Terminal {
+struct Tty {
     input: Box<dyn BufRead>,
     output: Box<dyn Write>,
 }
 
-impl Terminal {
+impl Tty {
     /// The controlling terminal, also when stdin is something else, or stdin if that is one.
     fn open() -> Option<Self> {
         let opened = OpenOptions::new().read(true).write(true).open("/dev/tty");
@@ -105,8 +57,8 @@ impl Terminal {
     }
 }
 
-fn ask_at(terminal: Option<Terminal>, unseen: Option<&str>, reasons: &[String]) -> Approval {
-    let Some(Terminal { mut input, mut output }) = terminal else {
+fn ask_at(terminal: Option<Tty>, unseen: Option<&str>, reasons: &[String]) -> Approval {
+    let Some(Tty { mut input, mut output }) = terminal else {
         let reasons = terminal::excerpt(&reasons.join("; "), 200);
         let reasons = if reasons.is_empty() { reasons } else { format!(" ({reasons})") };
         return deny(&format!("nobody could be asked{reasons}: there is no terminal"));
@@ -165,7 +117,7 @@ mod tests {
     #[test]
     fn it_asks_until_it_is_answered() {
         let terminal =
-            |input: &'static str| Some(Terminal { input: Box::new(input.as_bytes()), output: Box::new(io::sink()) });
+            |input: &'static str| Some(Tty { input: Box::new(input.as_bytes()), output: Box::new(io::sink()) });
         assert_eq!(ask_at(terminal("what?\n\ny\n"), None, &[]), Approval::Allow);
         assert_eq!(
             ask_at(terminal("what?\n"), Some("1"), &["line 1 opens a network".into()]),

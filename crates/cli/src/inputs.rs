@@ -1,8 +1,13 @@
 //! The files that a person hands over: `--file PATH`.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::PathBuf;
 
+use aludel_engine::Session;
 use aludel_engine::sessions::LiveSession;
+use aludel_sandbox::mime_of;
+use aludel_store::Store;
 use anyhow::Context;
 
 use crate::exit::usage;
@@ -41,6 +46,32 @@ pub(crate) async fn add(session: &LiveSession, inputs: &[Input]) -> anyhow::Resu
         added.with_context(|| format!("cannot hand over {}", input.path.display()))?;
     }
     Ok(())
+}
+
+/// Stores the files and puts them into a session.
+pub(crate) async fn store(session: &Session, store: &Store, inputs: &[Input]) -> anyhow::Result<()> {
+    for input in inputs {
+        let stored = input.store(session, store).await;
+        stored.with_context(|| format!("cannot hand over {}", input.path.display()))?;
+    }
+    Ok(())
+}
+
+impl Input {
+    async fn store(&self, session: &Session, store: &Store) -> anyhow::Result<()> {
+        let file = File::open(&self.path)?;
+        let (bytes, limit) = (file.metadata()?.len(), session.limits().disk);
+        if bytes > limit {
+            // Before it fills the disk.
+            let reason = format!("{bytes} bytes are more than the workspace takes ({limit}); raise sandbox.disk");
+            return Err(aludel_sandbox::Error::File { path: self.path.display().to_string(), reason }.into());
+        }
+        // It may grow meanwhile; what is too much by then, the workspace refuses.
+        for blob in store.write_blobs(vec![file.take(limit + 1)]).await? {
+            session.add_file_as_named(&self.name, mime_of(&self.name), blob).await?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use aludel_sandbox::{Backend, Local, LocalConfig, Start, Template, template};
 use anyhow::Context as _;
 
 use crate::commands::Context;
-use crate::console;
 use crate::progress::TemplateProgress;
+use crate::{console, state};
 
 /// A running backend and what its sandboxes start from.
 pub(crate) struct Sandboxes {
@@ -51,10 +51,7 @@ fn tell(warnings: &[String], verbose: bool) {
 /// Makes sure that the template is there.
 pub(crate) async fn prepare(context: &Context, force: bool) -> anyhow::Result<Template> {
     let data = (*context.config.server.data).clone();
-    let origin = &context.config.server.data.origin;
-    std::fs::create_dir_all(&data).with_context(|| {
-        format!("cannot make the data directory {} ({origin}); give another with --data DIR", data.display())
-    })?;
+    state::make_data_directory(context)?;
     let built = tokio::task::spawn_blocking(move || {
         let mut progress = TemplateProgress::new();
         template::ensure(&data, force, &mut |step| progress.show(&step))

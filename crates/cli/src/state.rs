@@ -1,8 +1,9 @@
 //! The state in the data directory: what outlives a process, and the audit log.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use aludel_store::Store;
+use aludel_store::{Store, Tenant};
 use anyhow::Context as _;
 
 use crate::commands::Context;
@@ -24,4 +25,50 @@ pub(crate) async fn open_beside(context: &Context) -> anyhow::Result<Store> {
         )));
     }
     Store::open_beside(&state).await.with_context(|| format!("cannot open the server's state in {}", state.display()))
+}
+
+/// Opens the state for questions from the terminal, beside a server if one is running. Makes it if there is none.
+pub(crate) async fn open(context: &Context) -> anyhow::Result<Store> {
+    make_data_directory(context)?;
+    let state = directory(&context.config.server.data);
+    // Blobs that belong to somebody else could not be read by the server afterwards.
+    if let Ok(metadata) = std::fs::metadata(&state)
+        && metadata.uid() != rustix::process::geteuid().as_raw()
+    {
+        let (shown, owner) = (state.display(), metadata.uid());
+        return Err(usage(format!(
+            "the state in {shown} belongs to the user {owner}; run this as that user (sudo -u '#{owner}'), or give another \
+             directory with --data DIR"
+        )));
+    }
+    let opened = async {
+        let store = Store::open_beside(&state).await?;
+        store.remove_expired_containers(&Tenant::terminal()).await?;
+        Ok::<_, anyhow::Error>(store)
+    };
+    opened.await.map_err(|error| explain(error, context))
+}
+
+/// Makes the data directory, unless it is there.
+pub(crate) fn make_data_directory(context: &Context) -> anyhow::Result<()> {
+    let data = &context.config.server.data;
+    std::fs::create_dir_all(&**data).with_context(|| {
+        format!("cannot make the data directory {} ({}); give another with --data DIR", data.display(), data.origin)
+    })
+}
+
+/// Adds to an error of the state where that is and what would help.
+pub(crate) fn explain(error: anyhow::Error, context: &Context) -> anyhow::Error {
+    let is_of_state = error.chain().any(|cause| {
+        cause.is::<aludel_store::Error>() || matches!(cause.downcast_ref(), Some(aludel_engine::Error::Store(_)))
+    });
+    if !is_of_state {
+        return error;
+    }
+    let data = &context.config.server.data;
+    error.context(format!(
+        "the state in {}, with the audit log, needs room and must be writable (server.data: {}; --data DIR names another directory)",
+        directory(data).display(),
+        data.origin
+    ))
 }

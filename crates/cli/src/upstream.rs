@@ -11,25 +11,18 @@ use aludel_agent::upstream::{Capabilities, Fallback, Upstream};
 use crate::config::{Api, Endpoint, Model, Surroundings};
 use crate::exit::{usage, words};
 
+/// Owner of the demo model.
+const SCRIPT: &str = "aludel: a script, not a language model";
+
 /// The first of the models, with those that step in for it.
-pub(crate) fn first(models: &[Model], surroundings: &Surroundings) -> anyhow::Result<Arc<dyn Upstream>> {
+pub(crate) fn first(models: &[Model], surroundings: &Surroundings) -> anyhow::Result<aludel_engine::Model> {
     let model = models.first().ok_or_else(|| usage("no model is configured"))?;
-    with_fallback(model, upstream(endpoint(model, surroundings)?), models, surroundings)
+    with_upstream(model, models, surroundings)
 }
 
-/// All models, as the server knows them, or everything that is wrong with them.
+/// All models, as the engine knows them, or everything that is wrong with them.
 pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Result<Vec<aludel_engine::Model>> {
-    let made = models.iter().map(|model| {
-        let owner = match &model.endpoint {
-            Endpoint::Demo => "aludel: a script, not a language model".to_owned(),
-            Endpoint::Http(http) => (*http.upstream_name).clone(),
-        };
-        let endpoint = endpoint(model, surroundings)?;
-        let upstream = with_fallback(model, upstream(endpoint.clone()), models, surroundings)?;
-        let endpoint = endpoint.filter(|endpoint| endpoint.forwards());
-        let fallback = model.fallback.0.clone();
-        Ok(aludel_engine::Model { name: (*model.name).clone(), owner, upstream, endpoint, fallback })
-    });
+    let made = models.iter().map(|model| with_upstream(model, models, surroundings));
     let (mut served, mut wrong) = (Vec::new(), Vec::new());
     for model in made {
         match model {
@@ -41,6 +34,29 @@ pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Resu
     let mut seen = HashSet::new();
     wrong.retain(|words| seen.insert(words.clone()));
     if wrong.is_empty() { Ok(served) } else { Err(usage(wrong.join("; "))) }
+}
+
+fn with_upstream(model: &Model, models: &[Model], surroundings: &Surroundings) -> anyhow::Result<aludel_engine::Model> {
+    let owner = match &model.endpoint {
+        Endpoint::Demo => SCRIPT.to_owned(),
+        Endpoint::Http(http) => (*http.upstream_name).clone(),
+    };
+    let endpoint = endpoint(model, surroundings)?;
+    let upstream = with_fallback(model, upstream(endpoint.clone()), models, surroundings)?;
+    let endpoint = endpoint.filter(|endpoint| endpoint.forwards());
+    let fallback = model.fallback.0.clone();
+    Ok(aludel_engine::Model { name: (*model.name).clone(), owner, upstream, endpoint, fallback })
+}
+
+/// The demo model, which writes at this pace.
+pub(crate) fn demo(pace: Duration) -> aludel_engine::Model {
+    aludel_engine::Model {
+        name: "demo".to_owned(),
+        owner: SCRIPT.to_owned(),
+        upstream: Arc::new(Demo::new(pace)),
+        endpoint: None,
+        fallback: Vec::new(),
+    }
 }
 
 fn with_fallback(

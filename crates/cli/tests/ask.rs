@@ -4,12 +4,13 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use aludel_testkit::{Scripted, ScriptedUpstream};
-use common::{Said, aludel, said, signal, wait_until};
+use common::{Said, aludel, audit_log, data, left, said, signal, wait_until};
 use serde_json::json;
 
 fn ask(upstream: &ScriptedUpstream, directory: &Path, arguments: &[&str]) -> Command {
@@ -148,6 +149,43 @@ async fn json_tells_the_whole_turn() {
     let ended = lines.last().unwrap();
     assert_eq!((&ended["exit"], &ended["ending"], &ended["answer"]), (&json!(0), &json!("answered"), &json!("One.")));
     assert_eq!(ended["files"][0]["saved"], "aludel-out/f");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_program_is_in_the_audit_log_and_nothing_else_is_left() {
+    let script = [Scripted::Python("open('f', 'w').write('x')"), Scripted::Python("1/0"), Scripted::Text("One.")];
+    let upstream = ScriptedUpstream::start(script.to_vec()).await;
+    let data = data();
+    // A name that only its owner reads may be an odd one.
+    std::fs::write(data.path().join("a\\b\u{200e}.csv"), "1").unwrap();
+    let data_option = data.path().to_str().unwrap();
+    let asked = ask(&upstream, data.path(), &["--file", "a\\b\u{200e}.csv", "--data", data_option]);
+    let said = said_meanwhile(asked).await;
+    assert_eq!(said.status, Some(0), "{said:#?}");
+    let log = audit_log(data.path()).await;
+    let told: Vec<_> = log.iter().map(|entry| entry.each_ref().map(String::as_str)).collect();
+    let [first, second] = ["The program ran to its end.", "ZeroDivisionError"];
+    assert_eq!(told.iter().map(|entry| entry[0]).collect::<Vec<_>>(), ["started", "ended", "started", "ended"]);
+    assert!(told[1][2].contains(first) && told[3][2].contains(second), "{told:?}");
+    assert_eq!(left(data.path()).await, [0, 0]);
+    assert_eq!(std::fs::metadata(data.path().join("state")).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_place_for_the_audit_log_nothing_runs_and_it_is_said_what_to_do() {
+    let upstream = ScriptedUpstream::start(Vec::new()).await;
+    let data = data();
+    std::fs::write(data.path().join("state"), "in the way").unwrap();
+    let data_option = data.path().to_str().unwrap().to_owned();
+    let said = said_meanwhile(ask(&upstream, data.path(), &["--data", &data_option])).await;
+    assert_eq!(said.status, Some(4), "{said:#?}");
+    for words in ["with the audit log, needs room and must be writable", "--data DIR names another", &data_option] {
+        assert!(said.stderr.contains(words), "no {words:?} in {said:#?}");
+    }
+    assert!(upstream.requests().is_empty());
+    let mut run = aludel(data.path());
+    run.args(["run", "-c", "print(1)", "--data", &data_option]);
+    assert_eq!(said_meanwhile(run).await.stdout, "1\n", "what keeps nothing needs no place for it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,14 +8,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::Child;
 
-use common::{aludel, said, signal, wait_until};
-
-/// A data directory of the test's own, with the template that all tests share.
-fn data() -> tempfile::TempDir {
-    let data = tempfile::tempdir().unwrap();
-    std::os::unix::fs::symlink(aludel_testkit::data().join("templates"), data.path().join("templates")).unwrap();
-    data
-}
+use aludel_testkit::{Scripted, ScriptedUpstream};
+use common::{aludel, audit_log, data, left, said, signal, wait_until};
 
 /// Starts a server and waits until it says where it listens.
 fn serve(data: &Path) -> (Child, String) {
@@ -190,4 +184,61 @@ fn a_reload_says_what_it_did_not_do() {
     assert!(ask(&address, "GET /v1/models", None, "").contains("\"second\""));
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// Asks for a program that goes on until somebody ends it, and waits until it runs.
+async fn ask_beside(data: &Path) -> (Child, BufReader<std::process::ChildStderr>, ScriptedUpstream) {
+    let slow = "open('kept', 'w').write('x')\nprint('on', flush=True)\nimport time\ntime.sleep(600)";
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python(slow)]).await;
+    let mut command = aludel(data);
+    command.args(["ask", "Go", "--timeout", "600s", "--model", "m", "--url", &upstream.url(), "--data"]).arg(data);
+    let mut child = command.spawn().unwrap();
+    let mut shown = BufReader::new(child.stderr.take().unwrap());
+    let mut work = String::new();
+    while work.lines().next_back().is_none_or(|line| line.trim() != "on") {
+        assert!(shown.read_line(&mut work).unwrap() > 0, "{work}");
+    }
+    (child, shown, upstream)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_is_asked_beside_a_server_that_leaves_it_alone() {
+    const CUT_OFF: &str = "The server ended while it ran; how it went is not known.";
+    let data = data();
+    let (mut server, address) = serve(data.path());
+    let (mut asking, mut shown, _upstream) = ask_beside(data.path()).await;
+    assert!(ask(&address, "GET /v1/containers", None, "").contains("\"data\":[]"), "the session is nobody else's");
+    assert_eq!(left(data.path()).await[0], 1, "the control: there is one");
+    let started = ["started", "nobody is asked", ""].map(str::to_owned);
+    assert_eq!(audit_log(data.path()).await, std::slice::from_ref(&started));
+
+    signal(&server, "TERM");
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    let (mut server, address) = serve(data.path());
+    // Who answers has recovered.
+    assert!(ask(&address, "GET /v1/models", None, "").contains("\"demo\""));
+    assert_eq!(audit_log(data.path()).await.len(), 1, "it runs");
+    assert!(asking.try_wait().unwrap().is_none());
+    signal(&asking, "INT");
+    let mut work = String::new();
+    shown.read_to_string(&mut work).unwrap();
+    assert_eq!(asking.wait().unwrap().code(), Some(130), "{work}");
+    assert!(data.path().join("aludel-out/kept").exists(), "{work}");
+    let log = audit_log(data.path()).await;
+    assert_eq!((log.len(), &*log[1][0]), (2, "ended"));
+    assert!(log[1][2] != CUT_OFF, "{log:?}");
+    assert_eq!(left(data.path()).await, [0, 0]);
+
+    // Of one that is killed the program is ended at the next start, and the session expires.
+    let (mut asking, _, _upstream) = ask_beside(data.path()).await;
+    asking.kill().unwrap();
+    asking.wait().unwrap();
+    signal(&server, "TERM");
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    let (mut server, address) = serve(data.path());
+    assert!(ask(&address, "GET /v1/models", None, "").contains("\"demo\""));
+    assert_eq!(audit_log(data.path()).await[2..], [started, ["ended", "", CUT_OFF].map(str::to_owned)]);
+    assert_eq!(left(data.path()).await[0], 1);
+    signal(&server, "TERM");
+    assert_eq!(server.wait().unwrap().code(), Some(0));
 }

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aludel_testkit::{Scripted, ScriptedUpstream};
-use common::{aludel_in_session, run};
+use common::{aludel_in_session, audit_log, data, run};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// A program at a terminal of its own.
@@ -101,8 +101,10 @@ async fn a_person_decides_over_each_program() {
         Scripted::Text("Done."),
     ])
     .await;
-    let directory = tempfile::tempdir().unwrap();
-    let mut session = Session::start(ask(&upstream, directory.path(), &["--ctty"]));
+    let (directory, data) = (tempfile::tempdir().unwrap(), data());
+    let mut command = ask(&upstream, directory.path(), &["--ctty"]);
+    command.arg("--data").arg(data.path());
+    let mut session = Session::start(command);
     let (status, seen) = tokio::task::spawn_blocking(move || {
         session.expect("Run this program?");
         assert!(session.seen.contains("print('first', 1+1)  # \\u{202e}txt"), "{}", session.seen);
@@ -125,6 +127,26 @@ async fn a_person_decides_over_each_program() {
     let requests = upstream.requests();
     let told = requests[1]["messages"].as_array().unwrap().last().unwrap()["content"].to_string();
     assert!(told.contains("use polars") && !told.contains("first 2"), "{told}");
+    let (asked, by) = ("asked", "the terminal");
+    let every = "every program is asked about";
+    let log = audit_log(data.path()).await;
+    let log: Vec<_> =
+        log.iter().filter(|entry| entry[0] != "ended").map(|entry| entry.each_ref().map(String::as_str)).collect();
+    assert_eq!(
+        log,
+        [
+            [asked, "", every],
+            ["refused", by, "use polars"],
+            [asked, "", every],
+            ["approved", by, ""],
+            ["started", by, ""],
+            [asked, "", every],
+            ["approved", by, "this and all that follow"],
+            ["started", by, ""],
+            ["approved", by, "all were allowed"],
+            ["started", by, ""],
+        ]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

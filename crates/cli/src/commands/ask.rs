@@ -15,7 +15,7 @@ use crate::out::Out;
 use crate::sandboxes::Sandboxes;
 use crate::show::TurnView;
 use crate::turn::{self, Done, Question, View};
-use crate::{approval, console, inputs, json, paint, terminal, upstream};
+use crate::{approval, console, inputs, json, paint, state, terminal, upstream};
 
 /// Where files go when nobody says where.
 const OUT: &str = "aludel-out";
@@ -77,7 +77,7 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
     }
     let inputs = inputs::check(&args.files)?;
     let Some(model) = context.config.models.first() else { return Err(usage("no model is configured")) };
-    let upstream = upstream::first(&context.config.models, &context.surroundings)?;
+    let asked = upstream::first(&context.config.models, &context.surroundings)?;
     console::tell(&paint::faint(&describe(model)));
     let mut out = match &args.out {
         Some(directory) => Out::existing(directory.clone())?,
@@ -85,11 +85,12 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
     };
     let mut transcript = Transcript::new(&args.question, &*model.name);
     let mut view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new())) };
-    let question = Question { text: &args.question, inputs: &inputs, approval };
-    let engine = Sandboxes::start(context, 0).await?;
+    let question = Question { text: &args.question, inputs: &inputs, model: asked, approval };
+    let store = state::open(context).await?;
+    let sandboxes = Sandboxes::start(context, 0).await?;
     let done =
-        turn::run(&engine, context, upstream, question, &mut out, &mut view, |event| transcript.see(event)).await;
-    engine.backend.shutdown().await;
+        turn::run(&sandboxes, store, context, question, &mut out, &mut view, |event| transcript.see(event)).await;
+    sandboxes.backend.shutdown().await;
     let Some(Done { turn, saved }) = done? else { return Ok(Exit::Interrupted) };
     let exit = turn::exit_of(&turn.ending);
     if args.out.is_some() {

@@ -19,10 +19,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Characters of a program that a line shows.
 const SHOWN: usize = 60;
 
-/// Show the server's audit log: every program that was decided about or run
+/// Show the audit log: every program that was decided about or run
 ///
-/// The log can only be added to. Each entry holds a digest of all before it: `--verify` finds entries that were changed or taken out, but
-/// not those taken off the end; compare the number of entries with what you noted before.
+/// The server, `aludel ask` and `aludel demo` write it, and it can only be added to. Each entry holds a digest of all before it: `--verify`
+/// finds entries that were changed or taken out, but not those taken off the end; compare the number of entries with what you noted before.
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {
     /// Print one JSON object a line, with the whole programs

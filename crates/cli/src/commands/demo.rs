@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aludel_agent::transcript::Transcript;
-use aludel_agent::upstream::demo::Demo;
 use aludel_agent::{Ending, size};
 use anyhow::Context as _;
 use clap::Args;
@@ -21,7 +20,7 @@ use crate::out::Out;
 use crate::sandboxes::Sandboxes;
 use crate::show::TurnView;
 use crate::turn::{self, Done, Question, View};
-use crate::{inputs, paint};
+use crate::{inputs, paint, state, upstream};
 
 const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Calculate monthly dynamics, top 10 products, conversion funnel. \
                         Create PDF report with visualizations.";
@@ -54,14 +53,16 @@ pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exi
         "{} scripted: it is compiled in and follows a script; the sandbox and the data are real",
         paint::faint("model:")
     ))?;
-    let engine = Sandboxes::start(context, 0).await?;
+    let store = state::open(context).await?;
+    let sandboxes = Sandboxes::start(context, 0).await?;
     let pace = if std::io::stderr().is_terminal() { PACE } else { Duration::ZERO };
     let mut transcript = Transcript::new(QUESTION, "demo (a script, not a language model)");
-    let question = Question { text: QUESTION, inputs: &inputs, approval: ApprovalMode::Never };
+    let (model, approval) = (upstream::demo(pace), ApprovalMode::Never);
+    let question = Question { text: QUESTION, inputs: &inputs, model, approval };
     let mut view = View::Person(Box::new(view));
     let see = |event: &_| transcript.see(event);
-    let done = turn::run(&engine, context, Demo::new(pace), question, &mut out, &mut view, see).await;
-    engine.backend.shutdown().await;
+    let done = turn::run(&sandboxes, store, context, question, &mut out, &mut view, see).await;
+    sandboxes.backend.shutdown().await;
     let Some(done) = done? else { return Ok(Exit::Interrupted) };
     let mut made: Vec<PathBuf> = done.saved.iter().filter_map(|saved| saved.path.clone()).collect();
     made.extend(turn::save_transcript(&transcript, &mut out)?);

@@ -46,6 +46,33 @@ fn hermetic<'c>(command: &'c mut Command, directory: &Path) -> &'c mut Command {
     command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())
 }
 
+/// A data directory of the test's own, with the template that all tests share.
+pub fn data() -> tempfile::TempDir {
+    let data = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(aludel_testkit::data().join("templates"), data.path().join("templates")).unwrap();
+    data
+}
+
+/// The audit log of a data directory, which was not changed: events, actors and outcomes.
+pub async fn audit_log(data: &Path) -> Vec<[String; 3]> {
+    let store = aludel_store::Store::open_beside(&data.join("state")).await.unwrap();
+    let records = store.audit_log(0, 1000).await.unwrap();
+    assert_eq!(store.verify_audit_log().await.unwrap().unwrap(), i64::try_from(records.len()).unwrap());
+    assert!(records.iter().all(|record| record.tenant == aludel_store::Tenant::terminal()), "{records:?}");
+    records.into_iter().map(|record| [record.event, record.actor, record.outcome]).collect()
+}
+
+/// The number of sessions and of blobs that questions left in a data directory.
+pub async fn left(data: &Path) -> [usize; 2] {
+    let state = data.join("state");
+    let store = aludel_store::Store::open_beside(&state).await.unwrap();
+    let page = aludel_store::PageQuery::first(100);
+    let sessions = store.containers(&aludel_store::Tenant::terminal(), None, page).await.unwrap().data.len();
+    let fans = std::fs::read_dir(state.join("blobs")).unwrap();
+    let blobs = fans.map(|fan| std::fs::read_dir(fan.unwrap().path()).unwrap().count()).sum();
+    [sessions, blobs]
+}
+
 /// What a run said.
 #[derive(Debug)]
 pub struct Said {
