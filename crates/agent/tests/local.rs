@@ -8,7 +8,7 @@ use aludel_testkit::{Bench, Scripted, ScriptedTransport};
 use common::{agent, follow, observations};
 
 #[tokio::test]
-async fn a_program_fails_is_fixed_and_draws_what_the_model_sees() {
+async fn a_program_in_the_local_sandbox_fails_is_fixed_and_draws_what_the_model_sees() {
     let bench = Bench::local().await;
     let upstream = ScriptedTransport::new(vec![
         Scripted::Python("x = 'ünï😀'\nprint(1/0)"),

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Answer, Server, files_in, settings, start, start_with};
+use common::{Server, files_in, settings, start, start_with};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -123,7 +123,7 @@ async fn hostile_names_and_bodies_get_a_clear_400() {
     server.post(&files, json!({ "file_id": "file-0" })).await.refused(404, "file-0");
     let empty =
         server.request(Method::POST, &files).header("content-type", "multipart/form-data; boundary=b").body("--b--");
-    Answer::of(empty.send().await.unwrap()).await.refused(400, "'file'");
+    server.ask(empty).await.refused(400, "'file'");
     assert_eq!(server.get(&files).await.ok()["data"], json!([]));
     server.stop().await;
     assert_eq!(files_in(&data.path().join("blobs")), 0);
@@ -132,7 +132,7 @@ async fn hostile_names_and_bodies_get_a_clear_400() {
 #[tokio::test]
 async fn after_its_time_a_container_says_so_and_its_files_can_still_be_fetched() {
     let data = tempfile::tempdir().unwrap();
-    let idle = Duration::from_secs(6);
+    let idle = Duration::from_secs(2);
     let server = start_with(data.path(), settings().engine(|engine| engine.idle = idle)).await;
     let (path, _) = create(&server, json!({ "name": "c" })).await;
     let file = server.send(&format!("{path}/files"), &[], "a.txt", b"kept").await.ok();

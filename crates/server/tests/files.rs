@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Answer, files_in, settings, start, start_with};
+use common::{files_in, settings, start, start_with};
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
 use serde_json::{Value, json};
@@ -93,7 +93,7 @@ async fn hostile_uploads_get_a_clear_400_and_leave_nothing() {
     }
     let raw = async |content_type: &str, body: &[u8]| {
         let request = server.request(Method::POST, "/v1/files").header("content-type", content_type);
-        Answer::of(request.body(body.to_vec()).send().await.unwrap()).await
+        server.ask(request.body(body.to_vec())).await
     };
     let form = "multipart/form-data; boundary=b";
     let nul = b"--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\0b\"\r\n\r\nx\r\n--b--\r\n";
@@ -131,8 +131,8 @@ async fn hostile_uploads_get_a_clear_400_and_leave_nothing() {
     server.send("/v1/files", &[("purpose", "evil")], "a.txt", b"x").await.refused(400, "user_data");
     let twice =
         Form::new().part("file", Part::bytes(vec![1]).file_name("a")).part("file", Part::bytes(vec![2]).file_name("b"));
-    let twice = server.request(Method::POST, "/v1/files").multipart(twice).send().await.unwrap();
-    Answer::of(twice).await.refused(400, "more than one");
+    let twice = server.ask(server.request(Method::POST, "/v1/files").multipart(twice)).await;
+    twice.refused(400, "more than one");
     for file in server.get("/v1/files").await.ok()["data"].as_array().unwrap() {
         server.delete(&format!("/v1/files/{}", file["id"].as_str().unwrap())).await.ok();
     }
@@ -166,8 +166,8 @@ async fn an_upload_in_parts_becomes_a_file() {
     // Sent in another order than they are put together.
     for range in [1000..3000, 0..1000] {
         let form = Form::new().part("data", Part::bytes(content[range].to_vec()).file_name("blob"));
-        let sent = server.request(Method::POST, &format!("{path}/parts")).multipart(form).send().await.unwrap();
-        parts.insert(0, Answer::of(sent).await.ok()["id"].clone());
+        let sent = server.ask(server.request(Method::POST, &format!("{path}/parts")).multipart(form)).await;
+        parts.insert(0, sent.ok()["id"].clone());
     }
     server.post(&format!("{path}/complete"), json!({ "part_ids": [parts[0]] })).await.refused(400, "3000");
     server.post(&format!("{path}/complete"), json!({ "part_ids": [parts[0], parts[0]] })).await.refused(400, "twice");
@@ -178,7 +178,7 @@ async fn an_upload_in_parts_becomes_a_file() {
     server.post(&format!("{path}/cancel"), json!({})).await.refused(400, "completed");
     let upload = server.post("/v1/uploads", new(1)).await.ok();
     let path = format!("/v1/uploads/{}/cancel", upload["id"].as_str().unwrap());
-    let cancelled = Answer::of(server.request(Method::POST, &path).send().await.unwrap()).await.ok();
+    let cancelled = server.ask(server.request(Method::POST, &path)).await.ok();
     assert_eq!(cancelled["status"], "cancelled");
     server.post("/v1/uploads", new(9 << 30)).await.refused(413, "8 GB");
     server.stop().await;

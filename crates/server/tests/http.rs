@@ -11,7 +11,7 @@ use aludel_engine::Engine;
 use aludel_sandbox::memory::Memory;
 use aludel_server::{App, ServeError, serve};
 use aludel_store::Store;
-use common::{Answer, client, settings, start, start_with};
+use common::{Answer, client, listen, settings};
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 #[tokio::test]
 async fn every_answer_has_an_id_and_every_error_its_envelope() {
     let data = tempfile::tempdir().unwrap();
-    let server = start(data.path()).await;
+    let server = listen(data.path(), settings(), Vec::new()).await;
     let health = server.get("/healthz").await;
     assert_eq!((health.status.as_u16(), health.bytes.as_slice()), (200, b"ok\n".as_slice()));
     let first = server.get("/v1/models").await;
@@ -44,10 +44,8 @@ async fn every_answer_has_an_id_and_every_error_its_envelope() {
 #[tokio::test]
 async fn bodies_that_are_no_json_too_deep_or_too_large_are_refused() {
     let data = tempfile::tempdir().unwrap();
-    let server = start(data.path()).await;
-    let send = async |body: Vec<u8>| {
-        Answer::of(server.request(Method::POST, "/v1/containers").body(body).send().await.unwrap()).await
-    };
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let send = async |body: Vec<u8>| server.ask(server.request(Method::POST, "/v1/containers").body(body)).await;
     send(b"{\"name\": ".to_vec()).await.refused(400, "parse the JSON body");
     send(b"[]".to_vec()).await.refused(400, "must be an object");
     send(b"{\"name\": 3}".to_vec()).await.refused(400, "'name'");
@@ -71,7 +69,7 @@ async fn bodies_that_are_no_json_too_deep_or_too_large_are_refused() {
 #[tokio::test]
 async fn with_keys_nobody_gets_in_without_one() {
     let data = tempfile::tempdir().unwrap();
-    let mut server = start(data.path()).await;
+    let mut server = listen(data.path(), settings(), Vec::new()).await;
     server.get("/v1/files").await.ok();
     let key = server.store.create_key("one").await.unwrap();
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
@@ -93,7 +91,7 @@ async fn with_keys_nobody_gets_in_without_one() {
 #[tokio::test]
 async fn tenants_do_not_see_each_other() {
     let data = tempfile::tempdir().unwrap();
-    let mut server = start(data.path()).await;
+    let mut server = listen(data.path(), settings(), Vec::new()).await;
     let (one, other) = (server.store.create_key("one").await.unwrap(), server.store.create_key("other").await.unwrap());
     server.use_key(&one.secret);
     let file = server.upload("a.txt", b"mine").await;
@@ -150,7 +148,7 @@ async fn tenants_do_not_see_each_other() {
 #[tokio::test]
 async fn a_listener_that_others_reach_needs_keys() {
     let data = tempfile::tempdir().unwrap();
-    let backend = aludel_testkit::local(data.path(), settings().engine.limits).await;
+    let backend = Arc::new(Memory::default());
     let store = Store::open(data.path()).await.unwrap();
     let serve_on = async |address: &str| {
         let engine =
@@ -194,10 +192,9 @@ async fn readiness_follows_the_backend() {
 #[tokio::test]
 async fn web_pages_of_strangers_cannot_use_a_server_without_keys() {
     let data = tempfile::tempdir().unwrap();
-    let server = start(data.path()).await;
-    let with = async |name: &str, value: &str| {
-        Answer::of(server.request(Method::GET, "/v1/files").header(name, value).send().await.unwrap()).await
-    };
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let with =
+        async |name: &str, value: &str| server.ask(server.request(Method::GET, "/v1/files").header(name, value)).await;
     with("origin", "https://evil.example").await.refused(403, "Web pages");
     with("origin", "null").await.refused(403, "Web pages");
     with("host", "rebound.example").await.refused(403, "localhost");
@@ -209,10 +206,10 @@ async fn web_pages_of_strangers_cannot_use_a_server_without_keys() {
 #[tokio::test]
 async fn too_many_requests_at_once_are_told_to_come_again() {
     let data = tempfile::tempdir().unwrap();
-    let server = start_with(data.path(), settings().server(|server| server.requests = 2)).await;
+    let server = listen(data.path(), settings().server(|server| server.requests = 2), Vec::new()).await;
     let mut slow = Vec::new();
     for _ in 0..2 {
-        slow.push(half_a_request(server.address).await);
+        slow.push(half_a_request(server.address()).await);
     }
     let answer = server.get("/v1/files").await;
     answer.refused(429, "try again");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Answer, Server, files_in, start};
+use common::{Answer, Server, files_in, listen, settings};
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
 
@@ -26,7 +26,7 @@ async fn send_zeros(server: &Server, megabytes: usize) -> Option<Answer> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_file_over_512_mb_is_refused_and_memory_does_not_grow_with_files() {
     let data = tempfile::tempdir().unwrap();
-    let server = start(data.path()).await;
+    let server = listen(data.path(), settings(), Vec::new()).await;
     let before = resident();
     let answer = send_zeros(&server, 400).await.unwrap();
     assert_eq!(answer.ok()["bytes"], 400 << 20);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use aludel_server::Traces;
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use collector::{Collector, Span};
-use common::{Answer, Server, Settings, model, settings, start_with_models};
+use common::{Answer, Server, Settings, listen, model, settings};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ async fn figures_count_what_a_turn_did_and_say_nothing_of_it() {
     let data = tempfile::tempdir().unwrap();
     let script = vec![Scripted::Python(PROGRAM), Scripted::Text(ANSWER), Scripted::Status(400, "", "no")];
     let upstream = ScriptedUpstream::start(script).await;
-    let server = start_with_models(data.path(), measured(), vec![model("scripted", upstream.url())]).await;
+    let server = listen(data.path(), measured(), vec![model("scripted", upstream.url())]).await;
     let answer = server.post("/v1/responses", response()).await.ok();
     assert_eq!(answer["status"], "completed", "{answer}");
     server.post("/v1/responses", response()).await.refused(400, "rejected");
@@ -99,7 +99,7 @@ async fn figures_count_what_a_turn_did_and_say_nothing_of_it() {
 async fn what_clients_make_up_makes_no_series() {
     let data = tempfile::tempdir().unwrap();
     let upstream = ScriptedUpstream::start(vec![]).await;
-    let server = start_with_models(data.path(), measured(), vec![model("scripted", upstream.url())]).await;
+    let server = listen(data.path(), measured(), vec![model("scripted", upstream.url())]).await;
     let once = async |number: usize| {
         server.get(&format!("/v1/made-up/{number}")).await.refused(404, "Unknown request URL");
         server.get(&format!("/v1/files/file-{number}")).await.refused(404, "");
@@ -129,19 +129,19 @@ async fn what_clients_make_up_makes_no_series() {
 #[tokio::test]
 async fn figures_are_off_by_default_and_need_the_key_that_all_else_needs() {
     let data = tempfile::tempdir().unwrap();
-    let server = start_with_models(data.path(), settings(), Vec::new()).await;
+    let server = listen(data.path(), settings(), Vec::new()).await;
     server.get("/metrics").await.refused(404, "metrics = true");
     server.stop().await;
     let data = tempfile::tempdir().unwrap();
     // No room for any request: the figures are asked for all the more.
-    let server = start_with_models(data.path(), measured().server(|server| server.requests = 0), Vec::new()).await;
+    let server = listen(data.path(), measured().server(|server| server.requests = 0), Vec::new()).await;
     assert!(figures(&server).await.contains("aludel_build_info{version="));
     server.get("/v1/models").await.refused(429, "answering 0 requests");
     let foreign = server.request(Method::GET, "/metrics").header("host", "example.com").send().await.unwrap();
     Answer::of(foreign).await.refused(403, "only to localhost");
     server.stop().await;
     let data = tempfile::tempdir().unwrap();
-    let server = start_with_models(data.path(), measured(), Vec::new()).await;
+    let server = listen(data.path(), measured(), Vec::new()).await;
     let key = server.store.create_key("a test").await.unwrap().secret;
     server.get("/metrics").await.refused(401, "API key");
     let server = server.with_key(&key);
@@ -153,7 +153,7 @@ async fn figures_are_off_by_default_and_need_the_key_that_all_else_needs() {
 async fn a_client_that_goes_away_is_counted_and_leaves_nothing_open() {
     let data = tempfile::tempdir().unwrap();
     let upstream = ScriptedUpstream::start(vec![Scripted::Hang, Scripted::Hang]).await;
-    let server = start_with_models(data.path(), measured(), vec![model("scripted", upstream.url())]).await;
+    let server = listen(data.path(), measured(), vec![model("scripted", upstream.url())]).await;
     let chat = json!({ "model": "scripted", "messages": [{ "role": "user", "content": "x" }] });
     let asked = async |times: usize| {
         let so_often = async {
@@ -208,7 +208,7 @@ async fn a_turn_is_a_trace_that_goes_on_where_the_client_began_it_and_says_nothi
     let script = vec![Scripted::Python(PROGRAM), Scripted::Text(ANSWER), Scripted::Whole("passed on")];
     let upstream = ScriptedUpstream::start(script).await;
     let traced = settings().server(|server| server.traces = Some(Traces::to(&collector.url()).unwrap()));
-    let server = start_with_models(data.path(), traced, vec![model("scripted", upstream.url())]).await;
+    let server = listen(data.path(), traced, vec![model("scripted", upstream.url())]).await;
     assert_eq!(ask_in_trace(&server, "/v1/responses", &response()).await.ok()["status"], "completed");
     let chat = json!({ "model": "scripted", "messages": [{ "role": "user", "content": MARKER }] });
     ask_in_trace(&server, "/v1/chat/completions", &chat).await.ok();
@@ -253,7 +253,7 @@ async fn contents_are_told_when_they_are_asked_for_and_failures_have_a_type() {
     let upstream = ScriptedUpstream::start(script).await;
     let traces = Some(Traces::to(&collector.url()).unwrap());
     let telling = settings().server(|server| (server.traces, server.log_contents) = (traces, true));
-    let server = start_with_models(data.path(), telling, vec![model("scripted", upstream.url())]).await;
+    let server = listen(data.path(), telling, vec![model("scripted", upstream.url())]).await;
     server.post("/v1/responses", response()).await;
     server.stop().await;
 
@@ -271,7 +271,7 @@ async fn contents_are_told_when_they_are_asked_for_and_failures_have_a_type() {
 async fn without_traces_of_our_own_the_clients_trace_goes_to_the_model_as_it_is() {
     let data = tempfile::tempdir().unwrap();
     let upstream = ScriptedUpstream::start(vec![Scripted::Text(ANSWER), Scripted::Whole("passed on")]).await;
-    let server = start_with_models(data.path(), settings(), vec![model("scripted", upstream.url())]).await;
+    let server = listen(data.path(), settings(), vec![model("scripted", upstream.url())]).await;
     ask_in_trace(&server, "/v1/responses", &json!({ "model": "scripted", "input": "x" })).await.ok();
     let chat = json!({ "model": "scripted", "messages": [{ "role": "user", "content": "x" }] });
     ask_in_trace(&server, "/v1/chat/completions", &chat).await.ok();
@@ -292,8 +292,7 @@ async fn a_collector_that_is_dead_or_hangs_harms_nothing_and_what_it_loses_is_co
     for address in [hangs, is_dead] {
         let data = tempfile::tempdir().unwrap();
         let traces = Some(Traces::to(&format!("http://{address}")).unwrap());
-        let server =
-            start_with_models(data.path(), measured().server(|server| server.traces = traces), Vec::new()).await;
+        let server = listen(data.path(), measured().server(|server| server.traces = traces), Vec::new()).await;
         // More than wait in the queue at most.
         let began = Instant::now();
         let clients = (0..8).map(async |_| {

@@ -196,7 +196,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let settings = Settings { requests: 1, ..Settings::default() };
         let sessions = aludel_engine::Settings::default();
-        let backend = aludel_testkit::local(data.path(), sessions.limits.clone()).await;
+        let backend = Arc::new(aludel_sandbox::memory::Memory::default());
         let store = Store::open(data.path()).await.unwrap();
         let engine = aludel_engine::Engine::new(store, backend, [], Default::default(), Vec::new(), sessions);
         let app = Arc::new(App::new(Arc::new(engine), settings));

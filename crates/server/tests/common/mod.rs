@@ -1,5 +1,7 @@
-//! The real server on a port of its own, and one way to talk to it.
+//! The server with scripted programs, and ways to talk to it.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "a test may panic, and each uses a part of this")]
+
+mod connector;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,8 +12,10 @@ use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_engine::execution::Limits;
 use aludel_engine::{ApprovalPolicy, Engine, Model};
-use aludel_server::{App, serve};
+use aludel_sandbox::memory::{Memory, ScriptedCell};
+use aludel_server::{App, Listener, serve};
 use aludel_store::Store;
+use connector::{Connector, HOST_NAME};
 use reqwest::multipart::{Form, Part};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::Value;
@@ -21,12 +25,18 @@ use tokio::task::JoinHandle;
 
 /// A running server.
 pub struct Server {
-    pub address: SocketAddr,
+    way: Way,
     pub store: Store,
     client: Client,
     key: Option<String>,
     stop: oneshot::Sender<()>,
     running: JoinHandle<()>,
+}
+
+/// The way to a server.
+enum Way {
+    Memory(Connector),
+    Port(SocketAddr),
 }
 
 /// Small enough that every limit is hit in a moment.
@@ -57,23 +67,35 @@ impl Settings {
     }
 }
 
-/// A server on this directory, without keys.
+/// A server on this directory, without keys, in this process.
 pub async fn start(data: &Path) -> Server {
     start_with(data, settings()).await
 }
 
 pub async fn start_with(data: &Path, settings: Settings) -> Server {
-    start_with_models(data, settings, Vec::new()).await
+    let (connector, listener) = Connector::new();
+    run(data, settings, Vec::new(), Way::Memory(connector), listener).await
 }
 
-pub async fn start_with_models(data: &Path, settings: Settings, models: Vec<Model>) -> Server {
+/// The same on a port of its own.
+pub async fn listen(data: &Path, settings: Settings, models: Vec<Model>) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let way = Way::Port(listener.local_addr().unwrap());
+    run(data, settings, models, way, listener).await
+}
+
+async fn run(
+    data: &Path,
+    settings: Settings,
+    models: Vec<Model>,
+    way: Way,
+    listener: impl Listener + 'static,
+) -> Server {
     let store = Store::open(data).await.unwrap();
     let Settings { engine, server } = settings;
-    let backend = aludel_testkit::local(data, engine.limits.clone()).await;
+    let backend = Arc::new(Memory::new(script));
     let engine = Engine::new(store.clone(), backend, models, ApprovalPolicy::default(), Vec::new(), engine);
     let app = App::new(Arc::new(engine), server);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn(async move {
         let stopped = async {
@@ -81,7 +103,16 @@ pub async fn start_with_models(data: &Path, settings: Settings, models: Vec<Mode
         };
         serve(app, listener, stopped).await.unwrap();
     });
-    Server { address, store, client: client(), key: None, stop, running }
+    Server { way, store, client: client(), key: None, stop, running }
+}
+
+/// What programs do.
+fn script(code: &str, cell: &mut ScriptedCell) {
+    match code {
+        "print('marker-7f3a', 6 * 7)" => cell.print("marker-7f3a 42\n"),
+        "print('marker-7f3a')\n1 / 0" => cell.print("marker-7f3a\n").fail("ZeroDivisionError", "division by zero"),
+        _ => cell.fail("NotImplementedError", code),
+    };
 }
 
 /// A model of this name at this address.
@@ -128,23 +159,43 @@ impl Server {
     }
 
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        let request = self.client.request(method, format!("http://{}{path}", self.address));
+        let host = match &self.way {
+            Way::Memory(_) => HOST_NAME.to_owned(),
+            Way::Port(address) => address.to_string(),
+        };
+        let request = self.client.request(method, format!("http://{host}{path}"));
         match &self.key {
             Some(key) => request.bearer_auth(key),
             None => request,
         }
     }
 
+    /// The address of a server that listens on a port.
+    pub fn address(&self) -> SocketAddr {
+        match &self.way {
+            Way::Memory(_) => panic!("it has no port"),
+            Way::Port(address) => *address,
+        }
+    }
+
+    pub async fn ask(&self, request: reqwest::RequestBuilder) -> Answer {
+        Answer::of(match &self.way {
+            Way::Memory(connector) => connector.send(request.build().unwrap()).await,
+            Way::Port(_) => request.send().await.unwrap(),
+        })
+        .await
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
-        Answer::of(self.request(Method::GET, path).send().await.unwrap()).await
+        self.ask(self.request(Method::GET, path)).await
     }
 
     pub async fn delete(&self, path: &str) -> Answer {
-        Answer::of(self.request(Method::DELETE, path).send().await.unwrap()).await
+        self.ask(self.request(Method::DELETE, path)).await
     }
 
     pub async fn post(&self, path: &str, body: Value) -> Answer {
-        Answer::of(self.request(Method::POST, path).json(&body).send().await.unwrap()).await
+        self.ask(self.request(Method::POST, path).json(&body)).await
     }
 
     /// Sends a file in a form, with other parts before it.
@@ -152,7 +203,7 @@ impl Server {
         let part = Part::bytes(content.to_vec()).file_name(name.to_owned());
         let form = Form::new().part("file", part);
         let form = texts.iter().fold(form, |form, (key, value)| form.text((*key).to_owned(), (*value).to_owned()));
-        Answer::of(self.request(Method::POST, path).multipart(form).send().await.unwrap()).await
+        self.ask(self.request(Method::POST, path).multipart(form)).await
     }
 
     /// Uploads a file and returns its id.
