@@ -125,11 +125,11 @@ impl Journal {
     }
 
     /// Stores what was added, and gives back the numbers of frames that were reserved and not told: another process goes on from there.
-    pub(super) async fn hand_on(&mut self, store: &Store) -> Result<(), Error> {
-        self.flush(store, None).await?;
+    pub(super) async fn hand_on(&mut self, store: &Store, state: Option<TurnState>) -> Result<(), Error> {
         self.state.reserved_frames = self.next_frame;
-        let update = TurnUpdate { dialect_state: Some(written(&self.state)), ..TurnUpdate::default() };
-        self.append(store, update).await
+        let (events, items) = (std::mem::take(&mut self.events), std::mem::take(&mut self.items));
+        let dialect_state = Some(written(&self.state));
+        self.append(store, TurnUpdate { events, items, state, dialect_state, ..TurnUpdate::default() }).await
     }
 
     async fn append(&self, store: &Store, update: TurnUpdate) -> Result<(), Error> {

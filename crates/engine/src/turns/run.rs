@@ -219,7 +219,7 @@ impl Run {
     /// Leaves the request to the next start: it waits for approval.
     async fn outlive(mut self) {
         if let Some(journal) = &mut self.journal
-            && let Err(failure) = journal.hand_on(&self.engine.store).await
+            && let Err(failure) = journal.hand_on(&self.engine.store, None).await
         {
             error!("{}: {failure}", self.live.id);
         }
@@ -393,7 +393,7 @@ impl Run {
                 let flow = self.tell(turn, EventKind::ApprovalRequested { item }).await;
                 if holds {
                     // The program is shown to whoever decides, and found after a restart.
-                    self.flush(Some(TurnState::WaitingApproval)).await?;
+                    self.hold().await?;
                     self.save().await?;
                 }
                 flow
@@ -597,6 +597,14 @@ impl Run {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let stored = journal.flush(&self.engine.store, state).await;
         stored.inspect_err(|_| self.live.cancel.cancel()).map_err(Failure::from)
+    }
+
+    /// Stores that it waits for approval. Nothing is told meanwhile, so another process may go on without a gap.
+    async fn hold(&mut self) -> Result<(), Failure> {
+        match &mut self.journal {
+            Some(journal) => Ok(journal.hand_on(&self.engine.store, Some(TurnState::WaitingApproval)).await?),
+            None => Ok(()),
+        }
     }
 
     async fn save(&self) -> Result<(), Failure> {
