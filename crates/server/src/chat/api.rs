@@ -18,7 +18,7 @@ use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
-use crate::turn::{Interpreter, SILENCE, fingerprint, follow, leash, wait};
+use crate::turn::{self, Interpreter, SILENCE, fingerprint, follow, leash, wait};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -39,18 +39,14 @@ pub(crate) async fn create(
     let fingerprint = fingerprint(&headers, &fields);
     let ask = Ask::read(fields)?;
     let stream = ask.stream;
-    let live = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
-        Err(same) => same,
-        Ok(live) => {
-            let id = live.id.clone();
-            if let Err(error) = start(&app, &tenant, ask, Arc::clone(&live)).await {
-                app.engine.live.forget(&id);
-                return Err(error);
-            }
-            live
-        }
+    let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
+        Err(same) => (same, false),
+        Ok(live) => (live, true),
     };
     let leash = Some(leash(&live, stream));
+    if is_new {
+        turn::start(&app, &live, start(Arc::clone(&app), tenant, ask, Arc::clone(&live))).await?;
+    }
     if !stream {
         return wait(live, leash, |object| object).await;
     }
@@ -64,7 +60,8 @@ pub(crate) async fn create(
 }
 
 /// Checks everything that can be wrong with a request, and starts the turns.
-async fn start(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
+async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
+    let (app, tenant) = (&app, &tenant);
     app.engine.models().find(&ask.model)?;
     let conversation = Conversation::read(app, tenant, &ask.messages).await?;
     let id = fresh_id("chatcmpl-");

@@ -23,7 +23,7 @@ use super::writer::{framed, shown, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
-use crate::turn::{PATIENCE, fingerprint, follow, leash, replay, wait};
+use crate::turn::{self, PATIENCE, fingerprint, follow, leash, replay, wait};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(
@@ -35,18 +35,14 @@ pub(crate) async fn create(
     let fingerprint = fingerprint(&headers, &fields);
     let ask = Ask::read(fields, host(&headers))?;
     let (stream, background, include) = (ask.stream, ask.background, ask.include);
-    let live = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
-        Err(same) => same,
-        Ok(live) => {
-            let id = live.id.clone();
-            if let Err(error) = start::new(&app, &tenant, ask, Arc::clone(&live)).await {
-                app.engine.live.forget(&id);
-                return Err(error);
-            }
-            live
-        }
+    let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
+        Err(same) => (same, false),
+        Ok(live) => (live, true),
     };
     let leash = (!background).then(|| leash(&live, stream));
+    if is_new {
+        turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), ask, Arc::clone(&live))).await?;
+    }
     match (stream, background) {
         (true, _) => Ok(follow(live, None, leash, framed)),
         (false, true) => {

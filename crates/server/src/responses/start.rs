@@ -18,7 +18,8 @@ use crate::error::ApiError;
 const UNSTORED: i64 = 600;
 
 /// Checks everything that can be wrong with a request, and starts the turn.
-pub(super) async fn new(app: &Arc<App>, tenant: &Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
+pub(super) async fn new(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
+    let (app, tenant) = (&app, &tenant);
     let context = Context::collect(app, tenant, &ask).await?;
     let background = ask.background;
     let mut run = prepare(app, tenant, ask, context, live).await?;

@@ -6,9 +6,11 @@
 mod attachment;
 mod follow;
 mod program;
+mod start;
 mod tools;
 
 pub(crate) use attachment::{inline_file, stored_file};
 pub(crate) use follow::{PATIENCE, SILENCE, fingerprint, follow, leash, replay, wait};
 pub(crate) use program::{Ended, Printed, replayed, replayed_output};
+pub(crate) use start::start;
 pub(crate) use tools::{Interpreter, check_function_name};
