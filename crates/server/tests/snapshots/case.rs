@@ -21,6 +21,8 @@ pub(crate) struct Case {
     pub(crate) reachable: bool,
     /// Whether what the model is asked is recorded.
     pub(crate) shows_model: bool,
+    /// Reason for which no sandbox can be made.
+    pub(crate) no_sandbox: Option<&'static str>,
     /// Whether requests come with the key of a tenant.
     pub(crate) has_keys: bool,
     /// Where it runs.
@@ -115,6 +117,7 @@ impl Case {
             passes: true,
             reachable: true,
             shows_model: true,
+            no_sandbox: None,
             has_keys: false,
             place: Place::Memory,
             script: Vec::new(),
@@ -172,6 +175,12 @@ impl Case {
     /// Leaves out what the model is asked, where chance decides how often it is.
     pub(crate) fn without_model(mut self) -> Self {
         self.shows_model = false;
+        self
+    }
+
+    /// Fails to make sandboxes, for this reason.
+    pub(crate) fn no_sandbox(mut self, reason: &'static str) -> Self {
+        self.no_sandbox = Some(reason);
         self
     }
 

@@ -328,6 +328,7 @@ fn failures() -> Vec<Case> {
         ),
         both("model_falls_silent", &|| vec![Round::new().text("Once upon").falls_silent()], &with_tool(&json!({})))
             .patience(Duration::from_secs(1)),
+        both("sandbox_fails", &|| vec![runs(PRINTS)], &with_tool(&json!({}))).no_sandbox("no memory"),
         both(
             "model_fails_after_a_program",
             &|| vec![runs(PRINTS), answers(400, "", "too much")],

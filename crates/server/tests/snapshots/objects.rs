@@ -10,7 +10,8 @@ use crate::programs::{MAKES_FILE, SHOWS_IMAGE};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("server").get("/healthz").shown(Shown::AsItIs).get("/v1/models").get("/v1/models/m").keys(),
+        Case::new("server").get("/healthz").shown(Shown::AsItIs).get("/readyz").shown(Shown::AsItIs).get("/v1/models").get("/v1/models/m").keys(),
+        Case::new("server_without_sandboxes").no_sandbox("no memory").get("/healthz").get("/readyz"),
         Case::new("files")
             .get("/v1/files")
             .upload("/v1/files", &[("purpose", "user_data")], "file", "data.csv")

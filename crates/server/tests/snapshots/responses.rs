@@ -486,6 +486,7 @@ fn failures() -> Vec<Case> {
         fails("model_falls_silent", &|| vec![Round::new().falls_silent()]).patience(Duration::from_secs(1)),
         fails("model_falls_silent_in_the_middle", &|| vec![Round::new().text("Once upon").falls_silent()])
             .patience(Duration::from_secs(1)),
+        both("sandbox_fails", &|| vec![runs(PRINTS)], &with_tool(&json!({}))).no_sandbox("no memory"),
         both(
             "model_fails_after_a_program",
             &|| vec![runs(PRINTS), answers(400, "", "too much")],

@@ -10,6 +10,7 @@ use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_engine::{Engine, Model};
 use aludel_sandbox::Backend;
+use aludel_sandbox::memory::Memory;
 use aludel_server::{App, serve};
 use aludel_store::Store;
 use aludel_testkit::ScriptedTransport;
@@ -178,6 +179,14 @@ fn model(case: &Case, upstream: &Arc<ScriptedTransport>) -> Model {
 /// What is recorded of a case.
 async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
     let data = tempfile::tempdir().unwrap();
+    let backend = match case.no_sandbox {
+        Some(reason) => {
+            let without = Memory::default();
+            without.fail(Some(reason));
+            Arc::new(without)
+        }
+        None => backend,
+    };
     let upstream = ScriptedTransport::new(case.script.clone());
     let (mut server, mut store) = Server::start(&case, data.path(), backend.clone(), &upstream).await;
     let mut recorder = Recorder::new(server.connector.clone());
