@@ -59,16 +59,19 @@ pub(crate) fn make_data_directory(context: &Context) -> anyhow::Result<()> {
 
 /// Adds to an error of the state where that is and what would help.
 pub(crate) fn explain(error: anyhow::Error, context: &Context) -> anyhow::Error {
-    let is_of_state = error.chain().any(|cause| {
-        cause.is::<aludel_store::Error>() || matches!(cause.downcast_ref(), Some(aludel_engine::Error::Store(_)))
+    let data = &context.config.server.data;
+    let state = directory(data);
+    let is_of_state = error.chain().any(|cause| match cause.downcast_ref() {
+        Some(aludel_engine::Error::Store(_)) => true,
+        Some(aludel_engine::Error::Io { path, .. }) => path.starts_with(&state),
+        _ => cause.is::<aludel_store::Error>(),
     });
     if !is_of_state {
         return error;
     }
-    let data = &context.config.server.data;
     error.context(format!(
         "the state in {}, with the audit log, needs room and must be writable (server.data: {}; --data DIR names another directory)",
-        directory(data).display(),
+        state.display(),
         data.origin
     ))
 }
