@@ -29,8 +29,9 @@ pub trait Dialect: Send + Sync {
     /// Its name in stored requests.
     fn name(&self) -> &'static str;
 
-    /// A renderer and the documents of a stored request, from the dialect's own state, as they were when it began.
-    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Restored, Error>>;
+    /// A renderer and the documents of a stored request, from the dialect's own state, as they were when it began. `None` when its first
+    /// document is not there, so that no client knows of it.
+    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Option<Restored>, Error>>;
 }
 
 /// A stored request's renderer and documents.
@@ -77,7 +78,7 @@ pub async fn recover(engine: &Arc<Engine>, dialects: &[Arc<dyn Dialect>]) -> Res
 /// The frames of a stored request, rendered again.
 pub async fn replay(engine: &Engine, dialect: &dyn Dialect, turn: &TurnRecord) -> Result<Vec<Frame>, Error> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
-    let mut restored = dialect.restore(turn, state.own).await?;
+    let Some(mut restored) = dialect.restore(turn, state.own).await? else { return Ok(Vec::new()) };
     let events = events(engine, turn).await?;
     Ok(events.iter().flat_map(|event| restored.render.render(event).frames).collect())
 }
@@ -89,9 +90,18 @@ enum TakenUp {
 
 async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) -> Result<TakenUp, Error> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
-    let Restored { mut render, documents } = dialect.restore(&turn, state.own.clone()).await?;
+    let Some(Restored { mut render, documents }) = dialect.restore(&turn, state.own.clone()).await? else {
+        let _appended = engine.store.end_turn(&turn.lease()).await?;
+        return Ok(TakenUp::Ended);
+    };
     let events = events(engine, &turn).await?;
     let frames: Vec<Frame> = events.iter().flat_map(|event| render.render(event).frames).collect();
+    if events.iter().any(|event| matches!(event.kind, EventKind::Closed)) {
+        // It has ended, and nothing but its document may be missing.
+        documents.finish(render.document()).await?;
+        let _appended = engine.store.end_turn(&turn.lease()).await?;
+        return Ok(TakenUp::Ended);
+    }
     let live = engine.live.begin(&turn.tenant, Fingerprint::none(), turn.id.clone());
     let Ok(live) = live else { return Err(Error::internal(format!("{} goes on already", turn.id))) };
     live.tell(frames);
@@ -134,8 +144,14 @@ async fn waiting(
     let session = turn.session.as_deref().and_then(ContainerId::parse).ok_or_else(|| broken("its session"))?;
     let session = engine.sessions.open(&turn.tenant, SessionChoice::Reuse(session)).await?;
     let request = turn.id.to_string();
+    let started = engine.store.programs_started(&turn.tenant, &request).await?;
+    // A program is started before the event that tells of it is stored.
+    let asked = engine.store.approval_of_call(&request, &call_id).await?;
+    if started > allowed(events) || asked.is_some_and(|asked| asked.started_at.is_some()) {
+        return Err(Error::internal("its program was started"));
+    }
     if let Some(most) = &mut spec.max_programs {
-        *most = most.saturating_sub(engine.store.programs_started(&turn.tenant, &request).await?);
+        *most = most.saturating_sub(started);
     }
     let items = conversation(engine, turn, &call_id).await?;
     let gate = spec.gate(engine, &turn.tenant, live.id.to_string(), &session, true);
@@ -170,7 +186,9 @@ fn open_call(events: &[Event]) -> Option<(ItemId, String, String)> {
         _ => None,
     })?;
     let is_decided = events.iter().any(|event| match &event.kind {
-        EventKind::ApprovalDecided { item, .. } | EventKind::ToolRunning { item } => *item == asked,
+        EventKind::ApprovalDecided { item, .. }
+        | EventKind::ToolRunning { item }
+        | EventKind::ToolRejected { item: Some(item), .. } => *item == asked,
         _ => false,
     });
     let ready = events.iter().rev().find_map(|event| match &event.kind {
@@ -179,6 +197,12 @@ fn open_call(events: &[Event]) -> Option<(ItemId, String, String)> {
     });
     let (call_id, code) = ready.filter(|_| !is_decided)?;
     Some((asked, call_id, code))
+}
+
+/// The number of programs that were allowed to run, as the log tells.
+fn allowed(events: &[Event]) -> u32 {
+    let allowed = events.iter().filter(|event| matches!(event.kind, EventKind::ApprovalDecided { refused: None, .. }));
+    u32::try_from(allowed.count()).unwrap_or(u32::MAX)
 }
 
 async fn events(engine: &Engine, turn: &TurnRecord) -> Result<Vec<Event>, Error> {
@@ -195,8 +219,9 @@ impl Run {
 
     /// Ends a request that cannot go on.
     async fn fail(mut self, failure: Failure) {
-        self.tell(0, EventKind::Ended { item: ItemId::new(), ending: Ending::Failed { failure }, linked: Vec::new() })
-            .await;
+        let ended = EventKind::Ended { item: ItemId::new(), ending: Ending::Failed { failure }, linked: Vec::new() };
+        // Stored together with the last event, so that no later recovery ends it once more.
+        self.held = self.event(0, ended).await.frames;
         self.close(false).await;
     }
 }

@@ -199,14 +199,18 @@ impl Run {
         let mut frames = std::mem::take(&mut self.held);
         frames.extend(self.event(0, EventKind::Closed).await.frames);
         let document = self.render.document();
-        // The store first: what a client was told is there even if we are killed now. The document's end last of all: whoever polls for it
-        // goes on at once.
-        let stored = self.flush(Some(TurnState::Ended)).await;
+        // The log first: what a client was told is there even if we are killed now. Then the document, with its status last of all: whoever
+        // polls for it goes on at once. The turn has ended when both are there; until then recovery finds it and completes the document.
+        let stored = self.flush(None).await;
         let finished = match &self.documents {
             Some(documents) => documents.finish(document.clone()).await.map_err(Failure::from),
             None => Ok(()),
         };
-        for failure in [stored, finished].into_iter().filter_map(Result::err) {
+        let ended = match &finished {
+            Ok(()) => self.flush(Some(TurnState::Ended)).await,
+            Err(_) => Ok(()),
+        };
+        for failure in [stored, finished, ended].into_iter().filter_map(Result::err) {
             error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
         let failure = self.render.failure();
@@ -244,6 +248,8 @@ impl Run {
                 return if self.outlives { Decided::Outlived } else { Decided::Cancelled };
             }
         };
+        let item =
+            progress.first().and_then(|progress| progress.calls.get(&call_id)).map(|running| running.item.clone());
         if let Approval::Deny { reason } = decision {
             let output = Item::output(&call_id, aludel_agent::denied(&reason));
             self.keep(&output);
@@ -253,6 +259,12 @@ impl Run {
             if let Some(running) = progress.first_mut().and_then(|progress| progress.calls.remove(&call_id)) {
                 self.tell(0, EventKind::ToolRejected { item: Some(running.item), reason }).await;
             }
+        } else if let Some(item) = item {
+            self.tell(0, EventKind::ApprovalDecided { item, refused: None }).await;
+        }
+        // An error cancels it, and is in the log.
+        if let Err(failure) = self.flush(Some(TurnState::Running)).await {
+            error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
         Decided::GoOn
     }
@@ -571,7 +583,8 @@ impl Run {
         rendered.flow
     }
 
-    async fn event(&mut self, turn: usize, kind: EventKind) -> Rendered {
+    /// Makes an event and renders it. It is stored with the next flush.
+    pub(super) async fn event(&mut self, turn: usize, kind: EventKind) -> Rendered {
         let sequence = self.journal.as_ref().map_or(0, Journal::next);
         let event = Event { sequence, at_ms: now_ms(), turn, kind };
         if let Some(journal) = &mut self.journal {

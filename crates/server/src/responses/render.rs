@@ -232,12 +232,12 @@ impl Dialect for Responses {
         NAME
     }
 
-    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Restored, Error>> {
+    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Option<Restored>, Error>> {
         Box::pin(async move {
             let beginning = Beginning::deserialize(own).map_err(Error::internal)?;
-            let broken = || Error::internal(format!("there is no response {}", turn.id));
+            let broken = || Error::internal(format!("{} is no response's id", turn.id));
             let id = ResponseId::parse(turn.id.as_str()).ok_or_else(broken)?;
-            let record = self.store.response(&turn.tenant, &id).await?.ok_or_else(broken)?;
+            let Some(record) = self.store.response(&turn.tenant, &id).await? else { return Ok(None) };
             let conversation = beginning.base.conversation.as_ref().and_then(|given| ConversationId::parse(&given.id));
             let documents = Stored {
                 store: self.store.clone(),
@@ -247,7 +247,7 @@ impl Dialect for Responses {
                 conversation,
                 expires_at: record.expires_at,
             };
-            Ok(Restored { render: Box::new(Answer::new(beginning)), documents: Box::new(documents) })
+            Ok(Some(Restored { render: Box::new(Answer::new(beginning)), documents: Box::new(documents) }))
         })
     }
 }
