@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tracing::warn;
 
 use crate::id::hex;
 use crate::{Error, Store};
@@ -363,8 +364,13 @@ impl Store {
     /// Removes blobs whose rows are gone.
     pub(crate) fn remove_blobs(&self, names: &[BlobName]) {
         for name in names {
-            // If it stays, a sweep removes it when this process has ended.
-            let _gone = std::fs::remove_file(self.blob_path(name));
+            let path = self.blob_path(name);
+            if let Err(error) = std::fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                let path = path.display();
+                warn!(%path, %error, "a blob without a row cannot be removed; it is tried again when this process has ended");
+            }
         }
     }
 }

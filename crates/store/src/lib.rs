@@ -167,6 +167,8 @@ impl Store {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    let span = tracing::Span::current();
+    let work = move || span.in_scope(work);
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
+use tracing::info;
 
 use crate::database::all;
 use crate::owners::{Owners, age};
@@ -77,6 +78,10 @@ impl Store {
         }
         let pause = if swept.young > 0 { grace } else { EVERY };
         *self.0.next_sweep.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
+        if swept.removed > 0 || !owners.dead.is_empty() {
+            let (files, owners) = (swept.removed, owners.dead.len());
+            info!(files, owners, "removed what processes that have died left behind");
+        }
         Ok(swept)
     }
 }
