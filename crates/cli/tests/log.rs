@@ -131,6 +131,27 @@ async fn json_is_one_line_for_every_request_with_its_id_and_without_what_was_sai
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_another_one_stands_in_for_or_that_is_asked_again_is_told_with_the_request() {
+    let upstream = ScriptedUpstream::start(vec![Scripted::Status(503, "", "busy"), Scripted::Text("42")]).await;
+    // Nobody listens there.
+    let models =
+        format!("http://127.0.0.1:9/v1'\nfallback = ['second']\n[[model]]\nname = 'second'\nurl = '{}", upstream.url());
+    let (answer, said) =
+        tokio::task::spawn_blocking(move || served("log = 'json'", &models, |address| turn(address, &json!({}))))
+            .await
+            .unwrap();
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let about: Vec<&Value> = lines.iter().filter(|line| line["request"] == id_of(&answer)).collect();
+    let [instead, again, request] = about[..] else { panic!("{said}") };
+    assert_eq!((&instead["level"], &instead["message"]), (&json!("warning"), &json!("`second` is asked instead")));
+    assert_eq!((&instead["model"], &again["model"]), (&json!("scripted"), &json!("second")));
+    assert!(instead["error"].as_str().unwrap().contains("127.0.0.1:9"), "{said}");
+    assert_eq!((&again["level"], &again["attempt"]), (&json!("info"), &json!(1)));
+    assert!(again["error"].as_str().unwrap().contains("503"), "{said}");
+    assert_eq!((&request["ending"], &request["status"]), (&json!("answered"), &json!(200)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn contents_stand_in_the_log_when_they_are_asked_for() {
     let upstream = ScriptedUpstream::start(script()).await;
     let url = upstream.url();

@@ -24,6 +24,7 @@ use reqwest::header::{
     HeaderValue, TRANSFER_ENCODING,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::info;
 
 use super::{Capabilities, Delta, Request, Upstream, UpstreamError};
 use crate::flow::Flow;
@@ -236,6 +237,7 @@ impl Chat {
             else {
                 return Err(error);
             };
+            info!(model, attempt, error = %error, "the model is asked again in {wait:?}");
             answer.tell(Delta::Retrying { wait, reason: error.to_string() }).await;
             tokio::time::sleep(wait).await;
             attempt += 1;

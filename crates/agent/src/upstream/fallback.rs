@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use tracing::warn;
 
 use super::{Capabilities, Delta, Request, Upstream, UpstreamError};
 use crate::flow::Flow;
@@ -66,6 +67,7 @@ impl Upstream for Fallback {
                     sink.send(Err(error)).await;
                     return;
                 };
+                warn!(model = model.name(), error = %error, "`{}` is asked instead", next.name());
                 let reason = format!("{error}; asking `{}` instead", next.name());
                 sink.send(Ok(Delta::Retrying { wait: Duration::ZERO, reason })).await;
                 model = next;
