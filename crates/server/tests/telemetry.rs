@@ -6,10 +6,11 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy};
 use aludel_server::Traces;
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use collector::{Collector, Span};
-use common::{Answer, Server, Settings, listen, model, settings};
+use common::{Answer, Server, Settings, listen, listen_with, model, settings};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -243,6 +244,49 @@ async fn a_turn_is_a_trace_that_goes_on_where_the_client_began_it_and_says_nothi
     for (head, call) in upstream.heads().iter().zip(&calls) {
         assert!(head.contains(&format!("traceparent: 00-{TRACE}-{}-01", call.id)), "{head} {spans:#?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_turn_that_goes_on_after_a_restart_is_a_trace_and_is_counted() {
+    let data = tempfile::tempdir().unwrap();
+    let collector = Collector::start().await;
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python(PROGRAM), Scripted::Text(ANSWER)]).await;
+    let start = async || {
+        let traces = Some(Traces::to(&collector.url()).unwrap());
+        let settings = measured().server(|server| server.traces = traces);
+        let models = vec![model("scripted", upstream.url())];
+        let mode = ApprovalMode::Always;
+        let approvals = ApprovalPolicy { mode, ..ApprovalPolicy::default() };
+        listen_with(data.path(), settings, models, approvals).await
+    };
+    let server = start().await;
+    let mut background = response();
+    background["background"] = true.into();
+    server.post("/v1/responses", background).await.ok();
+    let mut asked = Value::Null;
+    while asked.is_null() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        asked = server.get("/v1/approvals?status=pending").await.ok()["data"][0].clone();
+    }
+    server.stop().await;
+
+    let server = start().await;
+    let path = format!("/v1/approvals/{}", asked["id"].as_str().unwrap());
+    server.post(&path, json!({ "decision": "approve", "sha256": asked["sha256"] })).await.ok();
+    let expected = [
+        r#"aludel_turns_total{api="responses",ending="answered"} 1"#,
+        r#"aludel_model_calls_total{model="scripted",result="answered"} 1"#,
+        r#"aludel_executions_total{outcome="completed"} 1"#,
+    ];
+    figures_with(&server, &expected).await;
+    server.stop().await;
+    let spans = collector.spans();
+    let resumed = the(&spans, "go on after a restart");
+    let program = the(&spans, "execute_tool python");
+    assert_eq!((&program.parent, &program.trace), (&resumed.id, &resumed.trace));
+    let call = spans.iter().filter(|span| span.name == "chat scripted").find(|call| call.parent == resumed.id);
+    let head = &upstream.heads()[1];
+    assert!(head.contains(&format!("traceparent: 00-{}-{}-01", resumed.trace, call.unwrap().id)), "{head}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -111,11 +111,13 @@ async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) 
     (run.documents, run.journal) = (Some(documents), Some(journal));
     run.resume(next_frame).await;
     if turn.state == TurnState::WaitingApproval {
-        match waiting(engine, &turn, &events, &live).await {
+        // No request asks for it any more: whoever watches the process finds out from this span that it works again.
+        let span = info_span!("go on after a restart");
+        match waiting(engine, &turn, &events, &live).instrument(span.clone()).await {
             Ok((part, waiting)) => {
                 run.parts.push(part);
                 run.outlives = true;
-                let span = info_span!("answer", api = dialect.name(), id = %turn.id);
+                let span = info_span!(parent: &span, "answer", api = dialect.name(), id = %turn.id);
                 engine.tasks.spawn(run.carry_on(Some(waiting)).instrument(span));
                 return Ok(TakenUp::Resumed);
             }

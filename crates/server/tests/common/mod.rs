@@ -74,27 +74,32 @@ pub async fn start(data: &Path) -> Server {
 
 pub async fn start_with(data: &Path, settings: Settings) -> Server {
     let (connector, listener) = Connector::new();
-    run(data, settings, Vec::new(), Way::Memory(connector), listener).await
+    run(data, settings, Vec::new(), ApprovalPolicy::default(), Way::Memory(connector), listener).await
 }
 
 /// The same on a port of its own.
 pub async fn listen(data: &Path, settings: Settings, models: Vec<Model>) -> Server {
+    listen_with(data, settings, models, ApprovalPolicy::default()).await
+}
+
+pub async fn listen_with(data: &Path, settings: Settings, models: Vec<Model>, approvals: ApprovalPolicy) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let way = Way::Port(listener.local_addr().unwrap());
-    run(data, settings, models, way, listener).await
+    run(data, settings, models, approvals, way, listener).await
 }
 
 async fn run(
     data: &Path,
     settings: Settings,
     models: Vec<Model>,
+    approvals: ApprovalPolicy,
     way: Way,
     listener: impl Listener + 'static,
 ) -> Server {
     let store = Store::open(data).await.unwrap();
     let Settings { engine, server } = settings;
     let backend = Arc::new(Memory::new(script));
-    let engine = Engine::new(store.clone(), backend, models, ApprovalPolicy::default(), Vec::new(), engine);
+    let engine = Engine::new(store.clone(), backend, models, approvals, Vec::new(), engine);
     let app = App::new(Arc::new(engine), server);
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn(async move {
