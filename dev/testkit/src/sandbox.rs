@@ -13,8 +13,15 @@ pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test")
 }
 
-/// A backend on a data directory of the test's own.
+/// A local backend on a data directory of the test's own. Only for tests that say so by their names: all others run without a template.
 pub async fn local(data: &Path, limits: Limits) -> Arc<dyn Backend> {
+    let thread = std::thread::current();
+    // The thread of a test has the test's name.
+    let name = thread.name().filter(|name| !matches!(*name, "main" | "tokio-rt-worker"));
+    assert!(
+        name.is_none_or(|name| name.contains("local_sandbox")),
+        "a test that needs the local sandbox has `local_sandbox` in its name"
+    );
     let template = tokio::task::spawn_blocking(|| template::ensure(&self::data(), false, &mut |_| ()))
         .await
         .expect("the builder does not panic")

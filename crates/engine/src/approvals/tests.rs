@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use aludel_agent::{Approval, ApprovalRequest};
 use aludel_rules::Rules;
-use aludel_sandbox::Limits;
+use aludel_sandbox::memory::Memory;
 use aludel_store::{Store, Tenant};
 
 use super::*;
@@ -21,7 +21,7 @@ type Asked = Arc<Mutex<Vec<(String, Vec<String>)>>>;
 /// A gate with a person who gives these answers.
 async fn gate(data: &Path, mode: ApprovalMode, answers: Vec<Approval>) -> (Arc<Engine>, Arc<Gate>, Asked) {
     let store = Store::open_beside(data).await.unwrap();
-    let backend = aludel_testkit::local(data, Limits::default()).await;
+    let backend = Arc::new(Memory::default());
     let policy = ApprovalPolicy { mode, ..ApprovalPolicy::default() };
     let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), Settings::default()));
     let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
@@ -240,9 +240,15 @@ async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
     recorder.text
 }
 
+/// Puts requests together; they go another way. One for all: it takes a moment to make.
+static CLIENT: LazyLock<Client> = LazyLock::new(|| {
+    // A second installation fails, and the first one serves.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    Client::new()
+});
+
 /// Sends requests and writes down what comes of them.
 struct Recorder {
-    client: Client,
     connector: Connector,
     names: Names,
     begun: VecDeque<(Request, JoinHandle<Answer>)>,
@@ -265,12 +271,9 @@ impl Answer {
 
 impl Recorder {
     fn new(connector: Connector) -> Self {
-        // A second installation fails, and the first one serves.
-        let _installed = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
         let mut names = Names::default();
         names.fix(HOST_NAME, "host");
-        Self { client, connector, names, begun: VecDeque::new(), last_stream: String::new(), text: String::new() }
+        Self { connector, names, begun: VecDeque::new(), last_stream: String::new(), text: String::new() }
     }
 
     /// Sends a request and reads the answer.
@@ -286,7 +289,7 @@ impl Recorder {
     fn request(&self, request: &Request) -> RequestBuilder {
         let url = self.names.reveal(&format!("http://<host>{}", request.path));
         let method = request.method.parse().unwrap();
-        let mut sent = self.client.request(method, url);
+        let mut sent = CLIENT.request(method, url);
         let reveal = |value: &str| self.names.reveal(value);
         let has_key = reveal("<key>") != "<key>" && !request.headers.iter().any(|(name, _)| *name == "authorization");
         if has_key {
