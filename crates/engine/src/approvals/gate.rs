@@ -274,15 +274,19 @@ impl Gate {
         let is_new = before.is_none();
         let mut waiting = Waiting::new(&self.engine, self.asking(program, reasons, before), self.outlives);
         let asked = waiting.asked().await?;
-        if is_new {
-            self.note(AuditEvent::Asked, &program.code, "", &asked.reasons.join("; ")).await?;
-            if let Some(webhook) = policy.webhook.clone() {
-                let telling = webhook.tell(Arc::clone(&self.engine), asked.clone());
-                self.engine.tasks.spawn(telling.in_current_span());
-            }
-        }
+        // From here on somebody may have seen it, so the turn outlives the process.
         self.holding.send_replace(true);
-        let decided = self.decided(&asked).await;
+        if is_new && let Some(webhook) = policy.webhook.clone() {
+            let telling = webhook.tell(Arc::clone(&self.engine), asked.clone());
+            self.engine.tasks.spawn(telling.in_current_span());
+        }
+        let decided = async {
+            if is_new {
+                self.note(AuditEvent::Asked, &program.code, "", &asked.reasons.join("; ")).await?;
+            }
+            self.decided(&asked).await
+        };
+        let decided = decided.await;
         self.holding.send_replace(false);
         decided
     }

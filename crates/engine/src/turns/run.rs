@@ -289,12 +289,14 @@ impl Run {
         let mut outlived = false;
         loop {
             let next = tokio::select! {
+                biased;
                 () = live.cancel.cancelled(), if !cancelled => None,
-                () = closing.cancelled(), if !cancelled => None,
+                // Before the end of the process, which comes at once when no client is connected.
                 () = outlives(), if !cancelled => {
                     outlived = true;
                     None
                 }
+                () = closing.cancelled(), if !cancelled => None,
                 next = streams.next() => Some(next),
             };
             let Some(next) = next else {
