@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior};
 
 use crate::{Error, Tenant};
 
@@ -169,7 +169,7 @@ impl Database {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let mut writer = Connection::open(path)?;
         writer.busy_timeout(BUSY)?;
-        writer.pragma_update(None, "journal_mode", "WAL")?;
+        keep_a_log(&writer)?;
         // A client that was told of a write finds it after a power cut.
         writer.pragma_update(None, "synchronous", "FULL")?;
         writer.pragma_update(None, "foreign_keys", true)?;
@@ -250,6 +250,22 @@ impl Drop for Reader<'_> {
         readers.free.extend(self.connection.take());
         // All of them: whoever wakes may be kept by its tenant's share.
         self.database.returned.notify_all();
+    }
+}
+
+/// Has the file keep its log beside it, which lets readers go on beside a writer.
+///
+/// SQLite reads the file before it changes this, and a lock that is already read under is not waited for: `BUSY` comes at once if another
+/// process makes the same new file.
+fn keep_a_log(connection: &Connection) -> Result<(), Error> {
+    let end = Instant::now() + BUSY;
+    loop {
+        match connection.pragma_update(None, "journal_mode", "WAL") {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => return Ok(done?),
+        }
     }
 }
 
@@ -342,6 +358,25 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
             }
             let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
             assert_eq!(version, 4);
+        }
+    }
+
+    #[test]
+    fn a_state_that_several_make_at_once_is_made_once() {
+        for round in 0..20 {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("aludel.db");
+            let together = std::sync::Barrier::new(8);
+            std::thread::scope(|scope| {
+                for opening in 0..8 {
+                    let (path, together) = (&path, &together);
+                    scope.spawn(move || {
+                        together.wait();
+                        Database::open(path)
+                            .unwrap_or_else(|error| panic!("round {round}, opening {opening}: {error}"));
+                    });
+                }
+            });
         }
     }
 
