@@ -8,8 +8,8 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use crate::containers::no_container;
-use crate::files::no_file;
+use crate::dialects::openai::containers::no_container;
+use crate::dialects::openai::files::no_file;
 
 /// Tells the official clients whether to try again, whatever the status says.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");

@@ -3,19 +3,13 @@
 
 mod app;
 mod approvals;
-mod chat;
-mod containers;
-mod conversations;
+mod dialects;
 mod error;
-mod files;
 mod http;
-mod models;
-mod responses;
 mod router;
 mod serve;
 mod telemetry;
 mod turn;
-mod uploads;
 
 pub use app::{App, Settings};
 pub use serve::{Listener, ServeError, serve};

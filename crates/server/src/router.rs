@@ -10,8 +10,9 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
 use crate::app::App;
+use crate::dialects::openai::{chat, containers, conversations, files, models, responses, uploads};
 use crate::error::ApiError;
-use crate::{approvals, chat, containers, conversations, files, http, models, responses, telemetry, uploads};
+use crate::{approvals, http, telemetry};
 
 pub(crate) fn routes(app: Arc<App>) -> Router {
     Router::new()

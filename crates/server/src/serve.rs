@@ -17,7 +17,8 @@ use tokio::time::{sleep, timeout};
 use tracing::{Instrument, error, warn};
 
 use crate::app::App;
-use crate::{responses, router};
+use crate::dialects::openai::responses;
+use crate::router;
 
 /// Connections at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 2048;

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::ask::Include;
 use super::writer::{Status, Writer};
-use crate::turn::{Ended, Printed};
+use crate::dialects::openai::program::{Ended, Printed};
 
 /// The name of this dialect in stored requests.
 pub(super) const NAME: &str = "responses";

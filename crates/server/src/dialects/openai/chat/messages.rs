@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 
 use super::rounds;
 use crate::app::App;
+use crate::dialects::openai::attachment::{inline_file, stored_file};
+use crate::dialects::openai::program::replayed;
 use crate::error::ApiError;
-use crate::turn::{inline_file, replayed, stored_file};
 
 /// Rounds that are looked up in one request, the newest.
 const MAX_RECALLED: usize = 64;

@@ -16,8 +16,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::app::App;
+use crate::dialects::openai::files::{MAX_FILE, no_file};
 use crate::error::ApiError;
-use crate::files::{MAX_FILE, no_file};
 use crate::http::{Caller, Fields, Form, Params, Upload, download};
 
 /// 404, in the words by which clients know it.

@@ -13,7 +13,7 @@ pub(crate) async fn stored_file(app: &App, tenant: &Tenant, id: &str) -> Result<
         Some(file) => app.store.file(tenant, &file).await?,
         None => None,
     };
-    file.ok_or_else(|| crate::files::no_file(id).param("input"))
+    file.ok_or_else(|| crate::dialects::openai::files::no_file(id).param("input"))
 }
 
 /// Decodes a file that comes with the request itself: its name, type and contents. `data` is base64, as it is or in a `data:` URL; a URL of

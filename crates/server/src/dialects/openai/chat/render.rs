@@ -14,8 +14,8 @@ use serde_json::Value;
 use super::rounds;
 use super::writer::Writer;
 use crate::app::App;
+use crate::dialects::openai::program::{Ended, Printed};
 use crate::error::ApiError;
-use crate::turn::{Ended, Printed};
 
 /// The renderer of one completion.
 pub(super) struct Completion {

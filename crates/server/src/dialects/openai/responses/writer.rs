@@ -16,7 +16,7 @@ use aludel_wire::openai::responses::{
 
 use super::ask::{Include, PYTHON};
 use super::context::{digest_of, wrapped};
-use crate::turn::Ended;
+use crate::dialects::openai::program::Ended;
 
 /// A response that is being written.
 #[derive(Debug)]

@@ -22,9 +22,10 @@ use sha2::{Digest, Sha256};
 use super::ask::{Ask, PYTHON, no_previous};
 use super::render::stored;
 use crate::app::App;
-use crate::conversations::no_conversation;
+use crate::dialects::openai::attachment::{inline_file, stored_file};
+use crate::dialects::openai::conversations::no_conversation;
+use crate::dialects::openai::program::replayed_output;
 use crate::error::ApiError;
-use crate::turn::{inline_file, replayed_output, stored_file};
 
 /// Responses that one may build on, one after another.
 const MAX_CHAIN: usize = 1000;

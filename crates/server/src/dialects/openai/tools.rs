@@ -8,7 +8,7 @@ use aludel_store::{ContainerId, FileId, Tenant};
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::containers::{MemoryLimit, no_container};
+use crate::dialects::openai::containers::{MemoryLimit, no_container};
 use crate::error::ApiError;
 
 /// The code interpreter, as it was asked for.
@@ -58,7 +58,8 @@ impl Interpreter {
             let present: Vec<String> = container.files().await?.into_iter().map(|file| file.path).collect();
             for id in file_ids {
                 let file = app.store.file(tenant, id).await?;
-                let file = file.ok_or_else(|| crate::files::no_file(id.as_str()).param("file_ids"))?;
+                let file =
+                    file.ok_or_else(|| crate::dialects::openai::files::no_file(id.as_str()).param("file_ids"))?;
                 if !present.iter().any(|path| path.ends_with(&format!("/{}", file.filename))) {
                     container.add_stored_file(&file).await?;
                 }
@@ -103,8 +104,9 @@ fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiE
             ApiError::invalid(format!("{param}.file_ids"), format!("Invalid '{param}.file_ids': {error}."))
         })?,
     };
-    let file =
-        |id: &String| FileId::parse(id).ok_or_else(|| crate::files::no_file(id).param(format!("{param}.file_ids")));
+    let file = |id: &String| {
+        FileId::parse(id).ok_or_else(|| crate::dialects::openai::files::no_file(id).param(format!("{param}.file_ids")))
+    };
     let memory_limit = match container.get("memory_limit") {
         None | Some(Value::Null) => None,
         Some(limit) => {

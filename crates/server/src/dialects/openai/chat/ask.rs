@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::dialects::openai::tools::{Interpreter, check_function_name};
 use crate::error::ApiError;
 use crate::http::Fields;
-use crate::turn::{Interpreter, check_function_name};
 
 /// Messages of one request; more is no conversation.
 const MAX_MESSAGES: usize = 10_000;

@@ -16,9 +16,10 @@ use super::pass;
 use super::render::{Completion, Rounds, framed};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
+use crate::dialects::openai::tools::Interpreter;
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
-use crate::turn::{self, Interpreter, SILENCE, fingerprint, follow, leash, wait};
+use crate::turn::{self, SILENCE, fingerprint, follow, leash, wait};
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,

@@ -11,10 +11,10 @@ use aludel_wire::openai::responses::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::conversations::stored_item;
+use crate::dialects::openai::conversations::stored_item;
+use crate::dialects::openai::tools::{Interpreter, check_function_name};
 use crate::error::ApiError;
 use crate::http::Fields;
-use crate::turn::{Interpreter, check_function_name};
 
 /// Input items of one request; more is no conversation.
 const MAX_ITEMS: usize = 10_000;
@@ -93,7 +93,9 @@ impl Ask {
             None => None,
         };
         let conversation = match request.conversation.as_ref().map(ConversationField::id) {
-            Some(id) => Some(ConversationId::parse(id).ok_or_else(|| crate::conversations::no_conversation(id))?),
+            Some(id) => Some(
+                ConversationId::parse(id).ok_or_else(|| crate::dialects::openai::conversations::no_conversation(id))?,
+            ),
             None => None,
         };
         if previous.is_some() && conversation.is_some() {
@@ -111,7 +113,7 @@ impl Ask {
             }
         }
         let reasoning = request.reasoning.unwrap_or_default();
-        let metadata = crate::conversations::checked_metadata(request.metadata)?;
+        let metadata = crate::dialects::openai::conversations::checked_metadata(request.metadata)?;
         let text = request.text.unwrap_or_default();
         let sampling = Sampling {
             temperature: request.temperature,

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 
 use crate::app::App;
+use crate::dialects::openai::files::{check_life, check_purpose};
 use crate::error::ApiError;
-use crate::files::{check_life, check_purpose};
 use crate::http::{Caller, Fields, Form, storage_full};
 
 /// Bytes of one upload.
@@ -152,7 +152,7 @@ fn not_pending(id: &str) -> ApiError {
 
 async fn render(app: &App, tenant: &Tenant, upload: UploadRecord) -> Result<Json<Upload>, ApiError> {
     let file = match &upload.file {
-        Some(file) => app.store.file(tenant, file).await?.map(crate::files::render),
+        Some(file) => app.store.file(tenant, file).await?.map(crate::dialects::openai::files::render),
         None => None,
     };
     Ok(Json(Upload {

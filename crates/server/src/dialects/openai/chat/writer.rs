@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::rounds;
 use super::stop::{Heard, Stop};
-use crate::turn::Ended;
+use crate::dialects::openai::program::Ended;
 
 /// A completion that is being written.
 #[derive(Debug)]

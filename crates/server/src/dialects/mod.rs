@@ -1,0 +1,3 @@
+//! The protocols that programs already speak, one folder each.
+
+pub(crate) mod openai;
