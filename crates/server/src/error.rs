@@ -1,20 +1,11 @@
-//! What went wrong with a request, for the client and for the operator.
+//! Refusals of requests, for the client and for the operator. Each dialect has words of its own for them.
 
 use std::time::Duration;
 
-use aludel_wire::openai;
-use axum::Json;
-use axum::http::header::RETRY_AFTER;
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use crate::dialects::openai::containers::no_container;
-use crate::dialects::openai::files::no_file;
-
-/// Tells the official clients whether to try again, whatever the status says.
-const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-
-/// Why a request was not done. Everything that a client sees of it is in the message.
+/// A refusal of a request. Everything that a client sees of it is in the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -23,15 +14,15 @@ pub(crate) struct ApiError {
     /// The parameter that is wrong.
     pub(crate) param: Option<String>,
     pub(crate) message: String,
-    /// What the client is told to do; without it, its own rules hold.
+    /// Advice to the client; without it, its own rules hold.
     pub(crate) should_retry: Option<bool>,
-    /// When to come again.
+    /// Wait before it is worth to come again.
     pub(crate) retry_after: Option<Duration>,
-    /// What the operator is told, and the client is not.
+    /// Words for the operator alone.
     pub(crate) cause: Option<String>,
 }
 
-/// The kinds of errors that clients know.
+/// Kinds of refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
     InvalidRequest,
@@ -39,18 +30,6 @@ pub(crate) enum ErrorKind {
     NotFound,
     RateLimit,
     Server,
-}
-
-impl ErrorKind {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::InvalidRequest => "invalid_request_error",
-            Self::Authentication => "authentication_error",
-            Self::NotFound => "not_found_error",
-            Self::RateLimit => "rate_limit_error",
-            Self::Server => "server_error",
-        }
-    }
 }
 
 impl ApiError {
@@ -153,82 +132,24 @@ impl ApiError {
     pub(crate) fn code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
     }
-
-    /// As it stands in a body.
-    pub(crate) fn body(&self) -> openai::ErrorEnvelope {
-        let error = openai::Error {
-            message: self.message.clone(),
-            r#type: self.kind.word().to_owned(),
-            param: self.param.clone(),
-            code: self.code.map(str::to_owned),
-        };
-        openai::ErrorEnvelope { error }
-    }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.body())).into_response();
-        let headers = response.headers_mut();
-        if let Some(after) = self.retry_after {
-            headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil().max(1.0) as u64));
-        }
-        if let Some(retry) = self.should_retry {
-            headers.insert(SHOULD_RETRY, HeaderValue::from_static(if retry { "true" } else { "false" }));
-        }
-        // The layer around all routes writes it to the log.
-        response.extensions_mut().insert(Failure(self.cause));
+        let mut response = self.status.into_response();
+        // The layer around the dialect's routes puts it into the dialect's words, and writes its cause to the log.
+        response.extensions_mut().insert(self);
         response
     }
 }
 
-/// What the operator is told of an answer that is an error.
-#[derive(Debug, Clone)]
-pub(crate) struct Failure(pub(crate) Option<String>);
+/// The mark of an answer that is an error and in its dialect's words already.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told;
 
 impl From<aludel_store::Error> for ApiError {
     fn from(error: aludel_store::Error) -> Self {
         Self::internal(error)
-    }
-}
-
-impl From<aludel_engine::Error> for ApiError {
-    fn from(error: aludel_engine::Error) -> Self {
-        use aludel_engine::{Error, Missing};
-        match error {
-            Error::NotFound(Missing::Session(id)) => no_container(&id),
-            Error::NotFound(Missing::File(id)) => no_file(&id).param("file_ids"),
-            Error::NotFound(Missing::Model { name, known }) => {
-                let known = known.join(", ");
-                let message = format!("The model '{name}' does not exist here; there are: {known}.");
-                Self::not_found(message).param("model").code("model_not_found")
-            }
-            Error::Expired(_) => Self::bad_request("Container is expired."),
-            Error::SessionsFull { limit } => {
-                let message = format!("All {limit} containers (server.containers) are in use; try again later.");
-                Self::too_many(message, Duration::from_secs(10))
-            }
-            Error::StorageFull { limit } => {
-                let mb = limit >> 20;
-                let message = format!("The {mb} MB that you may store here are used up; delete files or containers.");
-                Self::bad_request(message).code("storage_limit_exceeded")
-            }
-            Error::WorkspaceFull { limit } => {
-                let mb = limit >> 20;
-                Self::invalid("file", format!("The file does not fit: the files of a container may have {mb} MB."))
-            }
-            Error::TooManyFiles { limit } => {
-                Self::invalid("file_ids", format!("Too many 'file_ids': at most {limit} are allowed."))
-            }
-            Error::InvalidName { shown, reason } => Self::invalid(
-                "file",
-                format!("Invalid file name '{shown}': {reason}. Use a plain name such as data.csv."),
-            ),
-            Error::FileRefused { path, reason } => {
-                Self::invalid("file", format!("The container cannot take the file '{path}': {reason}."))
-            }
-            error => Self::internal(error),
-        }
     }
 }
 

@@ -7,57 +7,30 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::get;
 
 use crate::app::App;
-use crate::dialects::openai::{chat, containers, conversations, files, models, responses, uploads};
+use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
 use crate::{approvals, http, telemetry};
 
-pub(crate) fn routes(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::retrieve))
-        .route("/v1/files", get(files::list).post(files::create))
-        .route("/v1/files/{file}", get(files::retrieve).delete(files::delete))
-        .route("/v1/files/{file}/content", get(files::content))
-        .route("/v1/uploads", post(uploads::create))
-        .route("/v1/uploads/{upload}/parts", post(uploads::add_part))
-        .route("/v1/uploads/{upload}/complete", post(uploads::complete))
-        .route("/v1/uploads/{upload}/cancel", post(uploads::cancel))
-        .route("/v1/containers", get(containers::list).post(containers::create))
-        .route("/v1/containers/{container}", get(containers::retrieve).delete(containers::delete))
-        .route("/v1/containers/{container}/files", get(containers::list_files).post(containers::add_file))
-        .route(
-            "/v1/containers/{container}/files/{file}",
-            get(containers::retrieve_file).delete(containers::delete_file),
-        )
-        .route("/v1/containers/{container}/files/{file}/content", get(containers::file_content))
-        .route("/v1/conversations", post(conversations::create))
-        .route(
-            "/v1/conversations/{conversation}",
-            get(conversations::retrieve).post(conversations::update).delete(conversations::delete),
-        )
-        .route("/v1/conversations/{conversation}/items", get(conversations::list_items).post(conversations::add_items))
-        .route(
-            "/v1/conversations/{conversation}/items/{item}",
-            get(conversations::retrieve_item).delete(conversations::delete_item),
-        )
+pub(crate) fn routes(app: &Arc<App>) -> Router {
+    let own = Router::new()
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{approval}", get(approvals::retrieve).post(approvals::decide))
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/responses/input_tokens", post(responses::input_tokens))
-        .route("/v1/responses/{response}", get(responses::retrieve).delete(responses::delete))
-        .route("/v1/responses/{response}/cancel", post(responses::cancel))
-        .route("/v1/responses/{response}/input_items", get(responses::input_items))
         .route(http::HEALTH, get(async || "ok\n"))
         .route(http::READY, get(ready))
         .route(telemetry::METRICS, get(telemetry::scrape))
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .layer(from_fn_with_state(Arc::clone(&app), http::around))
-        .with_state(app)
+        .fallback(no_route);
+    let own = around(own, app, &dialects::ALL[0]);
+    dialects::ALL.iter().fold(own, |routes, dialect| routes.merge(around((dialect.routes)(), app, dialect)))
+}
+
+/// Puts the layer around routes, whose refusals are in the words of `dialect`.
+fn around(routes: Router<Arc<App>>, app: &Arc<App>, dialect: &'static Dialect) -> Router {
+    let app = Arc::clone(app);
+    let layer = from_fn_with_state((Arc::clone(&app), dialect), http::around);
+    routes.method_not_allowed_fallback(no_method).layer(layer).with_state(app)
 }
 
 /// `GET /readyz`.

@@ -17,8 +17,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{Instrument, error, warn};
 
 use crate::app::App;
-use crate::dialects::openai::responses;
-use crate::router;
+use crate::{dialects, router};
 
 /// Connections at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 2048;
@@ -126,12 +125,9 @@ async fn recover(app: &Arc<App>) {
             dropped.streams, dropped.approvals
         );
     }
-    let recovered = async {
-        turns::recover(&app.engine, &[responses::dialect(&app.store)]).await?;
-        responses::end_unfinished(app).await
-    };
-    if let Err(error) = recovered.await {
-        let cause = error.cause.unwrap_or(error.message);
+    let stored: Vec<_> = dialects::ALL.iter().flat_map(|dialect| (dialect.stored)(&app.store)).collect();
+    if let Err(error) = turns::recover(&app.engine, &stored).await {
+        let cause = error.to_string();
         error!("cannot take up what was unfinished, so the server is not ready: {cause}");
         // It is set once, here.
         let _set = app.unrecovered.set(cause);
@@ -139,7 +135,7 @@ async fn recover(app: &Arc<App>) {
 }
 
 async fn accept(app: &Arc<App>, listener: &mut impl Listener, shutdown: impl Future<Output = ()> + Send) {
-    let service = router::routes(Arc::clone(app));
+    let service = router::routes(app);
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let graceful = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();

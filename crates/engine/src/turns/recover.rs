@@ -15,7 +15,7 @@ use super::event::{Ending, Event, EventKind, ItemId};
 use super::journal::{DialectState, Journal};
 use super::render::{Documents, Render};
 use super::run::{Agreement, Run, Waiting};
-use super::{Failure, FailureKind, Fingerprint, Frame, Live, Spec, lease};
+use super::{Failure, FailureKind, Fingerprint, Frame, Live, LiveTurns, Spec, lease};
 use crate::sessions::SessionChoice;
 use crate::{Engine, Error};
 
@@ -32,6 +32,11 @@ pub trait Dialect: Send + Sync {
     /// A renderer and the documents of a stored request, from the dialect's own state, as they were when it began. `None` when its first
     /// document is not there, so that no client knows of it.
     fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Option<Restored>, Error>>;
+
+    /// Settles documents that no stored request stands behind, once every stored request was taken up. `live` goes on.
+    fn settle<'a>(&'a self, _live: &'a LiveTurns) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// A stored request's renderer and documents.
@@ -72,6 +77,9 @@ pub async fn recover(engine: &Arc<Engine>, dialects: &[Arc<dyn Dialect>]) -> Res
         }
     }
     engine.store.expire_approvals_except(resumed).await?;
+    for dialect in dialects {
+        dialect.settle(&engine.live).await?;
+    }
     Ok(recovered)
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequestParts, Request, State};
-use axum::http::header::{AUTHORIZATION, CONNECTION, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, CONNECTION, HOST, ORIGIN, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -21,7 +21,8 @@ use tracing::{Instrument, error};
 
 use super::places::NoRoom;
 use crate::app::App;
-use crate::error::{ApiError, Failure};
+use crate::dialects::Dialect;
+use crate::error::{ApiError, Told};
 use crate::telemetry::{METRICS, Scope};
 
 /// The path that says whether the server lives, to anybody.
@@ -44,7 +45,11 @@ impl FromRequestParts<Arc<App>> for Caller {
 }
 
 /// The layer around all routes.
-pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn around(
+    State((app, dialect)): State<(Arc<App>, &'static Dialect)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let (scope, span, open) = Scope::begin(&app.telemetry, &request);
     let line = format!("{} {}", request.method(), request.uri().path());
     let answered = AssertUnwindSafe(admit(&app, request, next).instrument(span.clone())).catch_unwind().await;
@@ -53,15 +58,15 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         Ok(Err(refused)) => refused.into_response(),
         Err(panic) => ApiError::internal(format!("a panic: {}", words(&*panic))).into_response(),
     };
-    if response.status().is_client_error() || response.status().is_server_error() {
-        response = with_envelope(response);
+    if let Some(refusal) = refusal(&response) {
+        if let Some(cause) = &refusal.cause {
+            span.in_scope(|| error!("{line}: {cause}"));
+        }
+        response = refused(&refusal, dialect);
     }
     if matches!(response.status(), StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
         // The rest of the body is not read, so nothing can follow it; a client that is not told would try.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    if let Some(Failure(Some(cause))) = response.extensions().get() {
-        span.in_scope(|| error!("{line}: {cause}"));
     }
     if let Ok(id) = HeaderValue::from_str(scope.id()) {
         response.headers_mut().insert(REQUEST_ID, id);
@@ -70,12 +75,24 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
     response.map(|body| Body::new(Held { body, _held: open }))
 }
 
-/// The frame around us refuses some requests in words of its own, such as paths that are no text.
-fn with_envelope(response: Response) -> Response {
-    if response.extensions().get::<Failure>().is_some() {
-        return response;
+/// Returns the refusal that an answer stands for, if it is one and not in the dialect's words yet.
+fn refusal(response: &Response) -> Option<ApiError> {
+    let extensions = response.extensions();
+    let is_error = response.status().is_client_error() || response.status().is_server_error();
+    match extensions.get::<ApiError>() {
+        Some(refusal) => Some(refusal.clone()),
+        // The frame around us refuses some requests in words of its own, such as paths that are no text.
+        None => (is_error && extensions.get::<Told>().is_none()).then(|| ApiError::of_status(response.status())),
     }
-    ApiError::of_status(response.status()).into_response()
+}
+
+fn refused(refusal: &ApiError, dialect: &Dialect) -> Response {
+    let mut response = (dialect.refuse)(refusal);
+    if let Some(after) = refusal.retry_after {
+        let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
 }
 
 async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Response, ApiError> {
@@ -203,7 +220,7 @@ mod tests {
         let routes = Router::new()
             .route("/panic", get(async || -> &'static str { panic!("a secret of the server") }))
             .route("/plain", get(async || (axum::http::StatusCode::IM_A_TEAPOT, "words of its own")))
-            .layer(from_fn_with_state(Arc::clone(&app), around))
+            .layer(from_fn_with_state((Arc::clone(&app), &crate::dialects::ALL[0]), around))
             .with_state(app);
         for (path, status, kind) in [("/panic", 500, "server_error"), ("/plain", 418, "invalid_request_error")] {
             for _ in 0..2 {

@@ -109,6 +109,6 @@ fn respond(answer: Forwarded) -> Response {
         }
     }
     // An error that is not ours keeps its own words.
-    response.extensions_mut().insert(crate::error::Failure(None));
+    response.extensions_mut().insert(crate::error::Told);
     response
 }

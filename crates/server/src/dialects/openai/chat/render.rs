@@ -14,8 +14,8 @@ use serde_json::Value;
 use super::rounds;
 use super::writer::Writer;
 use crate::app::App;
+use crate::dialects::openai::error;
 use crate::dialects::openai::program::{Ended, Printed};
-use crate::error::ApiError;
 
 /// The renderer of one completion.
 pub(super) struct Completion {
@@ -108,7 +108,7 @@ impl Completion {
         match &self.failure {
             // What fails before the first word is an answer of its own.
             Some(_) if !self.writer.has_begun() => {}
-            Some(failure) => self.writer.fail(&ApiError::from(failure.clone()).body()),
+            Some(failure) => self.writer.fail(&error::body(&failure.clone().into())),
             None => self.writer.end(),
         }
     }
@@ -122,7 +122,7 @@ impl Render for Completion {
 
     fn document(&self) -> Value {
         match &self.failure {
-            Some(failure) => serde_json::to_value(ApiError::from(failure.clone()).body()).unwrap_or_default(),
+            Some(failure) => serde_json::to_value(error::body(&failure.clone().into())).unwrap_or_default(),
             None => self.writer.object(),
         }
     }

@@ -12,4 +12,3 @@ mod writer;
 
 pub(crate) use api::{cancel, create, delete, input_items, input_tokens, retrieve};
 pub(crate) use render::dialect;
-pub(crate) use start::end_unfinished;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    Dialect, Documents, Ending, Event, EventKind, Failure, FailureKind, ItemId, Render, Rendered, Restored,
+    Dialect, Documents, Ending, Event, EventKind, Failure, FailureKind, ItemId, LiveTurns, Render, Rendered, Restored,
 };
 use aludel_store::{ConversationId, ResponseId, ResponseRecord, Store, Tenant, TurnRecord};
-use aludel_wire::openai::responses::{self, Response};
+use aludel_wire::openai::responses::{self, Response, ResponseError};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tracing::error;
 
 use super::ask::Include;
 use super::writer::{Status, Writer};
@@ -248,6 +249,31 @@ impl Dialect for Responses {
                 expires_at: record.expires_at,
             };
             Ok(Some(Restored { render: Box::new(Answer::new(beginning)), documents: Box::new(documents) }))
+        })
+    }
+
+    /// Fails responses that an earlier version began and did not finish.
+    fn settle<'a>(&'a self, live: &'a LiveTurns) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            for (tenant, id) in self.store.responses_with_status(&["in_progress", "queued"]).await? {
+                if live.find(&tenant, &id.clone().into()).is_some() {
+                    continue;
+                }
+                let Some(record) = self.store.response(&tenant, &id).await? else { continue };
+                let ResponseRecord { object, input, expires_at, .. } = record;
+                let response = match stored(object) {
+                    Ok(response) => response,
+                    Err(error) => {
+                        error!("{id} was stopped and stays so: {error}");
+                        continue;
+                    }
+                };
+                let message = "The server was stopped before the response was done.".to_owned();
+                let error = Some(ResponseError { code: "server_error".to_owned(), message });
+                let object = Response { status: responses::Status::Failed, error, ..response }.json();
+                self.store.put_response(&tenant, ResponseRecord { id, object, input, expires_at }).await?;
+            }
+            Ok(())
         })
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use aludel_engine::approvals::{ApprovalMode, Decider};
 use aludel_engine::turns::{Agreement, Journal, Live, NewJournal, Run, Spec};
-use aludel_store::{ResponseId, ResponseRecord, Tenant, now};
-use aludel_wire::openai::responses::{self, Response, ResponseError};
-use tracing::{Instrument, error, info_span};
+use aludel_store::{ResponseId, Tenant, now};
+use aludel_wire::openai::responses::Response;
+use tracing::{Instrument, info_span};
 
 use super::ask::Ask;
 use super::context::{Context, View};
-use super::render::{Answer, Beginning, NAME, Stored, stored};
+use super::render::{Answer, Beginning, NAME, Stored};
 use crate::app::App;
 use crate::error::ApiError;
 
@@ -105,27 +105,4 @@ async fn prepare(
         }));
     }
     Ok(run)
-}
-
-/// Says of responses that an earlier version began and did not finish that they failed.
-pub(crate) async fn end_unfinished(app: &Arc<App>) -> Result<(), ApiError> {
-    for (tenant, id) in app.store.responses_with_status(&["in_progress", "queued"]).await? {
-        if app.engine.live.find(&tenant, &id.clone().into()).is_some() {
-            continue;
-        }
-        let Some(record) = app.store.response(&tenant, &id).await? else { continue };
-        let ResponseRecord { object, input, expires_at, .. } = record;
-        let response = match stored(object) {
-            Ok(response) => response,
-            Err(error) => {
-                error!("{id} was stopped and stays so: {error}");
-                continue;
-            }
-        };
-        let message = "The server was stopped before the response was done.".to_owned();
-        let error = Some(ResponseError { code: "server_error".to_owned(), message });
-        let object = Response { status: responses::Status::Failed, error, ..response }.json();
-        app.store.put_response(&tenant, ResponseRecord { id, object, input, expires_at }).await?;
-    }
-    Ok(())
 }
