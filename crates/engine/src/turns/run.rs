@@ -49,6 +49,8 @@ pub struct Run {
     pub outlives: bool,
     /// Frames of the last turn's end, which are told when everything is stored.
     pub(super) held: Vec<Frame>,
+    /// The number of the next event, of a request that is not stored.
+    pub(super) next: u64,
 }
 
 /// One turn of a request.
@@ -103,6 +105,7 @@ impl Run {
             truncate: false,
             outlives: false,
             held: Vec::new(),
+            next: 0,
         }
     }
 }
@@ -587,7 +590,8 @@ impl Run {
 
     /// Makes an event and renders it. It is stored with the next flush.
     pub(super) async fn event(&mut self, turn: usize, kind: EventKind) -> Rendered {
-        let sequence = self.journal.as_ref().map_or(0, Journal::next);
+        let sequence = self.journal.as_ref().map_or(self.next, Journal::next);
+        self.next = sequence + 1;
         let event = Event { sequence, at_ms: now_ms(), turn, kind };
         if let Some(journal) = &mut self.journal {
             journal.push(&event);
