@@ -75,7 +75,7 @@ pub struct NewTurn {
     pub first_sequence: u64,
     /// End of the first lease, milliseconds since 1970. The owner is this process.
     pub lease_until_ms: i64,
-    /// Time at which it is removed once it has ended, seconds since 1970.
+    /// Time at which it is removed once nobody drives it any more, seconds since 1970.
     pub expires_at: Option<i64>,
     /// Id of the session that its programs run in, if it is known.
     pub session: Option<String>,
@@ -110,7 +110,7 @@ pub struct TurnRecord {
     pub updated_at_ms: i64,
     /// Time of its end, milliseconds since 1970.
     pub ended_at_ms: Option<i64>,
-    /// Time at which it is removed once it has ended, seconds since 1970.
+    /// Time at which it is removed once nobody drives it any more, seconds since 1970.
     pub expires_at: Option<i64>,
     /// Id of the session that its programs run in.
     pub session: Option<String>,
@@ -419,9 +419,10 @@ pub(crate) fn release(database: &Connection, owner: &OwnerId) -> Result<(), Erro
     Ok(())
 }
 
-/// Removes the turns that have ended and whose time has come.
+/// Removes the turns whose time has come and that nobody drives: they have ended, or their leases ran out and nobody took them over.
 pub(crate) fn remove_expired(database: &Connection) -> Result<(), Error> {
-    database.execute("DELETE FROM turns WHERE state = 'ended' AND expires_at <= ?1", [now()])?;
+    let query = "DELETE FROM turns WHERE expires_at <= ?1 AND (state = 'ended' OR lease_until_ms < ?2)";
+    database.execute(query, params![now(), now_ms()])?;
     Ok(())
 }
 

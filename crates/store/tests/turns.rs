@@ -146,18 +146,20 @@ async fn no_number_is_used_twice() {
 }
 
 #[tokio::test]
-async fn only_turns_that_have_ended_expire() {
+async fn only_turns_that_nobody_drives_expire() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let expired = |id: &str| NewTurn { expires_at: Some(now() - 1), ..new(id) };
     let running = store.create_turn(&Tenant::local(), expired("resp_1")).await.unwrap().unwrap();
     let ended = store.create_turn(&Tenant::local(), expired("resp_2")).await.unwrap().unwrap();
     let kept = create(&store, "resp_3").await;
+    let left = NewTurn { lease_until_ms: now_ms() - 1, ..expired("resp_4") };
+    let left = store.create_turn(&Tenant::local(), left).await.unwrap().unwrap();
     for turn in [&ended, &kept] {
         assert!(matches!(store.end_turn(&turn.lease()).await.unwrap(), Appended::Stored { .. }));
     }
     store.remove_expired().await.unwrap();
-    for (turn, there) in [(running, true), (ended, false), (kept, true)] {
+    for (turn, there) in [(running, true), (ended, false), (kept, true), (left, false)] {
         assert_eq!(store.turn(&turn.tenant, &turn.id).await.unwrap().is_some(), there, "{}", turn.id);
     }
 }
