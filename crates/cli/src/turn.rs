@@ -145,7 +145,7 @@ impl Asking<'_> {
         let is_asked = !matches!(approval, ApprovalMode::Never);
         let terminal = approval::terminal(matches!(view, View::Program));
         let request = self.engine.store.owned_turn_id("ask").await?.to_string();
-        let origin = Origin { request, session: Arc::clone(&self.session), model: model.name.clone(), outlives: false };
+        let origin = Origin { request, session: Arc::clone(&self.session), model: model.name.clone() };
         let gate = Gate::at_terminal(self.engine, self.tenant, origin, terminal);
         let (interpreter, failures) = self.interpreter(&gate);
         let agent = Agent::builder(model.upstream).instructions(INSTRUCTIONS).code_interpreter(interpreter).build();

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::FileEntry;
 
 /// What an execution tells while it runs. [`Event::Finished`] comes exactly once and last.
@@ -60,7 +62,7 @@ pub enum MimeData {
 }
 
 /// An exception of the program.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramError {
     /// The exception's class, for example `ValueError`.
     pub name: String,
@@ -71,7 +73,7 @@ pub struct ProgramError {
 }
 
 /// How an execution ended, and what it left.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
     /// What ended it.
     pub outcome: Outcome,
@@ -91,7 +93,8 @@ pub struct Finished {
 }
 
 /// What became of the interpreter's variables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum State {
     /// The kernel lives; the next execution sees them.
     Kept,
@@ -103,7 +106,8 @@ pub enum State {
 }
 
 /// What ended an execution.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The program ran to its end.
     Completed,
@@ -135,7 +139,8 @@ impl Outcome {
 }
 
 /// Which limit was hit, with the figures for a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LimitHit {
     /// Bytes. `used` is the peak that was seen.
     Memory {
@@ -169,7 +174,8 @@ pub enum LimitHit {
 }
 
 /// How a kernel process ended on its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Death {
     /// `os._exit(code)` or the like.
     Exited(i32),

@@ -8,6 +8,8 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use serde::{Deserialize, Deserializer, Serialize};
+
 use crate::Error;
 
 /// The longest path that is reported, bytes.
@@ -82,7 +84,7 @@ impl dyn Workspace {
 }
 
 /// One regular file of a workspace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FileEntry {
     /// Path relative to the workspace, `/` between parts, never absolute, never with `..`. The guest chose it: it may hold any character.
     pub path: String,
@@ -90,6 +92,19 @@ pub struct FileEntry {
     pub size: u64,
     /// MIME type, guessed from the name's ending.
     pub mime: &'static str,
+}
+
+impl<'de> Deserialize<'de> for FileEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// The name tells the MIME type.
+        #[derive(Deserialize)]
+        struct Entry {
+            path: String,
+            size: u64,
+        }
+        let Entry { path, size } = Entry::deserialize(deserializer)?;
+        Ok(Self { mime: mime_of(&path), path, size })
+    }
 }
 
 /// How full a workspace is.

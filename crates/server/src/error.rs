@@ -166,7 +166,7 @@ impl From<aludel_engine::turns::Failure> for ApiError {
             FailureKind::TooLarge => Self::too_large(message),
             FailureKind::Unavailable => Self::unavailable(message),
             FailureKind::Sandbox => Self::internal(""),
-            FailureKind::Internal => Self { message, ..Self::internal("") },
+            FailureKind::Storage | FailureKind::Internal => Self { message, ..Self::internal("") },
         };
         // The engine has told the operator; the layer around all routes need not.
         Self { should_retry, cause, ..error }

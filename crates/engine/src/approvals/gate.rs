@@ -19,6 +19,7 @@ use tokio::time::sleep;
 use tracing::{Instrument, error};
 
 use super::{ApprovalMode, ApprovalPolicy, OnTimeout};
+use crate::turns::Failure;
 use crate::{Engine, Error, Session};
 
 /// Pause between two looks at a request for approval: another process may decide it.
@@ -46,6 +47,8 @@ pub struct Gate {
     holding: watch::Sender<bool>,
     /// True once the person at the terminal allowed everything that the rules do not refuse.
     allows_all: AtomicBool,
+    /// The reason why a program could be neither decided about nor noted, where the turn is to end then.
+    failure: watch::Sender<Option<Failure>>,
 }
 
 /// The origin of the programs of one request.
@@ -57,8 +60,6 @@ pub struct Origin {
     pub session: Arc<Session>,
     /// The model that writes them.
     pub model: String,
-    /// Whether the request goes on after a restart while a program waits for the operator.
-    pub outlives: bool,
 }
 
 /// The party that decides about programs.
@@ -95,38 +96,35 @@ impl fmt::Debug for Terminal {
 }
 
 impl Gate {
-    /// A gate for the programs of one request.
-    pub fn new(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin, decider: Decider) -> Arc<Self> {
-        Self::build(engine, tenant, origin, decider, None)
+    /// A gate for the programs of one request. `outlives` says whether the request goes on after a restart while a program waits for the
+    /// operator.
+    pub fn new(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin, decider: Decider, outlives: bool) -> Arc<Self> {
+        Arc::new(Self { decider, outlives, ..Self::build(engine, tenant, origin) })
     }
 
-    /// A gate at which the operator is asked at a terminal. There is no time limit, and nothing is stored of the question.
+    /// A gate at which the operator is asked at a terminal. There is no time limit, and nothing is stored of the question. A program that
+    /// cannot be noted in the audit log ends the turn.
     pub fn at_terminal(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin, terminal: Terminal) -> Arc<Self> {
-        Self::build(engine, tenant, origin, Decider::Operator, Some(terminal))
+        Arc::new(Self { terminal: Some(terminal), ..Self::build(engine, tenant, origin) })
     }
 
-    fn build(
-        engine: &Arc<Engine>,
-        tenant: &Tenant,
-        origin: Origin,
-        decider: Decider,
-        terminal: Option<Terminal>,
-    ) -> Arc<Self> {
-        let Origin { request, session, model, outlives } = origin;
-        Arc::new(Self {
+    fn build(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin) -> Self {
+        let Origin { request, session, model } = origin;
+        Self {
             engine: Arc::clone(engine),
             policy: engine.approvals(),
             tenant: tenant.clone(),
             request,
             session,
             model,
-            decider,
-            terminal,
-            outlives,
+            decider: Decider::Operator,
+            terminal: None,
+            outlives: false,
             running: Mutex::default(),
             holding: watch::Sender::default(),
             allows_all: AtomicBool::new(false),
-        })
+            failure: watch::Sender::default(),
+        }
     }
 
     /// The party that decides.
@@ -164,9 +162,23 @@ impl Gate {
         match self.decide(&program).await {
             Ok(approval) => approval,
             Err(error) => {
+                if self.terminal.is_some() {
+                    self.failure.send_replace(Some(Failure::while_doing("a program was not run")(error)));
+                    // Whoever drives the turn ends it.
+                    return pending().await;
+                }
                 error!("{}: a program was not run: {error}", self.request);
                 Approval::Deny { reason: "the server could not ask whether it may run".to_owned() }
             }
+        }
+    }
+
+    /// Waits until a program could not be decided about, so that the turn has to end. Waits for ever where such a program is refused.
+    pub(crate) async fn failed(&self) -> Failure {
+        // The sender lives as long as this does.
+        match self.failure.subscribe().wait_for(Option::is_some).await.map(|failure| failure.clone()) {
+            Ok(Some(failure)) => failure,
+            _ => pending().await,
         }
     }
 

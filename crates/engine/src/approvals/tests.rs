@@ -33,7 +33,7 @@ async fn gate(data: &Path, mode: ApprovalMode, answers: Vec<Approval>) -> (Arc<E
         let answer = answers.lock().unwrap().next().expect("nobody expected this question");
         async move { answer }
     });
-    let origin = Origin { request: "ask_1".to_owned(), session, model: "m".to_owned(), outlives: false };
+    let origin = Origin { request: "ask_1".to_owned(), session, model: "m".to_owned() };
     let gate = Gate::at_terminal(&engine, &Tenant::terminal(), origin, terminal);
     (engine, gate, asked)
 }

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use aludel_agent::upstream::Usage;
-use aludel_sandbox::{Finished, LimitHit, Outcome};
+use aludel_sandbox::{Finished, LimitHit, MimeBundle, MimeData, Outcome};
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use crate::sessions::SessionFile;
+
+/// Bytes of a value's forms beside its plain text and its image: what a log can hold of each value.
+const MAX_OTHERS: usize = 8 << 20;
 
 /// Something that happened in a turn, told after its effects are stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -182,8 +185,18 @@ pub enum EventKind {
     ToolRejected {
         /// The call, if it had begun.
         item: Option<ItemId>,
+        /// The call's id as the model's server has it.
+        #[serde(default)]
+        call_id: String,
         /// The reason.
         reason: String,
+    },
+    /// The model is given the result of a call: of a program, a refusal or a rejection.
+    Observed {
+        /// The call's id as the model's server has it.
+        call_id: String,
+        /// The result in words. Images are not repeated here.
+        text: String,
     },
     /// Tokens of one round.
     Usage {
@@ -228,14 +241,67 @@ pub enum Output {
     },
 }
 
-/// A value as text, or as an image.
+/// A value in the forms that its program gave it. A dialect takes those that its clients can show.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rich {
+    /// Its plain text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// An image of it, kept as a file of the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Image>,
+    /// Its other forms, by MIME type: HTML, SVG, JSON and the like, as many as fit into 8 MB.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<(String, Form)>,
+}
+
+/// One form of a value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rich {
-    /// Its plain text.
+pub enum Form {
+    /// Text types, JSON and SVG.
     Text(String),
-    /// An image, kept as a file of the session.
-    Image(Image),
+    /// Bytes, such as a PDF.
+    Binary(#[serde(with = "base64_bytes")] Arc<[u8]>),
+}
+
+impl Rich {
+    /// The forms of a value, one of which is kept as this image.
+    pub(super) fn new(bundle: MimeBundle, image: Option<Image>) -> Self {
+        let mut rich = Self { text: None, image, others: Vec::new() };
+        let mut room = MAX_OTHERS;
+        for (mime, data) in bundle.0 {
+            match data {
+                MimeData::Text(text) if mime == "text/plain" => rich.text = Some(text),
+                MimeData::Binary(_) if rich.image.as_ref().is_some_and(|image| image.file.mime == mime) => {}
+                data => {
+                    let (bytes, form) = match data {
+                        MimeData::Text(text) => (text.len(), Form::Text(text)),
+                        MimeData::Binary(bytes) => (bytes.len(), Form::Binary(bytes.into())),
+                    };
+                    if let Some(left) = room.checked_sub(bytes) {
+                        room = left;
+                        rich.others.push((mime, form));
+                    }
+                }
+            }
+        }
+        rich
+    }
+
+    /// All of it, as the sandbox told it.
+    pub fn bundle(&self) -> MimeBundle {
+        let text = self.text.iter().map(|text| ("text/plain".to_owned(), MimeData::Text(text.clone())));
+        let image = self.image.iter().map(|image| (image.file.mime.clone(), MimeData::Binary(image.bytes.to_vec())));
+        let others = self.others.iter().map(|(mime, form)| {
+            let data = match form {
+                Form::Text(text) => MimeData::Text(text.clone()),
+                Form::Binary(bytes) => MimeData::Binary(bytes.to_vec()),
+            };
+            (mime.clone(), data)
+        });
+        MimeBundle(text.chain(image).chain(others).collect())
+    }
 }
 
 /// An image that a program showed.
@@ -259,6 +325,23 @@ pub struct ToolOutcome {
     pub elapsed_ms: u64,
     /// Files that it made or changed and images that it showed, all stored.
     pub files: Vec<SessionFile>,
+    /// Everything that the sandbox told of it: the limit, the variables, refused system calls and so on. It is not in events that an
+    /// earlier version stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished: Option<Finished>,
+}
+
+impl ToolOutcome {
+    /// The outcome that the sandbox told, with these files stored.
+    pub(super) fn new(finished: Finished, files: Vec<SessionFile>) -> Self {
+        Self {
+            end: ToolEnd::of(&finished),
+            words: aludel_agent::describe_outcome(&finished),
+            elapsed_ms: u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX),
+            files,
+            finished: Some(finished),
+        }
+    }
 }
 
 /// The kinds of ends of a program.
@@ -284,7 +367,7 @@ pub enum ToolEnd {
 }
 
 impl ToolEnd {
-    pub(super) fn of(finished: &Finished) -> Self {
+    fn of(finished: &Finished) -> Self {
         match &finished.outcome {
             Outcome::Completed => Self::Completed,
             Outcome::Failed(_) => Self::Raised,
@@ -333,7 +416,17 @@ pub enum Ending {
     Failed {
         /// The failure, as clients may know it.
         failure: Failure,
+        /// The cause, for an operator who watches: it is not stored.
+        #[serde(skip)]
+        cause: Option<String>,
     },
+}
+
+impl Ending {
+    /// The end of a turn that failed.
+    pub(super) fn failed(failure: Failure) -> Self {
+        Self::Failed { failure, cause: None }
+    }
 }
 
 /// Bytes as base64.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use aludel_agent::upstream::UpstreamError;
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, Kind};
 
 /// The failure of a turn: without addresses, keys and other things that only the operator may know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,8 @@ pub enum FailureKind {
     TooLarge,
     /// The server is about to end, or has ended meanwhile.
     Unavailable,
+    /// The state could not be read or written: our fault or the host's.
+    Storage,
     /// Our fault or the host's.
     Internal,
 }
@@ -59,6 +61,11 @@ impl Failure {
     /// Our fault or the host's. The cause is for the log.
     pub fn internal(cause: impl std::fmt::Display) -> Self {
         Self { cause: Some(cause.to_string()), ..Self::new(FailureKind::Internal, SEE_LOG) }
+    }
+
+    /// Makes an error of the engine's a failure, with words for the log about what it kept us from.
+    pub(crate) fn while_doing(what: &'static str) -> impl FnOnce(Error) -> Self {
+        move |error| Self { kind: kind_of(&error), ..Self::internal(format_args!("{what}: {error}")) }
     }
 
     /// The sandbox failed. The cause is for the log.
@@ -84,7 +91,14 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::internal(error)
+        Self { kind: kind_of(&error), ..Self::internal(error) }
+    }
+}
+
+fn kind_of(error: &Error) -> FailureKind {
+    match error.kind() {
+        Kind::Storage => FailureKind::Storage,
+        _ => FailureKind::Internal,
     }
 }
 

@@ -39,6 +39,8 @@ pub struct NewJournal {
     pub expires_at: Option<i64>,
     /// The session of its programs.
     pub session: Option<String>,
+    /// Whether the session was made for it, and goes with it when its process is killed.
+    pub owns_session: bool,
     /// The request as the engine resumes it, versioned JSON; `None` if it cannot be resumed.
     pub spec: Option<Value>,
     /// The dialect's own state, with which it renders the log again.
@@ -54,13 +56,16 @@ pub(super) struct DialectState {
     pub(super) reserved_frames: u64,
     /// The dialect's own state.
     pub(super) own: Value,
+    /// Whether the session was made for the request alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) owns_session: bool,
 }
 
 impl Journal {
     /// Begins the log of a request. `None` when its id is taken.
     pub async fn create(store: &Store, tenant: &Tenant, new: NewJournal) -> Result<Option<Self>, Error> {
-        let NewJournal { id, dialect, queued, expires_at, session, spec, own, items } = new;
-        let state = DialectState { reserved_frames: RESERVED, own };
+        let NewJournal { id, dialect, queued, expires_at, session, owns_session, spec, own, items } = new;
+        let state = DialectState { reserved_frames: RESERVED, own, owns_session };
         let keeps_items = spec.is_some();
         let record = NewTurn {
             id,

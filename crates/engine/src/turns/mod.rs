@@ -10,7 +10,9 @@ mod render;
 mod run;
 mod spec;
 
-pub use event::{Ending, Event, EventKind, Image, ItemId, Output, Rich, ToolCall, ToolEnd, ToolKind, ToolOutcome};
+pub use event::{
+    Ending, Event, EventKind, Form, Image, ItemId, Output, Rich, ToolCall, ToolEnd, ToolKind, ToolOutcome,
+};
 pub use failure::{Failure, FailureKind};
 pub use journal::{Journal, NewJournal};
 pub use lease::renew;

@@ -1,7 +1,8 @@
 //! Recovery: what becomes of stored requests whose process has gone.
 //!
 //! A request that waits for the operator's approval goes on from its rows: its spec, its conversation and its events. Every other one is
-//! ended, and says so: a program that was started is never started again, since nobody knows what it did.
+//! ended, and says so: a program that was started is never started again, since nobody knows what it did. One of a dialect that is not
+//! served here, such as the terminal's, is ended without a word, and a session that was made for it alone is removed.
 
 use std::sync::Arc;
 
@@ -62,18 +63,30 @@ pub async fn recover(engine: &Arc<Engine>, dialects: &[Arc<dyn Dialect>]) -> Res
     let mut resumed = Vec::new();
     for turn in engine.store.take_over_turns(now_ms(), lease::until(), MOST).await? {
         let id = turn.id.clone();
-        let Some(dialect) = dialects.iter().find(|dialect| dialect.name() == turn.dialect) else {
-            // Of a process that renders nothing to anybody, such as a terminal's.
-            let _appended = engine.store.end_turn(&turn.lease()).await?;
-            recovered.ended += 1;
-            continue;
+        let own_session = own_session(&turn);
+        let tenant = turn.tenant.clone();
+        let taken_up = match dialects.iter().find(|dialect| dialect.name() == turn.dialect) {
+            Some(dialect) => take_up(engine, dialect.as_ref(), turn).await?,
+            None => {
+                // Of a process that rendered it to nobody but its own user, such as a terminal's.
+                let _appended = engine.store.end_turn(&turn.lease()).await?;
+                TakenUp::Ended
+            }
         };
-        match take_up(engine, dialect.as_ref(), turn).await? {
+        match taken_up {
             TakenUp::Resumed => {
                 recovered.resumed += 1;
                 resumed.push(id.to_string());
             }
-            TakenUp::Ended => recovered.ended += 1,
+            TakenUp::Ended => {
+                recovered.ended += 1;
+                if let Some(session) = own_session
+                    && let Err(error) = engine.sessions.delete(&tenant, &session).await
+                {
+                    // It expires.
+                    error!("cannot remove the session of {id}: {error}");
+                }
+            }
         }
     }
     engine.store.expire_approvals_except(resumed).await?;
@@ -89,6 +102,12 @@ pub async fn replay(engine: &Engine, dialect: &dyn Dialect, turn: &TurnRecord) -
     let Some(mut restored) = dialect.restore(turn, state.own).await? else { return Ok(Vec::new()) };
     let events = events(engine, turn).await?;
     Ok(events.iter().flat_map(|event| restored.render.render(event).frames).collect())
+}
+
+/// The session that was made for a request and for nothing else.
+fn own_session(turn: &TurnRecord) -> Option<ContainerId> {
+    let state: DialectState = serde_json::from_str(&turn.dialect_state).ok()?;
+    turn.session.as_deref().filter(|_| state.owns_session).and_then(ContainerId::parse)
 }
 
 enum TakenUp {
@@ -229,7 +248,7 @@ impl Run {
 
     /// Ends a request that cannot go on.
     async fn fail(mut self, failure: Failure) {
-        let ended = EventKind::Ended { item: ItemId::new(), ending: Ending::Failed { failure }, linked: Vec::new() };
+        let ended = EventKind::Ended { item: ItemId::new(), ending: Ending::failed(failure), linked: Vec::new() };
         // Stored together with the last event, so that no later recovery ends it once more.
         self.held = self.event(0, ended).await.frames;
         self.close(false).await;

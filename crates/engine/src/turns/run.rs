@@ -7,14 +7,14 @@ use std::sync::Arc;
 use aludel_agent::upstream::UpstreamError;
 use aludel_agent::{Agent, Approval, ApprovalRequest, CutOff, Event as AgentEvent, Item};
 use aludel_agent::{Budget, Call, Ending as AgentEnding};
-use aludel_sandbox::{Event as ExecutionEvent, Finished, MimeBundle};
+use aludel_sandbox::{Event as ExecutionEvent, MimeBundle};
 use aludel_store::{Tenant, TurnState, now_ms};
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, select_all};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::event::{Ending, Event, EventKind, Image, ItemId, Output, Rich, ToolCall, ToolEnd, ToolKind, ToolOutcome};
+use super::event::{Ending, Event, EventKind, Image, ItemId, Output, Rich, ToolCall, ToolKind, ToolOutcome};
 use super::journal::Journal;
 use super::render::{Documents, Flow, Frame, Render, Rendered};
 use super::{End, Failure, FailureKind, Live};
@@ -24,6 +24,8 @@ use crate::{Engine, Error};
 
 /// Bytes of all frames of one request: they are in memory as long as somebody may follow them.
 const MAX_FRAMES: usize = 256 << 20;
+/// The reason of a failure of the audit log.
+const UNNOTED: &str = "cannot complete the audit log";
 /// The scheme of links to files of the session, as models are told to write them.
 const LINK: &str = "sandbox:";
 
@@ -51,6 +53,8 @@ pub struct Run {
     pub(super) held: Vec<Frame>,
     /// The number of the next event, of a request that is not stored.
     pub(super) next: u64,
+    /// The reason for which its log cannot be stored, if that is why it was cancelled.
+    unstored: Option<Failure>,
 }
 
 /// One turn of a request.
@@ -106,6 +110,7 @@ impl Run {
             outlives: false,
             held: Vec::new(),
             next: 0,
+            unstored: None,
         }
     }
 }
@@ -260,7 +265,7 @@ impl Run {
                 part.items.push(output);
             }
             if let Some(running) = progress.first_mut().and_then(|progress| progress.calls.remove(&call_id)) {
-                self.tell(0, EventKind::ToolRejected { item: Some(running.item), reason }).await;
+                self.tell(0, EventKind::ToolRejected { item: Some(running.item), call_id, reason }).await;
             }
         } else if let Some(item) = item {
             self.tell(0, EventKind::ApprovalDecided { item, refused: None }).await;
@@ -287,6 +292,10 @@ impl Run {
             Some(gate) => gate.outlives().await,
             None => pending().await,
         };
+        let failed = async || match &gate {
+            Some(gate) => gate.failed().await,
+            None => pending().await,
+        };
         let cancel_all = |cancels: &[CancellationToken]| cancels.iter().for_each(CancellationToken::cancel);
         let mut cancelled = false;
         let mut outlived = false;
@@ -300,6 +309,10 @@ impl Run {
                     None
                 }
                 () = closing.cancelled(), if !cancelled => None,
+                failure = failed(), if !cancelled => {
+                    self.end_turn(0, Ending::failed(failure), progress).await;
+                    None
+                }
                 next = streams.next() => Some(next),
             };
             let Some(next) = next else {
@@ -323,7 +336,7 @@ impl Run {
             let flow = match self.see(turn, event, progress).await {
                 Ok(flow) => flow,
                 Err(failure) => {
-                    self.end_turn(turn, Ending::Failed { failure }, progress).await;
+                    self.end_turn(turn, Ending::failed(failure), progress).await;
                     Flow::StopAll
                 }
             };
@@ -428,7 +441,7 @@ impl Run {
             AgentEvent::Execution { call_id, event } => self.executed(turn, &call_id, event, progress).await?,
             AgentEvent::CallRejected { call_id, reason } => {
                 let item = progress.calls.remove(&call_id).map(|call| call.item);
-                self.tell(turn, EventKind::ToolRejected { item, reason }).await
+                self.tell(turn, EventKind::ToolRejected { item, call_id, reason }).await
             }
             AgentEvent::Usage(usage) => {
                 let round = progress.round;
@@ -446,7 +459,7 @@ impl Run {
                 self.keep(&item);
                 Flow::GoOn
             }
-            AgentEvent::Observation { .. } => Flow::GoOn,
+            AgentEvent::Observation { call_id, text } => self.tell(turn, EventKind::Observed { call_id, text }).await,
             AgentEvent::Finished(ending) => {
                 let ending = self.ending(ending);
                 return Ok(self.end_turn(turn, ending, all).await);
@@ -476,7 +489,7 @@ impl Run {
             if progress.approved.contains(call_id)
                 && let Some(gate) = &gate
             {
-                gate.approved_by_client(call_id, &call.input).await?;
+                gate.approved_by_client(call_id, &call.input).await.map_err(Failure::while_doing(UNNOTED))?;
             }
             self.tell(turn, EventKind::ToolRunning { item: item.clone() }).await;
             self.flush(None).await?;
@@ -485,9 +498,11 @@ impl Run {
             ExecutionEvent::Stdout(text) => Output::Stdout(text),
             ExecutionEvent::Stderr(text) => Output::Stderr(text),
             ExecutionEvent::Display(bundle) => {
-                Output::Display(kept(bundle, session.as_deref(), &mut call.images).await?)
+                Output::Display(shown(bundle, session.as_deref(), &mut call.images).await?)
             }
-            ExecutionEvent::Result(bundle) => Output::Result(kept(bundle, session.as_deref(), &mut call.images).await?),
+            ExecutionEvent::Result(bundle) => {
+                Output::Result(shown(bundle, session.as_deref(), &mut call.images).await?)
+            }
             ExecutionEvent::Error(error) => {
                 Output::Error { name: error.name, value: error.value, traceback: error.traceback }
             }
@@ -495,12 +510,14 @@ impl Run {
                 let mut files = std::mem::take(&mut call.images);
                 progress.calls.remove(call_id);
                 if let Some(gate) = &gate {
-                    gate.ended(call_id, &finished).await?;
+                    gate.ended(call_id, &finished).await.map_err(Failure::while_doing(UNNOTED))?;
                 }
                 if let Some(session) = &session {
-                    files.extend(session.store_changes(&finished.files).await?);
+                    let stored = session.store_changes(&finished.files).await;
+                    files.extend(stored.map_err(Failure::while_doing("cannot store what the program made"))?);
                 }
-                return Ok(self.tell(turn, EventKind::ToolEnded { item, outcome: outcome(&finished, files) }).await);
+                let outcome = ToolOutcome::new(finished, files);
+                return Ok(self.tell(turn, EventKind::ToolEnded { item, outcome }).await);
             }
         };
         Ok(self.tell(turn, EventKind::Output { item, output }).await)
@@ -518,9 +535,14 @@ impl Run {
     async fn end_turn(&mut self, turn: usize, mut ending: Ending, all: &mut [Progress]) -> Flow {
         let Some(progress) = all.get_mut(turn).filter(|progress| !progress.has_ended) else { return Flow::GoOn };
         progress.has_ended = true;
-        if let Ending::Failed { failure } = &mut ending {
+        if ending == Ending::Cancelled
+            && let Some(failure) = self.unstored.take()
+        {
+            ending = Ending::failed(failure);
+        }
+        if let Ending::Failed { failure, cause } = &mut ending {
             // Here, for streams and the background, too: whoever answers the client has nothing left to tell.
-            let cause = failure.cause.take();
+            *cause = failure.cause.take();
             error!("{}: {}", self.live.id, cause.as_deref().unwrap_or(&failure.message));
         }
         let text = progress.message.take().map(|(_, text)| text).unwrap_or_default();
@@ -568,8 +590,8 @@ impl Run {
             AgentEnding::AwaitsApproval { programs, client_tools } => {
                 Ending::WaitsForClient { programs: calls(programs), calls: calls(client_tools) }
             }
-            AgentEnding::Upstream(error) => Ending::Failed { failure: Failure::of_upstream(&error) },
-            AgentEnding::Sandbox(reason) => Ending::Failed { failure: Failure::of_sandbox(reason) },
+            AgentEnding::Upstream(error) => Ending::failed(Failure::of_upstream(&error)),
+            AgentEnding::Sandbox(reason) => Ending::failed(Failure::of_sandbox(reason)),
             AgentEnding::Cancelled => Ending::Cancelled,
         }
     }
@@ -614,8 +636,11 @@ impl Run {
 
     async fn flush(&mut self, state: Option<TurnState>) -> Result<(), Failure> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
-        let stored = journal.flush(&self.engine.store, state).await;
-        stored.inspect_err(|_| self.live.cancel.cancel()).map_err(Failure::from)
+        let Err(error) = journal.flush(&self.engine.store, state).await else { return Ok(()) };
+        self.live.cancel.cancel();
+        let failure = Failure::while_doing("cannot store what happened")(error);
+        self.unstored.get_or_insert_with(|| failure.clone());
+        Err(failure)
     }
 
     /// Stores that it waits for approval. Nothing is told meanwhile, so another process may go on without a gap.
@@ -682,6 +707,7 @@ impl EventKind {
                 | Self::Reasoning { .. }
                 | Self::ToolInput { .. }
                 | Self::Output { .. }
+                | Self::Observed { .. }
                 | Self::Usage { .. }
         )
     }
@@ -713,20 +739,17 @@ fn tool_call(call: Call) -> ToolCall {
     ToolCall { item: ItemId::new(), call_id: call.id, name: call.name, arguments: call.arguments }
 }
 
-fn outcome(finished: &Finished, files: Vec<SessionFile>) -> ToolOutcome {
-    let elapsed_ms = u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX);
-    let words = aludel_agent::describe_outcome(finished);
-    ToolOutcome { end: ToolEnd::of(finished), words, elapsed_ms, files }
-}
-
-/// Keeps an image that a program showed as a file of its session.
-async fn kept(bundle: MimeBundle, session: Option<&Session>, images: &mut Vec<SessionFile>) -> Result<Rich, Error> {
-    let (Some((mime, bytes)), Some(session)) = (bundle.image(), session) else {
-        return Ok(Rich::Text(bundle.text().unwrap_or_default().to_owned()));
+/// A value that a program showed. Its image, if it has one, is kept as a file of the session.
+async fn shown(bundle: MimeBundle, session: Option<&Session>, images: &mut Vec<SessionFile>) -> Result<Rich, Error> {
+    let image = match (bundle.image(), session) {
+        (Some((mime, bytes)), Some(session)) => {
+            let file = session.add_figure(bytes, mime).await?;
+            images.push(file.clone());
+            Some(Image { file, bytes: bytes.into() })
+        }
+        _ => None,
     };
-    let file = session.add_figure(bytes, mime).await?;
-    images.push(file.clone());
-    Ok(Rich::Image(Image { file, bytes: bytes.into() }))
+    Ok(Rich::new(bundle, image))
 }
 
 impl std::fmt::Debug for Run {

@@ -76,7 +76,7 @@ impl Spec {
         outlives: bool,
     ) -> Arc<Gate> {
         let (session, model) = (Arc::clone(session), self.model.clone());
-        Gate::new(engine, tenant, Origin { request, session, model, outlives }, self.decider)
+        Gate::new(engine, tenant, Origin { request, session, model }, self.decider, outlives)
     }
 
     /// The turn, on this conversation. With a session the model can run programs there, through the gate.

@@ -53,13 +53,15 @@ impl Printed {
     pub(crate) fn see(&mut self, output: &Output) {
         match output {
             Output::Stdout(text) | Output::Stderr(text) => self.logs.push_str(text),
-            Output::Display(Rich::Text(text)) => {
-                self.logs.push_str(text);
+            Output::Display(Rich { image: Some(image), .. }) | Output::Result(Rich { image: Some(image), .. }) => {
+                self.images.push(image.clone());
+            }
+            Output::Display(Rich { text, .. }) => {
+                self.logs.push_str(text.as_deref().unwrap_or_default());
                 self.logs.push('\n');
             }
             // As a notebook shows it: without a line end.
-            Output::Result(Rich::Text(text)) => self.logs.push_str(text),
-            Output::Display(Rich::Image(image)) | Output::Result(Rich::Image(image)) => self.images.push(image.clone()),
+            Output::Result(Rich { text, .. }) => self.logs.push_str(text.as_deref().unwrap_or_default()),
             Output::Error { traceback, .. } => {
                 self.logs.push_str(traceback);
                 self.logs.push('\n');

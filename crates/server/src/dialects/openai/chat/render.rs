@@ -51,7 +51,7 @@ impl Completion {
                 let ended = self.printed.remove(item).unwrap_or_default().end(outcome);
                 self.writer.end_program(index, item, ended);
             }
-            EventKind::ToolRejected { item: Some(item), reason } => {
+            EventKind::ToolRejected { item: Some(item), reason, .. } => {
                 self.writer.end_program(index, item, Ended::rejected(reason.clone()));
             }
             EventKind::ApprovalDecided { item, refused: Some(reason) } => {
@@ -68,7 +68,8 @@ impl Completion {
             | EventKind::ApprovalRequested { .. }
             | EventKind::ApprovalDecided { refused: None, .. }
             | EventKind::ToolRunning { .. }
-            | EventKind::ToolRejected { item: None, .. } => {}
+            | EventKind::ToolRejected { item: None, .. }
+            | EventKind::Observed { .. } => {}
         }
         Flow::GoOn
     }
@@ -95,7 +96,7 @@ impl Completion {
                 self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
                 return Flow::StopAll;
             }
-            Ending::Failed { failure } => {
+            Ending::Failed { failure, .. } => {
                 self.failure.get_or_insert(failure.clone());
                 return Flow::StopAll;
             }

@@ -100,7 +100,7 @@ impl Answer {
                 let program = self.programs.remove(item).unwrap_or_default();
                 self.writer.end_program(item, program.printed.end(outcome));
             }
-            EventKind::ToolRejected { item: Some(item), reason } => {
+            EventKind::ToolRejected { item: Some(item), reason, .. } => {
                 self.programs.remove(item);
                 self.writer.end_program(item, Ended::rejected(reason.clone()));
             }
@@ -119,7 +119,7 @@ impl Answer {
                 let waits = matches!(ending, Ending::WaitsForClient { .. });
                 let needed = (self.status == Status::Completed && !waits).then_some(item);
                 // A client that was told of something has the failure in its stream.
-                if let Ending::Failed { failure } = ending {
+                if let Ending::Failed { failure, .. } = ending {
                     self.failure = self.writer.is_empty().then(|| failure.clone());
                 }
                 self.writer.finish(&self.status, linked, needed);
@@ -134,7 +134,8 @@ impl Answer {
             | EventKind::Retrying { .. }
             | EventKind::ApprovalRequested { .. }
             | EventKind::ApprovalDecided { refused: None, .. }
-            | EventKind::ToolRejected { item: None, .. } => {}
+            | EventKind::ToolRejected { item: None, .. }
+            | EventKind::Observed { .. } => {}
         }
     }
 }
@@ -162,7 +163,7 @@ fn status_of(ending: &Ending) -> Status {
         Ending::TooLong | Ending::TokenBudget { .. } => Status::Incomplete("max_output_tokens"),
         Ending::Budget { .. } => Status::Incomplete("max_messages"),
         Ending::Cancelled => Status::Cancelled,
-        Ending::Failed { failure } => {
+        Ending::Failed { failure, .. } => {
             let code = match failure.kind {
                 FailureKind::RateLimited => "rate_limit_exceeded",
                 _ => "server_error",

@@ -89,6 +89,7 @@ async fn prepare(
             queued: ask.background,
             expires_at,
             session: container,
+            owns_session: false,
             spec: outlives.then(|| spec.to_json()),
             own: serde_json::to_value(&beginning).map_err(ApiError::internal)?,
             items,
