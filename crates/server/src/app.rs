@@ -4,7 +4,6 @@ use std::sync::{Arc, OnceLock};
 
 use aludel_engine::Engine;
 use aludel_store::{Store, now};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,8 +28,8 @@ pub struct App {
     pub(crate) callers: Callers,
     /// Permits to be answered.
     pub(crate) requests: Arc<Places>,
-    /// KiB of bodies that may be in memory at once.
-    pub(crate) bodies: Arc<Semaphore>,
+    /// KiB of memory for JSON bodies and all that is made of them.
+    pub(crate) bodies: Arc<Places>,
 }
 
 /// Bounds on requests, and what the operator is told.
@@ -40,6 +39,8 @@ pub struct Settings {
     pub requests: usize,
     /// Requests of one tenant among them.
     pub requests_per_key: usize,
+    /// Bytes of memory that JSON bodies, and all that is made of them, may take at once.
+    pub bodies: usize,
     /// Whether there are figures at `/metrics`.
     pub metrics: bool,
     /// The collector of traces, if there is one.
@@ -50,17 +51,21 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { requests: 256, requests_per_key: 256, metrics: false, traces: None, log_contents: false }
+        Self {
+            requests: 256,
+            requests_per_key: 256,
+            bodies: 1 << 30,
+            metrics: false,
+            traces: None,
+            log_contents: false,
+        }
     }
 }
-
-/// KiB of bodies that may be in memory at once.
-const BODIES: usize = 1 << 20;
 
 impl App {
     /// A server on this engine.
     pub fn new(engine: Arc<Engine>, settings: Settings) -> Self {
-        let Settings { requests, requests_per_key, metrics, traces, log_contents } = settings;
+        let Settings { requests, requests_per_key, bodies, metrics, traces, log_contents } = settings;
         engine.trace_models(watched);
         Self {
             store: engine.store.clone(),
@@ -72,7 +77,7 @@ impl App {
             started: now(),
             callers: Callers::default(),
             requests: Places::new(requests, requests_per_key),
-            bodies: Arc::new(Semaphore::new(BODIES)),
+            bodies: Places::new(bodies >> 10, bodies >> 10),
             engine,
         }
     }

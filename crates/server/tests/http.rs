@@ -229,6 +229,51 @@ async fn too_many_requests_at_once_are_told_to_come_again() {
     panic!("the places were not given back");
 }
 
+#[tokio::test]
+async fn the_memory_of_large_bodies_is_shared() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = settings().server(|server| server.bodies = 64 << 20);
+    let mut server = listen(data.path(), settings, Vec::new()).await;
+    let (one, other) = (server.store.create_key("one").await.unwrap(), server.store.create_key("other").await.unwrap());
+    // One tenant sends most of large bodies, and holds them.
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        let mut stream = TcpStream::connect(server.address()).await.unwrap();
+        let head = format!(
+            "POST /v1/containers HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n",
+            one.secret,
+            17 << 20
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let sent = stream.write_all(&vec![b' '; 16 << 20]).await;
+        held.push((stream, sent));
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let large = format!("{{\"name\": \"x\", \"more\": \"{}\"}}", "x".repeat(6 << 20));
+    let send = async |server: &common::Server, body: String| {
+        server.ask(server.request(Method::POST, "/v1/containers").body(body)).await
+    };
+    server.use_key(&one.secret);
+    send(&server, large.clone()).await.refused(429, "large requests of yours");
+    server.post("/v1/containers", json!({ "name": "small" })).await.ok();
+    server.use_key(&other.secret);
+    send(&server, large.clone()).await.ok();
+    drop(held);
+    server.use_key(&one.secret);
+    for attempt in 0.. {
+        if send(&server, large.clone()).await.status == 200 {
+            break;
+        }
+        assert!(attempt < 100, "the memory was not given back");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // Few bytes that take much memory.
+    let crowded = format!("{{\"name\": \"x\", \"input\": [{}{{}}]}}", "{\"\":0},".repeat(40_000));
+    assert!(crowded.len() < 1 << 20);
+    send(&server, crowded).await.refused(413, "more memory");
+    server.stop().await;
+}
+
 /// A request that has its place, and of which the server waits for the body.
 async fn half_a_request(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();

@@ -179,5 +179,6 @@ fn settings(config: &Config) -> anyhow::Result<Settings> {
         metrics: *server.metrics,
         traces,
         log_contents: *server.log_contents,
+        ..Settings::default()
     })
 }

@@ -1,6 +1,8 @@
 //! Requests under way, and those that ended a moment ago: their frames, their followers, their repetition by clients.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,7 +37,17 @@ pub struct Live {
     bytes: AtomicUsize,
     state: watch::Sender<State>,
     end: Mutex<Option<End>>,
+    held: Mutex<Option<Held>>,
     began: Instant,
+}
+
+/// Something that is let go at a request's end.
+struct Held(#[expect(dead_code, reason = "it is only to be dropped")] Box<dyn Any + Send + Sync>);
+
+impl fmt::Debug for Held {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Held")
+    }
 }
 
 /// The progress of a request.
@@ -105,6 +117,7 @@ impl LiveTurns {
             bytes: AtomicUsize::new(0),
             state: watch::Sender::new(State::default()),
             end: Mutex::default(),
+            held: Mutex::default(),
             began: Instant::now(),
         });
         all.insert(id, Arc::clone(&live));
@@ -146,8 +159,14 @@ impl Live {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Keeps something until the request's end, such as a permit for the memory that it takes.
+    pub fn hold(&self, held: impl Send + Sync + 'static) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Held(Box::new(held)));
+    }
+
     /// Says that nothing more comes.
     pub fn end(&self, end: End) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
         self.state.send_modify(|state| state.ended = true);
     }

@@ -1,156 +1,259 @@
-//! JSON bodies: bounded in bytes, depth and number of values before anything is built of them.
+//! JSON bodies: bounded in bytes, depth, number of values and speed, and counted by the memory that they take, before anything is built of
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use aludel_store::Tenant;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::message;
+use crate::http::{Caller, message};
+
+use super::places::{NoRoom, Place};
 
 /// Bytes of a JSON body: whole histories with images come in it.
 const MAX_BODY: usize = 64 << 20;
 /// Levels of objects and lists within each other.
 const MAX_DEPTH: usize = 100;
 /// Values in one body: each takes far more memory than its text.
-const MAX_VALUES: usize = 2_000_000;
-/// How long a client may stop sending.
+const MAX_VALUES: usize = 500_000;
+/// Values in one body outside of [`HISTORY`].
+const MAX_OTHER_VALUES: usize = 50_000;
+/// The fields that bring a conversation.
+const HISTORY: [&[u8]; 3] = [b"input", b"messages", b"items"];
+/// Bytes of memory that an object takes besides its values, in all copies that are made of it.
+const OBJECT: usize = 1600;
+/// The same of any value.
+const VALUE: usize = 160;
+/// Copies of a body's text that are in memory at the same time.
+const COPIES: usize = 3;
+/// Bytes of memory for which a request needs no share: every tenant may send small ones at any time.
+const FREE: usize = 256 << 10;
+/// Time for which a client may stop sending.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
+/// Bytes that a client must send each second, on average and after [`SILENCE`].
+const LEAST_SPEED: usize = 64 << 10;
 
-/// Reads a body whole. The permit stands for the memory that it takes.
-async fn read(body: Body, bodies: &Arc<Semaphore>) -> Result<(Vec<u8>, OwnedSemaphorePermit), ApiError> {
+/// A tenant's share of the memory for bodies.
+#[derive(Debug)]
+struct Memory {
+    bytes: usize,
+    place: Place,
+}
+
+impl Memory {
+    fn of(app: &App, tenant: &Tenant) -> Result<Self, ApiError> {
+        Ok(Self { bytes: 0, place: app.bodies.take(tenant, 0).map_err(busy)? })
+    }
+
+    /// Counts bytes of memory, which are in use until this is dropped.
+    fn count(&mut self, bytes: usize) -> Result<(), ApiError> {
+        let kib = |bytes: usize| bytes.saturating_sub(FREE) >> 10;
+        let more = kib(self.bytes + bytes) - kib(self.bytes);
+        self.place.take_more(more).map_err(|no_room| match no_room {
+            // Nobody would ever get as much.
+            _ if kib(self.bytes + bytes) > self.place.most() => {
+                ApiError::too_large("The JSON body would take more memory than one request may.")
+            }
+            no_room => busy(no_room),
+        })?;
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+fn busy(no_room: NoRoom) -> ApiError {
+    let message = match no_room {
+        NoRoom::AtAll => "The server is working on many large requests; try again in a moment.",
+        NoRoom::ForThisTenant => "The server is working on many large requests of yours; try again in a moment.",
+    };
+    ApiError::too_many(message, Duration::from_secs(1))
+}
+
+/// Reads a body whole, and counts the memory that it takes.
+async fn read(request: Request, app: &App) -> Result<(Vec<u8>, Memory), ApiError> {
+    let Some(Caller(tenant)) = request.extensions().get().cloned() else {
+        return Err(ApiError::internal("a route that asks nobody for a key"));
+    };
+    let body = request.into_body();
     let too_large = || ApiError::too_large(format!("The body is larger than {} MB.", MAX_BODY >> 20));
     if body.size_hint().lower() > MAX_BODY as u64 {
         return Err(too_large());
     }
-    let busy = || {
-        let message = "The server is reading many large requests; try again in a moment.";
-        ApiError::too_many(message, Duration::from_secs(1))
-    };
-    let mut place = Arc::clone(bodies).try_acquire_owned().map_err(|_| busy())?;
+    let mut memory = Memory::of(app, &tenant)?;
     let (mut bytes, mut stream) = (Vec::new(), body.into_data_stream());
+    let began = Instant::now();
     loop {
-        let chunk = match timeout(SILENCE, stream.next()).await {
+        let end = began + SILENCE + Duration::from_secs((bytes.len() / LEAST_SPEED) as u64);
+        let chunk = match timeout_at(end.min(Instant::now() + SILENCE), stream.next()).await {
             Err(_) => return Err(ApiError::too_slow()),
-            Ok(None) => return Ok((bytes, place)),
+            Ok(None) => return Ok((bytes, memory)),
             Ok(Some(Err(error))) => return Err(ApiError::bad_request(format!("The body broke off: {error}"))),
             Ok(Some(Ok(chunk))) => chunk,
         };
         if bytes.len() + chunk.len() > MAX_BODY {
             return Err(too_large());
         }
+        memory.count(chunk.len())?;
         bytes.extend_from_slice(&chunk);
-        let missing = (bytes.len() >> 10).saturating_sub(place.num_permits());
-        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
-        place.merge(Arc::clone(bodies).try_acquire_many_owned(missing).map_err(|_| busy())?);
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    check_shape(bytes)?;
-    serde_json::from_slice(bytes).map_err(|error| {
-        ApiError::bad_request(format!("We could not parse the JSON body of your request: {error}."))
-            .code("invalid_json")
-    })
+/// The shape of a body, seen without building anything of it.
+#[derive(Debug, Default)]
+struct Shape {
+    values: usize,
+    objects: usize,
+    /// Values outside of the fields that bring a conversation.
+    others: usize,
 }
 
-/// Counts levels and values without building any.
-fn check_shape(bytes: &[u8]) -> Result<(), ApiError> {
-    let (mut depth, mut values, mut quoted, mut escaped) = (0_usize, 0_usize, false, false);
-    for byte in bytes {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            _ if quoted => {}
-            b'{' | b'[' => {
-                depth += 1;
-                values += 1;
-                if depth > MAX_DEPTH {
-                    let message = format!("The JSON body nests more than {MAX_DEPTH} levels deep.");
-                    return Err(ApiError::bad_request(message).code("invalid_json"));
+impl Shape {
+    /// Counts levels, values and objects.
+    fn of(bytes: &[u8]) -> Result<Self, ApiError> {
+        let mut shape = Self::default();
+        let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+        // The last text at the first level, and whether the field that it named brings a conversation.
+        let (mut text, mut is_history) = (0..0, false);
+        for (index, byte) in bytes.iter().enumerate() {
+            let mut is_value = false;
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' if quoted => escaped = true,
+                b'"' => {
+                    quoted = !quoted;
+                    if depth == 1 {
+                        text = if quoted { index + 1..index + 1 } else { text.start..index };
+                    }
                 }
+                _ if quoted => {}
+                b':' if depth == 1 => {
+                    is_history = bytes.get(text.clone()).is_some_and(|name| HISTORY.contains(&name));
+                }
+                b'{' | b'[' => {
+                    (depth, is_value) = (depth + 1, true);
+                    shape.objects += usize::from(*byte == b'{');
+                    if depth > MAX_DEPTH {
+                        let message = format!("The JSON body nests more than {MAX_DEPTH} levels deep.");
+                        return Err(ApiError::bad_request(message).code("invalid_json"));
+                    }
+                }
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                b',' => is_value = true,
+                _ => {}
             }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            b',' => values += 1,
-            _ => {}
+            shape.values += usize::from(is_value);
+            shape.others += usize::from(is_value && !is_history);
         }
+        if shape.values > MAX_VALUES {
+            return Err(ApiError::too_large(format!("The JSON body holds more than {MAX_VALUES} values.")));
+        }
+        if shape.others > MAX_OTHER_VALUES {
+            let message =
+                format!("The JSON body holds more than {MAX_OTHER_VALUES} values besides those of the conversation.");
+            return Err(ApiError::too_large(message));
+        }
+        Ok(shape)
     }
-    if values > MAX_VALUES {
-        return Err(ApiError::too_large(format!("The JSON body holds more than {MAX_VALUES} values.")));
+
+    /// Bytes of memory that is taken besides the text itself, in all copies.
+    fn memory(&self, text: usize) -> usize {
+        text * (COPIES - 1) + self.values * VALUE + self.objects * OBJECT
     }
-    Ok(())
 }
 
 /// A body that is a JSON object, of which the fields are read one by one so that an error can name its parameter. What is not read is
 /// ignored, and what its `Content-Type` says does not matter.
-#[derive(Clone)]
-pub(crate) struct Fields(pub(crate) Map<String, Value>);
+#[derive(Debug, Clone)]
+pub(crate) struct Fields {
+    pub(crate) map: Map<String, Value>,
+    /// The memory that it takes, and everything that is made of it.
+    memory: Option<Arc<Memory>>,
+}
 
 impl FromRequest<Arc<App>> for Fields {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        let (bytes, _place) = read(request.into_body(), &app.bodies).await?;
-        Self::parse(&bytes)
+        let (bytes, mut memory) = read(request, app).await?;
+        memory.count(Shape::of(&bytes)?.memory(bytes.len()))?;
+        Self::parse(&bytes, memory)
     }
 }
 
 /// A body that is JSON, as it was sent.
 pub(crate) struct Raw {
     pub(crate) bytes: Bytes,
-    /// Stands for the memory that it takes.
-    _place: OwnedSemaphorePermit,
+    shape: Shape,
+    memory: Memory,
 }
 
 impl FromRequest<Arc<App>> for Raw {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        let (bytes, place) = read(request.into_body(), &app.bodies).await?;
-        check_shape(&bytes)?;
-        Ok(Self { bytes: bytes.into(), _place: place })
+        let (bytes, memory) = read(request, app).await?;
+        Ok(Self { shape: Shape::of(&bytes)?, bytes: bytes.into(), memory })
     }
 }
 
 impl Raw {
-    /// Its fields.
-    pub(crate) fn fields(&self) -> Result<Fields, ApiError> {
-        Fields::parse(&self.bytes)
+    /// Reads its fields.
+    pub(crate) fn fields(self) -> Result<Fields, ApiError> {
+        let Self { bytes, shape, mut memory } = self;
+        memory.count(shape.memory(bytes.len()))?;
+        Fields::parse(&bytes, memory)
+    }
+}
+
+impl From<Map<String, Value>> for Fields {
+    /// Fields of ours, which are not counted.
+    fn from(map: Map<String, Value>) -> Self {
+        Self { map, memory: None }
     }
 }
 
 impl Fields {
-    fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
+    fn parse(bytes: &[u8], memory: Memory) -> Result<Self, ApiError> {
+        let memory = Some(Arc::new(memory));
         if bytes.trim_ascii().is_empty() {
-            return Ok(Self(Map::new()));
+            return Ok(Self { map: Map::new(), memory });
         }
-        match parse(bytes)? {
-            Value::Object(fields) => Ok(Self(fields)),
-            _ => Err(ApiError::bad_request("The JSON body must be an object.").code("invalid_json")),
+        match serde_json::from_slice(bytes) {
+            Ok(Value::Object(map)) => Ok(Self { map, memory }),
+            Ok(_) => Err(ApiError::bad_request("The JSON body must be an object.").code("invalid_json")),
+            Err(error) => {
+                let message = format!("We could not parse the JSON body of your request: {error}.");
+                Err(ApiError::bad_request(message).code("invalid_json"))
+            }
         }
+    }
+
+    /// Returns the memory that is counted for it, to be held as long as anything that was made of it.
+    pub(crate) fn memory(&self) -> impl Send + Sync + 'static + use<> {
+        self.memory.clone()
     }
 
     /// All of them, as they were sent but for blanks and order.
     pub(crate) fn to_json(&self) -> String {
-        serde_json::to_string(&self.0).unwrap_or_default()
+        serde_json::to_string(&self.map).unwrap_or_default()
     }
 
     /// Reads a message, field by field in the order in which its type declares them. Null is the same as absent.
     pub(crate) fn read<T: DeserializeOwned>(self) -> Result<T, ApiError> {
-        message::read(self.0)
+        message::read(self.map)
     }
 
     /// Gives a field a value where it has none.
     pub(crate) fn default(&mut self, name: &str, value: &str) {
-        self.0.entry(name).or_insert_with(|| value.into());
+        self.map.entry(name).or_insert_with(|| value.into());
     }
 
     /// A field that must be there.
@@ -160,7 +263,7 @@ impl Fields {
 
     /// A field that may be absent or null.
     pub(crate) fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
-        match self.0.remove(name) {
+        match self.map.remove(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => serde_json::from_value(value)
                 .map(Some)
@@ -175,13 +278,19 @@ mod tests {
 
     #[test]
     fn deep_and_crowded_bodies_are_refused_before_they_are_built() {
-        let deep = "[".repeat(MAX_DEPTH + 1);
-        assert!(check_shape(deep.as_bytes()).unwrap_err().message.contains("levels"));
+        let refused = |text: &str| Shape::of(text.as_bytes()).unwrap_err().message;
+        assert!(refused(&"[".repeat(MAX_DEPTH + 1)).contains("levels"));
         let deep = format!("{}{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH));
-        assert!(parse::<Value>(deep.as_bytes()).is_ok());
-        let crowded = format!("[{}1]", "1,".repeat(MAX_VALUES));
-        assert!(check_shape(crowded.as_bytes()).unwrap_err().message.contains("values"));
-        let quoted = format!(r#"["{}\"[[["]"#, "[,".repeat(MAX_VALUES));
-        assert!(check_shape(quoted.as_bytes()).is_ok());
+        assert!(Shape::of(deep.as_bytes()).is_ok());
+        let list = |count: usize| format!("[{}1]", "1,".repeat(count));
+        assert!(refused(&format!(r#"{{"input":{}}}"#, list(MAX_VALUES))).contains("500000 values"));
+        assert!(refused(&format!(r#"{{"tools":{}}}"#, list(MAX_OTHER_VALUES))).contains("besides"));
+        assert!(refused(&format!(r#"{{"x":{{"input":{}}}}}"#, list(MAX_OTHER_VALUES))).contains("besides"));
+        for body in [
+            format!(r#"{{"input" : {}, "model": "m"}}"#, list(MAX_OTHER_VALUES)),
+            format!(r#"{{"input":"{}\"[[["}}"#, "[,".repeat(MAX_VALUES)),
+        ] {
+            assert!(Shape::of(body.as_bytes()).is_ok());
+        }
     }
 }

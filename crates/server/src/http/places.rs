@@ -1,4 +1,4 @@
-//! Room for requests, shared fairly between tenants: nobody waits, and nobody takes it all.
+//! Room for requests and for their memory, shared fairly between tenants: nobody waits, and nobody takes it all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,11 +9,11 @@ use aludel_store::Tenant;
 /// comes next finds room.
 const SHARE: usize = 2;
 
-/// How many requests may be answered at once.
+/// A number of places.
 #[derive(Debug)]
 pub(crate) struct Places {
     all: usize,
-    /// How many of them one tenant may have.
+    /// The most of them that one tenant may have.
     each: usize,
     taken: Mutex<Taken>,
 }
@@ -24,7 +24,7 @@ struct Taken {
     by_tenant: HashMap<Tenant, usize>,
 }
 
-/// Why there is no room.
+/// The reason for which there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoRoom {
     /// The tenant has its share.
@@ -33,11 +33,12 @@ pub(crate) enum NoRoom {
     AtAll,
 }
 
-/// A place, until it is dropped.
+/// Places that are taken, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
     tenant: Tenant,
+    count: usize,
 }
 
 impl Places {
@@ -51,30 +52,56 @@ impl Places {
         self.all
     }
 
-    /// A place for a tenant, or the reason why there is none now. Without keys there is one tenant, which need not share.
+    /// Takes a place for a tenant. Without keys there is one tenant, which need not share.
     pub(crate) fn enter(self: &Arc<Self>, tenant: &Tenant) -> Result<Place, NoRoom> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = self.all.saturating_sub(taken.all);
-        if free == 0 {
+        self.take(tenant, 1)
+    }
+
+    /// Takes so many places for a tenant, at once or not at all.
+    pub(crate) fn take(self: &Arc<Self>, tenant: &Tenant, count: usize) -> Result<Place, NoRoom> {
+        let mut place = Place { places: Arc::clone(self), tenant: tenant.clone(), count: 0 };
+        place.take_more(count)?;
+        Ok(place)
+    }
+}
+
+impl Place {
+    /// Returns the most that a tenant can have while others have none.
+    pub(crate) fn most(&self) -> usize {
+        self.places.all * SHARE / (SHARE + 1)
+    }
+
+    /// Takes so many more.
+    pub(crate) fn take_more(&mut self, count: usize) -> Result<(), NoRoom> {
+        if count == 0 {
+            return Ok(());
+        }
+        let Places { all, each, taken } = &*self.places;
+        let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = all.saturating_sub(taken.all);
+        if free < count {
             return Err(NoRoom::AtAll);
         }
-        let own = taken.by_tenant.get(tenant).copied().unwrap_or_default();
-        let share = if *tenant == Tenant::local() { self.all } else { free.saturating_mul(SHARE) };
-        if own >= share.min(self.each) {
+        let own = taken.by_tenant.get(&self.tenant).copied().unwrap_or_default() + count;
+        // So that the last one of several that are taken one by one leaves as much as all of them at once.
+        let left = free - count.saturating_sub(1);
+        let share = if self.tenant == Tenant::local() { *all } else { left.saturating_mul(SHARE) };
+        if own > share.min(*each) {
             return Err(NoRoom::ForThisTenant);
         }
-        taken.all += 1;
-        *taken.by_tenant.entry(tenant.clone()).or_default() += 1;
-        Ok(Place { places: Arc::clone(self), tenant: tenant.clone() })
+        taken.all += count;
+        taken.by_tenant.insert(self.tenant.clone(), own);
+        self.count += count;
+        Ok(())
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.all -= 1;
+        taken.all -= self.count;
         if let Some(own) = taken.by_tenant.get_mut(&self.tenant) {
-            *own -= 1;
+            *own -= self.count;
             if *own == 0 {
                 taken.by_tenant.remove(&self.tenant);
             }
@@ -120,5 +147,21 @@ mod tests {
         let _all = take_all(&places, &Tenant::local());
         assert_eq!(places.enter(&tenants[0]).unwrap_err(), NoRoom::AtAll);
         assert_eq!(take_all(&Places::new(1, 1), &tenants[0]).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn several_places_are_taken_at_once_or_not_at_all() {
+        let tenants = tenants(2).await;
+        let places = Places::new(90, 90);
+        assert_eq!(places.take(&tenants[0], 61).unwrap_err(), NoRoom::ForThisTenant);
+        let mut place = places.take(&tenants[0], 50).unwrap();
+        assert_eq!(place.take_more(11).unwrap_err(), NoRoom::ForThisTenant);
+        place.take_more(10).unwrap();
+        assert_eq!(places.take(&tenants[1], 31).unwrap_err(), NoRoom::AtAll);
+        assert_eq!(places.take(&tenants[1], 21).unwrap_err(), NoRoom::ForThisTenant);
+        drop(places.take(&tenants[1], 20).unwrap());
+        drop(place);
+        assert_eq!(places.taken.lock().unwrap().all, 0);
+        assert!(places.taken.lock().unwrap().by_tenant.is_empty());
     }
 }

@@ -37,12 +37,15 @@ pub(crate) async fn create(
         return Ok(response);
     }
     let fields = body.fields()?;
-    let fingerprint = fingerprint(&headers, &fields);
+    let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let ask = Ask::read(fields)?;
     let stream = ask.stream;
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
         Err(same) => (same, false),
-        Ok(live) => (live, true),
+        Ok(live) => {
+            live.hold(memory);
+            (live, true)
+        }
     };
     let leash = Some(leash(&live, stream));
     if is_new {

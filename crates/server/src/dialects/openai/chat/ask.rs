@@ -318,7 +318,7 @@ mod tests {
         for (name, value) in body.as_object().unwrap() {
             fields[name] = value.clone();
         }
-        Ask::read(Fields(fields.as_object().unwrap().clone()))
+        Ask::read(fields.as_object().unwrap().clone().into())
     }
 
     #[test]

@@ -32,12 +32,15 @@ pub(crate) async fn create(
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, ApiError> {
-    let fingerprint = fingerprint(&headers, &fields);
+    let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let ask = Ask::read(fields, host(&headers))?;
     let (stream, background, include) = (ask.stream, ask.background, ask.include);
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
         Err(same) => (same, false),
-        Ok(live) => (live, true),
+        Ok(live) => {
+            live.hold(memory);
+            (live, true)
+        }
     };
     let leash = (!background).then(|| leash(&live, stream));
     if is_new {

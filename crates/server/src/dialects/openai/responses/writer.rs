@@ -604,7 +604,6 @@ mod tests {
 
     use super::super::ask::Ask;
     use super::*;
-    use crate::http::Fields;
 
     fn file(path: &str) -> SessionFile {
         SessionFile {
@@ -644,7 +643,7 @@ mod tests {
 
     #[test]
     fn one_program_and_an_answer_come_in_the_recorded_order() {
-        let ask = Ask::read(Fields(json!({ "model": "m", "input": "?" }).as_object().unwrap().clone()), "");
+        let ask = Ask::read(json!({ "model": "m", "input": "?" }).as_object().unwrap().clone().into(), "");
         let mut writer = Writer::new(ask.unwrap().answer, Include::default(), None);
         writer.set_container("cntr_1".into());
         writer.create(&Status::InProgress);
