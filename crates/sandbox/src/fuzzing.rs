@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::Workspace;
-use crate::backends::local::LocalWorkspace;
+use crate::backends::directory::Directory;
 use crate::frame::{self, FromKernel};
 
 /// Reads a frame; how large what is kept of it is, bytes.
@@ -29,5 +29,5 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
 /// A workspace on a directory of the host.
 pub fn workspace(path: &Path) -> impl Workspace {
     let root = std::fs::File::open(path).expect("the directory can be opened").into();
-    LocalWorkspace::on(root)
+    Directory::new(std::sync::Arc::new(root), None)
 }

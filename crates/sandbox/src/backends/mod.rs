@@ -1,5 +1,7 @@
-//! The places where sandboxes run.
+//! The places where sandboxes run, and what several of them share.
 
+pub(crate) mod directory;
 pub(crate) mod local;
 pub mod memory;
 mod registry;
+mod streams;

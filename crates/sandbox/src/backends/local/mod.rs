@@ -9,7 +9,6 @@ mod warden_client;
 mod workspace;
 
 use std::fs::File;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,20 +18,17 @@ use aludel_jail::message::{Reply, Request, Setup};
 use aludel_jail::{WORKSPACES, Warden, message, sweep};
 use futures_util::future::BoxFuture;
 
-use self::link::{LocalLink, output_pipe};
+use self::link::LocalLink;
 use self::pool::Pool;
 use self::sandbox::LocalSandbox;
 use self::slots::Slots;
 use self::warden_client::{Handle, WardenClient};
-#[cfg(fuzzing)]
-pub(crate) use self::workspace::LocalWorkspace;
-#[cfg(not(fuzzing))]
-use self::workspace::LocalWorkspace;
-use self::workspace::Mount;
+use self::workspace::{LocalWorkspace, Mount};
 use super::registry::Registry;
+use super::streams::{KernelEnds, Streams};
 use crate::backend::{Backend, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Status};
 use crate::driver::Kernel;
-use crate::frame::{Channel, FromKernel, ToKernel};
+use crate::frame::ToKernel;
 use crate::{Error, KernelSpec, Limits, Template, Workspace};
 
 /// The longest that making a sandbox may take.
@@ -256,12 +252,9 @@ impl Shared {
             Some(workspace) => workspace,
             None => Arc::new(self.new_workspace(&limits).await?),
         };
-        let mount = LocalWorkspace::of(&workspace).and_then(LocalWorkspace::mount);
-        let mount = mount.ok_or(Error::NotSupported("the workspace of another backend"))?;
-        let failed = |step: &'static str| move |error: io::Error| Error::Setup(format!("{step}: {error}"));
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed("make the kernel's socket"))?;
-        let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
-        let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
+        let mount =
+            LocalWorkspace::of(&workspace).ok_or(Error::NotSupported("the workspace of another backend"))?.mount();
+        let (mut streams, KernelEnds { control, stdout, stderr }) = Streams::pair()?;
         let request = Request::Create {
             id: handle.id(),
             start: self.start,
@@ -269,25 +262,17 @@ impl Shared {
             workspace: mount.id(),
             limits: jail_limits(&limits),
         };
-        let descriptors = vec![theirs.into(), stdout_theirs, stderr_theirs];
         handle.check()?;
-        self.client.ask("sandbox", request, descriptors, CREATE_TIMEOUT).await?;
+        self.client.ask("sandbox", request, vec![control, stdout, stderr], CREATE_TIMEOUT).await?;
         // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
         handle.check()?;
-        let mut channel = Channel::new(ours).map_err(failed("open the kernel's socket"))?;
-        match tokio::time::timeout(CREATE_TIMEOUT, channel.receive()).await {
-            Ok(Ok(Some(FromKernel::Ready))) => {}
-            Ok(Ok(Some(FromKernel::Failed(step)))) => return Err(Error::Setup(step)),
-            Ok(Ok(_)) => return Err(Error::Setup("the kernel ended before it was ready".into())),
-            Ok(Err(error)) => return Err(Error::Setup(format!("hear the kernel: {error}"))),
-            Err(_) => return Err(Error::Timeout { what: "kernel", limit: CREATE_TIMEOUT }),
-        }
+        streams.ready(CREATE_TIMEOUT).await?;
         let threads = (limits.cpus.ceil() as u32).max(1);
-        channel
+        streams
             .send(&ToKernel::Start { memory: limits.memory, threads, hard: !self.memory_is_bounded })
             .await
             .map_err(|error| Error::KernelGone(error.to_string()))?;
-        let link = LocalLink::new(Arc::clone(&handle), channel, stdout, stderr);
+        let link = LocalLink { handle: Arc::clone(&handle), streams };
         Ok(Made { handle, kernel: Kernel::new(link, workspace, limits) })
     }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
-use super::link::output_pipe;
 use super::warden_client::Handle;
 use crate::Error;
+use crate::backends::streams::output_pipe;
 use crate::frame::{Channel, FromKernel, ToKernel};
 use crate::process::{Command, Process};
 

@@ -1,41 +1,27 @@
-//! The files of a session, in memory, seen from the host.
-//!
-//! The guest controls every name, link and type in here, so the host walks by descriptor, follows no links, and reads regular files only.
+//! The files of a session, in memory.
 
 use std::any::Any;
-use std::ffi::CStr;
-use std::fs::File;
 use std::io::Read;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-
-use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, Uid, fstat, fstatvfs, openat2, statat,
-};
 
 use super::slots::Slot;
 use super::warden_client::WardenClient;
-use crate::Error;
-use crate::workspace::{
-    FileEntry, Fingerprint, MAX_PATH, Room, Snapshot, Workspace, copy, file_error, mime_of, relative,
-};
+use crate::backends::directory::Directory;
+use crate::workspace::{FileEntry, Room, Snapshot};
+use crate::{Error, Workspace};
 
-/// How many directories deep the host looks into a workspace.
-const MAX_DEPTH: usize = 32;
 /// A file system in memory that holds one session's files. It is mounted where only the warden and the sandbox see it; the host reaches it
 /// by descriptor alone. Dropping it removes the files, as does the end of the process.
 #[derive(Debug)]
-pub(crate) struct LocalWorkspace {
-    root: Arc<OwnedFd>,
-    owner: Option<u32>,
-    mount: Option<Mount>,
+pub(super) struct LocalWorkspace {
+    files: Directory,
+    mount: Mount,
 }
 
 /// A workspace at the warden, from before it is asked for. Dropping it removes the workspace, whether it was made already or not.
 #[derive(Debug)]
-pub(crate) struct Mount {
+pub(super) struct Mount {
     id: u64,
     client: Arc<WardenClient>,
     /// The user id that owns the files. `None` once it was handed on to whoever waits for the end.
@@ -74,7 +60,7 @@ impl LocalWorkspace {
     pub(super) fn new(root: OwnedFd, owner: Option<u32>, mut mount: Mount) -> Self {
         let root = Arc::new(root);
         mount.root = Some(Arc::clone(&root));
-        Self { root, owner, mount: Some(mount) }
+        Self { files: Directory::new(root, owner), mount }
     }
 
     /// The workspace, if it is of this backend.
@@ -82,182 +68,34 @@ impl LocalWorkspace {
         (&**workspace as &dyn Any).downcast_ref()
     }
 
-    /// A workspace on a directory of the host, which no sandbox can use.
-    #[cfg(fuzzing)]
-    pub(crate) fn on(root: OwnedFd) -> Self {
-        Self { root: Arc::new(root), owner: None, mount: None }
-    }
-
     /// The workspace at the warden.
-    pub(super) fn mount(&self) -> Option<&Mount> {
-        self.mount.as_ref()
-    }
-
-    /// What vanishes or changes underneath is skipped: the guest may be running.
-    fn scan_directory(
-        &self,
-        directory: &OwnedFd,
-        prefix: &str,
-        depth: usize,
-        max_entries: u64,
-        snapshot: &mut Snapshot,
-    ) {
-        let mut buffer = vec![MaybeUninit::<u8>::uninit(); 16 << 10];
-        let mut reader = RawDir::new(directory, &mut buffer);
-        let mut directories = Vec::new();
-        while let Some(Ok(entry)) = reader.next() {
-            let name = entry.file_name();
-            if name == c"." || name == c".." {
-                continue;
-            }
-            if snapshot.count() > max_entries {
-                return;
-            }
-            let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            match (FileType::from_raw_mode(stat.st_mode), report_path(prefix, name)) {
-                (FileType::RegularFile, Some(path)) => {
-                    let entry =
-                        FileEntry { mime: mime_of(&path), size: u64::try_from(stat.st_size).unwrap_or(0), path };
-                    snapshot.insert(entry, fingerprint(&stat));
-                }
-                (FileType::Directory, _) if name == c"__pycache__" => {}
-                (FileType::Directory, Some(path)) if depth < MAX_DEPTH => directories.push((name.to_owned(), path)),
-                (FileType::RegularFile | FileType::Directory, _) => {
-                    snapshot.insert_unreportable(fingerprint(&stat));
-                }
-                _ => {}
-            }
-        }
-        for (name, path) in directories {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            if let Ok(below) = openat2(directory, &name, flags, Mode::empty(), beneath()) {
-                self.scan_directory(&below, &format!("{path}/"), depth + 1, max_entries, snapshot);
-            }
-        }
-    }
-
-    /// Opens a path of the workspace without following any link or leaving it.
-    fn open_at(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Error> {
-        // Without NONBLOCK, opening a FIFO would wait for its other end.
-        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        openat2(&*self.root, path, flags, Mode::empty(), beneath())
-            .map_err(|error| file_error(path, &open_reason(error)))
-    }
-
-    fn make_parents(&self, path: &Path) -> Result<(OwnedFd, PathBuf), Error> {
-        let mut directory = self.open_at(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let mut parts: Vec<&std::ffi::OsStr> = path.iter().collect();
-        let last = parts.pop().unwrap_or_default();
-        for part in parts {
-            let failed = |error: rustix::io::Errno| file_error(path, &open_reason(error));
-            let made = match rustix::fs::mkdirat(&directory, part, Mode::from_raw_mode(0o755)) {
-                Ok(()) => true,
-                Err(rustix::io::Errno::EXIST) => false,
-                Err(error) => return Err(failed(error)),
-            };
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            directory = openat2(&directory, part, flags, Mode::empty(), beneath()).map_err(failed)?;
-            if made {
-                self.give(&directory).map_err(failed)?;
-            }
-        }
-        Ok((directory, last.into()))
-    }
-
-    /// Makes what the host made in here the guest's.
-    fn give(&self, fd: impl AsFd) -> rustix::io::Result<()> {
-        match self.owner {
-            Some(owner) => rustix::fs::fchown(fd, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner))),
-            None => Ok(()),
-        }
+    pub(super) fn mount(&self) -> &Mount {
+        &self.mount
     }
 }
 
 impl Workspace for LocalWorkspace {
     fn files(&self) -> Result<Vec<FileEntry>, Error> {
-        // No more than there can be: a directory in which names change all the time need not come to an end.
-        let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
-        Ok(self.snapshot(stat.f_files)?.into_entries())
+        self.files.files()
     }
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
-        let path = Path::new(path);
-        let fd = self.open_at(path, OFlags::RDONLY)?;
-        let stat = fstat(&fd).map_err(|error| file_error(path, &error.to_string()))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(file_error(path, "not a regular file"));
-        }
-        Ok((Box::new(File::from(fd)), u64::try_from(stat.st_size).unwrap_or(0)))
+        self.files.open(path)
     }
 
     fn write(&self, name: &str, source: &mut dyn Read, limit: u64) -> Result<FileEntry, Error> {
-        let path = relative(name)?;
-        let failed = |error: rustix::io::Errno| file_error(&path, &open_reason(error));
-        let (directory, last) = self.make_parents(&path)?;
-        match rustix::fs::unlinkat(&directory, &last, AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(failed(error)),
-        }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = openat2(&directory, &last, flags, Mode::from_raw_mode(0o644), beneath()).map_err(failed)?;
-        self.give(&fd).map_err(failed)?;
-        let copied = copy(source, &mut File::from(fd), limit);
-        if copied.is_err() {
-            // Half a file is worse than none.
-            let _gone = rustix::fs::unlinkat(&directory, &last, AtFlags::empty());
-        }
-        let size = copied.map_err(|error| file_error(&path, &error.to_string()))?;
-        let path = path.to_string_lossy().into_owned();
-        Ok(FileEntry { mime: mime_of(&path), size, path })
+        self.files.write(name, source, limit)
     }
 
     fn remove(&self, name: &str) -> Result<(), Error> {
-        let path = relative(name)?;
-        let failed = |error: rustix::io::Errno| file_error(&path, &open_reason(error));
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Whoever took the directory away, or put something else there, took the file away too.
-        let Ok(directory) = self.open_at(parent, OFlags::RDONLY | OFlags::DIRECTORY) else { return Ok(()) };
-        match rustix::fs::unlinkat(&directory, path.file_name().unwrap_or_default(), AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-            Err(error) => Err(failed(error)),
-        }
+        self.files.remove(name)
     }
 
     fn room(&self) -> Result<Room, Error> {
-        let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
-        let used = stat.f_blocks.saturating_sub(stat.f_bfree);
-        let (used, limit) = (used * stat.f_frsize, stat.f_blocks * stat.f_frsize);
-        Ok(Room { used, limit, takes_files: stat.f_ffree > 0 })
+        self.files.room()
     }
 
     fn snapshot(&self, most: u64) -> Result<Snapshot, Error> {
-        let mut snapshot = Snapshot::default();
-        let root = self.open_at(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        self.scan_directory(&root, "", 0, most, &mut snapshot);
-        Ok(snapshot)
-    }
-}
-
-fn beneath() -> ResolveFlags {
-    ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
-}
-
-fn report_path(prefix: &str, name: &CStr) -> Option<String> {
-    let name = name.to_str().ok()?;
-    (prefix.len() + name.len() <= MAX_PATH).then(|| format!("{prefix}{name}"))
-}
-
-fn fingerprint(stat: &Stat) -> Fingerprint {
-    let signed = [stat.st_size, stat.st_mtime, stat.st_ctime].map(i64::cast_unsigned);
-    let [size, modified, changed] = signed;
-    [stat.st_ino, size, modified, stat.st_mtime_nsec, changed, stat.st_ctime_nsec]
-}
-
-fn open_reason(error: rustix::io::Errno) -> String {
-    match error {
-        rustix::io::Errno::NOENT => "no such file in the workspace".into(),
-        rustix::io::Errno::LOOP => "a symbolic link, which is not followed".into(),
-        rustix::io::Errno::XDEV => "outside the workspace".into(),
-        other => other.to_string(),
+        self.files.snapshot(most)
     }
 }

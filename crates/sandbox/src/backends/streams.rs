@@ -1,0 +1,121 @@
+//! The streams between the host and a kernel process of this machine: a socket for frames, pipes for what is printed.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
+
+use crate::Error;
+use crate::frame::{Channel, FromKernel, ToKernel};
+use crate::link::{Input, Stream};
+
+/// Bytes that are read from a pipe at once.
+const PIPE_BUFFER: usize = 64 << 10;
+
+/// The host's ends.
+pub(crate) struct Streams {
+    channel: Channel,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+    /// Whether nobody writes to the pipe any more.
+    stdout_ended: bool,
+    stderr_ended: bool,
+}
+
+/// The kernel's ends.
+pub(crate) struct KernelEnds {
+    /// The socket for frames.
+    pub(crate) control: OwnedFd,
+    /// The pipe for what is printed.
+    pub(crate) stdout: OwnedFd,
+    /// The pipe for what is printed to the error output.
+    pub(crate) stderr: OwnedFd,
+}
+
+impl Streams {
+    /// Makes the streams of one kernel.
+    pub(crate) fn pair() -> Result<(Self, KernelEnds), Error> {
+        let failed = |step: &'static str| move |error: io::Error| Error::Setup(format!("{step}: {error}"));
+        let (ours, control) = UnixStream::pair().map_err(failed("make the kernel's socket"))?;
+        let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
+        let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
+        let channel = Channel::new(ours).map_err(failed("open the kernel's socket"))?;
+        let ours = Self { channel, stdout, stderr, stdout_ended: false, stderr_ended: false };
+        Ok((ours, KernelEnds { control: control.into(), stdout: stdout_theirs, stderr: stderr_theirs }))
+    }
+
+    /// Waits until the kernel says that it is ready.
+    pub(crate) async fn ready(&mut self, limit: Duration) -> Result<(), Error> {
+        match timeout(limit, self.channel.receive()).await {
+            Ok(Ok(Some(FromKernel::Ready))) => Ok(()),
+            Ok(Ok(Some(FromKernel::Failed(step)))) => Err(Error::Setup(step)),
+            Ok(Ok(_)) => Err(Error::Setup("the kernel ended before it was ready".into())),
+            Ok(Err(error)) => Err(Error::Setup(format!("hear the kernel: {error}"))),
+            Err(_) => Err(Error::Timeout { what: "kernel", limit }),
+        }
+    }
+
+    /// Sends a frame. Dropping the future may leave half of it sent.
+    pub(crate) async fn send(&mut self, frame: &ToKernel<'_>) -> io::Result<()> {
+        (self.stdout_ended, self.stderr_ended) = (false, false);
+        self.channel.send(frame).await
+    }
+
+    /// Waits for the next input. Cancel-safe.
+    pub(crate) async fn receive(&mut self) -> io::Result<Input> {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        loop {
+            let (printed, ended, bytes, stream) = tokio::select! {
+                frame = self.channel.receive() => {
+                    return Ok(match frame? {
+                        Some(frame) => Input::Frame(frame, self.channel.take_received()),
+                        None => Input::Closed,
+                    });
+                }
+                count = read_some(&mut self.stdout, &mut stdout), if !self.stdout_ended => {
+                    (count, &mut self.stdout_ended, &mut stdout, Stream::Stdout)
+                }
+                count = read_some(&mut self.stderr, &mut stderr), if !self.stderr_ended => {
+                    (count, &mut self.stderr_ended, &mut stderr, Stream::Stderr)
+                }
+            };
+            if printed.is_ok_and(|count| count > 0) {
+                return Ok(Input::Printed(stream, std::mem::take(bytes)));
+            }
+            *ended = true;
+        }
+    }
+
+    /// Takes what was printed already, past tokio, whose `try_read` knows only of what its last poll saw.
+    pub(crate) fn printed(&mut self, stream: Stream) -> Vec<u8> {
+        let pipe = match stream {
+            Stream::Stdout => self.stdout.as_fd(),
+            Stream::Stderr => self.stderr.as_fd(),
+        };
+        let mut bytes = Vec::with_capacity(PIPE_BUFFER);
+        // Nothing there, or nobody left: the same to whoever does not wait.
+        let _nothing = rustix::io::read(pipe, rustix::buffer::spare_capacity(&mut bytes));
+        bytes
+    }
+
+    /// Goes on with another socket. What a dead kernel left half-written stays in the old one.
+    pub(crate) fn replace_channel(&mut self, channel: Channel) {
+        self.channel = channel;
+    }
+}
+
+/// Reads what there is once there is something. Cancel-safe: nothing is read before it is returned.
+async fn read_some(pipe: &mut pipe::Receiver, bytes: &mut Vec<u8>) -> io::Result<usize> {
+    bytes.reserve(PIPE_BUFFER);
+    pipe.read_buf(bytes).await
+}
+
+/// A pipe of which the host reads one end.
+pub(crate) fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let (receiver, sender) = io::pipe()?;
+    Ok((pipe::Receiver::from_owned_fd(receiver.into())?, sender.into()))
+}
