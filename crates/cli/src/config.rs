@@ -32,6 +32,7 @@ use given::{Given, Setting};
 use key::KeySource;
 use model::RawModel;
 use nearest::nearest;
+pub(crate) use sandbox::Backend as BackendChoice;
 use sandbox::{RawSandbox, Sandbox};
 pub(crate) use server::{Collector, LogFormat};
 use server::{RawServer, Server};

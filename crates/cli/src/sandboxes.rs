@@ -6,34 +6,43 @@ use aludel_sandbox::{Backend, Local, LocalConfig, Start, Template, template};
 use anyhow::Context as _;
 
 use crate::commands::Context;
+use crate::config::BackendChoice;
 use crate::progress::TemplateProgress;
 use crate::{console, state};
 
-/// A running backend and what its sandboxes start from.
+/// A running backend and what its sandboxes come with.
 pub(crate) struct Sandboxes {
     /// Where sandboxes come from.
     pub(crate) backend: Arc<dyn Backend>,
-    /// What they start from.
-    pub(crate) template: Template,
+    /// Packages that programs find installed.
+    pub(crate) packages: Vec<String>,
 }
 
 impl Sandboxes {
-    /// Prepares the template if need be and starts the backend, telling the person about both on stderr.
+    /// Starts the backend that the settings name, telling the person on stderr what that takes.
     pub(crate) async fn start(context: &Context, pool: usize) -> anyhow::Result<Self> {
-        let template = prepare(context, false).await?;
-        let settings = LocalConfig {
-            data: (*context.config.server.data).clone(),
-            template: template.clone(),
-            limits: context.config.sandbox.limits(),
-            pool,
-            require: (*context.config.sandbox.require).into(),
-            start: if *context.config.sandbox.fresh { Start::Fresh } else { Start::Fork },
-        };
-        let started = Local::start(settings).await;
-        let backend = started.context("sandboxes cannot be started here; `aludel doctor` says what is missing")?;
-        tell(backend.warnings(), context.verbose);
-        Ok(Self { backend: Arc::new(backend), template })
+        match *context.config.sandbox.backend {
+            BackendChoice::Auto | BackendChoice::Local => local(context, pool).await,
+        }
     }
+}
+
+/// Prepares the template if need be and starts the local backend.
+async fn local(context: &Context, pool: usize) -> anyhow::Result<Sandboxes> {
+    let template = prepare(context, false).await?;
+    let packages = template.packages().iter().map(|package| package.name.clone()).collect();
+    let settings = LocalConfig {
+        data: (*context.config.server.data).clone(),
+        template,
+        limits: context.config.sandbox.limits(),
+        pool,
+        require: (*context.config.sandbox.require).into(),
+        start: if *context.config.sandbox.fresh { Start::Fresh } else { Start::Fork },
+    };
+    let started = Local::start(settings).await;
+    let backend = started.context("sandboxes cannot be started here; `aludel doctor` says what is missing")?;
+    tell(backend.warnings(), context.verbose);
+    Ok(Sandboxes { backend: Arc::new(backend), packages })
 }
 
 /// Says what the host cannot enforce: on one line, for it is the same every time, and one by one on request.

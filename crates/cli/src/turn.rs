@@ -75,11 +75,11 @@ pub(crate) async fn run(
 ) -> anyhow::Result<Option<Done>> {
     // Before there is anything that they would leave behind.
     let signals = Signals::listen().context("cannot listen to signals")?;
-    let packages = sandboxes.template.packages().iter().map(|package| package.name.clone()).collect();
     let policy = ApprovalPolicy { mode: question.approval.clone(), ..ApprovalPolicy::default() };
     let settings = Settings { sessions: 1, ..context.config.sessions() };
     let backend = Arc::clone(&sandboxes.backend);
-    let engine = Arc::new(Engine::new(store, backend, [question.model.clone()], policy, packages, settings));
+    let engine =
+        Arc::new(Engine::new(store, backend, [question.model.clone()], policy, sandboxes.packages.clone(), settings));
     let store = engine.store.clone();
     engine.tasks.spawn(async move {
         if store.remove_expired().await.is_err() {

@@ -55,7 +55,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     if !address.ip().is_loopback() && !store.has_keys().await? {
         return Err(usage(ServeError::NoKeys(address).to_string()));
     }
-    let sandboxes = Sandboxes::start(context, config.sandbox.pool.0).await?;
+    let Sandboxes { backend, packages } = Sandboxes::start(context, config.sandbox.pool.0).await?;
     if !store.has_keys().await? {
         console::tell(&format!(
             "{} there are no API keys: every program on this machine may use this server, as one and the same user. \
@@ -71,8 +71,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
                 .to_owned(),
         });
     }
-    let packages = sandboxes.template.packages().iter().map(|package| package.name.clone()).collect();
-    let engine = Engine::new(store, sandboxes.backend.clone(), models, approvals, packages, config.sessions());
+    let engine = Engine::new(store, Arc::clone(&backend), models, approvals, packages, config.sessions());
     let engine = Arc::new(engine);
     let app = App::new(Arc::clone(&engine), settings(config)?);
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
@@ -98,7 +97,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     };
     let exit = tokio::select! {
         () = reloading => Exit::Success,
-        why = sandboxes.backend.ended() => {
+        why = backend.ended() => {
             console::fail(&format!("there are no sandboxes any more: {why}. Start the server again; systemd does with Restart=on-failure"));
             Exit::Ours
         }
@@ -108,7 +107,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
         }
         () = hurried => Exit::Interrupted,
     };
-    sandboxes.backend.shutdown().await;
+    backend.shutdown().await;
     Ok(exit)
 }
 

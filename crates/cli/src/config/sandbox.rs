@@ -195,24 +195,27 @@ pub(crate) enum Backend {
     Local,
 }
 
-impl FromStr for Backend {
-    type Err = &'static str;
+impl Backend {
+    /// All backends, by name.
+    const ALL: &[(&str, Self)] = &[("auto", Self::Auto), ("local", Self::Local)];
+}
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "local" => Ok(Self::Local),
-            _ => Err("is not a backend of this version; there are auto and local"),
-        }
+impl FromStr for Backend {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.iter().find(|(name, _)| *name == text);
+        named.map(|(_, backend)| *backend).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|(name, _)| *name).collect();
+            format!("is not a backend of this version; there are {}", names.join(", "))
+        })
     }
 }
 
 impl fmt::Display for Backend {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Auto => "auto",
-            Self::Local => "local",
-        })
+        let named = Self::ALL.iter().find(|(_, backend)| backend == self);
+        formatter.write_str(named.map_or("", |(name, _)| name))
     }
 }
 

@@ -161,7 +161,7 @@ fn what_is_wrong_is_said_with_its_line() {
         ("[server]\nmetrics = 'yes'", "aludel.toml:2: server.metrics = \"yes\" is neither true nor false"),
         ("[server]\ntraces = 'collector:4318'", "is neither off nor an address like http://127.0.0.1:4318"),
         ("[sandbox]\npool = -1", "sandbox.pool = \"-1\" is not a number from 0 to 256"),
-        ("[sandbox]\nbackend = 'docker'", "is not a backend of this version; there are auto and local"),
+        ("[sandbox]\nbackend = 'docker'", "is not a backend of this version; there are auto, local"),
         ("[server]\nlisten = '8080'", "is not an address and a port, like 127.0.0.1:8080"),
         ("[server]\ndata = '~/aludel'", "begins with ~"),
         ("[server]\ndata = ['a']", "aludel.toml:2: `data` is of type array, but should be one value"),
