@@ -3,7 +3,7 @@
 /// Text with control characters, terminal escapes and invisible direction marks taken out; newlines and tabs stay.
 ///
 /// A carriage return takes back its line, as on a terminal: of a progress bar only the last state is kept.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut line_start = 0;
     let mut characters = text.chars().peekable();
@@ -27,7 +27,7 @@ pub(crate) fn plain(text: &str) -> String {
 }
 
 /// At most `limit` characters of the text on one line, for an error message.
-pub(crate) fn line(text: &str, limit: usize) -> String {
+pub fn line(text: &str, limit: usize) -> String {
     let text = plain(text);
     let mut words = text.split_whitespace();
     let mut out = words.next().unwrap_or("nothing").to_owned();
@@ -45,7 +45,7 @@ pub(crate) fn line(text: &str, limit: usize) -> String {
 }
 
 /// The text, or its head and tail with a note of how much is missing between them. The result has about `limit` bytes.
-pub(crate) fn head_and_tail(text: &str, limit: usize) -> String {
+pub fn head_and_tail(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
     }
@@ -56,7 +56,7 @@ pub(crate) fn head_and_tail(text: &str, limit: usize) -> String {
 }
 
 /// A Markdown block whose fence is longer than any in the text, so that nothing breaks out of it.
-pub(crate) fn fenced(language: &str, text: &str) -> String {
+pub fn fenced(language: &str, text: &str) -> String {
     let longest = text.split(|character| character != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     format!("{fence}{language}\n{}\n{fence}", text.trim_end())

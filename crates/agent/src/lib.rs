@@ -7,7 +7,7 @@ mod agent;
 mod approval;
 mod contents;
 mod event;
-mod excerpt;
+pub mod excerpt;
 mod fenced;
 mod flow;
 mod interpreter;
@@ -17,7 +17,6 @@ mod partial_json;
 mod random;
 mod runtime;
 mod secret;
-pub mod transcript;
 mod turn;
 pub mod upstream;
 

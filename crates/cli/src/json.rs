@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use aludel_agent::upstream::Usage;
-use aludel_agent::{Ending, Event as TurnEvent, transcript};
+use aludel_agent::{Ending, Event as TurnEvent};
+use aludel_engine::transcript;
 use aludel_sandbox::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;

@@ -1,6 +1,7 @@
 //! A running program and a turn, shown to a person.
 
-use aludel_agent::{Ending, Event as TurnEvent, describe_outcome, size, transcript};
+use aludel_agent::{Ending, Event as TurnEvent, describe_outcome, size};
+use aludel_engine::transcript;
 use aludel_sandbox::{Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
 
 use crate::console::{Console, Stream};

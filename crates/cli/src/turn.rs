@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::transcript::Transcript;
 use aludel_agent::{Agent, CodeInterpreter, Ending, Event, Turn, TurnStream};
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, Gate, Origin};
 use aludel_engine::sessions::{self, NewSession};
+use aludel_engine::transcript::Transcript;
 use aludel_engine::{Engine, Model, Session, Settings};
 use aludel_sandbox::{Event as ExecutionEvent, FileEntry, Finished};
 use aludel_store::{Store, Tenant};

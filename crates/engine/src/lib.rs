@@ -15,6 +15,7 @@ pub mod execution {
 }
 pub mod sessions;
 mod settings;
+pub mod transcript;
 pub mod turns;
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};

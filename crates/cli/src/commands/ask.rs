@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use aludel_agent::transcript::Transcript;
+use aludel_engine::transcript::Transcript;
 use clap::Args;
 
 use super::Context;

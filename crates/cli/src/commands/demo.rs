@@ -6,8 +6,8 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aludel_agent::transcript::Transcript;
 use aludel_agent::{Ending, size};
+use aludel_engine::transcript::Transcript;
 use anyhow::Context as _;
 use clap::Args;
 

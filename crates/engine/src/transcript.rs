@@ -5,14 +5,11 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use aludel_agent::{Ending, Event, describe_outcome, excerpt};
 use aludel_sandbox::{Event as ExecutionEvent, Finished, MimeBundle, MimeData, Outcome};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-
-use crate::event::{Ending, Event};
-use crate::excerpt;
-use crate::observation::describe_outcome;
 
 /// Output of one stream that the Markdown shows, bytes; the notebook has all of it.
 const MAX_SHOWN: usize = 20 << 10;
