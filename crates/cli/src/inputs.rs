@@ -58,6 +58,11 @@ pub(crate) async fn store(session: &Session, store: &Store, inputs: &[Input]) ->
 }
 
 impl Input {
+    /// Its name in the workspace.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     async fn store(&self, session: &Session, store: &Store) -> anyhow::Result<()> {
         let file = File::open(&self.path)?;
         let (bytes, limit) = (file.metadata()?.len(), session.limits().disk);

@@ -1,11 +1,11 @@
 //! The same for programs: one JSON object a line on stdout. The last one is always `ended`.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::PathBuf;
 
 use aludel_agent::upstream::Usage;
-use aludel_agent::{Ending, Event as TurnEvent};
-use aludel_engine::transcript;
+use aludel_engine::turns::{Ending, EventKind, FailureKind, ItemId};
 use aludel_sandbox::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -61,7 +61,7 @@ enum Content<'a> {
     Error { name: &'a str, value: &'a str, traceback: &'a str },
     Finished(FinishedLine<'a>),
     Round { number: u32 },
-    Retrying { wait_ms: u128, reason: &'a str },
+    Retrying { wait_ms: u64, reason: &'a str },
     Text { text: &'a str },
     Reasoning { text: &'a str },
     CodeDelta { text: &'a str },
@@ -121,7 +121,7 @@ impl<'a> Ended<'a> {
             ending: Some(name_of(ending)),
             answer: Some(answer),
             files: files(saved),
-            message: transcript::describe_ending(ending),
+            message: ending.words(),
         }
     }
 
@@ -156,30 +156,43 @@ fn content(event: &Event, image: Option<PathBuf>) -> Content<'_> {
     }
 }
 
-/// Writes an event of a turn. Its end is written by [`end`], when the files are where they belong.
-pub(crate) fn turn(event: &TurnEvent, out: &mut Out) -> anyhow::Result<()> {
+/// Writes an event of a turn. Its end is written by [`end`], when the files are where they belong. `calls` has the ids of calls, and
+/// `of_program` is what the event tells of a program's execution.
+pub(crate) fn turn(
+    event: &EventKind,
+    calls: &HashMap<ItemId, String>,
+    of_program: Option<&Event>,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    let of = |item: &ItemId| calls.get(item).map(String::as_str);
     let (call, content) = match event {
-        TurnEvent::Execution { call_id, event } => return program(Some(call_id), event, out),
-        TurnEvent::RoundStarted { number } => (None, Content::Round { number: *number }),
-        TurnEvent::Retrying { wait, reason } => (None, Content::Retrying { wait_ms: wait.as_millis(), reason }),
-        TurnEvent::Text(text) => (None, Content::Text { text }),
-        TurnEvent::Reasoning(text) => (None, Content::Reasoning { text }),
-        TurnEvent::CodeDelta { call_id, text } => (Some(call_id), Content::CodeDelta { text }),
-        TurnEvent::CodeFinished { call_id, code } => (Some(call_id), Content::Code { code }),
-        TurnEvent::ApprovalDecided { call_id, denied } => {
-            (Some(call_id), Content::Approval { denied: denied.as_deref() })
+        EventKind::Output { item, .. } | EventKind::ToolEnded { item, .. } => {
+            return of_program.map_or(Ok(()), |event| program(of(item), event, out));
         }
-        TurnEvent::CallRejected { call_id, reason } => (Some(call_id), Content::Rejected { reason }),
-        TurnEvent::Observation { call_id, text } => (Some(call_id), Content::Observation { text }),
-        TurnEvent::Usage(Usage { input, cached, output, reasoning }) => {
-            (None, Content::Usage { input: *input, cached: *cached, output: *output, reasoning: *reasoning })
+        EventKind::RoundStarted { number } => (None, Content::Round { number: *number }),
+        EventKind::Retrying { wait_ms, reason } => (None, Content::Retrying { wait_ms: *wait_ms, reason }),
+        EventKind::Text { delta, .. } => (None, Content::Text { text: delta }),
+        EventKind::Reasoning { delta, .. } => (None, Content::Reasoning { text: delta }),
+        EventKind::ToolInput { item, delta } => (of(item), Content::CodeDelta { text: delta }),
+        EventKind::ToolReady { item, input, .. } => (of(item), Content::Code { code: input }),
+        EventKind::ApprovalDecided { item, refused } => (of(item), Content::Approval { denied: refused.as_deref() }),
+        EventKind::ToolRejected { call_id, reason, .. } => (Some(call_id.as_str()), Content::Rejected { reason }),
+        EventKind::Observed { call_id, text } => (Some(call_id.as_str()), Content::Observation { text }),
+        EventKind::Usage { usage, .. } => {
+            let Usage { input, cached, output, reasoning } = *usage;
+            (None, Content::Usage { input, cached, output, reasoning })
         }
-        TurnEvent::CodeStarted { .. }
-        | TurnEvent::ApprovalRequested { .. }
-        | TurnEvent::Item(_)
-        | TurnEvent::Finished(_) => return Ok(()),
+        EventKind::Created { .. }
+        | EventKind::Started
+        | EventKind::Resumed { .. }
+        | EventKind::TextEnded { .. }
+        | EventKind::ToolStarted { .. }
+        | EventKind::ApprovalRequested { .. }
+        | EventKind::ToolRunning { .. }
+        | EventKind::Ended { .. }
+        | EventKind::Closed => return Ok(()),
     };
-    print(&Line { call: call.map(String::as_str), content })
+    print(&Line { call, content })
 }
 
 /// Writes the last line.
@@ -272,12 +285,11 @@ fn name_of(ending: &Ending) -> &'static str {
     match ending {
         Ending::Answered => "answered",
         Ending::Refused => "refused",
-        Ending::CutOff(_) => "cut_off",
-        Ending::Budget(_) => "budget",
-        Ending::ClientTools(_) => "client_tools",
-        Ending::Upstream(_) => "upstream",
-        Ending::Sandbox(_) => "sandbox",
+        Ending::TooLong | Ending::Filtered => "cut_off",
+        Ending::TokenBudget { .. } | Ending::Budget { .. } => "budget",
+        Ending::WaitsForClient { .. } => "client_tools",
+        Ending::Failed { failure, .. } if failure.kind == FailureKind::Sandbox => "sandbox",
+        Ending::Failed { .. } => "upstream",
         Ending::Cancelled => "cancelled",
-        Ending::AwaitsApproval { .. } => "awaits_approval",
     }
 }

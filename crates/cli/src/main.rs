@@ -13,6 +13,7 @@ mod out;
 mod paint;
 mod progress;
 mod sandboxes;
+mod screen;
 mod show;
 mod signals;
 mod state;

@@ -1,12 +1,14 @@
 //! A running program and a turn, shown to a person.
 
-use aludel_agent::{Ending, Event as TurnEvent, describe_outcome, size};
-use aludel_engine::transcript;
+use std::time::Duration;
+
+use aludel_agent::{describe_outcome, size};
+use aludel_engine::turns::{Ending, EventKind};
 use aludel_sandbox::{Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
 
 use crate::console::{Console, Stream};
 use crate::out::{Out, Saved};
-use crate::{paint, terminal};
+use crate::{paint, screen, terminal};
 
 /// Shows the events of an execution. The program's stdout goes to ours, everything else to stderr.
 pub(crate) struct ProgramView {
@@ -133,46 +135,57 @@ impl TurnView {
         Self { program: ProgramView::of_turn(), code: String::new(), thinking: false, running: false }
     }
 
-    pub(crate) fn see(&mut self, event: &TurnEvent, out: &mut Out) -> anyhow::Result<()> {
+    /// `of_program` is what the event tells of a program's execution.
+    pub(crate) fn see(&mut self, event: &EventKind, of_program: Option<&Event>, out: &mut Out) -> anyhow::Result<()> {
         let console = &mut self.program.console;
-        if self.thinking && !matches!(event, TurnEvent::Reasoning(_)) {
+        if self.thinking && !matches!(event, EventKind::Reasoning { .. }) {
             self.thinking = false;
             console.end_line(Stream::Stderr)?;
         }
         match event {
-            TurnEvent::Text(text) => console.foreign(Stream::Stdout, text)?,
-            TurnEvent::Reasoning(text) => {
+            EventKind::Text { delta, .. } => console.foreign(Stream::Stdout, delta)?,
+            EventKind::Reasoning { delta, .. } => {
                 self.thinking = true;
-                console.write(Stream::Stderr, &paint::faint(&terminal::clean(text)))?;
+                console.write(Stream::Stderr, &paint::faint(&terminal::clean(delta)))?;
             }
-            TurnEvent::Retrying { wait, reason } => {
-                let text = format!("{} Trying again in {:.0} s.", terminal::name(reason), wait.as_secs_f64().ceil());
+            EventKind::Retrying { wait_ms, reason } => {
+                let seconds = Duration::from_millis(*wait_ms).as_secs_f64().ceil();
+                let text = format!("{} Trying again in {seconds:.0} s.", terminal::name(reason));
                 console.note(&format!("{} {text}", paint::warning("waiting:")))?;
             }
-            TurnEvent::CodeStarted { .. } => {
+            EventKind::ToolStarted { .. } => {
                 self.code.clear();
                 console.end_line(Stream::Stdout)?;
                 console.note(&paint::faint("── program ──"))?;
             }
-            TurnEvent::CodeDelta { text, .. } => {
-                self.code.push_str(text);
-                console.write(Stream::Stderr, &paint::code(&terminal::reveal(text)))?;
+            EventKind::ToolInput { delta, .. } => {
+                self.code.push_str(delta);
+                console.write(Stream::Stderr, &paint::code(&terminal::reveal(delta)))?;
             }
-            TurnEvent::CodeFinished { code, .. } => self.code_finished(code)?,
-            TurnEvent::ApprovalDecided { denied: Some(reason), .. } => {
+            EventKind::ToolReady { input, .. } => self.code_finished(input)?,
+            EventKind::ApprovalDecided { refused: Some(reason), .. } => {
                 console.note(&format!("{} {}", paint::warning("not run:"), terminal::name(reason)))?;
             }
-            TurnEvent::Execution { event, .. } => self.execution(event, out)?,
-            TurnEvent::CallRejected { reason, .. } => {
+            EventKind::Output { .. } | EventKind::ToolEnded { .. } => {
+                if let Some(event) = of_program {
+                    self.execution(event, out)?;
+                }
+            }
+            EventKind::ToolRejected { reason, .. } => {
                 console.note(&format!("{} {}", paint::warning("rejected:"), terminal::name(reason)))?;
             }
-            TurnEvent::Finished(ending) => self.ending(ending)?,
-            TurnEvent::RoundStarted { .. }
-            | TurnEvent::ApprovalRequested { .. }
-            | TurnEvent::ApprovalDecided { denied: None, .. }
-            | TurnEvent::Observation { .. }
-            | TurnEvent::Item(_)
-            | TurnEvent::Usage(_) => {}
+            EventKind::Ended { ending, .. } => self.ending(ending)?,
+            EventKind::Created { .. }
+            | EventKind::Started
+            | EventKind::Resumed { .. }
+            | EventKind::RoundStarted { .. }
+            | EventKind::TextEnded { .. }
+            | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolRunning { .. }
+            | EventKind::Observed { .. }
+            | EventKind::Usage { .. }
+            | EventKind::Closed => {}
         }
         Ok(())
     }
@@ -214,7 +227,8 @@ impl TurnView {
     fn ending(&mut self, ending: &Ending) -> anyhow::Result<()> {
         let console = &mut self.program.console;
         console.end_line(Stream::Stdout)?;
-        if let Some(text) = transcript::describe_ending(ending) {
+        // An error of ours is told as the command's own.
+        if let Some(text) = ending.words().filter(|_| screen::failure_of(ending).is_none()) {
             console.note(&format!("{} {}", paint::error("aludel:"), terminal::clean(&text)))?;
         }
         Ok(())

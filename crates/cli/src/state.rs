@@ -57,6 +57,11 @@ pub(crate) fn make_data_directory(context: &Context) -> anyhow::Result<()> {
     })
 }
 
+/// A failure of the state in the engine's words.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Failed(pub(crate) String);
+
 /// Adds to an error of the state where that is and what would help.
 pub(crate) fn explain(error: anyhow::Error, context: &Context) -> anyhow::Error {
     let data = &context.config.server.data;
@@ -64,7 +69,7 @@ pub(crate) fn explain(error: anyhow::Error, context: &Context) -> anyhow::Error 
     let is_of_state = error.chain().any(|cause| match cause.downcast_ref() {
         Some(aludel_engine::Error::Store(_)) => true,
         Some(aludel_engine::Error::Io { path, .. }) => path.starts_with(&state),
-        _ => cause.is::<aludel_store::Error>(),
+        _ => cause.is::<aludel_store::Error>() || cause.is::<Failed>(),
     });
     if !is_of_state {
         return error;

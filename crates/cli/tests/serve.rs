@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::Child;
 
+use aludel_store::{Store, Tenant, TurnId, TurnRecord, TurnState};
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use common::{aludel, audit_log, data, left, said, signal, wait_until};
 
@@ -201,6 +202,15 @@ async fn ask_beside(data: &Path) -> (Child, BufReader<std::process::ChildStderr>
     (child, shown, upstream)
 }
 
+/// The turn of the last program in the audit log.
+async fn last_turn(data: &Path) -> TurnRecord {
+    let store = Store::open_beside(&data.join("state")).await.unwrap();
+    let last = store.audit_log(0, 1000).await.unwrap().pop().unwrap();
+    let turn = store.turn(&Tenant::terminal(), &TurnId::parse(&last.request).unwrap()).await.unwrap();
+    assert_eq!(turn.as_ref().unwrap().session.as_ref(), Some(&last.container));
+    turn.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_is_asked_beside_a_server_that_leaves_it_alone() {
     const CUT_OFF: &str = "The server ended while it ran; how it went is not known.";
@@ -211,6 +221,8 @@ async fn a_question_is_asked_beside_a_server_that_leaves_it_alone() {
     assert_eq!(left(data.path()).await[0], 1, "the control: there is one");
     let started = ["started", "nobody is asked", ""].map(str::to_owned);
     assert_eq!(audit_log(data.path()).await, std::slice::from_ref(&started));
+    let turn = last_turn(data.path()).await;
+    assert_eq!((&*turn.dialect, turn.state, turn.epoch), ("terminal", TurnState::Running, 1));
 
     signal(&server, "TERM");
     assert_eq!(server.wait().unwrap().code(), Some(0));
@@ -218,6 +230,8 @@ async fn a_question_is_asked_beside_a_server_that_leaves_it_alone() {
     // Who answers has recovered.
     assert!(ask(&address, "GET /v1/models", None, "").contains("\"demo\""));
     assert_eq!(audit_log(data.path()).await.len(), 1, "it runs");
+    let beside = last_turn(data.path()).await;
+    assert_eq!((beside.state, beside.epoch, beside.owner), (TurnState::Running, 1, turn.owner));
     assert!(asking.try_wait().unwrap().is_none());
     signal(&asking, "INT");
     let mut work = String::new();
@@ -228,8 +242,10 @@ async fn a_question_is_asked_beside_a_server_that_leaves_it_alone() {
     assert_eq!((log.len(), &*log[1][0]), (2, "ended"));
     assert!(log[1][2] != CUT_OFF, "{log:?}");
     assert_eq!(left(data.path()).await, [0, 0]);
+    let ended = last_turn(data.path()).await;
+    assert_eq!((ended.state, ended.epoch), (TurnState::Ended, 1));
 
-    // Of one that is killed the program is ended at the next start, and the session expires.
+    // One that is killed is ended at the next start, with its program and its session.
     let (mut asking, _, _upstream) = ask_beside(data.path()).await;
     asking.kill().unwrap();
     asking.wait().unwrap();
@@ -238,7 +254,9 @@ async fn a_question_is_asked_beside_a_server_that_leaves_it_alone() {
     let (mut server, address) = serve(data.path());
     assert!(ask(&address, "GET /v1/models", None, "").contains("\"demo\""));
     assert_eq!(audit_log(data.path()).await[2..], [started, ["ended", "", CUT_OFF].map(str::to_owned)]);
-    assert_eq!(left(data.path()).await[0], 1);
+    assert_eq!(left(data.path()).await, [0, 0]);
+    let ended = last_turn(data.path()).await;
+    assert_eq!((ended.state, ended.epoch), (TurnState::Ended, 2));
     signal(&server, "TERM");
     assert_eq!(server.wait().unwrap().code(), Some(0));
 }

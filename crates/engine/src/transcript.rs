@@ -3,137 +3,134 @@
 //! The code and its raw output always stand beside the answer, so that a person can check.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
-use aludel_agent::{Ending, Event, describe_outcome, excerpt};
-use aludel_sandbox::{Event as ExecutionEvent, Finished, MimeBundle, MimeData, Outcome};
-use base64::Engine;
+use aludel_agent::excerpt;
+use aludel_sandbox::{Finished, MimeData};
+use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
+
+use crate::turns::{EventKind, ItemId, Output, Rich, ToolEnd, ToolOutcome};
 
 /// Output of one stream that the Markdown shows, bytes; the notebook has all of it.
 const MAX_SHOWN: usize = 20 << 10;
 
 /// Collects the events of a turn.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Transcript {
     question: String,
     model: String,
     entries: Vec<Entry>,
-    figures: Vec<Figure>,
+    /// The number of images that programs showed.
+    figures: usize,
 }
 
-/// An image that a program showed.
-#[derive(Debug, Clone)]
-pub struct Figure {
-    /// The file name that the Markdown refers to, for example `figure-1.png`.
-    pub name: String,
-    /// The encoded image.
-    pub data: Arc<[u8]>,
-}
-
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Entry {
     Text(String),
     Cell(Box<Cell>),
     Note(String),
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug)]
 struct Cell {
-    call_id: String,
+    item: ItemId,
     code: String,
-    outputs: Vec<Output>,
-    finished: Option<Finished>,
+    outputs: Vec<Shown>,
+    outcome: Option<ToolOutcome>,
 }
 
-#[derive(Debug, Clone)]
-enum Output {
+#[derive(Debug)]
+enum Shown {
     Stream { name: &'static str, text: String },
-    Value { is_result: bool, bundle: MimeBundle, figure: Option<usize> },
+    Value { is_result: bool, value: Rich, figure: Option<String> },
     Error { name: String, value: String, traceback: String },
 }
 
 impl Transcript {
     /// Begins with the question and the name of the model that is asked.
     pub fn new(question: impl Into<String>, model: impl Into<String>) -> Self {
-        Self { question: question.into(), model: model.into(), entries: Vec::new(), figures: Vec::new() }
+        Self { question: question.into(), model: model.into(), entries: Vec::new(), figures: 0 }
     }
 
     /// Takes the next event.
-    pub fn see(&mut self, event: &Event) {
+    pub fn see(&mut self, event: &EventKind) {
         match event {
-            Event::Text(text) => match self.entries.last_mut() {
-                Some(Entry::Text(before)) => before.push_str(text),
-                _ => self.entries.push(Entry::Text(text.clone())),
+            EventKind::Text { delta, .. } => match self.entries.last_mut() {
+                Some(Entry::Text(before)) => before.push_str(delta),
+                _ => self.entries.push(Entry::Text(delta.clone())),
             },
-            Event::CodeFinished { call_id, code } => {
-                let cell = Cell { call_id: call_id.clone(), code: code.clone(), ..Cell::default() };
+            EventKind::ToolReady { item, input, .. } => {
+                let cell = Cell { item: item.clone(), code: input.clone(), outputs: Vec::new(), outcome: None };
                 self.entries.push(Entry::Cell(Box::new(cell)));
             }
-            Event::Execution { call_id, event } => self.execution(call_id, event),
-            Event::ApprovalDecided { denied: Some(reason), .. } => {
-                self.entries.push(Entry::Note(format!("This program was not allowed to run: {reason}")));
-            }
-            Event::CallRejected { reason, .. } => {
-                self.entries.push(Entry::Note(format!("A call was rejected: {reason}")))
-            }
-            Event::Finished(ending) => {
-                if let Some(note) = describe_ending(ending) {
-                    self.entries.push(Entry::Note(note));
+            EventKind::Output { item, output } => self.output(item, output),
+            EventKind::ToolEnded { item, outcome } => {
+                if let Some((cell, _)) = self.cell(item) {
+                    cell.outcome = Some(outcome.clone());
                 }
             }
-            Event::RoundStarted { .. }
-            | Event::Retrying { .. }
-            | Event::Reasoning(_)
-            | Event::CodeStarted { .. }
-            | Event::CodeDelta { .. }
-            | Event::ApprovalRequested { .. }
-            | Event::ApprovalDecided { denied: None, .. }
-            | Event::Observation { .. }
-            | Event::Item(_)
-            | Event::Usage(_) => {}
+            EventKind::ApprovalDecided { refused: Some(reason), .. } => {
+                self.entries.push(Entry::Note(format!("This program was not allowed to run: {reason}")));
+            }
+            EventKind::ToolRejected { reason, .. } => {
+                self.entries.push(Entry::Note(format!("A call was rejected: {reason}")))
+            }
+            EventKind::Ended { ending, .. } => self.entries.extend(ending.words().map(Entry::Note)),
+            EventKind::Created { .. }
+            | EventKind::Started
+            | EventKind::Resumed { .. }
+            | EventKind::RoundStarted { .. }
+            | EventKind::Retrying { .. }
+            | EventKind::TextEnded { .. }
+            | EventKind::Reasoning { .. }
+            | EventKind::ToolStarted { .. }
+            | EventKind::ToolInput { .. }
+            | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolRunning { .. }
+            | EventKind::Observed { .. }
+            | EventKind::Usage { .. }
+            | EventKind::Closed => {}
         }
     }
 
-    /// The images that programs showed, in order.
-    pub fn figures(&self) -> &[Figure] {
-        &self.figures
-    }
-
-    fn execution(&mut self, call_id: &str, event: &ExecutionEvent) {
-        let figures = &mut self.figures;
+    /// A program, and the number of images so far.
+    fn cell(&mut self, item: &ItemId) -> Option<(&mut Cell, &mut usize)> {
         let cell = self.entries.iter_mut().rev().find_map(|entry| match entry {
-            Entry::Cell(cell) if cell.call_id == call_id => Some(cell),
+            Entry::Cell(cell) if cell.item == *item => Some(cell),
             _ => None,
         });
-        let Some(cell) = cell else { return };
+        Some((cell?, &mut self.figures))
+    }
+
+    fn output(&mut self, item: &ItemId, output: &Output) {
+        let Some((cell, figures)) = self.cell(item) else { return };
         let mut stream = |name: &'static str, more: &str| match cell.outputs.last_mut() {
-            Some(Output::Stream { name: last, text }) if *last == name => text.push_str(more),
-            _ => cell.outputs.push(Output::Stream { name, text: more.to_owned() }),
+            Some(Shown::Stream { name: last, text }) if *last == name => text.push_str(more),
+            _ => cell.outputs.push(Shown::Stream { name, text: more.to_owned() }),
         };
-        match event {
-            ExecutionEvent::Stdout(text) => stream("stdout", text),
-            ExecutionEvent::Stderr(text) => stream("stderr", text),
-            ExecutionEvent::Display(bundle) | ExecutionEvent::Result(bundle) => {
-                let figure = bundle.image().map(|(mime, data)| {
-                    let ending = if mime == "image/jpeg" { "jpg" } else { "png" };
-                    figures.push(Figure { name: format!("figure-{}.{ending}", figures.len() + 1), data: data.into() });
-                    figures.len() - 1
+        match output {
+            Output::Stdout(text) => stream("stdout", text),
+            Output::Stderr(text) => stream("stderr", text),
+            Output::Display(value) | Output::Result(value) => {
+                let figure = value.image.as_ref().map(|image| {
+                    *figures += 1;
+                    let ending = if image.file.mime == "image/jpeg" { "jpg" } else { "png" };
+                    format!("figure-{figures}.{ending}")
                 });
-                let is_result = matches!(event, ExecutionEvent::Result(_));
-                cell.outputs.push(Output::Value { is_result, bundle: bundle.clone(), figure });
+                let is_result = matches!(output, Output::Result(_));
+                cell.outputs.push(Shown::Value { is_result, value: value.clone(), figure });
             }
-            ExecutionEvent::Error(error) => cell.outputs.push(Output::Error {
-                name: error.name.clone(),
-                value: error.value.clone(),
-                traceback: error.traceback.clone(),
+            Output::Error { name, value, traceback } => cell.outputs.push(Shown::Error {
+                name: name.clone(),
+                value: value.clone(),
+                traceback: traceback.clone(),
             }),
-            ExecutionEvent::Finished(finished) => cell.finished = Some(finished.clone()),
         }
     }
 
-    /// The transcript as Markdown. `figures` is the directory, relative to it, in which [`Transcript::figures`] are saved.
+    /// The transcript as Markdown. `figures` is the directory, relative to it, in which images are saved as `figure-1.png` and so on.
     pub fn markdown(&self, figures: &str) -> String {
         let mut text = format!(
             "# Transcript\n\n*Model: {}*\n\n## Question\n\n{}\n\n## Work\n\n",
@@ -148,45 +145,10 @@ impl Transcript {
                 Entry::Note(said) => {
                     let _ = writeln!(text, "{}\n", note(said));
                 }
-                Entry::Cell(cell) => self.cell_markdown(cell, figures, &mut text),
+                Entry::Cell(cell) => cell.markdown(figures, &mut text),
             }
         }
         text
-    }
-
-    fn cell_markdown(&self, cell: &Cell, figures: &str, text: &mut String) {
-        text.push_str(&fenced("python", &cell.code));
-        for output in &cell.outputs {
-            match output {
-                Output::Stream { name, text: printed } => {
-                    let label = if *name == "stderr" { "*stderr:*\n\n" } else { "" };
-                    let printed = excerpt::plain(printed);
-                    let _ = write!(text, "{label}{}", fenced("text", &excerpt::head_and_tail(&printed, MAX_SHOWN)));
-                }
-                Output::Value { figure: Some(figure), .. } => {
-                    if let Some(figure) = self.figures.get(*figure) {
-                        let _ = writeln!(text, "![{0}]({figures}/{0})\n", figure.name);
-                    }
-                }
-                Output::Value { bundle, .. } => {
-                    let shown = excerpt::plain(bundle.text().unwrap_or("(no text)"));
-                    text.push_str(&fenced("text", &excerpt::head_and_tail(&shown, MAX_SHOWN)));
-                }
-                Output::Error { traceback, .. } => {
-                    text.push_str(&fenced("text", &excerpt::head_and_tail(&excerpt::plain(traceback), MAX_SHOWN)));
-                }
-            }
-        }
-        if let Some(finished) = &cell.finished {
-            let files: Vec<_> = finished
-                .files
-                .iter()
-                .map(|file| format!("`{}`", excerpt::line(&file.path, 200).replace('`', "'")))
-                .collect();
-            let files = if files.is_empty() { String::new() } else { format!(" Files: {}.", files.join(", ")) };
-            let outcome = literal(&describe_outcome(finished));
-            let _ = writeln!(text, "*{outcome} ({:.1} s){files}*\n", finished.elapsed.as_secs_f64());
-        }
     }
 
     /// The transcript as a notebook of format 4.5.
@@ -223,30 +185,56 @@ impl Transcript {
 }
 
 impl Cell {
+    fn markdown(&self, figures: &str, text: &mut String) {
+        text.push_str(&fenced("python", &self.code));
+        for output in &self.outputs {
+            match output {
+                Shown::Stream { name, text: printed } => {
+                    let label = if *name == "stderr" { "*stderr:*\n\n" } else { "" };
+                    let printed = excerpt::plain(printed);
+                    let _ = write!(text, "{label}{}", fenced("text", &excerpt::head_and_tail(&printed, MAX_SHOWN)));
+                }
+                Shown::Value { figure: Some(figure), .. } => {
+                    let _ = writeln!(text, "![{figure}]({figures}/{figure})\n");
+                }
+                Shown::Value { value, .. } => {
+                    let shown = excerpt::plain(value.text.as_deref().unwrap_or("(no text)"));
+                    text.push_str(&fenced("text", &excerpt::head_and_tail(&shown, MAX_SHOWN)));
+                }
+                Shown::Error { traceback, .. } => {
+                    text.push_str(&fenced("text", &excerpt::head_and_tail(&excerpt::plain(traceback), MAX_SHOWN)));
+                }
+            }
+        }
+        if let Some(outcome) = &self.outcome {
+            let changed = outcome.finished.iter().flat_map(|finished| &finished.files);
+            let files: Vec<_> =
+                changed.map(|file| format!("`{}`", excerpt::line(&file.path, 200).replace('`', "'"))).collect();
+            let files = if files.is_empty() { String::new() } else { format!(" Files: {}.", files.join(", ")) };
+            let (words, seconds) = (literal(&outcome.words), outcome.elapsed_ms as f64 / 1000.0);
+            let _ = writeln!(text, "*{words} ({seconds:.1} s){files}*\n");
+        }
+    }
+
     /// What the outputs themselves do not tell of the program's end.
     fn remark(&self) -> Option<String> {
-        let finished = self.finished.as_ref()?;
-        let is_plain = matches!(finished.outcome, Outcome::Completed | Outcome::Failed(_));
-        (!is_plain || finished.output_dropped > 0 || finished.files_left_out > 0).then(|| describe_outcome(finished))
+        let outcome = self.outcome.as_ref()?;
+        let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);
+        let is_cut = |finished: &Finished| finished.output_dropped > 0 || finished.files_left_out > 0;
+        (!is_plain || outcome.finished.as_ref().is_some_and(is_cut)).then(|| outcome.words.clone())
     }
 }
 
-impl Output {
+impl Shown {
     fn notebook(&self, count: u32) -> Value {
         match self {
             Self::Stream { name, text } => json!({ "output_type": "stream", "name": name, "text": text }),
-            Self::Value { is_result, bundle, .. } => {
-                let data: serde_json::Map<String, Value> = bundle
-                    .0
-                    .iter()
-                    .map(|(mime, data)| {
-                        let value = match data {
-                            MimeData::Text(text) => Value::String(text.clone()),
-                            MimeData::Binary(bytes) => Value::String(BASE64_STANDARD.encode(bytes)),
-                        };
-                        (mime.clone(), value)
-                    })
-                    .collect();
+            Self::Value { is_result, value, .. } => {
+                let data = value.bundle().0.into_iter().map(|(mime, data)| match data {
+                    MimeData::Text(text) => (mime, Value::String(text)),
+                    MimeData::Binary(bytes) => (mime, Value::String(BASE64_STANDARD.encode(bytes))),
+                });
+                let data: serde_json::Map<String, Value> = data.collect();
                 if *is_result {
                     json!({ "output_type": "execute_result", "execution_count": count, "data": data, "metadata": {} })
                 } else {
@@ -259,21 +247,6 @@ impl Output {
             }
         }
     }
-}
-
-/// Why a turn ended, when it did not end with an answer.
-pub fn describe_ending(ending: &Ending) -> Option<String> {
-    Some(match ending {
-        Ending::Answered => return None,
-        Ending::Refused => "The model declined to answer.".to_owned(),
-        Ending::CutOff(by) => format!("The answer was cut off by {by}."),
-        Ending::Budget(budget) => format!("Stopped: the budget of {budget} is used up. What was made so far is kept."),
-        Ending::ClientTools(calls) => format!("The model waits for the answers of {} tools.", calls.len()),
-        Ending::Upstream(error) => error.to_string(),
-        Ending::Sandbox(error) => format!("The sandbox failed: {error}"),
-        Ending::Cancelled => "Cancelled.".to_owned(),
-        Ending::AwaitsApproval { programs, .. } => format!("{} programs wait for approval.", programs.len()),
-    })
 }
 
 fn markdown_cell(id: usize, text: &str) -> Value {
@@ -307,35 +280,58 @@ fn quote(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
-    use aludel_sandbox::{LimitHit, ProgramError, State};
+    use aludel_sandbox::{LimitHit, MimeBundle, Outcome, ProgramError, State};
+    use aludel_store::{ContainerFileId, Source};
 
     use super::*;
+    use crate::SessionFile;
+    use crate::turns::{Ending, Image, ToolKind};
+
+    fn ready(item: &ItemId, code: &str) -> EventKind {
+        EventKind::ToolReady { item: item.clone(), call_id: "c".into(), tool: ToolKind::Python, input: code.into() }
+    }
+
+    fn ended(item: &ItemId, outcome: Outcome, milliseconds: u64) -> EventKind {
+        let finished = Finished {
+            outcome,
+            files: Vec::new(),
+            elapsed: Duration::from_millis(milliseconds),
+            files_left_out: 0,
+            output_dropped: 0,
+            state: State::Kept,
+            blocked: Vec::new(),
+        };
+        EventKind::ToolEnded { item: item.clone(), outcome: ToolOutcome::new(finished, Vec::new()) }
+    }
 
     fn example() -> Transcript {
         let mut transcript = Transcript::new("How many?", "a model");
-        let execution = |event| Event::Execution { call_id: "c".into(), event };
-        let image = MimeBundle(vec![("image/png".into(), MimeData::Binary(vec![1, 2]))]);
-        let error = ProgramError { name: "E".into(), value: "v".into(), traceback: "Traceback\nE: v".into() };
+        let (item, text) = (ItemId::new(), |delta: &str| EventKind::Text { item: ItemId::new(), delta: delta.into() });
+        let output = |output| EventKind::Output { item: item.clone(), output };
+        let file = SessionFile {
+            id: ContainerFileId::new(),
+            path: "/mnt/data/f.png".into(),
+            bytes: 2,
+            mime: "image/png".into(),
+            source: Source::Assistant,
+            created_at: 0,
+        };
+        let image = Image { file, bytes: Arc::new([1, 2]) };
+        let (name, value, traceback) = ("E".to_owned(), "v".to_owned(), "Traceback\nE: v".to_owned());
+        let error = ProgramError { name: name.clone(), value: value.clone(), traceback: traceback.clone() };
         for event in [
-            Event::Text("Let me ".into()),
-            Event::Text("count.".into()),
-            Event::CodeFinished { call_id: "c".into(), code: "print('```')".into() },
-            execution(ExecutionEvent::Stdout("```\n# not a heading\n".into())),
-            execution(ExecutionEvent::Display(image)),
-            execution(ExecutionEvent::Error(error.clone())),
-            execution(ExecutionEvent::Finished(Finished {
-                outcome: Outcome::Failed(error),
-                files: Vec::new(),
-                elapsed: Duration::from_millis(100),
-                files_left_out: 0,
-                output_dropped: 0,
-                state: State::Kept,
-                blocked: Vec::new(),
-            })),
-            Event::Text("Two.".into()),
-            Event::Finished(Ending::Answered),
+            text("Let me "),
+            text("count."),
+            ready(&item, "print('```')"),
+            output(Output::Stdout("```\n# not a heading\n".into())),
+            output(Output::Display(Rich::new(MimeBundle::default(), Some(image)))),
+            output(Output::Error { name, value, traceback }),
+            ended(&item, Outcome::Failed(error), 100),
+            text("Two."),
+            EventKind::Ended { item: ItemId::new(), ending: Ending::Answered, linked: Vec::new() },
         ] {
             transcript.see(&event);
         }
@@ -369,17 +365,10 @@ mod tests {
     #[test]
     fn a_program_that_was_stopped_is_said_to_be_in_both() {
         let mut transcript = Transcript::new("q", "m");
-        let finished = Finished {
-            outcome: Outcome::Limit(LimitHit::WallClock { limit: Duration::from_secs(60) }),
-            files: Vec::new(),
-            elapsed: Duration::from_secs(60),
-            files_left_out: 0,
-            output_dropped: 0,
-            state: State::Kept,
-            blocked: Vec::new(),
-        };
-        transcript.see(&Event::CodeFinished { call_id: "c".into(), code: "while True: pass".into() });
-        transcript.see(&Event::Execution { call_id: "c".into(), event: ExecutionEvent::Finished(finished) });
+        let item = ItemId::new();
+        transcript.see(&ready(&item, "while True: pass"));
+        let limit = Duration::from_secs(60);
+        transcript.see(&ended(&item, Outcome::Limit(LimitHit::WallClock { limit }), 60_000));
         for text in [transcript.markdown("figures"), transcript.notebook()] {
             assert!(text.contains("stopped after 60 s"), "{text}");
         }
@@ -389,7 +378,7 @@ mod tests {
     fn what_programs_and_servers_say_of_themselves_is_no_markup() {
         let mut transcript = Transcript::new("q", "m");
         let reason = "no tool `<img src=http://evil/>` [x](http://evil)";
-        transcript.see(&Event::CallRejected { call_id: "c".into(), reason: reason.into() });
+        transcript.see(&EventKind::ToolRejected { item: None, call_id: "c".into(), reason: reason.into() });
         for text in [transcript.markdown("figures"), transcript.notebook()] {
             assert!(text.contains("\\<img") && !text.contains("[x]("), "{text}");
         }

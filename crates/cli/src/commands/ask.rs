@@ -2,19 +2,19 @@
 
 use std::path::PathBuf;
 
+use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::transcript::Transcript;
 use clap::Args;
 
 use super::Context;
-use aludel_engine::approvals::ApprovalMode;
-
 use crate::args::{LimitArgs, flag};
 use crate::config::{Endpoint, Flag, Model, Section};
 use crate::exit::{Exit, usage};
 use crate::out::Out;
 use crate::sandboxes::Sandboxes;
+use crate::screen::{self, Screen, View};
 use crate::show::TurnView;
-use crate::turn::{self, Done, Question, View};
+use crate::turn::{self, Done, Question};
 use crate::{approval, console, inputs, json, paint, state, terminal, upstream};
 
 /// Where files go when nobody says where.
@@ -79,26 +79,25 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
     let Some(model) = context.config.models.first() else { return Err(usage("no model is configured")) };
     let asked = upstream::first(&context.config.models, &context.surroundings)?;
     console::tell(&paint::faint(&describe(model)));
-    let mut out = match &args.out {
+    let out = match &args.out {
         Some(directory) => Out::existing(directory.clone())?,
         None => Out::directory(PathBuf::from(OUT)),
     };
-    let mut transcript = Transcript::new(&args.question, &*model.name);
-    let mut view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new())) };
+    let view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new())) };
+    let screen = Screen::new(view, out, Transcript::new(&args.question, &*model.name));
     let question = Question { text: &args.question, inputs: &inputs, model: asked, approval };
     let store = state::open(context).await?;
     let sandboxes = Sandboxes::start(context, 0).await?;
-    let done =
-        turn::run(&sandboxes, store, context, question, &mut out, &mut view, |event| transcript.see(event)).await;
+    let done = turn::run(&sandboxes, store, context, question, screen).await;
     sandboxes.backend.shutdown().await;
-    let Some(Done { turn, saved }) = done? else { return Ok(Exit::Interrupted) };
-    let exit = turn::exit_of(&turn.ending);
+    let Some(Done { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
+    let exit = screen::exit_of(&ending);
     if args.out.is_some() {
-        turn::save_transcript(&transcript, &mut out)?;
+        turn::save_transcript(&screen.transcript, &mut screen.out)?;
     }
-    match &mut view {
+    match &mut screen.view {
         View::Person(view) => view.files(&saved)?,
-        View::Program => json::end(json::Ended::turn(exit, &turn.ending, &turn.answer, &saved))?,
+        View::Program => json::end(json::Ended::turn(exit, &ending, &screen.answer, &saved))?,
     }
     Ok(exit)
 }

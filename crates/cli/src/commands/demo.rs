@@ -6,20 +6,21 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aludel_agent::{Ending, size};
+use aludel_agent::size;
+use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::transcript::Transcript;
+use aludel_engine::turns::Ending;
 use anyhow::Context as _;
 use clap::Args;
 
 use super::Context;
-use aludel_engine::approvals::ApprovalMode;
-
 use crate::console::Stream;
 use crate::exit::Exit;
 use crate::out::Out;
 use crate::sandboxes::Sandboxes;
+use crate::screen::{self, Screen, View};
 use crate::show::TurnView;
-use crate::turn::{self, Done, Question, View};
+use crate::turn::{self, Done, Question};
 use crate::{inputs, paint, state, upstream};
 
 const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Calculate monthly dynamics, top 10 products, conversion funnel. \
@@ -56,24 +57,23 @@ pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exi
     let store = state::open(context).await?;
     let sandboxes = Sandboxes::start(context, 0).await?;
     let pace = if std::io::stderr().is_terminal() { PACE } else { Duration::ZERO };
-    let mut transcript = Transcript::new(QUESTION, "demo (a script, not a language model)");
+    let transcript = Transcript::new(QUESTION, "demo (a script, not a language model)");
     let (model, approval) = (upstream::demo(pace), ApprovalMode::Never);
     let question = Question { text: QUESTION, inputs: &inputs, model, approval };
-    let mut view = View::Person(Box::new(view));
-    let see = |event: &_| transcript.see(event);
-    let done = turn::run(&sandboxes, store, context, question, &mut out, &mut view, see).await;
+    let screen = Screen::new(View::Person(Box::new(view)), out, transcript);
+    let done = turn::run(&sandboxes, store, context, question, screen).await;
     sandboxes.backend.shutdown().await;
-    let Some(done) = done? else { return Ok(Exit::Interrupted) };
-    let mut made: Vec<PathBuf> = done.saved.iter().filter_map(|saved| saved.path.clone()).collect();
-    made.extend(turn::save_transcript(&transcript, &mut out)?);
-    if let View::Person(view) = &mut view {
-        conclude(view, &done, &made, &args.out)?;
+    let Some(Done { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
+    let mut made: Vec<PathBuf> = saved.into_iter().filter_map(|saved| saved.path).collect();
+    made.extend(turn::save_transcript(&screen.transcript, &mut screen.out)?);
+    if let View::Person(view) = &mut screen.view {
+        conclude(view, &ending, &made, &args.out)?;
     }
-    Ok(turn::exit_of(&done.turn.ending))
+    Ok(screen::exit_of(&ending))
 }
 
 /// What there is now, and what to try next.
-fn conclude(view: &mut TurnView, done: &Done, made: &[PathBuf], directory: &Path) -> anyhow::Result<()> {
+fn conclude(view: &mut TurnView, ending: &Ending, made: &[PathBuf], directory: &Path) -> anyhow::Result<()> {
     let console = view.console();
     console.end_line(Stream::Stdout)?;
     console.note(&format!("\n{}", paint::strong(&format!("Made in {}/", directory.display()))))?;
@@ -82,7 +82,7 @@ fn conclude(view: &mut TurnView, done: &Done, made: &[PathBuf], directory: &Path
         let name = path.strip_prefix(directory).unwrap_or(path);
         console.note(&format!("  {:<32} {}", name.display(), size(bytes)))?;
     }
-    if done.turn.ending != Ending::Answered {
+    if *ending != Ending::Answered {
         return Ok(());
     }
     console.note(&format!("\n{}", paint::strong("Try next")))?;

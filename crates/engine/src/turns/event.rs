@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use aludel_agent::CutOff;
 use aludel_agent::upstream::Usage;
 use aludel_sandbox::{Finished, LimitHit, MimeBundle, MimeData, Outcome};
 use serde::{Deserialize, Serialize};
 
-use super::Failure;
+use super::{Failure, FailureKind};
 use crate::sessions::SessionFile;
 
 /// Bytes of a value's forms beside its plain text and its image: what a log can hold of each value.
@@ -267,7 +268,7 @@ pub enum Form {
 
 impl Rich {
     /// The forms of a value, one of which is kept as this image.
-    pub(super) fn new(bundle: MimeBundle, image: Option<Image>) -> Self {
+    pub(crate) fn new(bundle: MimeBundle, image: Option<Image>) -> Self {
         let mut rich = Self { text: None, image, others: Vec::new() };
         let mut room = MAX_OTHERS;
         for (mime, data) in bundle.0 {
@@ -333,7 +334,7 @@ pub struct ToolOutcome {
 
 impl ToolOutcome {
     /// The outcome that the sandbox told, with these files stored.
-    pub(super) fn new(finished: Finished, files: Vec<SessionFile>) -> Self {
+    pub(crate) fn new(finished: Finished, files: Vec<SessionFile>) -> Self {
         Self {
             end: ToolEnd::of(&finished),
             words: aludel_agent::describe_outcome(&finished),
@@ -426,6 +427,30 @@ impl Ending {
     /// The end of a turn that failed.
     pub(super) fn failed(failure: Failure) -> Self {
         Self::Failed { failure, cause: None }
+    }
+
+    /// Returns the end in words for whoever operates this; `None` after an answer.
+    pub fn words(&self) -> Option<String> {
+        let cut_off = |by: CutOff| format!("The answer was cut off by {by}.");
+        Some(match self {
+            Self::Answered => return None,
+            Self::Refused => "The model declined to answer.".to_owned(),
+            Self::TooLong => cut_off(CutOff::Length),
+            Self::Filtered => cut_off(CutOff::Filter),
+            Self::TokenBudget { words } | Self::Budget { words } => {
+                format!("Stopped: the budget of {words} is used up. What was made so far is kept.")
+            }
+            Self::WaitsForClient { programs, calls } if programs.is_empty() => {
+                format!("The model waits for the answers of {} tools.", calls.len())
+            }
+            Self::WaitsForClient { programs, .. } => format!("{} programs wait for approval.", programs.len()),
+            Self::Cancelled => "Cancelled.".to_owned(),
+            Self::Failed { failure, cause } => match (failure.kind, cause) {
+                (FailureKind::Sandbox, Some(cause)) => format!("The sandbox failed: {cause}"),
+                (_, Some(cause)) => cause.clone(),
+                (_, None) => failure.message.clone(),
+            },
+        })
     }
 }
 

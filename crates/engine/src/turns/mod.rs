@@ -9,6 +9,8 @@ mod recover;
 mod render;
 mod run;
 mod spec;
+#[cfg(test)]
+mod tests;
 
 pub use event::{
     Ending, Event, EventKind, Form, Image, ItemId, Output, Rich, ToolCall, ToolEnd, ToolKind, ToolOutcome,

@@ -1,0 +1,168 @@
+//! The terminal as a dialect: events of a turn are shown as they come, and what is needed at its end is kept.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aludel_engine::transcript::Transcript;
+use aludel_engine::turns::{Ending, Event, EventKind, Failure, FailureKind, Flow, ItemId, Output, Render, Rendered};
+use aludel_sandbox::{Event as ProgramEvent, FileEntry, ProgramError};
+use anyhow::anyhow;
+use serde_json::Value;
+
+use crate::exit::Exit;
+use crate::out::Out;
+use crate::show::TurnView;
+use crate::{json, state};
+
+/// The audience of a turn.
+pub(crate) enum View {
+    /// A person.
+    Person(Box<TurnView>),
+    /// A program.
+    Program,
+}
+
+/// A turn as it is shown and written down.
+pub(crate) struct Screen {
+    pub(crate) view: View,
+    pub(crate) out: Out,
+    pub(crate) transcript: Transcript,
+    /// Whether somebody is asked about programs. Where nobody is, there is no word of it.
+    pub(crate) is_asked: bool,
+    /// Ids of calls as the model's server has them.
+    calls: HashMap<ItemId, String>,
+    /// Files that programs made or changed.
+    pub(crate) made: Vec<FileEntry>,
+    /// The text of the last round.
+    pub(crate) answer: String,
+    pub(crate) ending: Option<Ending>,
+    /// The reason for which nothing can be shown any more.
+    failure: Option<anyhow::Error>,
+}
+
+impl Screen {
+    pub(crate) fn new(view: View, out: Out, transcript: Transcript) -> Self {
+        Self {
+            view,
+            out,
+            transcript,
+            is_asked: false,
+            calls: HashMap::new(),
+            made: Vec::new(),
+            answer: String::new(),
+            ending: None,
+            failure: None,
+        }
+    }
+
+    fn see(&mut self, event: &EventKind) -> anyhow::Result<()> {
+        match event {
+            EventKind::RoundStarted { .. } => self.answer.clear(),
+            EventKind::Text { delta, .. } => self.answer.push_str(delta),
+            EventKind::ToolStarted { item, call_id, .. } | EventKind::ToolReady { item, call_id, .. } => {
+                self.calls.insert(item.clone(), call_id.clone());
+            }
+            EventKind::ApprovalRequested { .. } | EventKind::ApprovalDecided { refused: None, .. }
+                if !self.is_asked =>
+            {
+                return Ok(());
+            }
+            EventKind::ToolEnded { outcome, .. } => {
+                self.made.extend(outcome.finished.iter().flat_map(|finished| &finished.files).cloned());
+            }
+            EventKind::Ended { ending, .. } => self.ending = Some(ending.clone()),
+            _ => {}
+        }
+        self.transcript.see(event);
+        let of_program = program_event(event);
+        match &mut self.view {
+            View::Person(view) => view.see(event, of_program.as_ref(), &mut self.out),
+            View::Program => json::turn(event, &self.calls, of_program.as_ref(), &mut self.out),
+        }
+    }
+
+    /// The reason for which nothing could be shown, or no turn could be carried out; what a model or a sandbox failed for is an ending.
+    pub(crate) fn failure(&mut self) -> Option<anyhow::Error> {
+        self.failure.take().or_else(|| self.ending.as_ref().and_then(failure_of))
+    }
+}
+
+/// The error with which a turn ended, if that is neither the model's nor the sandbox's.
+pub(crate) fn failure_of(ending: &Ending) -> Option<anyhow::Error> {
+    let Ending::Failed { failure, cause } = ending else { return None };
+    let words = cause.clone().unwrap_or_else(|| failure.message.clone());
+    match failure.kind {
+        FailureKind::RateLimited
+        | FailureKind::Busy
+        | FailureKind::Rejected
+        | FailureKind::Upstream
+        | FailureKind::Sandbox => None,
+        FailureKind::Storage => Some(state::Failed(words).into()),
+        FailureKind::TooLarge | FailureKind::Unavailable | FailureKind::Internal => Some(anyhow!(words)),
+    }
+}
+
+/// The status of a turn that ended like this.
+pub(crate) fn exit_of(ending: &Ending) -> Exit {
+    match ending {
+        Ending::Answered => Exit::Success,
+        Ending::Refused | Ending::TooLong | Ending::Filtered | Ending::WaitsForClient { .. } => Exit::ProgramFailed,
+        Ending::TokenBudget { .. } | Ending::Budget { .. } => Exit::Limit,
+        Ending::Failed { .. } => Exit::Ours,
+        Ending::Cancelled => Exit::Interrupted,
+    }
+}
+
+/// The event of a program that an event of a turn tells of.
+fn program_event(event: &EventKind) -> Option<ProgramEvent> {
+    Some(match event {
+        EventKind::Output { output, .. } => match output {
+            Output::Stdout(text) => ProgramEvent::Stdout(text.clone()),
+            Output::Stderr(text) => ProgramEvent::Stderr(text.clone()),
+            Output::Display(value) => ProgramEvent::Display(value.bundle()),
+            Output::Result(value) => ProgramEvent::Result(value.bundle()),
+            Output::Error { name, value, traceback } => ProgramEvent::Error(ProgramError {
+                name: name.clone(),
+                value: value.clone(),
+                traceback: traceback.clone(),
+            }),
+        },
+        EventKind::ToolEnded { outcome, .. } => ProgramEvent::Finished(outcome.finished.clone()?),
+        _ => return None,
+    })
+}
+
+/// A screen that a turn's driver and whoever waits for it share.
+#[derive(Clone)]
+pub(crate) struct Shared(Arc<Mutex<Screen>>);
+
+impl Shared {
+    pub(crate) fn new(screen: Screen) -> Self {
+        Self(Arc::new(Mutex::new(screen)))
+    }
+
+    /// The screen, when the driver has let go of it.
+    pub(crate) fn into_inner(self) -> Option<Screen> {
+        Some(Arc::into_inner(self.0)?.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Render for Shared {
+    fn render(&mut self, event: &Event) -> Rendered {
+        let mut screen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if screen.failure.is_none() {
+            screen.failure = screen.see(&event.kind).err();
+        }
+        // Nobody reads any more.
+        let flow = if screen.failure.is_some() { Flow::StopAll } else { Flow::GoOn };
+        Rendered { frames: Vec::new(), flow }
+    }
+
+    fn document(&self) -> Value {
+        Value::Null
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        None
+    }
+}

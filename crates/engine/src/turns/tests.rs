@@ -1,0 +1,269 @@
+//! Turns of a terminal, and what recovery makes of them; with a scripted model and scripted programs.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aludel_agent::Item;
+use aludel_agent::upstream::Capabilities;
+use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
+use aludel_sandbox::memory::{Memory, ScriptedCell, simple};
+use aludel_sandbox::{MimeBundle, MimeData, Outcome};
+use aludel_store::{ContainerId, Store, Tenant, TurnId, TurnState, now};
+use aludel_testkit::{Scripted, ScriptedTransport};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::approvals::{ApprovalPolicy, Gate, Origin, Terminal};
+use crate::sessions::NewSession;
+use crate::{Engine, Model, Settings};
+
+/// A renderer that keeps the events.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Vec<Event>>>);
+
+impl Render for Seen {
+    fn render(&mut self, event: &Event) -> Rendered {
+        self.0.lock().unwrap().push(event.clone());
+        Rendered::default()
+    }
+
+    fn document(&self) -> Value {
+        Value::Null
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        None
+    }
+}
+
+/// An engine of a process beside a server.
+async fn beside(data: &Path, script: Vec<Scripted>) -> Arc<Engine> {
+    engine(Store::open_beside(data).await.unwrap(), script)
+}
+
+fn engine(store: Store, script: Vec<Scripted>) -> Arc<Engine> {
+    let options = ChatOptions {
+        protocol: Protocol::Chat,
+        url: "http://localhost/v1".into(),
+        model: "m".into(),
+        key: None,
+        capabilities: Capabilities { function_calling: true, vision: true },
+        idle_timeout: Duration::from_secs(20),
+        headers: Vec::new(),
+        max_output_tokens: None,
+        requests: None,
+    };
+    let upstream = Arc::new(Chat::over(options, ScriptedTransport::new(script)).unwrap());
+    let name = "m".to_owned();
+    let model = Model { name, owner: String::new(), upstream, endpoint: None, fallback: Vec::new() };
+    let backend = Arc::new(Memory::new(program));
+    Arc::new(Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), Settings::default()))
+}
+
+/// What programs do.
+fn program(code: &str, cell: &mut ScriptedCell) {
+    if code == "show()" {
+        let text = |text: &str| MimeData::Text(text.to_owned());
+        cell.display(MimeBundle(vec![
+            ("text/html".into(), text("<b>1</b>")),
+            ("text/plain".into(), text("1")),
+            ("image/png".into(), MimeData::Binary(b"\x89PNG".to_vec())),
+            ("application/pdf".into(), MimeData::Binary(b"%PDF".to_vec())),
+        ]));
+        cell.write("f.txt", "x");
+    } else {
+        simple(code, cell);
+    }
+}
+
+/// A turn of a terminal, as a process begins it: what it renders, and the session that was made for it, unless it is another's.
+async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, Seen, ContainerId) {
+    let tenant = Tenant::terminal();
+    let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };
+    let (session, _) = engine.sessions.create(&tenant, new).await.unwrap();
+    let id = engine.store.owned_turn_id("ask").await.unwrap();
+    let origin = Origin { request: id.to_string(), session: Arc::clone(&session), model: "m".to_owned() };
+    let terminal = Terminal::new(|_, _| async { panic!("nobody is asked") });
+    let gate = Gate::at_terminal(engine, &tenant, origin, terminal);
+    let container = session.id().clone();
+    let part =
+        Spec::new("m", "").part(engine, vec![Item::user("Go")], Some((session, gate)), Agreement::Stays).unwrap();
+    let live = engine.live.begin(&tenant, Fingerprint::none(), id.clone()).unwrap();
+    let seen = Seen::default();
+    let mut run = Run::new(engine, &tenant, live, vec![part], Box::new(seen.clone()));
+    let journal = NewJournal {
+        id,
+        dialect: "terminal",
+        queued: false,
+        expires_at: Some(now()),
+        session: Some(container.to_string()),
+        owns_session,
+        spec: None,
+        own: Value::Null,
+        items: Vec::new(),
+    };
+    run.journal = Journal::create(&engine.store, &tenant, journal).await.unwrap();
+    (run, seen, container)
+}
+
+/// Carries a turn out, and returns its events.
+async fn carried_out(engine: &Arc<Engine>) -> (TurnId, Vec<Event>) {
+    let (run, seen, _) = turn(engine, true).await;
+    let id = run.live.id.clone();
+    run.carry_out().await;
+    let events = seen.0.lock().unwrap().clone();
+    (id, events)
+}
+
+/// Makes every insertion into a table fail.
+fn fill(data: &Path, table: &str) {
+    let database = rusqlite::Connection::open(data.join("aludel.db")).unwrap();
+    let trigger = format!("CREATE TRIGGER full BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'it is full'); END");
+    database.execute(&trigger, []).unwrap();
+}
+
+#[tokio::test]
+async fn events_tell_all_that_a_program_put_out_and_are_read_as_they_were_told() {
+    let data = tempfile::tempdir().unwrap();
+    let unknown = Scripted::Calls(vec![("other", "{}".to_owned())]);
+    let script = vec![Scripted::Python("show()"), unknown, Scripted::Status(401, "", "no")];
+    let engine = beside(data.path(), script).await;
+    let (id, events) = carried_out(&engine).await;
+    let bundle = events.iter().find_map(|event| match &event.kind {
+        EventKind::Output { output: Output::Display(value), .. } => Some(value.bundle()),
+        _ => None,
+    });
+    let text = |text: &str| MimeData::Text(text.to_owned());
+    let mut forms = bundle.unwrap().0;
+    forms.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(
+        forms,
+        [
+            ("application/pdf".to_owned(), MimeData::Binary(b"%PDF".to_vec())),
+            ("image/png".to_owned(), MimeData::Binary(b"\x89PNG".to_vec())),
+            ("text/html".to_owned(), text("<b>1</b>")),
+            ("text/plain".to_owned(), text("1")),
+        ]
+    );
+    let (mut observed, mut rejected) = (Vec::new(), Vec::new());
+    for event in &events {
+        match &event.kind {
+            EventKind::ToolEnded { outcome, .. } => {
+                let finished = outcome.finished.as_ref().unwrap();
+                assert_eq!((&finished.outcome, &*finished.files[0].path), (&Outcome::Completed, "f.txt"));
+                assert_eq!(finished.files[0].mime, "text/plain");
+            }
+            EventKind::Observed { call_id, text } => observed.push((call_id.clone(), text.clone())),
+            EventKind::ToolRejected { item: None, call_id, .. } => rejected.push(call_id.clone()),
+            EventKind::Ended { ending: Ending::Failed { failure, cause }, .. } => {
+                assert_eq!(failure.kind, FailureKind::Upstream);
+                assert!(cause.as_ref().unwrap().contains("http://localhost"), "{cause:?}");
+            }
+            _ => {}
+        }
+    }
+    assert!(observed[0].1.contains("f.txt"), "{observed:?}");
+    assert_eq!(observed[1].0, rejected[0]);
+
+    let stored = engine.store.turn_events(&Tenant::terminal(), &id, None, 1000).await.unwrap();
+    let read: Vec<Event> = stored.iter().map(|event| serde_json::from_str(&event.event).unwrap()).collect();
+    let without_causes = events.into_iter().map(|mut event| {
+        if let EventKind::Ended { ending: Ending::Failed { cause, .. }, .. } = &mut event.kind {
+            *cause = None;
+        }
+        event
+    });
+    assert_eq!(read, without_causes.collect::<Vec<_>>());
+    assert!(!stored.iter().any(|event| event.event.contains("localhost")), "addresses are the operator's");
+}
+
+#[test]
+fn events_that_an_earlier_version_stored_are_read() {
+    let item = json!("1");
+    let read = |mut event: Value| {
+        event["sequence"] = json!(0);
+        event["at_ms"] = json!(0);
+        serde_json::from_value::<Event>(event).unwrap().kind
+    };
+    let shown = json!({ "type": "output", "item": item, "output": { "display": { "text": "x" } } });
+    let EventKind::Output { output: Output::Display(value), .. } = read(shown) else { panic!() };
+    assert_eq!((value.text.as_deref(), value.image, value.others.len()), (Some("x"), None, 0));
+    let file = json!({ "id": "cfile_1", "path": "p", "bytes": 1, "mime": "image/png", "source": "assistant", "created_at": 0 });
+    let image = json!({ "file": file, "bytes": "AQI=" });
+    let shown = json!({ "type": "output", "item": item, "output": { "result": { "image": image } } });
+    let EventKind::Output { output: Output::Result(value), .. } = read(shown) else { panic!() };
+    assert_eq!((value.text, &*value.image.unwrap().bytes), (None, &[1, 2][..]));
+    let outcome = json!({ "end": "died", "words": "w", "elapsed_ms": 1, "files": [] });
+    let ended = json!({ "type": "tool_ended", "item": item, "outcome": outcome });
+    let EventKind::ToolEnded { outcome, .. } = read(ended) else { panic!() };
+    assert_eq!((outcome.end, outcome.finished), (ToolEnd::Died, None));
+    read(json!({ "type": "tool_rejected", "item": null, "reason": "r" }));
+}
+
+#[tokio::test]
+async fn a_turn_whose_state_fails_ends_with_that() {
+    for (table, words, told) in [
+        ("audit", "a program was not run: the database: it is full", None),
+        ("turn_events", "cannot store what happened: the database: it is full", None),
+        // The last one that is stored is the beginning of the program.
+        ("container_files", "cannot store what the program made: the database: it is full", Some(EventKind::Closed)),
+    ] {
+        let data = tempfile::tempdir().unwrap();
+        let script = vec![Scripted::Python("open('f', 'w').write('x')"), Scripted::Text("Done.")];
+        let engine = beside(data.path(), script).await;
+        fill(data.path(), table);
+        let (id, events) = carried_out(&engine).await;
+        let endings: Vec<_> = events
+            .iter()
+            .filter_map(|event| match &event.kind {
+                EventKind::Ended { ending, .. } => Some(ending),
+                _ => None,
+            })
+            .collect();
+        let [Ending::Failed { failure, cause }] = endings[..] else { panic!("{table}: {endings:?}") };
+        assert_eq!((failure.kind, cause.as_deref()), (FailureKind::Storage, Some(words)), "{table}");
+        assert!(!failure.message.contains("full"), "{failure:?}");
+        let ran = events.iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
+        assert_eq!(ran, table == "container_files");
+        if told.is_some() {
+            let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
+            assert_eq!(row.state, TurnState::Ended);
+        }
+    }
+}
+
+#[tokio::test]
+async fn recovery_leaves_a_living_terminal_alone_and_ends_what_a_dead_one_left() {
+    let data = tempfile::tempdir().unwrap();
+    let terminal = beside(data.path(), Vec::new()).await;
+    let (own, _, own_session) = turn(&terminal, true).await;
+    let (shared, _, shared_session) = turn(&terminal, false).await;
+    let ids = [&own, &shared].map(|run| run.live.id.clone());
+    let tenant = Tenant::terminal();
+    let server = engine(Store::open(data.path()).await.unwrap(), Vec::new());
+    assert_eq!(recover(&server, &[]).await.unwrap(), Recovered::default());
+    server.store.remove_expired().await.unwrap();
+    for id in &ids {
+        let row = server.store.turn(&tenant, id).await.unwrap().unwrap();
+        assert_eq!((row.state, row.epoch), (TurnState::Running, 1));
+        assert_eq!(row.owner, *terminal.store.owner());
+    }
+
+    // As if it was killed: nothing is told or stored any more.
+    drop((own, shared));
+    drop(terminal);
+    drop(server);
+    let server = engine(Store::open(data.path()).await.unwrap(), Vec::new());
+    assert_eq!(recover(&server, &[]).await.unwrap(), Recovered { resumed: 0, ended: 2 });
+    for id in &ids {
+        let row = server.store.turn(&tenant, id).await.unwrap().unwrap();
+        assert_eq!((row.state, row.epoch, row.next_sequence), (TurnState::Ended, 2, 0));
+    }
+    assert!(server.store.container(&tenant, &own_session).await.unwrap().is_none());
+    assert!(server.store.container(&tenant, &shared_session).await.unwrap().is_some());
+    server.store.remove_expired().await.unwrap();
+    for id in &ids {
+        assert!(server.store.turn(&tenant, id).await.unwrap().is_none(), "its time has come");
+    }
+}
