@@ -3,6 +3,7 @@
 
 mod app;
 mod approvals;
+mod connections;
 mod dialects;
 mod error;
 mod http;

@@ -1,28 +1,37 @@
 //! Listening, and ending well.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::turns;
+use axum::body::Body;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, error, warn};
 
 use crate::app::App;
+use crate::connections::Connections;
+use crate::http::Held;
 use crate::{dialects, router};
 
-/// Connections at once; more wait in the kernel's queue.
+/// Connections at once. For one more, one that asks nothing is closed.
 const CONNECTIONS: usize = 2048;
-/// How long a connection may take to send the head of a request, or may be idle.
+/// Time that a connection may take to send the head of a request, or may be idle between two.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+/// Time that a new connection may take to send the head of its first request.
+const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long requests may go on after the server was asked to end.
 const DRAIN: Duration = Duration::from_secs(20);
 /// How long to wait when the system has no more descriptors.
@@ -36,6 +45,11 @@ pub trait Listener: Send {
     /// Returns the address by which other machines can reach it; `None` if only this one can.
     fn public_address(&self) -> io::Result<Option<SocketAddr>>;
 
+    /// Returns the address of a connection's other end, if it has one of its own.
+    fn peer(_connection: &Self::Connection) -> Option<IpAddr> {
+        None
+    }
+
     /// Waits for the next connection. Cancel-safe.
     fn accept(&mut self) -> impl Future<Output = io::Result<Self::Connection>> + Send;
 }
@@ -46,6 +60,10 @@ impl Listener for TcpListener {
     fn public_address(&self) -> io::Result<Option<SocketAddr>> {
         let address = self.local_addr()?;
         Ok((!address.ip().is_loopback()).then_some(address))
+    }
+
+    fn peer(connection: &TcpStream) -> Option<IpAddr> {
+        connection.peer_addr().ok().map(|address| address.ip())
     }
 
     async fn accept(&mut self) -> io::Result<TcpStream> {
@@ -134,22 +152,17 @@ async fn recover(app: &Arc<App>) {
     }
 }
 
-async fn accept(app: &Arc<App>, listener: &mut impl Listener, shutdown: impl Future<Output = ()> + Send) {
-    let service = router::routes(app);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Future<Output = ()> + Send) {
+    let service = TowerToHyperService::new(router::routes(app));
+    let connections = Connections::new(CONNECTIONS);
     let graceful = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
-        let accepted = async {
-            // The semaphore is never closed.
-            let place = Arc::clone(&places).acquire_owned().await.ok();
-            (listener.accept().await, place)
-        };
-        let (stream, place) = tokio::select! {
-            (accepted, place) = accepted => match accepted {
-                Ok(stream) => (stream, place),
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => stream,
                 // A client that went away, or no descriptors left: neither is a reason to stop listening.
                 Err(_) => {
                     sleep(BREATH).await;
@@ -158,12 +171,27 @@ async fn accept(app: &Arc<App>, listener: &mut impl Listener, shutdown: impl Fut
             },
             () = &mut shutdown => break,
         };
-        let service = TowerToHyperService::new(service.clone());
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        // Where every connection is being answered, one more is hung up on.
+        let Some(connection) = connections.enter(L::peer(&stream)) else { continue };
+        let (asked, service) = (Arc::clone(&connection), service.clone());
+        let answer = service_fn(move |request: Request<Incoming>| {
+            let (asking, answer) = (asked.ask(), service.call(request.map(Body::new)));
+            async move { Ok::<_, Infallible>(answer.await?.map(|body| Held::new(body, asking))) }
+        });
+        let served = graceful.watch(http.serve_connection(TokioIo::new(stream), answer));
         tokio::spawn(async move {
-            // A client that breaks the protocol or goes away harms itself alone.
-            let _broken = connection.await;
-            drop(place);
+            let silent = async {
+                sleep(FIRST_HEAD_TIMEOUT).await;
+                if connection.has_asked() {
+                    pending().await
+                }
+            };
+            tokio::select! {
+                // A client that breaks the protocol or goes away harms itself alone.
+                _broken = served => {}
+                () = connection.closed() => {}
+                () = silent => {}
+            }
         });
     }
     app.ending.cancel();

@@ -72,7 +72,7 @@ pub(crate) async fn around(
         response.headers_mut().insert(REQUEST_ID, id);
     }
     scope.note_status(response.status());
-    response.map(|body| Body::new(Held { body, _held: open }))
+    response.map(|body| Body::new(Held::new(body, open)))
 }
 
 /// Returns the refusal that an answer stands for, if it is one and not in the dialect's words yet.
@@ -119,7 +119,7 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
     request.extensions_mut().insert(caller);
     let response = next.run(request).await;
     // A stream holds its place until its end.
-    Ok(response.map(|body| Body::new(Held { body, _held: place })))
+    Ok(response.map(|body| Body::new(Held::new(body, place))))
 }
 
 async fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
@@ -166,10 +166,16 @@ pub(crate) fn is_local_host(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// A body, and what is let go when it has been sent.
-struct Held<T> {
+/// A body, and something that is let go when it has been sent.
+pub(crate) struct Held<T> {
     body: Body,
     _held: T,
+}
+
+impl<T> Held<T> {
+    pub(crate) fn new(body: Body, held: T) -> Self {
+        Self { body, _held: held }
+    }
 }
 
 impl<T: Unpin> HttpBody for Held<T> {

@@ -11,7 +11,7 @@ mod paced;
 mod params;
 mod places;
 
-pub(crate) use around::{Caller, HEALTH, READY, around, is_local_host};
+pub(crate) use around::{Caller, HEALTH, Held, READY, around, is_local_host};
 pub(crate) use callers::Callers;
 pub(crate) use download::download;
 pub(crate) use form::{Form, Upload, storage_full};
