@@ -1,5 +1,6 @@
 //! The failure of a turn, in words for clients.
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use aludel_agent::upstream::UpstreamError;
@@ -65,7 +66,7 @@ impl Failure {
 
     /// Makes an error of the engine's a failure, with words for the log about what it kept us from.
     pub(crate) fn while_doing(what: &'static str) -> impl FnOnce(Error) -> Self {
-        move |error| Self { kind: kind_of(&error), ..Self::internal(format_args!("{what}: {error}")) }
+        move |error| Self { kind: kind_of(&error), ..Self::internal(format_args!("{what}: {}", with_causes(&error))) }
     }
 
     /// The sandbox failed. The cause is for the log.
@@ -91,8 +92,23 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { kind: kind_of(&error), ..Self::internal(error) }
+        Self { kind: kind_of(&error), ..Self::internal(with_causes(&error)) }
     }
+}
+
+/// An error with its causes, each told once: some repeat theirs in their own words.
+fn with_causes(error: &Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !words.ends_with(&text) {
+            words.push_str(": ");
+            words.push_str(&text);
+        }
+        cause = error.source();
+    }
+    words
 }
 
 fn kind_of(error: &Error) -> FailureKind {
