@@ -132,6 +132,9 @@ impl Asking<'_> {
         let screen = Shared::new(screen);
         let (run, gate) = self.turn(&question, &screen, are_unseen).await?;
         let is_over = self.carry_out(run).await;
+        if !is_over {
+            self.end_rows().await?;
+        }
         let noted = gate.cut_off(CUT_OFF).await.context("cannot complete the audit log");
         let mut screen = screen.into_inner().context("the turn goes on after its end")?;
         let failure = screen.failure();
@@ -194,6 +197,15 @@ impl Asking<'_> {
                 }
             }
         }
+    }
+
+    /// Ends the turn's row: nobody goes on with it.
+    async fn end_rows(&self) -> anyhow::Result<()> {
+        let store = &self.engine.store;
+        for turn in store.turns_of_owner(store.owner()).await? {
+            let _appended = store.end_turn(&turn.lease()).await?;
+        }
+        Ok(())
     }
 
     /// Copies out what was made. When the turn failed, its last program may have made something that nobody told.

@@ -219,3 +219,30 @@ async fn ctrl_c_ends_the_turn_and_what_was_made_is_kept() {
         assert!(directory.path().join("aludel-out/kept").exists(), "{said:#?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_ctrl_c_does_not_wait_and_leaves_nothing_open() {
+    let stubborn =
+        "import time\nprint('on', flush=True)\nwhile True:\n    try: time.sleep(60)\n    except BaseException: pass";
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python(stubborn)]).await;
+    let data = data();
+    let mut command = ask(&upstream, data.path(), &["--data", data.path().to_str().unwrap()]);
+    let said = tokio::task::spawn_blocking(move || {
+        let mut child = command.spawn().unwrap();
+        let mut shown = BufReader::new(child.stderr.take().unwrap());
+        let mut work = String::new();
+        while work.lines().next_back().is_none_or(|line| line.trim() != "on") {
+            assert!(shown.read_line(&mut work).unwrap() > 0, "{work}");
+        }
+        signal(&child, "INT");
+        std::thread::sleep(Duration::from_millis(200));
+        signal(&child, "INT");
+        Said::from(&child.wait_with_output().unwrap())
+    });
+    assert_eq!(said.await.unwrap().status, Some(130));
+    assert_eq!(left(data.path()).await, [0, 0]);
+    let outcomes: Vec<String> = audit_log(data.path()).await.into_iter().map(|[_, _, outcome]| outcome).collect();
+    assert_eq!(outcomes, ["", "The turn ended before it was known how this went."]);
+    let store = aludel_store::Store::open_beside(&data.path().join("state")).await.unwrap();
+    assert_eq!(store.take_over_turns(i64::MAX, i64::MAX, 9).await.unwrap(), [], "its row has ended");
+}
