@@ -1,25 +1,32 @@
-//! For models that cannot call functions: a fenced block of Python in the answer is the call.
+//! For models that cannot call functions: a fenced block of the kernel's language in the answer is the call.
 //!
 //! The conversation itself stays what it is, with calls and outputs; only what such a model reads and writes is text.
+
+use aludel_sandbox::KernelSpec;
 
 use crate::excerpt;
 use crate::interpreter;
 use crate::item::{Call, Item};
 
-/// What such a model is told besides its instructions.
-pub(crate) const INSTRUCTIONS: &str = "To run Python, end your message with exactly one fenced block that starts with ```python and ends with ```, \
-and write nothing after it. You then get its output. When you need nothing run, answer without such a block.";
+/// Returns the text that such a model is told besides its instructions.
+pub(crate) fn instructions(kernel: &KernelSpec) -> String {
+    let (title, fence) = (&kernel.title, kernel.fence());
+    format!(
+        "To run {title}, end your message with exactly one fenced block that starts with ```{fence} and ends with ```, \
+         and write nothing after it. You then get its output. When you need nothing run, answer without such a block."
+    )
+}
 
 /// The longest line that opens a block.
 const MAX_OPENING: usize = 60;
 
 /// The conversation as such a model gets to see it: calls are blocks in its own messages, outputs come from the user's side.
-pub(crate) fn as_text(items: &[Item]) -> Vec<Item> {
+pub(crate) fn as_text(items: &[Item], fence: &str) -> Vec<Item> {
     let mut seen: Vec<Item> = Vec::with_capacity(items.len());
     for item in items {
         match item {
             Item::Call(call) => {
-                let block = block_of(call);
+                let block = block_of(call, fence);
                 match seen.last_mut() {
                     Some(Item::Assistant(text)) => *text = format!("{}\n{block}", text.trim_end()),
                     _ => seen.push(Item::Assistant(block)),
@@ -32,9 +39,9 @@ pub(crate) fn as_text(items: &[Item]) -> Vec<Item> {
     seen
 }
 
-fn block_of(call: &Call) -> String {
+fn block_of(call: &Call, fence: &str) -> String {
     match interpreter::code_of(&call.arguments) {
-        Ok(code) => excerpt::fenced("python", &code),
+        Ok(code) => excerpt::fenced(fence, &code),
         Err(_) => excerpt::fenced("json", &call.arguments),
     }
 }
@@ -51,8 +58,10 @@ pub(crate) enum Piece {
 }
 
 /// Finds the first program in text that comes in fragments, and nothing after it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Scanner {
+    /// The words that open a program.
+    fences: Vec<String>,
     state: State,
     /// The beginning of a line that may yet turn out to be a fence, if we are in one.
     held: Held,
@@ -67,7 +76,7 @@ enum State {
     /// In a block of something else, opened by this many backticks.
     Other(usize),
     /// In the program, opened by this many backticks.
-    Python(usize),
+    Program(usize),
     /// After the program.
     Closed,
 }
@@ -86,6 +95,11 @@ impl Default for Held {
 }
 
 impl Scanner {
+    /// Looks for blocks that begin with one of these words.
+    pub(crate) fn new(fences: Vec<String>) -> Self {
+        Self { fences, state: State::default(), held: Held::default(), code: String::new(), pieces: Vec::new() }
+    }
+
     /// Takes the next fragment.
     pub(crate) fn push(&mut self, text: &str) -> Vec<Piece> {
         for character in text.chars() {
@@ -127,7 +141,7 @@ impl Scanner {
 
     /// The program so far, if there is one.
     pub(crate) fn program(&self) -> Option<String> {
-        matches!(self.state, State::Python(_) | State::Closed).then(|| self.code.clone())
+        matches!(self.state, State::Program(_) | State::Closed).then(|| self.code.clone())
     }
 
     fn end_line(&mut self) {
@@ -136,19 +150,19 @@ impl Scanner {
         match self.state {
             State::Outside if ticks >= 3 => {
                 let language = rest.trim().to_ascii_lowercase();
-                if matches!(language.as_str(), "python" | "py" | "python3") {
-                    self.state = State::Python(ticks);
+                if self.fences.contains(&language) {
+                    self.state = State::Program(ticks);
                     self.pieces.push(Piece::CodeStarted);
                     return;
                 }
                 self.state = State::Other(ticks);
             }
             State::Other(open) if ticks >= open && rest.trim().is_empty() => self.state = State::Outside,
-            State::Python(open) if ticks >= open && rest.trim().is_empty() => {
+            State::Program(open) if ticks >= open && rest.trim().is_empty() => {
                 self.state = State::Closed;
                 return;
             }
-            State::Outside | State::Other(_) | State::Python(_) | State::Closed => {}
+            State::Outside | State::Other(_) | State::Program(_) | State::Closed => {}
         }
         self.emit(&line);
     }
@@ -157,7 +171,7 @@ impl Scanner {
         if text.is_empty() {
             return;
         }
-        let is_code = matches!(self.state, State::Python(_));
+        let is_code = matches!(self.state, State::Program(_));
         if is_code {
             self.code.push_str(text);
         }
@@ -188,7 +202,7 @@ mod tests {
     use super::*;
 
     fn scan(fragments: &[&str]) -> (String, Option<String>, bool) {
-        let mut scanner = Scanner::default();
+        let mut scanner = Scanner::new(KernelSpec::python("").fences);
         let mut pieces: Vec<Piece> = fragments.iter().flat_map(|fragment| scanner.push(fragment)).collect();
         pieces.extend(scanner.finish());
         let mut said = String::new();
@@ -234,7 +248,7 @@ mod tests {
     #[test]
     fn a_program_that_holds_a_fence_gets_a_longer_one() {
         let call = Call { id: "c".into(), name: "python".into(), arguments: r#"{"code":"x = '```'"}"#.into() };
-        let seen = as_text(&[Item::Assistant("So:".into()), Item::Call(call)]);
+        let seen = as_text(&[Item::Assistant("So:".into()), Item::Call(call)], "python");
         assert_eq!(seen, [Item::Assistant("So:\n````python\nx = '```'\n````".into())]);
     }
 }

@@ -1,9 +1,9 @@
-//! The tool that runs Python.
+//! The tool that runs programs.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use aludel_sandbox::{Execution, FileEntry, Limits};
+use aludel_sandbox::{Execution, FileEntry, KernelSpec, Limits};
 use serde::Serialize;
 
 use crate::approval::{Approval, ApprovalRequest, Approver};
@@ -12,7 +12,7 @@ use crate::observation::size;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::upstream::FunctionTool;
 
-/// The name under which models know it.
+/// The name under which models know it when it runs Python.
 pub(crate) const NAME: &str = aludel_sandbox::PYTHON_TOOL;
 /// Files that the description names.
 const MAX_FILES: usize = 40;
@@ -51,9 +51,9 @@ impl CodeInterpreter {
         Self { runtime, packages: Vec::new(), approver: Approver::Nobody }
     }
 
-    /// The name by which a model knows it that also has these tools of the caller's.
-    pub fn name_beside(others: &[FunctionTool]) -> String {
-        let mut name = NAME.to_owned();
+    /// The name by which a model knows the tool of this kernel that also has these tools of the caller's.
+    pub fn name_beside(kernel: &KernelSpec, others: &[FunctionTool]) -> String {
+        let mut name = kernel.tool_name.clone();
         while others.iter().any(|tool| tool.name == name) {
             name.push_str("_sandbox");
         }
@@ -84,31 +84,39 @@ impl CodeInterpreter {
         self.runtime.execute(code).await
     }
 
+    /// The language of the programs.
+    pub(crate) fn kernel(&self) -> &KernelSpec {
+        self.runtime.kernel()
+    }
+
     pub(crate) fn approver(&self) -> &Approver {
         &self.approver
     }
 
     /// The tool as it is offered to the model now, under a name that no tool of the caller's has.
     pub(crate) async fn tool(&self, others: &[FunctionTool]) -> FunctionTool {
-        let description = self.description(self.runtime.limits(), &self.runtime.files().await);
+        let kernel = self.kernel();
+        let description = self.description(kernel, self.runtime.limits(), &self.runtime.files().await);
+        let code = format!("The {} program to run.", kernel.title);
         FunctionTool {
-            name: Self::name_beside(others),
+            name: Self::name_beside(kernel, others),
             description,
             parameters: serde_json::json!({
                 "type": "object",
-                "properties": { "code": { "type": "string", "description": "The Python program to run." } },
+                "properties": { "code": { "type": "string", "description": code } },
                 "required": ["code"],
                 "additionalProperties": false,
             }),
         }
     }
 
-    fn description(&self, limits: &Limits, files: &[FileEntry]) -> String {
+    fn description(&self, kernel: &KernelSpec, limits: &Limits, files: &[FileEntry]) -> String {
         let mut text = format!(
-            "Runs Python in a stateful notebook: variables persist between calls, top-level await works, the last expression's value is shown. \
-             The working directory is /mnt/data: the user's files are there, and what you save there is given to the user; refer to it as \
-             [name](sandbox:/mnt/data/name). Show charts with plt.show() and save what the user should keep. There is no network. One call \
+            "{} The working directory is /mnt/data: the user's files are there, and what you save there is given to the user; refer to it as \
+             [name](sandbox:/mnt/data/name). {} There is no network. One call \
              may take {} s and all together {} of memory.",
+            kernel.description,
+            kernel.advice,
             limits.timeout.as_secs(),
             size(limits.memory),
         );

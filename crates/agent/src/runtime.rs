@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use aludel_sandbox::{Execution, FileEntry, Limits, Sandbox};
+use aludel_sandbox::{Execution, FileEntry, KernelSpec, Limits, Sandbox};
 use futures_util::future::BoxFuture;
 
 /// A stateful interpreter with files. Programs run one after another and share their variables.
 pub trait Runtime: Send + Sync {
     /// The limits of every execution.
     fn limits(&self) -> &Limits;
+
+    /// The language of the programs.
+    fn kernel(&self) -> &KernelSpec;
 
     /// The files that the next program finds, by path. Empty when they cannot be listed: the model can list them itself.
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>>;
@@ -40,6 +43,10 @@ pub struct BareSandbox(pub Arc<dyn Sandbox>);
 impl Runtime for BareSandbox {
     fn limits(&self) -> &Limits {
         self.0.limits()
+    }
+
+    fn kernel(&self) -> &KernelSpec {
+        self.0.kernel()
     }
 
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {

@@ -17,9 +17,10 @@ use crate::agent::{Parts, Turn};
 use crate::event::{Budget, CutOff, Ending, Event};
 use crate::fenced;
 use crate::flow::Sink;
-use crate::interpreter;
+use crate::interpreter::{self, CodeInterpreter};
 use crate::item::{Call, Item, Output, Part, text_of};
 use crate::upstream::{FinishReason, FunctionTool, Request, ToolChoice, Usage, call};
+use aludel_sandbox::KernelSpec;
 use program::{Consent, Halt};
 use reply::Reply;
 
@@ -115,7 +116,15 @@ impl State {
                 _ => None,
             })
             .collect();
-        if self.calls_functions() { Reply::of_calls(ours, taken) } else { Reply::of_text(ours, taken) }
+        if self.calls_functions() {
+            return Reply::of_calls(ours, taken);
+        }
+        Reply::of_text(ours, self.kernel().map(|kernel| kernel.fences.clone()).unwrap_or_default(), taken)
+    }
+
+    /// The language of the programs, if any can be run.
+    fn kernel(&self) -> Option<&KernelSpec> {
+        self.parts.interpreter.as_ref().map(CodeInterpreter::kernel)
     }
 
     fn calls_functions(&self) -> bool {
@@ -161,12 +170,12 @@ impl State {
         let parts = &self.parts;
         let (sampling, headers) = (parts.sampling.clone(), HeaderMap::new());
         if !self.calls_functions() {
-            let mut instructions = vec![parts.instructions.as_str()];
-            if let Some(tool) = &self.tool {
-                instructions.extend([fenced::INSTRUCTIONS, &tool.description]);
+            let mut instructions = vec![parts.instructions.clone()];
+            if let (Some(tool), Some(kernel)) = (&self.tool, self.kernel()) {
+                instructions.extend([fenced::instructions(kernel), tool.description.clone()]);
             }
             let instructions = instructions.join("\n\n").trim().to_owned();
-            let items = fenced::as_text(&self.items);
+            let items = fenced::as_text(&self.items, self.kernel().map_or("", KernelSpec::fence));
             return Request {
                 instructions,
                 items,

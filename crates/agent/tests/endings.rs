@@ -11,7 +11,7 @@ use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling};
 use aludel_agent::{
     Approval, BareSandbox, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Runtime, RuntimeError, Turn,
 };
-use aludel_sandbox::{Event as ExecutionEvent, Execution, FileEntry, Limits};
+use aludel_sandbox::{Event as ExecutionEvent, Execution, FileEntry, KernelSpec, Limits};
 use aludel_testkit::{Bench, End, Scripted, ScriptedTransport};
 use common::{agent, bench, builder, follow, observations, options, plain};
 use futures_util::StreamExt;
@@ -286,12 +286,17 @@ async fn after_the_last_program_the_model_must_answer() {
 struct Counting {
     inner: Option<Arc<BareSandbox>>,
     limits: Limits,
+    kernel: KernelSpec,
     started: AtomicUsize,
 }
 
 impl Runtime for Counting {
     fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    fn kernel(&self) -> &KernelSpec {
+        &self.kernel
     }
 
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {
@@ -310,7 +315,10 @@ impl Runtime for Counting {
 async fn a_runtime_is_asked_for_its_files_first_and_for_programs_when_there_are_some() {
     let bench = bench().await;
     let limits = bench.runtime.limits().clone();
-    let runtime = |inner| Arc::new(Counting { inner, limits: limits.clone(), started: AtomicUsize::new(0) });
+    let kernel = KernelSpec::python("");
+    let runtime = |inner| {
+        Arc::new(Counting { inner, limits: limits.clone(), kernel: kernel.clone(), started: AtomicUsize::new(0) })
+    };
     let upstream = ScriptedTransport::new(vec![
         Scripted::Text("No need."),
         Scripted::Python("print('ran')"),

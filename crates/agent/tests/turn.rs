@@ -3,11 +3,13 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aludel_agent::upstream::{FunctionTool, ToolChoice, UpstreamError};
-use aludel_agent::{Approval, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Runtime, Turn};
-use aludel_sandbox::{Event as ExecutionEvent, Outcome};
+use aludel_agent::{Approval, BareSandbox, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Runtime, Turn};
+use aludel_sandbox::memory::{Memory, simple};
+use aludel_sandbox::{Backend, Event as ExecutionEvent, KernelSpec, Limits, Outcome, SandboxId, SandboxSpec};
 use aludel_testkit::{Scripted, ScriptedTransport};
 use common::{agent, bench, builder, follow, observations, options, plain};
 use futures_util::StreamExt;
@@ -251,6 +253,42 @@ async fn a_model_without_functions_uses_fenced_blocks() {
     );
     assert!(requests[1]["messages"][3]["content"].as_str().unwrap().contains("[stdout]\n42"));
     bench.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_language_is_what_the_kernels_spec_says() {
+    let shell = KernelSpec {
+        language: "shell".into(),
+        title: "Shell".into(),
+        tool_name: "shell".into(),
+        description: "Runs a shell.".into(),
+        fences: ["sh", "bash"].map(str::to_owned).into(),
+        ..KernelSpec::python("")
+    };
+    let memory = Memory::with_kernel(simple, shell);
+    let sandbox = memory.create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await.unwrap();
+    let runtime = Arc::new(BareSandbox(sandbox));
+    let upstream = ScriptedTransport::new(vec![
+        Scripted::Text("```python\nnot ours\n```\n```bash\nprint('ran')\n```"),
+        Scripted::Text("Done."),
+    ]);
+    let agent = builder(plain(&upstream)).code_interpreter(CodeInterpreter::new(runtime.clone())).build();
+    let turn = agent.run("Run it.").await;
+    assert_eq!(observations(&turn).len(), 1, "{turn:?}");
+    let requests = upstream.requests();
+    let instructions = requests[0]["messages"][0]["content"].as_str().unwrap();
+    for part in ["To run Shell, ", "starts with ```sh and", "Runs a shell. The working directory"] {
+        assert!(instructions.contains(part), "{part:?} in {instructions}");
+    }
+    assert!(requests[1]["messages"][2]["content"].as_str().unwrap().contains("```sh\nprint('ran')\n```"));
+
+    let upstream = ScriptedTransport::new(vec![Scripted::Text("Nothing to run.")]);
+    let agent = builder(options(&upstream)).code_interpreter(CodeInterpreter::new(runtime)).build();
+    agent.run("Hello?").await;
+    let requests = upstream.requests();
+    let tool = &requests[0]["tools"][0]["function"];
+    assert_eq!(tool["name"], "shell");
+    assert_eq!(tool["parameters"]["properties"]["code"]["description"], "The Shell program to run.");
 }
 
 /// Asks once without any tool and returns how it ended.

@@ -21,6 +21,7 @@ pub mod turns;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aludel_agent::upstream::Upstream;
+pub use aludel_sandbox::KernelSpec;
 pub use aludel_sandbox::Status as BackendStatus;
 use aludel_sandbox::{Backend, Health};
 use aludel_store::{Store, Tenant};
@@ -83,6 +84,11 @@ impl Engine {
             store,
             settings,
         }
+    }
+
+    /// The kernel that the programs of every session run in.
+    pub fn kernel(&self) -> &KernelSpec {
+        self.sessions.kernel()
     }
 
     /// Whether sandboxes can be made now, as far as the backend knows.

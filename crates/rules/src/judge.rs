@@ -78,7 +78,8 @@ impl Rules {
         judgement
     }
 
-    fn undecidable(&self, what: &str) -> Judgement {
+    /// Returns the judgement of a program whose meaning cannot be read, with the reason for that.
+    pub fn undecidable(&self, what: &str) -> Judgement {
         Judgement { decision: self.undecidable, reasons: vec![Reason { line: 0, what: what.to_owned() }] }
     }
 

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 
 use crate::driver::Execution;
 use crate::process::{Command, Output, Process};
-use crate::{Error, Limits, Workspace};
+use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// A place where sandboxes run.
 ///
@@ -53,6 +53,9 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
 
     /// The limits that it was made with.
     fn limits(&self) -> &Limits;
+
+    /// The kernel's language.
+    fn kernel(&self) -> &Arc<KernelSpec>;
 
     /// The files.
     fn workspace(&self) -> &Arc<dyn Workspace>;
@@ -180,7 +183,7 @@ pub struct Capabilities {
     /// The name of the backend, as in the configuration.
     pub backend: &'static str,
     /// The languages of its kernels, the default first.
-    pub languages: Vec<crate::KernelSpec>,
+    pub languages: Vec<Arc<KernelSpec>>,
     /// Whether limits of memory, processes, processor time and file sizes are enforced. Time and output are enforced by every backend.
     pub enforces_resources: bool,
     /// Whether the limits of a workspace's bytes and files are enforced.
@@ -199,6 +202,20 @@ pub struct Capabilities {
     pub fork: bool,
     /// Whether ports of a sandbox can be connected to.
     pub connect: bool,
+}
+
+impl Capabilities {
+    /// The default kernel.
+    pub fn kernel(&self) -> &Arc<KernelSpec> {
+        self.languages.first().unwrap_or_else(|| KernelSpec::default_kernel())
+    }
+
+    /// The kernel of this language, or the default one.
+    pub(crate) fn kernel_of(&self, language: Option<&str>) -> Result<&Arc<KernelSpec>, Error> {
+        let Some(language) = language else { return Ok(self.kernel()) };
+        let kernel = self.languages.iter().find(|kernel| kernel.language == language);
+        kernel.ok_or(Error::NotSupported("a kernel of this language"))
+    }
 }
 
 /// The state of a backend.

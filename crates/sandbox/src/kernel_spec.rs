@@ -1,10 +1,14 @@
 //! A language as data.
 
+use std::sync::{Arc, LazyLock};
+
 /// A kernel's language: how its programs are started, and how models know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelSpec {
     /// The language, in lower case.
     pub language: String,
+    /// The language as people write it.
+    pub title: String,
     /// The command that starts the zygote, as seen from inside: the interpreter and its arguments. The kernel's programs are in
     /// [`KernelSpec::PROGRAMS`].
     pub argv: Vec<String>,
@@ -12,9 +16,15 @@ pub struct KernelSpec {
     pub env: Vec<(String, String)>,
     /// The kernel's programs: files in [`KernelSpec::PROGRAMS`], by name.
     pub programs: Vec<(String, String)>,
+    /// Whether a copy of the kernel from before a cell takes over when the cell ends the kernel.
+    pub checkpoints: bool,
     /// The name of the tool that models are offered.
     pub tool_name: String,
-    /// The words by which fenced code says that it is of this language.
+    /// The properties of the kernel that models are told.
+    pub description: String,
+    /// The advice about its use that models are given.
+    pub advice: String,
+    /// The words by which fenced code says that it is of this language, the usual one first.
     pub fences: Vec<String>,
 }
 
@@ -50,20 +60,39 @@ const PYTHON_ENV: [(&str, &str); 9] = [
 const PYTHON_PROGRAMS: [(&str, &str); 2] =
     [("zygote.py", include_str!("../kernel/zygote.py")), ("kernel.py", include_str!("../kernel/kernel.py"))];
 
+/// The kernel of a backend that names none.
+static DEFAULT: LazyLock<Arc<KernelSpec>> = LazyLock::new(|| Arc::new(KernelSpec::python("python3")));
+
 impl KernelSpec {
     /// The directory of the kernel's programs, as seen from inside.
     pub const PROGRAMS: &str = "/run/aludel";
+
+    /// The kernel of a backend that names none.
+    pub(crate) fn default_kernel() -> &'static Arc<Self> {
+        &DEFAULT
+    }
+
+    /// The word that opens a fenced block of the language.
+    pub fn fence(&self) -> &str {
+        self.fences.first().unwrap_or(&self.language)
+    }
 
     /// Python, run by this interpreter.
     pub fn python(interpreter: &str) -> Self {
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         Self {
             language: "python".into(),
+            title: "Python".into(),
             // -s keeps a user's own packages out.
             argv: vec![interpreter.to_owned(), "-s".into(), format!("{}/zygote.py", Self::PROGRAMS)],
             env: ENV.iter().chain(&PYTHON_ENV).map(owned).collect(),
             programs: PYTHON_PROGRAMS.iter().map(owned).collect(),
+            checkpoints: true,
             tool_name: PYTHON_TOOL.into(),
+            description: "Runs Python in a stateful notebook: variables persist between calls, top-level await works, \
+                the last expression's value is shown."
+                .into(),
+            advice: "Show charts with plt.show() and save what the user should keep.".into(),
             fences: ["python", "py", "python3"].map(str::to_owned).into(),
         }
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::Error;
+use crate::{Error, KernelSpec};
 use host_python::HostPython;
 
 /// The packages of the default template, with versions and hashes.
@@ -44,6 +44,7 @@ const PYTHON: &str = "/usr/local/bin/python3";
 pub struct Template {
     root: PathBuf,
     manifest: Manifest,
+    kernel: Arc<KernelSpec>,
     /// A shared lock on the root; whoever removes a template takes it exclusively.
     _in_use: Arc<InUse>,
 }
@@ -123,9 +124,15 @@ impl Template {
         &self.root
     }
 
-    /// The interpreter, as a path inside.
-    pub fn python(&self) -> &str {
-        PYTHON
+    /// The kernel that runs in it.
+    pub fn kernel(&self) -> &Arc<KernelSpec> {
+        &self.kernel
+    }
+
+    /// The same files with another kernel, which needs no more than they hold.
+    #[must_use]
+    pub fn with_kernel(self, kernel: KernelSpec) -> Self {
+        Self { kernel: Arc::new(kernel), ..self }
     }
 
     /// The interpreter's version, for example `3.11.2`.
@@ -149,7 +156,8 @@ impl Template {
         let in_use = InUse(File::open(&root).ok()?);
         in_use.0.try_lock_shared().ok()?;
         let manifest = serde_json::from_slice(&fs::read(root.join(MANIFEST)).ok()?).ok()?;
-        Some(Self { root, manifest, _in_use: Arc::new(in_use) })
+        let kernel = Arc::new(KernelSpec::python(PYTHON));
+        Some(Self { root, manifest, kernel, _in_use: Arc::new(in_use) })
     }
 }
 

@@ -28,7 +28,7 @@ fn scripted(code: &str, cell: &mut ScriptedCell) {
         cell.print("hello\n");
     } else if code == programs.prints_error {
         cell.print_error("oops\n");
-    } else if code == programs.has_result {
+    } else if Some(code) == programs.has_result.as_deref() {
         cell.result("2");
     } else if code == programs.fails {
         cell.fail("ValueError", "no");

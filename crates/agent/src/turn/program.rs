@@ -10,7 +10,7 @@ use super::State;
 use crate::approval::{Approval, ApprovalRequest, Approver, denied};
 use crate::contents::{self, Excerpt};
 use crate::event::{Budget, Ending, Event};
-use crate::interpreter::{self, CodeInterpreter};
+use crate::interpreter::CodeInterpreter;
 use crate::item::Part;
 use crate::observation::Observer;
 
@@ -58,7 +58,7 @@ impl State {
         self.tool_calls += 1;
         let span = info_span!(
             "execute_tool",
-            tool = interpreter::NAME,
+            tool = interpreter.kernel().tool_name,
             call_id,
             code = Empty,
             output = Empty,

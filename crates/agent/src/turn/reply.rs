@@ -55,9 +55,10 @@ impl Reply {
         }
     }
 
-    /// Listens to a model that cannot: a fenced program in its text is a call of the tool of this name.
-    pub(super) fn of_text(ours: Option<String>, taken: HashSet<String>) -> Self {
-        let scanner = ours.is_some().then(Scanner::default);
+    /// Listens to a model that cannot: a program in its text, fenced with one of these words, is a call of the tool of
+    /// this name.
+    pub(super) fn of_text(ours: Option<String>, fences: Vec<String>, taken: HashSet<String>) -> Self {
+        let scanner = ours.is_some().then(|| Scanner::new(fences));
         Self { scanner, ..Self::of_calls(ours, taken) }
     }
 
@@ -224,7 +225,7 @@ mod tests {
             ("```python\nprint(1", FinishReason::Length, Some("print(1")),
             ("no code", FinishReason::Stop, None),
         ] {
-            let mut reply = Reply::of_text(Some("python".into()), HashSet::new());
+            let mut reply = Reply::of_text(Some("python".into()), vec!["python".into()], HashSet::new());
             reply.hear(Delta::Text(text.into()));
             reply.hear(Delta::Finished(finish));
             reply.end();

@@ -24,6 +24,8 @@ use crate::{Engine, Error, Session};
 
 /// Pause between two looks at a request for approval: another process may decide it.
 const PAUSE: Duration = Duration::from_millis(250);
+/// The language that rules read.
+const RULED: &str = "python";
 /// The person at the terminal, in the audit log.
 const TERMINAL: &str = "the terminal";
 
@@ -268,6 +270,11 @@ impl Gate {
             ApprovalMode::Always => return Ok((Verdict::Ask, vec!["every program is asked about".to_owned()])),
             ApprovalMode::Rules(rules) => Arc::clone(rules),
         };
+        let kernel = self.engine.kernel();
+        if kernel.language != RULED {
+            let judgement = rules.undecidable(&format!("the rules read no {}", kernel.title));
+            return Ok((judgement.decision, judgement.reasons.iter().map(ToString::to_string).collect()));
+        }
         let (session, code) = (Arc::clone(&self.session), code.to_owned());
         let judged = tokio::task::spawn_blocking(move || {
             let mut known = session.names.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use aludel_agent::{Approval, ApprovalRequest};
 use aludel_rules::Rules;
-use aludel_sandbox::memory::Memory;
+use aludel_sandbox::KernelSpec;
+use aludel_sandbox::memory::{Memory, simple};
 use aludel_store::{Store, Tenant};
 
 use super::*;
@@ -20,8 +21,18 @@ type Asked = Arc<Mutex<Vec<(String, Vec<String>)>>>;
 
 /// A gate with a person who gives these answers.
 async fn gate(data: &Path, mode: ApprovalMode, answers: Vec<Approval>) -> (Arc<Engine>, Arc<Gate>, Asked) {
+    gate_of(Memory::default(), data, mode, answers).await
+}
+
+/// The same on this backend.
+async fn gate_of(
+    backend: Memory,
+    data: &Path,
+    mode: ApprovalMode,
+    answers: Vec<Approval>,
+) -> (Arc<Engine>, Arc<Gate>, Asked) {
     let store = Store::open_beside(data).await.unwrap();
-    let backend = Arc::new(Memory::default());
+    let backend = Arc::new(backend);
     let policy = ApprovalPolicy { mode, ..ApprovalPolicy::default() };
     let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), Settings::default()));
     let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };
@@ -87,6 +98,19 @@ async fn a_person_decides_what_the_rules_leave_open_and_all_of_it_is_noted() {
     gate.cut_off("not known").await.unwrap();
     assert_eq!(log(&engine).await[9..], ["ended||not known", "ended||not known", "ended||not known"]);
     assert_eq!(engine.store.verify_audit_log().await.unwrap(), Ok(12));
+}
+
+#[tokio::test]
+async fn rules_do_not_judge_programs_of_another_language() {
+    let data = tempfile::tempdir().unwrap();
+    let mode = ApprovalMode::Rules(Arc::new(Rules::parse(RULES).unwrap()));
+    let shell = KernelSpec { language: "shell".into(), title: "Shell".into(), ..KernelSpec::python("") };
+    let backend = Memory::with_kernel(simple, shell);
+    let (_engine, gate, asked) = gate_of(backend, data.path(), mode, vec![no("no")]).await;
+    // A program that the rules would allow if it were Python.
+    assert_eq!(decide(&gate, "x = 1").await, no("no"));
+    let asked = asked.lock().unwrap();
+    assert!(asked[0].1[0].contains("the rules read no Shell"), "{asked:?}");
 }
 
 #[tokio::test]

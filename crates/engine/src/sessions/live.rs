@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aludel_agent::{Runtime, RuntimeError};
-use aludel_sandbox::{Backend, Execution, FileEntry, Limits, Sandbox, SandboxId, SandboxSpec, Usage, Workspace};
+use aludel_sandbox::{
+    Backend, Execution, FileEntry, KernelSpec, Limits, Sandbox, SandboxId, SandboxSpec, Usage, Workspace,
+};
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
@@ -184,6 +186,10 @@ fn closed() -> Error {
 impl Runtime for LiveSession {
     fn limits(&self) -> &Limits {
         LiveSession::limits(self)
+    }
+
+    fn kernel(&self) -> &KernelSpec {
+        self.0.backend.capabilities().kernel()
     }
 
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use aludel_sandbox::{Backend, Health, Limits};
+use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
 use aludel_store::{ContainerId, ContainerRecord, FileId, FileRecord, Store, Tenant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -113,6 +113,11 @@ impl Sessions {
         let permits = Arc::new(Semaphore::new(settings.sessions));
         let known = Arc::default();
         Self { shared: Arc::new(Shared { store, backend, settings, permits, known: Arc::downgrade(&known) }), known }
+    }
+
+    /// The kernel that programs run in.
+    pub(crate) fn kernel(&self) -> &KernelSpec {
+        self.shared.backend.capabilities().kernel()
     }
 
     /// Whether sandboxes can be made now, as far as the backend knows.

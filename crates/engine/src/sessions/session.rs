@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use aludel_agent::{Runtime, RuntimeError};
-use aludel_sandbox::{Error as SandboxError, Execution, FileEntry, Limits, mime_of};
+use aludel_sandbox::{Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, mime_of};
 use aludel_store::{
     ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileRecord, NewBlob, NewContainerFile, Place,
     Source, Tenant, now_ms,
@@ -366,6 +366,10 @@ impl Session {
 impl Runtime for Session {
     fn limits(&self) -> &Limits {
         Session::limits(self)
+    }
+
+    fn kernel(&self) -> &KernelSpec {
+        self.shared.backend.capabilities().kernel()
     }
 
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {

@@ -105,8 +105,8 @@ impl Local {
         let LocalConfig { data, template, limits, pool, require, start } = config;
         let run = data.join("run");
         let root = template.root().to_path_buf();
-        let kernel = KernelSpec::python(template.python());
-        let KernelSpec { argv, env, programs, .. } = kernel.clone();
+        let kernel = Arc::clone(template.kernel());
+        let KernelSpec { argv, env, programs, checkpoints, .. } = (*kernel).clone();
         let started = tokio::task::spawn_blocking(move || {
             sweep::sweep(&run);
             let (instance, lock) =
@@ -132,7 +132,7 @@ impl Local {
             languages: vec![kernel],
             enforces_resources: true,
             enforces_disk: true,
-            checkpoints: true,
+            checkpoints,
             reports_blocked: true,
             processes: true,
             attach: false,
@@ -153,9 +153,7 @@ impl Local {
     async fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
         let SandboxSpec { limits, workspace, language, owner } = spec;
         let Inner { shared, pool, registry, capabilities, .. } = &*self.0;
-        if language.is_some_and(|wanted| capabilities.languages.iter().all(|kernel| kernel.language != wanted)) {
-            return Err(Error::NotSupported("a kernel of this language"));
-        }
+        let kernel = Arc::clone(capabilities.kernel_of(language.as_deref())?);
         if workspace.as_ref().is_some_and(|workspace| LocalWorkspace::of(workspace).is_none()) {
             return Err(Error::NotSupported("the workspace of another backend"));
         }
@@ -175,7 +173,7 @@ impl Local {
                 made?
             }
         };
-        Ok(Arc::new(LocalSandbox::new(registration, made)))
+        Ok(Arc::new(LocalSandbox::new(registration, made, kernel)))
     }
 }
 

@@ -12,21 +12,22 @@ use crate::backend::{Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
 use crate::driver::{Execution, Kernel};
 use crate::process::{Command, Process};
-use crate::{Error, Limits, Workspace};
+use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// A live sandbox with one kernel. Dropping it destroys it.
 #[derive(Debug)]
 pub(super) struct LocalSandbox {
     kernel: Kernel<LocalLink>,
+    spec: Arc<KernelSpec>,
     handle: Arc<Handle>,
     processes: AtomicU64,
     registration: Registration<Handle>,
 }
 
 impl LocalSandbox {
-    pub(super) fn new(registration: Registration<Handle>, made: Made) -> Self {
+    pub(super) fn new(registration: Registration<Handle>, made: Made, spec: Arc<KernelSpec>) -> Self {
         let Made { handle, kernel } = made;
-        Self { kernel, handle, processes: AtomicU64::new(0), registration }
+        Self { kernel, spec, handle, processes: AtomicU64::new(0), registration }
     }
 }
 
@@ -37,6 +38,10 @@ impl Sandbox for LocalSandbox {
 
     fn limits(&self) -> &Limits {
         self.kernel.limits()
+    }
+
+    fn kernel(&self) -> &Arc<KernelSpec> {
+        &self.spec
     }
 
     fn workspace(&self) -> &Arc<dyn Workspace> {

@@ -50,12 +50,17 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// A backend whose programs behave as the script says.
+    /// A backend whose programs are Python and behave as the script says.
     pub fn new(script: impl Fn(&str, &mut ScriptedCell) + Send + Sync + 'static) -> Self {
-        let kernel = KernelSpec { argv: Vec::new(), env: Vec::new(), programs: Vec::new(), ..KernelSpec::python("") };
+        Self::with_kernel(script, KernelSpec::python(""))
+    }
+
+    /// A backend whose programs are of this kernel's language and behave as the script says.
+    pub fn with_kernel(script: impl Fn(&str, &mut ScriptedCell) + Send + Sync + 'static, kernel: KernelSpec) -> Self {
+        let kernel = KernelSpec { argv: Vec::new(), env: Vec::new(), programs: Vec::new(), ..kernel };
         let capabilities = Capabilities {
             backend: "memory",
-            languages: vec![kernel],
+            languages: vec![Arc::new(kernel)],
             enforces_resources: false,
             enforces_disk: true,
             checkpoints: true,
@@ -91,10 +96,7 @@ impl Memory {
 
     fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
         let SandboxSpec { limits, workspace, language, owner } = spec;
-        let known = &self.0.capabilities.languages;
-        if language.is_some_and(|wanted| known.iter().all(|kernel| kernel.language != wanted)) {
-            return Err(Error::NotSupported("a kernel of this language"));
-        }
+        let spec = Arc::clone(self.0.capabilities.kernel_of(language.as_deref())?);
         if limits.cpu_time.is_some() {
             return Err(Error::NotSupported("a limit of processor time"));
         }
@@ -113,7 +115,7 @@ impl Memory {
         let control = link.shared();
         registration.bind(&control)?;
         let kernel = Kernel::new(link, workspace, limits);
-        Ok(Arc::new(MemorySandbox { kernel, control, registration }))
+        Ok(Arc::new(MemorySandbox { kernel, spec, control, registration }))
     }
 }
 
@@ -165,6 +167,7 @@ impl Backend for Memory {
 #[derive(Debug)]
 struct MemorySandbox {
     kernel: Kernel<MemoryLink>,
+    spec: Arc<KernelSpec>,
     control: Arc<MemoryControl>,
     registration: Registration<MemoryControl>,
 }
@@ -176,6 +179,10 @@ impl Sandbox for MemorySandbox {
 
     fn limits(&self) -> &Limits {
         self.kernel.limits()
+    }
+
+    fn kernel(&self) -> &Arc<KernelSpec> {
+        &self.spec
     }
 
     fn workspace(&self) -> &Arc<dyn Workspace> {

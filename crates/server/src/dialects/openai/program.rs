@@ -87,8 +87,8 @@ impl Printed {
     }
 }
 
-/// A program of an earlier turn as the model gets it: a call of our tool, and what it put out.
-pub(crate) fn replayed(item: &Value) -> [Item; 2] {
+/// A program of an earlier turn as the model gets it: a call of our tool, by this name, and what it put out.
+pub(crate) fn replayed(item: &Value, tool: &str) -> [Item; 2] {
     let id = item.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
     let code = item.get("code").and_then(Value::as_str).unwrap_or_default();
     let arguments = json!({ "code": code }).to_string();
@@ -98,7 +98,7 @@ pub(crate) fn replayed(item: &Value) -> [Item; 2] {
     if images > 0 {
         text.push_str(&format!("\n[{images} images were shown to the user]"));
     }
-    let call = Call { id: id.clone(), name: "python".into(), arguments };
+    let call = Call { id: id.clone(), name: tool.to_owned(), arguments };
     [Item::Call(call), Item::output(id, replayed_output(&text))]
 }
 

@@ -38,7 +38,7 @@ pub(crate) async fn create(
     }
     let fields = body.fields()?;
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = Ask::read(fields)?;
+    let ask = Ask::read(fields, app.engine.kernel())?;
     let stream = ask.stream;
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
         Err(same) => (same, false),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
+use aludel_engine::KernelSpec;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -108,7 +109,7 @@ struct StreamOptions {
 
 impl Ask {
     /// Reads the body of a request.
-    pub(super) fn read(mut fields: Fields) -> Result<Self, ApiError> {
+    pub(super) fn read(mut fields: Fields, kernel: &KernelSpec) -> Result<Self, ApiError> {
         for name in NOT_WITH_PROGRAMS {
             let value: Option<Value> = fields.optional(name)?;
             if value.is_some_and(|value| value != Value::Bool(false) && value != json!(0)) {
@@ -130,7 +131,7 @@ impl Ask {
         let tools: Vec<Value> = fields.optional("tools")?.unwrap_or_default();
         let (mut interpreter, mut functions) = read_tools(&tools)?;
         let choice: Value = fields.optional("tool_choice")?.unwrap_or_else(|| "auto".into());
-        let tool_choice = tool_choice(&choice, &mut interpreter, &mut functions)?;
+        let tool_choice = tool_choice(&choice, kernel, &mut interpreter, &mut functions)?;
         let temperature: Option<f64> = fields.optional("temperature")?;
         let top_p: Option<f64> = fields.optional("top_p")?;
         for (name, value, most) in [("temperature", temperature, 2.0), ("top_p", top_p, 1.0)] {
@@ -257,6 +258,7 @@ fn function(function: Option<&Value>, param: &str) -> Result<FunctionTool, ApiEr
 
 fn tool_choice(
     choice: &Value,
+    kernel: &KernelSpec,
     interpreter: &mut Option<Interpreter>,
     functions: &mut Vec<FunctionTool>,
 ) -> Result<ToolChoice, ApiError> {
@@ -266,7 +268,7 @@ fn tool_choice(
         if functions.iter().any(|tool| tool.name == name) {
             Ok(ToolChoice::Named(name.to_owned()))
         } else if name == "code_interpreter" && has_interpreter {
-            Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions)))
+            Ok(ToolChoice::Named(CodeInterpreter::name_beside(kernel, functions)))
         } else {
             invalid(format!("Tool choice '{name}' not found in 'tools' parameter."))
         }
@@ -318,7 +320,7 @@ mod tests {
         for (name, value) in body.as_object().unwrap() {
             fields[name] = value.clone();
         }
-        Ask::read(fields.as_object().unwrap().clone().into())
+        Ask::read(fields.as_object().unwrap().clone().into(), &KernelSpec::python(""))
     }
 
     #[test]

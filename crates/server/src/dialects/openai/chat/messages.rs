@@ -122,7 +122,7 @@ impl Conversation {
         for program in &programs {
             let used = program.get("container_id").and_then(Value::as_str).and_then(ContainerId::parse);
             self.container = used.or(self.container.take());
-            self.items.extend(replayed(program));
+            self.items.extend(replayed(program, &app.engine.kernel().tool_name));
         }
         if let Some(thoughts) = message.get("reasoning_content").and_then(Value::as_str).filter(|text| !text.is_empty())
         {

@@ -33,7 +33,7 @@ pub(crate) async fn create(
     fields: Fields,
 ) -> Result<Response, ApiError> {
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = Ask::read(fields, host(&headers))?;
+    let ask = Ask::read(fields, host(&headers), app.engine.kernel())?;
     let (stream, background, include) = (ask.stream, ask.background, ask.include);
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
         Err(same) => (same, false),
@@ -191,7 +191,7 @@ pub(crate) async fn input_tokens(
 ) -> Result<Json<InputTokens>, ApiError> {
     fields.default("model", "");
     fields.default("input", "");
-    let ask = Ask::read(fields, host(&headers))?;
+    let ask = Ask::read(fields, host(&headers), app.engine.kernel())?;
     let context = Context::collect(&app, &tenant, &ask).await?;
     let instructions = ask.instructions.as_deref().map_or(0, |text| text.len().div_ceil(4));
     let (object, input_tokens) = (InputTokensObject::It, context.tokens() + instructions);

@@ -2,6 +2,7 @@
 
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
+use aludel_engine::KernelSpec;
 use aludel_store::{ConversationId, ResponseId};
 use aludel_wire::Document;
 use aludel_wire::openai::responses::{
@@ -20,7 +21,7 @@ use crate::http::Fields;
 const MAX_ITEMS: usize = 10_000;
 /// Tools of one request.
 const MAX_TOOLS: usize = 256;
-/// The name of our own tool, as clients of our MCP guise know it.
+/// The name of our own tool, as clients of our MCP guise know it, whatever language it runs.
 pub(super) const PYTHON: &str = "python";
 
 /// A request, understood.
@@ -81,12 +82,12 @@ impl Include {
 
 impl Ask {
     /// Reads the body of a request.
-    pub(super) fn read(fields: Fields, host: &str) -> Result<Self, ApiError> {
-        Self::of(fields.read()?, host)
+    pub(super) fn read(fields: Fields, host: &str, kernel: &KernelSpec) -> Result<Self, ApiError> {
+        Self::of(fields.read()?, host, kernel)
     }
 
     /// Checks a request. `host` is what the client calls this server.
-    pub(super) fn of(request: Request, host: &str) -> Result<Self, ApiError> {
+    pub(super) fn of(request: Request, host: &str, kernel: &KernelSpec) -> Result<Self, ApiError> {
         let input = items(request.input)?;
         let previous = match &request.previous_response_id {
             Some(id) => Some(ResponseId::parse(id).ok_or_else(|| no_previous(id))?),
@@ -106,7 +107,7 @@ impl Ask {
         let mut tools = request.tools.unwrap_or_default();
         let choice = request.tool_choice.unwrap_or_else(|| Document::from(Value::from("auto")));
         let Tools { mut interpreter, mcp, mut functions } = Tools::read(&tools, host)?;
-        let tool_choice = tool_choice(&choice, &mut interpreter, &mut functions)?;
+        let tool_choice = tool_choice(&choice, kernel, &mut interpreter, &mut functions)?;
         for (name, value, most) in [("temperature", request.temperature, 2.0), ("top_p", request.top_p, 1.0)] {
             if value.is_some_and(|value| !(0.0..=most).contains(&value)) {
                 return Err(ApiError::invalid(name, format!("Invalid '{name}': it must be from 0 to {most}.")));
@@ -305,6 +306,7 @@ fn function(tool: responses::FunctionTool, param: &str) -> Result<FunctionTool, 
 
 fn tool_choice(
     choice: &Document<responses::ToolChoice>,
+    kernel: &KernelSpec,
     interpreter: &mut Option<Interpreter>,
     functions: &mut Vec<FunctionTool>,
 ) -> Result<ToolChoice, ApiError> {
@@ -331,7 +333,7 @@ fn tool_choice(
         _ => false,
     };
     match (kind, named.name) {
-        _ if is_ours && interpreter.is_some() => Ok(ToolChoice::Named(CodeInterpreter::name_beside(functions))),
+        _ if is_ours && interpreter.is_some() => Ok(ToolChoice::Named(CodeInterpreter::name_beside(kernel, functions))),
         ("code_interpreter", _) => invalid("Tool choice 'code_interpreter' not found in 'tools' parameter.".to_owned()),
         ("function", Some(name)) if functions.iter().any(|tool| tool.name == name) => Ok(ToolChoice::Named(name)),
         ("function", Some(name)) => invalid(format!("Tool choice '{name}' not found in 'tools' parameter.")),

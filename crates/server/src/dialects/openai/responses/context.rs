@@ -19,7 +19,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
 
-use super::ask::{Ask, PYTHON, no_previous};
+use super::ask::{Ask, no_previous};
 use super::render::stored;
 use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
@@ -99,7 +99,7 @@ impl Context {
 
     /// The items as the model gets them, and what goes with them.
     pub(super) async fn for_model(&self, app: &App, tenant: &Tenant) -> Result<View, ApiError> {
-        let mut model = ForModel::default();
+        let mut model = ForModel { tool: app.engine.kernel().tool_name.clone(), ..ForModel::default() };
         for (index, item) in self.items.iter().enumerate() {
             if index == self.new.start {
                 model.refused.clear();
@@ -187,6 +187,8 @@ fn parts_of(item: &ItemDocument) -> Vec<ContentPart> {
 /// Builds the model's view, in which every call has exactly one output.
 #[derive(Default)]
 struct ForModel {
+    /// The name of our tool.
+    tool: String,
     instructions: Vec<String>,
     items: Vec<Item>,
     open: HashSet<String>,
@@ -232,7 +234,7 @@ impl ForModel {
             Sent::McpCall(McpCall { id, arguments, output, approval_request_id, .. }) => {
                 let id = approval_request_id.unwrap_or(id);
                 if !self.open.remove(&id) {
-                    self.items.push(Item::Call(Call { id: id.clone(), name: PYTHON.into(), arguments }));
+                    self.items.push(Item::Call(Call { id: id.clone(), name: self.tool.clone(), arguments }));
                 }
                 self.approved.remove(&id);
                 self.items.push(Item::output(id, replayed_output(&output.unwrap_or_default())));
@@ -320,7 +322,7 @@ impl ForModel {
             return Err(ApiError::bad_request(message).param("input").code("approval_request_changed"));
         }
         self.open.insert(id.clone());
-        self.items.push(Item::Call(Call { id, name: PYTHON.into(), arguments }));
+        self.items.push(Item::Call(Call { id, name: self.tool.clone(), arguments }));
         Ok(())
     }
 
@@ -361,7 +363,7 @@ impl ForModel {
             text.push_str(&format!("\n[{images} images were shown to the user]"));
         }
         let arguments = aludel_agent::arguments_of(&call.code.unwrap_or_default());
-        self.items.push(Item::Call(Call { id: call.id.clone(), name: PYTHON.into(), arguments }));
+        self.items.push(Item::Call(Call { id: call.id.clone(), name: self.tool.clone(), arguments }));
         self.items.push(Item::output(call.id, replayed_output(&text)));
     }
 

@@ -599,6 +599,7 @@ fn links<'a>(text: &str, files: &'a [SessionFile]) -> Vec<(usize, usize, &'a Ses
 
 #[cfg(test)]
 mod tests {
+    use aludel_engine::KernelSpec;
     use aludel_store::{ContainerFileId, Source};
     use serde_json::{Value, json};
 
@@ -643,7 +644,11 @@ mod tests {
 
     #[test]
     fn one_program_and_an_answer_come_in_the_recorded_order() {
-        let ask = Ask::read(json!({ "model": "m", "input": "?" }).as_object().unwrap().clone().into(), "");
+        let ask = Ask::read(
+            json!({ "model": "m", "input": "?" }).as_object().unwrap().clone().into(),
+            "",
+            &KernelSpec::python(""),
+        );
         let mut writer = Writer::new(ask.unwrap().answer, Include::default(), None);
         writer.set_container("cntr_1".into());
         writer.create(&Status::InProgress);
