@@ -12,8 +12,7 @@ const SECRET: &str = "a secret of the host";
 struct Place {
     _directory: tempfile::TempDir,
     outside: std::path::PathBuf,
-    source: std::path::PathBuf,
-    workspace: Workspace,
+    workspace: Box<dyn Workspace>,
 }
 
 impl Place {
@@ -28,10 +27,8 @@ impl Place {
         for (link, target) in [("up", ".."), ("out", "../outside"), ("secret", "../outside/secret"), ("abs", "/etc/passwd"), ("sub/a", "../../outside"), ("self", "self")] {
             symlink(target, inside.join(link)).unwrap();
         }
-        let source = directory.path().join("source");
-        fs::write(&source, "new").unwrap();
-        let workspace = aludel_sandbox::fuzzing::workspace(&inside);
-        Self { _directory: directory, outside, source, workspace }
+        let workspace = Box::new(aludel_sandbox::fuzzing::workspace(&inside));
+        Self { _directory: directory, outside, workspace }
     }
 }
 
@@ -50,7 +47,7 @@ libfuzzer_sys::fuzz_target!(|name: &str| {
         if let Ok(contents) = place.workspace.read(name, 1 << 16) {
             assert!(contents != SECRET.as_bytes() && !contents.starts_with(b"root:"), "{name:?}");
         }
-        let _refused = place.workspace.add(name, &place.source, 1 << 16);
+        let _refused = place.workspace.write(name, &mut &b"new"[..], 1 << 16);
         let _refused = place.workspace.remove(name);
         assert_eq!(fs::read_to_string(place.outside.join("secret")).unwrap(), SECRET, "{name:?}");
         assert_eq!(fs::read_dir(&place.outside).unwrap().count(), 2, "{name:?}");

@@ -28,12 +28,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     .await?;
     let disk = limits.disk;
     let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(limits)).await?;
-    let csv = data.join("sales.csv");
-    std::fs::write(
-        &csv,
-        "date,session_id,product,stage,amount\n2026-01-05,S1,Tent,view,399.00\n13.02.2026,S1,Tent,purchase,399.00\n",
-    )?;
-    sandbox.workspace().add("sales.csv", &csv, disk)?;
+    let csv =
+        "date,session_id,product,stage,amount\n2026-01-05,S1,Tent,view,399.00\n13.02.2026,S1,Tent,purchase,399.00\n";
+    sandbox.workspace().write("sales.csv", &mut csv.as_bytes(), disk)?;
 
     let mut arguments = std::env::args().skip(1);
     let builder = match (arguments.next(), arguments.next()) {

@@ -42,8 +42,11 @@ pub(crate) fn check(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
 /// Copies the files into the workspace.
 pub(crate) async fn add(session: &LiveSession, inputs: &[Input]) -> anyhow::Result<()> {
     for input in inputs {
-        let added = session.add_file(&input.name, &input.path).await;
-        added.with_context(|| format!("cannot hand over {}", input.path.display()))?;
+        let added = async {
+            let file = File::open(&input.path)?;
+            anyhow::Ok(session.add_file(&input.name, file.metadata()?.len(), file).await?)
+        };
+        added.await.with_context(|| format!("cannot hand over {}", input.path.display()))?;
     }
     Ok(())
 }

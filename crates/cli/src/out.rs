@@ -1,7 +1,7 @@
 //! What a program made, on its way out: `--out DIR`.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use aludel_engine::sessions::LiveSession;
@@ -83,7 +83,7 @@ impl Out {
                 Root::Temporary(_) => None,
                 Root::Given(_) => {
                     let path = self.place(&entry.path)?;
-                    let copied = session.copy_out(&entry.path, &path, left).await;
+                    let copied = copy_out(session, &entry.path, &path, left).await;
                     left -= copied.with_context(|| format!("cannot copy {} to {}", entry.path, path.display()))?;
                     Some(path)
                 }
@@ -166,12 +166,20 @@ fn free(path: &Path, taken: impl Fn(&Path) -> bool) -> PathBuf {
     candidate
 }
 
-fn write_whole(path: &Path, data: &[u8]) -> io::Result<()> {
+/// Copies a file of at most `limit` bytes out of the workspace. Returns its size.
+async fn copy_out(session: &LiveSession, from: &str, to: &Path, limit: u64) -> anyhow::Result<u64> {
+    let (mut file, _) = session.open_file(from, limit).await?;
+    let to = to.to_path_buf();
+    Ok(tokio::task::spawn_blocking(move || write_whole(&to, &mut file)).await??)
+}
+
+/// Writes a file that replaces what is there at once or not at all. Returns its size.
+fn write_whole(path: &Path, mut data: impl Read) -> io::Result<u64> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().permissions(readable()).tempfile_in(directory)?;
-    io::Write::write_all(&mut file, data)?;
+    let bytes = io::copy(&mut data, &mut file)?;
     file.persist(path)?;
-    Ok(())
+    Ok(bytes)
 }
 
 /// What files usually get; the umask takes its part.

@@ -194,6 +194,7 @@ impl Suite<'_> {
                 assert!(files.write(name, &mut &b"x"[..], 10).is_err(), "{name:?} was written");
             }
             files.write("given", &mut &b"given\n"[..], 6).expect("a file is written");
+            assert!(files.add("given", 7, &mut &b"1234567"[..], 6).is_err(), "a limit is kept");
             assert!(files.write("over", &mut &b"1234567"[..], 6).is_err(), "a limit is kept");
             let names: Vec<_> = files.files().expect("the files").into_iter().map(|file| file.path).collect();
             assert_eq!(names, ["given", "made"], "what could not be written is not there");

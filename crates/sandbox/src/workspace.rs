@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -69,17 +68,12 @@ impl dyn Workspace {
         if bytes.len() as u64 > limit { Err(too_large()) } else { Ok(bytes) }
     }
 
-    /// Copies a file of the host into the workspace under a plain relative path, replacing what is there. Blocks.
-    pub fn add(&self, name: &str, source: &Path, limit: u64) -> Result<FileEntry, Error> {
-        let mut from = File::open(source).map_err(|error| Error::Io { path: source.into(), source: error })?;
-        let metadata = from.metadata().map_err(|error| Error::Io { path: source.into(), source: error })?;
-        if !metadata.is_file() {
-            return Err(file_error(source, "not a regular file"));
+    /// Writes a file whose size is known, so that one of more than `limit` bytes is refused before anything is replaced. Blocks.
+    pub fn add(&self, name: &str, bytes: u64, source: &mut dyn Read, limit: u64) -> Result<FileEntry, Error> {
+        if bytes > limit {
+            return Err(file_error(Path::new(name), &too_large(bytes, limit)));
         }
-        if metadata.len() > limit {
-            return Err(file_error(source, &too_large(metadata.len(), limit)));
-        }
-        self.write(name, &mut from, limit)
+        self.write(name, source, limit)
     }
 }
 

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use sha2::{Digest, Sha256};
-use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tracing::warn;
 
 use crate::id::hex;
@@ -60,11 +60,6 @@ impl NewBlob {
         &self.sha256
     }
 
-    /// Returns its path, which must not be written to. Deprecated: use [`Store::read_blob`] with its name.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Returns the name by which it can be read.
     pub fn name(&self) -> &BlobName {
         &self.name
@@ -85,18 +80,11 @@ impl Drop for NewBlob {
     }
 }
 
-/// A path for a file that becomes a blob. Dropping it removes the file.
-///
-/// Deprecated: [`Store::new_blob`] and [`Store::write_blobs`] need no path.
+/// Path of a file that becomes a blob. Dropping it removes the file.
 #[derive(Debug)]
-pub struct Scratch(PathBuf);
+struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Returns the path to write to.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
     fn failed(&self, source: io::Error) -> Error {
         Error::Io { path: self.0.clone(), source }
     }
@@ -120,6 +108,19 @@ impl BlobReader {
     /// Returns the size of the whole blob, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Reads all of it, if it has at most `limit` bytes; more is an error.
+    pub async fn read_whole(self, limit: u64) -> io::Result<Vec<u8>> {
+        if self.bytes > limit {
+            return Err(io::Error::other(format!(
+                "{} bytes are more than the {limit} that are read at once",
+                self.bytes
+            )));
+        }
+        let mut content = Vec::new();
+        self.file.take(limit).read_to_end(&mut content).await?;
+        Ok(content)
     }
 
     /// Turns it into a reader that blocks.
@@ -207,13 +208,6 @@ impl AsyncWrite for BlobWriter {
 }
 
 impl Store {
-    /// Returns a path for a file that is to become a blob. Deprecated: [`Store::new_blob`] needs no path.
-    pub fn scratch(&self) -> Scratch {
-        // Without the lock a sweep could take it for a dead process's; whoever writes to it is told by `adopt`.
-        let _registered = self.0.owner.register();
-        Scratch(self.0.scratch.join(self.0.owner.name_in_flight()))
-    }
-
     /// Begins a blob.
     pub async fn new_blob(&self) -> Result<BlobWriter, Error> {
         let (scratch, file) = self.run(Self::new_scratch).await?;
@@ -273,49 +267,33 @@ impl Store {
         self.place_all(all)
     }
 
-    /// Makes blobs of what was written, in the same order. Deprecated: [`Store::write_blobs`] and [`Store::finish_blobs`] need no path.
-    pub async fn adopt(&self, scratches: Vec<Scratch>) -> Result<Vec<NewBlob>, Error> {
-        self.run(move |store| {
-            store.0.owner.register()?;
-            let mut written = Vec::new();
-            for scratch in scratches {
-                let failed = |source| Error::Io { path: scratch.0.clone(), source };
-                let mut file = File::open(scratch.path()).map_err(failed)?;
-                let mut hash = Sha256::new();
-                let bytes = io::copy(&mut file, &mut hash).map_err(failed)?;
-                let file = (written.len() <= SYNCED_ONE_BY_ONE).then_some(file);
-                written.push(Written { scratch, file, bytes, sha256: hex(&hash.finalize()) });
-            }
-            store.place_all(written)
-        })
-        .await
-    }
-
     /// Makes a second blob of the same content, without copying it.
-    pub async fn copy_blob(&self, of: &BlobName, bytes: u64) -> Result<NewBlob, Error> {
+    pub async fn copy_blob(&self, of: &BlobName) -> Result<NewBlob, Error> {
+        let of = of.clone();
+        self.run(move |store| store.copy_blob_now(&of)).await
+    }
+
+    pub(crate) fn copy_blob_now(&self, of: &BlobName) -> Result<NewBlob, Error> {
+        self.0.owner.register()?;
         let from = self.blob_path(of);
-        self.run(move |store| {
-            store.0.owner.register()?;
-            let failed = |source| Error::Io { path: from.clone(), source };
-            let mut hash = Sha256::new();
-            io::copy(&mut File::open(&from).map_err(failed)?, &mut hash).map_err(failed)?;
-            let name = BlobName(store.0.owner.name_in_flight());
-            let path = store.blob_path(&name);
-            let parent = make_parent(&path)?;
-            std::fs::hard_link(&from, &path).map_err(failed)?;
-            sync_directory(&parent)?;
-            Ok(NewBlob { name, path, bytes, sha256: hex(&hash.finalize()), kept: false })
-        })
-        .await
+        let failed = |source| Error::Io { path: from.clone(), source };
+        let mut hash = Sha256::new();
+        let bytes = io::copy(&mut File::open(&from).map_err(failed)?, &mut hash).map_err(failed)?;
+        self.link(&from, bytes, hex(&hash.finalize()))
     }
 
-    /// Opens what a blob holds. Deprecated: use [`Store::read_blob`].
-    pub async fn open_blob(&self, name: &BlobName) -> Result<tokio::fs::File, Error> {
-        Ok(self.read_blob(name).await?.file)
+    /// Gives the file of a blob a second name.
+    fn link(&self, from: &Path, bytes: u64, sha256: String) -> Result<NewBlob, Error> {
+        let name = BlobName(self.0.owner.name_in_flight());
+        let path = self.blob_path(&name);
+        let parent = make_parent(&path)?;
+        std::fs::hard_link(from, &path).map_err(|source| Error::Io { path: from.to_path_buf(), source })?;
+        let blob = NewBlob { name, path, bytes, sha256, kept: false };
+        sync_directory(&parent)?;
+        Ok(blob)
     }
 
-    /// Returns the path of a blob, which must not be written to and is there as long as its row. Deprecated: use [`Store::read_blob`].
-    pub fn blob_path(&self, BlobName(name): &BlobName) -> PathBuf {
+    fn blob_path(&self, BlobName(name): &BlobName) -> PathBuf {
         // The first digits of a name are its time, the last ones are random.
         let fan = name.get(name.len().saturating_sub(2)..).unwrap_or("00");
         self.0.blobs.join(fan).join(name)
@@ -324,7 +302,7 @@ impl Store {
     fn new_scratch(&self) -> Result<(Scratch, File), Error> {
         self.0.owner.register()?;
         let scratch = Scratch(self.0.scratch.join(self.0.owner.name_in_flight()));
-        let file = File::create_new(scratch.path()).map_err(|source| scratch.failed(source))?;
+        let file = File::create_new(&scratch.0).map_err(|source| scratch.failed(source))?;
         Ok((scratch, file))
     }
 
@@ -353,7 +331,7 @@ impl Store {
         let name = BlobName(self.0.owner.name_in_flight());
         let path = self.blob_path(&name);
         let parent = make_parent(&path)?;
-        std::fs::rename(scratch.path(), &path).map_err(|source| Error::Io { path: path.clone(), source })?;
+        std::fs::rename(&scratch.0, &path).map_err(|source| Error::Io { path: path.clone(), source })?;
         let blob = NewBlob { name, path, bytes, sha256, kept: false };
         if file.is_some() {
             sync_directory(&parent)?;

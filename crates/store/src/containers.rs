@@ -323,20 +323,26 @@ impl Store {
         .await
     }
 
-    /// Keeps what readers give as files of a container, and forgets others, all or nothing. Once begun it is finished, blobs and rows, though
-    /// nobody waits for it any more. A file takes the place of the one of the same path; if that one has the same content, it stays as it is.
-    /// `None` when the container is gone.
-    pub async fn write_container_files<R: Read + Send + 'static>(
+    /// Keeps what readers give as files of a container, and forgets others, all or nothing. Each reader is asked for when the one before it
+    /// has been read, so they need not be open at once. Once begun it is finished, blobs and rows, though nobody waits for it any more. A
+    /// file takes the place of the one of the same path; if that one has the same content, it stays as it is. `None` when the container is
+    /// gone.
+    pub async fn write_container_files<R: Read>(
         &self,
         tenant: &Tenant,
         container: &ContainerId,
-        files: Vec<(NewContainerFile, R)>,
+        files: impl IntoIterator<Item = (NewContainerFile, R)> + Send + 'static,
         gone: Vec<ContainerFileId>,
     ) -> Result<Option<Vec<ContainerFileRecord>>, Error> {
         let (tenant, container) = (tenant.clone(), container.clone());
         self.run(move |store| {
-            let (files, readers): (Vec<_>, Vec<_>) = files.into_iter().unzip();
-            let mut files: Vec<_> = files.into_iter().zip(store.write_blobs_now(readers)?).collect();
+            let mut named = Vec::new();
+            let readers = files.into_iter().map(|(file, reader)| {
+                named.push(file);
+                reader
+            });
+            let blobs = store.write_blobs_now(readers)?;
+            let mut files: Vec<_> = named.into_iter().zip(blobs).collect();
             let mut replaced = Vec::new();
             let (mut same, mut records) = (Vec::new(), Vec::new());
             let written = store.0.database.write(|database| {

@@ -152,7 +152,7 @@ async fn files_of_a_container_are_written_and_forgotten_together() {
     let tenant = Tenant::local();
     let container = store.add_container(&tenant, "c".into(), None, Duration::from_secs(60)).await.unwrap().id;
     let write = async |files: Vec<(&'static str, &'static str)>, gone: Vec<ContainerFileId>| {
-        let files = files.into_iter().map(|(path, text)| (new_file(path), text.as_bytes())).collect();
+        let files = files.into_iter().map(|(path, text)| (new_file(path), text.as_bytes()));
         let mut files = store.write_container_files(&tenant, &container, files, gone).await.unwrap().unwrap();
         files.sort_by(|one, other| one.path.cmp(&other.path));
         files
@@ -341,7 +341,7 @@ async fn a_file_of_the_same_path_takes_the_id_over_and_the_blob_away() {
     assert!(put(&other, "b.txt", b"3").await.is_none());
     assert_eq!(count(&directory.path().join("blobs")), 1);
     assert!(store.container_file(&other, &container.id, &second.id).await.unwrap().is_none());
-    let copy = store.copy_blob(&second.blob, 2).await.unwrap();
+    let copy = store.copy_blob(&second.blob).await.unwrap();
     assert_eq!(copy.sha256(), second.sha256);
     drop(copy);
     assert!(store.delete_container(&mine, &container.id).await.unwrap());

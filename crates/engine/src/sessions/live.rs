@@ -1,8 +1,6 @@
 //! The live part of a session.
 
-use std::fs::File;
-use std::io;
-use std::path::Path;
+use std::io::{Read, Take};
 use std::sync::Arc;
 
 use aludel_agent::{Runtime, RuntimeError};
@@ -81,10 +79,15 @@ impl LiveSession {
         Ok(live)
     }
 
-    /// Copies a host file into the workspace under `name` (a plain file name or a relative path).
-    pub async fn add_file(&self, name: &str, source: &Path) -> Result<FileEntry, Error> {
-        let (name, source, limit) = (name.to_owned(), source.to_owned(), self.0.limits.disk);
-        self.blocking(move |workspace| Ok(workspace.add(&name, &source, limit)?)).await
+    /// Writes a file of so many bytes under `name` (a plain file name or a relative path), replacing what is there.
+    pub async fn add_file(
+        &self,
+        name: &str,
+        bytes: u64,
+        mut source: impl Read + Send + 'static,
+    ) -> Result<FileEntry, Error> {
+        let (name, limit) = (name.to_owned(), self.0.limits.disk);
+        self.blocking(move |workspace| Ok(workspace.add(&name, bytes, &mut source, limit)?)).await
     }
 
     /// Removes a file from the workspace; one that is not there is fine.
@@ -104,25 +107,13 @@ impl LiveSession {
         self.blocking(move |workspace| Ok(workspace.read(&path, limit)?)).await
     }
 
-    /// Copies a file of at most `limit` bytes to a host path, replacing what is there only once the copy is whole. Returns its size.
+    /// Opens a file of at most `limit` bytes for reading, and returns it with its size.
     ///
     /// Whoever copies several counts: holes and hard links make any number of files, each as large as a file may be, of which the
     /// workspace holds but one or none.
-    pub async fn copy_out(&self, path: &str, to: &Path, limit: u64) -> Result<u64, Error> {
-        let (path, to) = (path.to_owned(), to.to_owned());
-        self.blocking(move |workspace| {
-            let (mut file, size) = workspace.open(&path)?;
-            if size > limit {
-                let reason = format!(
-                    "its {size} bytes are more than the {limit} that are left: all files together may have sandbox.disk"
-                );
-                return Err(aludel_sandbox::Error::File { path, reason }.into());
-            }
-            // The file may grow while it is copied; what was announced is what is taken.
-            let mut source = io::Read::take(&mut file, size);
-            copy_whole(&mut source, &to).map_err(|source| Error::Io { path: to.clone(), source })
-        })
-        .await
+    pub async fn open_file(&self, path: &str, limit: u64) -> Result<(impl Read + Send + use<>, u64), Error> {
+        let path = path.to_owned();
+        self.blocking(move |workspace| open_bounded(workspace, path, limit)).await
     }
 
     /// Ends the sandbox and removes the workspace. Does nothing when it is closed already.
@@ -148,28 +139,32 @@ impl LiveSession {
         &self,
         work: impl FnOnce(&dyn Workspace) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let workspace = match &*self.0.state.lock().await {
-            State::Open { workspace, .. } => Arc::clone(workspace),
-            State::Closed => return Err(closed()),
-        };
-        workspace.blocking(work).await
+        self.workspace().await?.blocking(work).await
+    }
+
+    /// The files, for work that outlives its caller.
+    pub(super) async fn workspace(&self) -> Result<Arc<dyn Workspace>, Error> {
+        match &*self.0.state.lock().await {
+            State::Open { workspace, .. } => Ok(Arc::clone(workspace)),
+            State::Closed => Err(closed()),
+        }
     }
 }
 
-/// Writes a file under a temporary name beside the target, then renames it.
-fn copy_whole(source: &mut impl io::Read, to: &Path) -> io::Result<u64> {
-    let name = to.file_name().ok_or_else(|| io::Error::other("not a file name"))?;
-    let mut temporary_name = std::ffi::OsString::from(".");
-    temporary_name.push(name);
-    temporary_name.push(format!(".{}.part", std::process::id()));
-    let temporary = to.with_file_name(temporary_name);
-    let written = File::create(&temporary).and_then(|mut file| io::copy(source, &mut file));
-    let moved = written.and_then(|size| std::fs::rename(&temporary, to).map(|()| size));
-    if moved.is_err() {
-        // The error that matters is the one above.
-        let _cleaned = std::fs::remove_file(&temporary);
+/// Opens a file of at most `limit` bytes. It may grow while it is read; what was announced is what is read.
+pub(super) fn open_bounded(
+    workspace: &dyn Workspace,
+    path: String,
+    limit: u64,
+) -> Result<(Take<Box<dyn Read + Send>>, u64), Error> {
+    let (file, size) = workspace.open(&path)?;
+    if size > limit {
+        let reason = format!(
+            "its {size} bytes are more than the {limit} that are left: all files together may have sandbox.disk"
+        );
+        return Err(aludel_sandbox::Error::File { path, reason }.into());
     }
-    moved
+    Ok((file.take(size), size))
 }
 
 /// Ends a sandbox. One that does not end in time goes on to end by itself.

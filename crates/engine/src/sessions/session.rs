@@ -1,15 +1,16 @@
 //! One session: live when something needs it, with its files kept in the store.
 
 use std::collections::{HashMap, HashSet};
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use aludel_agent::{Runtime, RuntimeError};
-use aludel_sandbox::{Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, mime_of};
+use aludel_sandbox::{Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
 use aludel_store::{
-    ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileRecord, NewBlob, NewContainerFile, Place,
-    Source, Tenant, now_ms,
+    BlobName, ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileRecord, NewBlob,
+    NewContainerFile, Place, Source, Tenant, now_ms,
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, info_span};
 
+use super::live::open_bounded;
 use super::names::{check_name, shortened};
 use super::registry::Shared;
 use super::{LiveSession, WORKSPACE};
@@ -150,9 +152,17 @@ impl Session {
     async fn restore(&self, live: &LiveSession) -> Result<(), Error> {
         for file in self.shared.store.all_container_files(&self.tenant, &self.id).await? {
             if file.place == Place::Workspace {
-                live.add_file(&file.path, &self.shared.store.blob_path(&file.blob)).await.map_err(refused_file)?;
+                self.put_in(live, &file.path, &file.blob).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Copies a blob into the workspace.
+    async fn put_in(&self, live: &LiveSession, path: &str, blob: &BlobName) -> Result<(), Error> {
+        let content = self.shared.store.read_blob(blob).await?;
+        let (bytes, content) = (content.bytes(), content.into_blocking().await);
+        live.add_file(path, bytes, content).await.map_err(refused_file)?;
         Ok(())
     }
 
@@ -165,57 +175,25 @@ impl Session {
         let present = live.files().await?;
         let paths: HashSet<&str> = present.iter().map(|file| file.path.as_str()).collect();
         let stored = self.records().await?;
-        let mut stored: HashMap<String, ContainerFileRecord> =
+        let stored: HashMap<String, ContainerFileRecord> =
             stored.into_iter().map(|file| (file.path.clone(), file)).collect();
         // An execution reports only so many files, and a program that was left behind makes some that none reports.
         let reported: HashSet<&str> = changed.iter().map(|file| file.path.as_str()).collect();
         let unknown = |file: &&FileEntry| !reported.contains(file.path.as_str()) && !stored.contains_key(&file.path);
         let unreported = present.iter().filter(unknown).take(MAX_UNREPORTED);
-        let wanted: Vec<&FileEntry> =
-            changed.iter().filter(|file| paths.contains(file.path.as_str())).chain(unreported).collect();
-        let (mut records, mut fresh) = (Vec::new(), Vec::new());
-        let stays = |file: &&ContainerFileRecord| {
-            let path = file.path.as_str();
-            file.place == Place::Workspace && paths.contains(path) && wanted.iter().all(|entry| entry.path != path)
-        };
-        let others: u64 = stored.values().filter(stays).map(|file| file.bytes).sum();
-        for (entry, blob) in self.take(live, &wanted, self.limits.disk.saturating_sub(others)).await? {
-            match stored.remove(&entry.path) {
-                Some(same) if same.sha256 == blob.sha256() => records.push(same),
-                _ => fresh.push((new_file(&entry.path, entry.mime, Source::Assistant), blob)),
-            }
-        }
-        records.extend(self.put(fresh).await?);
+        let wanted: Vec<FileEntry> =
+            changed.iter().filter(|file| paths.contains(file.path.as_str())).chain(unreported).cloned().collect();
+        let taken: HashSet<&str> = wanted.iter().map(|file| file.path.as_str()).collect();
+        let inside = || stored.values().filter(|file| file.place == Place::Workspace);
+        let stays = |path: &str| paths.contains(path) && !taken.contains(path);
+        let others: u64 = inside().filter(|file| stays(&file.path)).map(|file| file.bytes).sum();
+        let gone = inside().filter(|file| !paths.contains(file.path.as_str())).map(|file| file.id.clone()).collect();
+        let files = readers(live.workspace().await?, wanted, self.limits.disk.saturating_sub(others));
+        let written = self.shared.store.write_container_files(&self.tenant, &self.id, files, gone).await?;
+        let mut records = written.ok_or_else(|| Error::no_session(&self.id))?;
         records.retain(|record| reported.contains(record.path.as_str()));
         records.sort_by(|one, other| one.path.cmp(&other.path));
-        let gone = |file: &&ContainerFileRecord| file.place == Place::Workspace && !paths.contains(file.path.as_str());
-        let gone = stored.values().filter(gone).map(|file| file.id.clone()).collect();
-        self.shared.store.delete_container_files(&self.tenant, &self.id, gone).await?;
         Ok(records.into_iter().map(Into::into).collect())
-    }
-
-    /// Copies files out of the workspace, but those that a program that still runs has taken away, and those that are more than all files
-    /// together may have: they would not fit into the next workspace.
-    async fn take<'f>(
-        &self,
-        live: &LiveSession,
-        wanted: &[&'f FileEntry],
-        mut left: u64,
-    ) -> Result<Vec<(&'f FileEntry, NewBlob)>, Error> {
-        let (mut entries, mut copies) = (Vec::new(), Vec::new());
-        for entry in wanted {
-            let scratch = self.shared.store.scratch();
-            match live.copy_out(&entry.path, scratch.path(), left).await {
-                Ok(bytes) => {
-                    left -= bytes;
-                    entries.push(*entry);
-                    copies.push(scratch);
-                }
-                Err(Error::Sandbox(SandboxError::File { .. })) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(entries.into_iter().zip(self.shared.store.adopt(copies).await?).collect())
     }
 
     /// Keeps a picture that a program showed. It is not in the workspace.
@@ -251,7 +229,7 @@ impl Session {
         self.touch();
         match &*state {
             State::Live { live, .. } => {
-                live.add_file(path, blob.path()).await.map_err(refused_file)?;
+                self.put_in(live, path, blob.name()).await?;
             }
             State::Dormant(_) => self.check_room(path, blob.bytes()).await?,
             State::Deleted => return Err(Error::no_session(&self.id)),
@@ -262,7 +240,7 @@ impl Session {
     /// Puts a file of the Files API in, under a name that no other file has.
     pub async fn add_stored_file(&self, file: &FileRecord) -> Result<SessionFile, Error> {
         let taken: HashSet<String> = self.records().await?.into_iter().map(|file| file.path).collect();
-        let blob = self.shared.store.copy_blob(&file.blob, file.bytes).await?;
+        let blob = self.shared.store.copy_blob(&file.blob).await?;
         self.add_file(&free_name(&file.filename, &taken), &file.mime, blob).await
     }
 
@@ -391,6 +369,21 @@ impl Runtime for Session {
 fn new_file(path: &str, mime: &str, source: Source) -> NewContainerFile {
     let (path, mime) = (path.to_owned(), mime.to_owned());
     NewContainerFile { id: ContainerFileId::new(), path, mime, source, place: Place::Workspace }
+}
+
+/// Files of a workspace, each opened when it is asked for. Left out are those that a program that still runs has taken away, and those that
+/// are more than all files together may have: they would not fit into the next workspace.
+fn readers(
+    workspace: Arc<dyn Workspace>,
+    wanted: Vec<FileEntry>,
+    mut left: u64,
+) -> impl Iterator<Item = (NewContainerFile, impl Read)> + Send {
+    wanted.into_iter().filter_map(move |FileEntry { path, mime, .. }| {
+        let file = new_file(&path, mime, Source::Assistant);
+        let (reader, size) = open_bounded(&*workspace, path, left).ok()?;
+        left -= size;
+        Some((file, reader))
+    })
 }
 
 /// A workspace that refuses a client's file: full, most of all.

@@ -126,7 +126,8 @@ async fn clients_and_programs_see_the_same_files() {
     assert_eq!(run(&session, "import os; print(os.path.exists('sub/late.txt'))").await.0, "False\n");
     // What was uploaded stays as it was, whatever programs do to their copy.
     let original = place.store.file(&me(), &first.id).await.unwrap().unwrap();
-    assert_eq!(std::fs::read(place.store.blob_path(&original.blob)).unwrap(), b"first");
+    let content = place.store.read_blob(&original.blob).await.unwrap();
+    assert_eq!(content.read_whole(5).await.unwrap(), b"first");
     let large = blob(&vec![0; 33 << 20]).await;
     let refused = session.add_file("large", "x/y", large).await.unwrap_err();
     assert!(matches!(&refused, Error::FileRefused { reason, .. } if reason.contains("workspace")), "{refused:?}");

@@ -20,7 +20,7 @@ pub(crate) async fn download(
     mime: &str,
     path: &str,
 ) -> Result<Response, ApiError> {
-    let file = store.open_blob(blob).await?;
+    let file = store.read_blob(blob).await?;
     let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(file.take(bytes), 64 << 10)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_LENGTH, bytes.into());

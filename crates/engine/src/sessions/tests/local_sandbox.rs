@@ -10,7 +10,7 @@ async fn enter(data: &Path) -> Place {
 
 async fn content(place: &Place, session: &Session, file: &SessionFile) -> Vec<u8> {
     let record = place.store.container_file(&me(), session.id(), &file.id).await.unwrap().unwrap();
-    std::fs::read(place.store.blob_path(&record.blob)).unwrap()
+    place.store.read_blob(&record.blob).await.unwrap().read_whole(1 << 20).await.unwrap()
 }
 
 fn bytes_of_all() -> Vec<u8> {

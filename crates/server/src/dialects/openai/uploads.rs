@@ -93,7 +93,7 @@ pub(crate) async fn complete(
     let mut blob = app.store.new_blob().await?;
     let mut buffer = vec![0; 256 << 10];
     for part in &parts {
-        let mut file = app.store.open_blob(&part.blob).await?;
+        let mut file = app.store.read_blob(&part.blob).await?;
         loop {
             let count = file.read(&mut buffer).await.map_err(ApiError::internal)?;
             let Some(read) = buffer.get(..count).filter(|read| !read.is_empty()) else { break };

@@ -209,7 +209,7 @@ impl Conversation {
                 continue;
             }
             let (mime, blob) = match file {
-                Attached::Stored(file) => (&file.mime, app.store.copy_blob(&file.blob, file.bytes).await?),
+                Attached::Stored(file) => (&file.mime, app.store.copy_blob(&file.blob).await?),
                 Attached::Inline { mime, bytes, .. } => {
                     let mut blob = app.store.new_blob().await?;
                     blob.write(bytes).await?;

@@ -390,8 +390,8 @@ fn unknown_item(kind: &str, param: &str) -> ApiError {
 async fn image(image: &InputImage, app: &App, tenant: &Tenant) -> Result<Part, ApiError> {
     if let Some(id) = &image.file_id {
         let file = stored_file(app, tenant, id).await?;
-        let path = app.store.blob_path(&file.blob);
-        let data = tokio::fs::read(&path).await.map_err(ApiError::internal)?;
+        let content = app.store.read_blob(&file.blob).await?;
+        let data = content.read_whole(file.bytes).await.map_err(ApiError::internal)?;
         return Ok(Part::Image { mime: file.mime, data: data.into() });
     }
     let Some(url) = &image.image_url else {
