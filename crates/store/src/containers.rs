@@ -136,6 +136,17 @@ impl FromSql for Place {
     }
 }
 
+/// A container to be created.
+#[derive(Debug)]
+pub struct NewContainer {
+    /// Name that the client gave.
+    pub name: String,
+    /// Memory limit, as the client wrote it.
+    pub memory_limit: Option<String>,
+    /// Idle time after which it expires.
+    pub idle: Duration,
+}
+
 /// A file to be kept for a container.
 #[derive(Debug)]
 pub struct NewContainerFile {
@@ -167,13 +178,8 @@ impl ContainerFileRecord {
     }
 }
 
-fn insert(
-    database: &Connection,
-    tenant: &Tenant,
-    name: String,
-    memory_limit: Option<String>,
-    idle: Duration,
-) -> Result<ContainerRecord, Error> {
+fn insert(database: &Connection, tenant: &Tenant, new: NewContainer) -> Result<ContainerRecord, Error> {
+    let NewContainer { name, memory_limit, idle } = new;
     let (id, created_at, last_active_ms) = (ContainerId::new(), now(), now_ms());
     let query = format!("INSERT INTO containers (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
     let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
@@ -183,35 +189,39 @@ fn insert(
 }
 
 impl Store {
-    /// Creates a container.
+    /// Creates a container with copies of blobs as its files, all or nothing.
     pub async fn add_container(
         &self,
         tenant: &Tenant,
-        name: String,
-        memory_limit: Option<String>,
-        idle: Duration,
+        new: NewContainer,
+        files: Vec<(NewContainerFile, BlobName)>,
     ) -> Result<ContainerRecord, Error> {
         let tenant = tenant.clone();
-        self.write(move |database| insert(database, &tenant, name, memory_limit, idle)).await
+        self.run(move |store| {
+            let copied = files.into_iter().map(|(file, blob)| Ok((file, store.copy_blob_now(&blob)?)));
+            let files = copied.collect::<Result<Vec<_>, Error>>()?;
+            let record = store.0.database.write(|database| {
+                let record = insert(database, &tenant, new)?;
+                put_files(database, &tenant, &record.id, &files, &mut Vec::new())?;
+                Ok(record)
+            })?;
+            files.into_iter().for_each(|(_, blob)| blob.keep());
+            Ok(record)
+        })
+        .await
     }
 
     /// Returns the container of this name that was used last, or a new one.
-    pub async fn container_by_name(
-        &self,
-        tenant: &Tenant,
-        name: String,
-        memory_limit: Option<String>,
-        idle: Duration,
-    ) -> Result<ContainerRecord, Error> {
+    pub async fn container_by_name(&self, tenant: &Tenant, new: NewContainer) -> Result<ContainerRecord, Error> {
         let tenant = tenant.clone();
         // One at a time: requests that come at once find the same one.
         self.write(move |database| {
             let query = format!(
                 "SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND name = ?2 ORDER BY last_active_ms DESC LIMIT 1"
             );
-            match one(database, &query, params![tenant, name], ContainerRecord::read)? {
+            match one(database, &query, params![tenant, new.name], ContainerRecord::read)? {
                 Some(record) => Ok(record),
-                None => insert(database, &tenant, name, memory_limit, idle),
+                None => insert(database, &tenant, new),
             }
         })
         .await

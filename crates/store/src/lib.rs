@@ -31,7 +31,7 @@ use rusqlite::Connection;
 pub use approvals::{ApprovalRecord, ApprovalStatus, Decided, Decision, NewApproval, program_digest};
 pub use audit::{AuditEntry, AuditEvent, AuditRecord, Tampered};
 pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob};
-pub use containers::{ContainerFileRecord, ContainerRecord, NewContainerFile, Place, Source};
+pub use containers::{ContainerFileRecord, ContainerRecord, NewContainer, NewContainerFile, Place, Source};
 pub use conversations::ConversationRecord;
 use database::Database;
 pub use database::Dropped;

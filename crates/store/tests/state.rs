@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use aludel_store::{
     ApprovalStatus, AuditEntry, AuditEvent, ContainerFileId, ContainerId, Decided, Decision, Error, FileRecord,
-    NewApproval, NewBlob, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place, ResponseId, ResponseRecord,
-    Source, Store, Swept, Tampered, Tenant, UploadStatus, program_digest,
+    NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place, ResponseId,
+    ResponseRecord, Source, Store, Swept, Tampered, Tenant, UploadStatus, program_digest,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
@@ -35,6 +35,10 @@ fn new_file(path: &str) -> NewContainerFile {
         source: Source::Assistant,
         place: Place::Workspace,
     }
+}
+
+fn new_container(idle: Duration) -> NewContainer {
+    NewContainer { name: "c".into(), memory_limit: None, idle }
 }
 
 async fn content(store: &Store, file: &FileRecord) -> Vec<u8> {
@@ -138,11 +142,33 @@ async fn a_write_that_began_is_finished_though_its_caller_goes_away() {
     begin_and_drop(store.end_what_was_cut_off("cut off"));
     until(async || store.audit_log(0, 10).await.unwrap().len() == 4).await;
     // Blobs first, then their rows.
-    let container = store.add_container(&tenant, "c".into(), None, Duration::from_secs(60)).await.unwrap().id;
+    let container = store.add_container(&tenant, new_container(Duration::from_secs(60)), vec![]).await.unwrap().id;
     let files = Vec::from(["a", "b"].map(|path| (new_file(path), path.as_bytes())));
     begin_and_drop(store.write_container_files(&tenant, &container, files, vec![]));
     until(async || store.all_container_files(&tenant, &container).await.unwrap().len() == 2).await;
     assert_eq!(count(&directory.path().join("blobs")), 2);
+    let copies = store.all_container_files(&tenant, &container).await.unwrap().into_iter();
+    let copies = copies.map(|file| (new_file(&file.path), file.blob)).collect();
+    begin_and_drop(store.add_container(&tenant, new_container(Duration::from_secs(60)), copies));
+    let containers = async || store.containers(&tenant, None, PageQuery::first(9)).await.unwrap().data;
+    until(async || containers().await.len() == 2).await;
+    for container in containers().await {
+        assert_eq!(store.all_container_files(&tenant, &container.id).await.unwrap().len(), 2);
+    }
+    assert_eq!(count(&directory.path().join("blobs")), 4);
+}
+
+#[tokio::test]
+async fn a_container_without_one_of_its_files_is_not_created() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let (kept, lost) = (file(&store, &Tenant::local(), b"1").await, file(&store, &Tenant::local(), b"2").await);
+    assert!(store.delete_file(&Tenant::local(), &lost.id).await.unwrap());
+    let files = vec![(new_file("a"), kept.blob), (new_file("b"), lost.blob)];
+    let refused = store.add_container(&Tenant::local(), new_container(Duration::from_secs(60)), files).await;
+    assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
+    assert!(store.containers(&Tenant::local(), None, PageQuery::first(9)).await.unwrap().data.is_empty());
+    assert_eq!(count(&directory.path().join("blobs")), 1);
 }
 
 #[tokio::test]
@@ -150,7 +176,7 @@ async fn files_of_a_container_are_written_and_forgotten_together() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let tenant = Tenant::local();
-    let container = store.add_container(&tenant, "c".into(), None, Duration::from_secs(60)).await.unwrap().id;
+    let container = store.add_container(&tenant, new_container(Duration::from_secs(60)), vec![]).await.unwrap().id;
     let write = async |files: Vec<(&'static str, &'static str)>, gone: Vec<ContainerFileId>| {
         let files = files.into_iter().map(|(path, text)| (new_file(path), text.as_bytes()));
         let mut files = store.write_container_files(&tenant, &container, files, gone).await.unwrap().unwrap();
@@ -329,7 +355,7 @@ async fn a_file_of_the_same_path_takes_the_id_over_and_the_blob_away() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let (mine, other) = tenants(&store).await;
-    let container = store.add_container(&mine, "c".into(), None, Duration::from_secs(60)).await.unwrap();
+    let container = store.add_container(&mine, new_container(Duration::from_secs(60)), vec![]).await.unwrap();
     let put = async |tenant: &Tenant, path: &str, content: &[u8]| {
         let files = vec![(new_file(path), blob(&store, content).await)];
         store.put_container_files(tenant, &container.id, files).await.unwrap().and_then(|mut files| files.pop())
@@ -356,7 +382,7 @@ async fn a_container_expires_and_is_forgotten_later() {
     let tenant = Tenant::local();
     // Long enough for a write on a disk that is busy.
     let idle = Duration::from_secs(3);
-    let container = store.add_container(&tenant, "c".into(), None, idle).await.unwrap();
+    let container = store.add_container(&tenant, new_container(idle), vec![]).await.unwrap();
     assert!(!container.is_expired());
     tokio::time::sleep(idle + Duration::from_millis(50)).await;
     assert!(store.container(&tenant, &container.id).await.unwrap().unwrap().is_expired());
@@ -376,7 +402,7 @@ async fn expired_containers_of_one_tenant_can_be_removed() {
     let (mine, others) = (Tenant::terminal(), Tenant::local());
     let mut left = Vec::new();
     for (tenant, idle) in [(&mine, 0), (&mine, 60), (&others, 0)] {
-        let container = store.add_container(tenant, "c".into(), None, Duration::from_secs(idle)).await.unwrap();
+        let container = store.add_container(tenant, new_container(Duration::from_secs(idle)), vec![]).await.unwrap();
         let file = (new_file("a"), blob(&store, b"x").await);
         store.put_container_files(tenant, &container.id, vec![file]).await.unwrap().unwrap();
         left.push(container.id);

@@ -1,14 +1,15 @@
 //! The registry of sessions: the stored, the known and the live ones.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
-use aludel_store::{ContainerId, ContainerRecord, FileId, FileRecord, Store, Tenant};
+use aludel_store::{ContainerId, ContainerRecord, FileId, NewContainer, Source, Store, Tenant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{Memory, Session};
+use super::session::{free_name, new_file};
+use super::{Memory, Session, check_name};
 use crate::error::Missing;
 use crate::{Engine, Error, Settings};
 
@@ -74,9 +75,9 @@ pub struct NewSession {
 }
 
 impl Shared {
-    /// The limits of a session.
-    pub(super) fn limits_of(&self, record: &ContainerRecord) -> Limits {
-        match record.memory_limit.as_deref().and_then(Memory::parse) {
+    /// The limits of a session, given the memory that it may use as it stands in its row.
+    pub(super) fn limits_of(&self, memory: Option<&str>) -> Limits {
+        match memory.and_then(Memory::parse) {
             Some(asked) => asked.limits(&self.settings.limits, self.settings.max_memory),
             None => self.settings.limits.clone(),
         }
@@ -136,8 +137,9 @@ impl Sessions {
                 return self.create_auto(tenant, file_ids, memory).await;
             }
             SessionChoice::Named { name, memory } => {
-                let (memory, idle) = (memory.map(|memory| memory.word()), self.shared.settings.idle);
-                let record = self.shared.store.container_by_name(tenant, name, memory, idle).await?;
+                let (memory_limit, idle) = (memory.map(|memory| memory.word()), self.shared.settings.idle);
+                let new = NewContainer { name, memory_limit, idle };
+                let record = self.shared.store.container_by_name(tenant, new).await?;
                 return self.enter(tenant, &record).await;
             }
             SessionChoice::Reuse(ref id) | SessionChoice::Explicit(ref id) => id,
@@ -163,29 +165,31 @@ impl Sessions {
         Ok(self.create(tenant, new).await?.0)
     }
 
-    /// Makes a session. It has no live part before a program needs it.
+    /// Makes a session with its files, all or nothing. It has no live part before a program needs it.
     pub async fn create(&self, tenant: &Tenant, new: NewSession) -> Result<(Arc<Session>, ContainerRecord), Error> {
         let NewSession { name, file_ids, memory, idle } = new;
         if file_ids.len() > MAX_FILES {
             return Err(Error::TooManyFiles { limit: MAX_FILES });
         }
-        let mut files: Vec<FileRecord> = Vec::new();
+        let memory_limit = memory.map(|memory| memory.word());
+        let limits = self.shared.limits_of(memory_limit.as_deref());
+        let (mut files, mut taken, mut bytes) = (Vec::new(), HashSet::new(), 0);
         for id in &file_ids {
             let file = self.shared.store.file(tenant, id).await?;
-            files.push(file.ok_or_else(|| Error::NotFound(Missing::File(id.to_string())))?);
+            let file = file.ok_or_else(|| Error::NotFound(Missing::File(id.to_string())))?;
+            let path = free_name(&file.filename, &taken);
+            check_name(&path)?;
+            bytes += file.bytes;
+            files.push((new_file(&path, &file.mime, Source::User), file.blob));
+            taken.insert(path);
         }
-        let memory = memory.map(|memory| memory.word());
+        if bytes > limits.disk || files.len() as u64 > limits.files {
+            return Err(Error::WorkspaceFull { limit: limits.disk });
+        }
         let idle = idle.unwrap_or(self.shared.settings.idle);
-        let record = self.shared.store.add_container(tenant, name, memory, idle).await?;
-        let session = self.enter(tenant, &record).await?;
-        for file in &files {
-            if let Err(error) = session.add_stored_file(file).await {
-                // Half a session is worse than none.
-                let _deleted = self.delete(tenant, &record.id).await;
-                return Err(error);
-            }
-        }
-        Ok((session, record))
+        let new = NewContainer { name, memory_limit, idle };
+        let record = self.shared.store.add_container(tenant, new, files).await?;
+        Ok((self.enter(tenant, &record).await?, record))
     }
 
     /// Makes it known, if it is not, and notes that it is in use.

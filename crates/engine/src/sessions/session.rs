@@ -85,7 +85,7 @@ impl From<ContainerFileRecord> for SessionFile {
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, tenant: Tenant, record: &ContainerRecord) -> Self {
         Self {
-            limits: shared.limits_of(record),
+            limits: shared.limits_of(record.memory_limit.as_deref()),
             shared,
             tenant,
             id: record.id.clone(),
@@ -366,7 +366,7 @@ impl Runtime for Session {
     }
 }
 
-fn new_file(path: &str, mime: &str, source: Source) -> NewContainerFile {
+pub(super) fn new_file(path: &str, mime: &str, source: Source) -> NewContainerFile {
     let (path, mime) = (path.to_owned(), mime.to_owned());
     NewContainerFile { id: ContainerFileId::new(), path, mime, source, place: Place::Workspace }
 }
@@ -395,7 +395,7 @@ fn refused_file(error: Error) -> Error {
 }
 
 /// The name itself or, when it is taken, the name with a number before its ending.
-fn free_name(name: &str, taken: &HashSet<String>) -> String {
+pub(super) fn free_name(name: &str, taken: &HashSet<String>) -> String {
     let start = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = name[start..].rfind('.').filter(|dot| *dot > 0).map_or(name.len(), |dot| start + dot);
     let (stem, ending) = name.split_at(dot);

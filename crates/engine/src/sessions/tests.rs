@@ -141,6 +141,32 @@ async fn clients_and_programs_see_the_same_files() {
 }
 
 #[tokio::test]
+async fn a_container_that_nobody_waits_for_has_all_its_files_or_is_not_there() {
+    let data = tempfile::tempdir().unwrap();
+    let place = Place::enter(data.path(), settings()).await;
+    let mut file_ids = Vec::new();
+    for number in 0..20 {
+        let content = std::io::Cursor::new(vec![number; 1 << 16]);
+        let blob = place.store.write_blobs(vec![content]).await.unwrap().remove(0);
+        let (filename, mime) = (format!("{number}.txt"), "text/plain".to_owned());
+        let new = NewFile { filename, purpose: "user_data".into(), mime, expires_at: None };
+        file_ids.push(place.store.add_file(&me(), new, blob).await.unwrap().id);
+    }
+    for time in 0..40 {
+        let new = NewSession { name: "c".into(), file_ids: file_ids.clone(), memory: None, idle: None };
+        let tenant = me();
+        let creating = place.sessions.create(&tenant, new);
+        let _cut = tokio::time::timeout(Duration::from_millis(time), creating).await;
+    }
+    let containers = place.store.containers(&me(), None, aludel_store::PageQuery::first(100)).await.unwrap().data;
+    assert!(!containers.is_empty());
+    for container in containers {
+        let files = place.store.all_container_files(&me(), &container.id).await.unwrap();
+        assert_eq!(files.len(), file_ids.len());
+    }
+}
+
+#[tokio::test]
 async fn an_idle_container_expires_and_one_in_use_does_not() {
     let data = tempfile::tempdir().unwrap();
     let idle = Duration::from_secs(1);
