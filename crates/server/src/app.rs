@@ -6,7 +6,9 @@ use aludel_engine::Engine;
 use aludel_store::{Store, now};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
+use crate::error::ApiError;
 use crate::http::{Callers, Places};
 use crate::telemetry::{Telemetry, Traces, watched};
 
@@ -80,6 +82,15 @@ impl App {
             bodies: Places::new(bodies >> 10, bodies >> 10),
             engine,
         }
+    }
+
+    /// Makes a change in a task of its own: a handler is dropped with its client's connection, and what was half made would stay so.
+    pub(crate) async fn finish<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let task = self.tasks.spawn(change.in_current_span());
+        task.await.unwrap_or_else(|error| Err(ApiError::internal(error)))
     }
 
     /// The engine below.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use aludel_engine::turns::{End, Failure, FailureKind, Live};
 use futures_util::FutureExt;
 use serde_json::Value;
-use tracing::Instrument;
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -32,6 +31,5 @@ pub(crate) async fn start(
         }
         started
     };
-    let task = app.tasks.spawn(task.in_current_span());
-    task.await.unwrap_or_else(|error| Err(ApiError::internal(error)))
+    app.finish(task).await
 }

@@ -171,7 +171,8 @@ pub(crate) async fn add_file(
             Some(id) if form.file.is_none() => add_by_id(&app, &tenant, &container, &id).await?,
             _ => {
                 let Upload { name, mime, blob } = form.take_file()?;
-                container.add_file(&name, &mime, blob).await?
+                let container = Arc::clone(&container);
+                app.finish(async move { Ok(container.add_file(&name, &mime, blob).await?) }).await?
             }
         }
     } else {
@@ -182,9 +183,11 @@ pub(crate) async fn add_file(
     Ok(Json(render_file(&container, file)))
 }
 
-async fn add_by_id(app: &App, tenant: &Tenant, container: &Session, id: &str) -> Result<SessionFile, ApiError> {
+async fn add_by_id(app: &App, tenant: &Tenant, container: &Arc<Session>, id: &str) -> Result<SessionFile, ApiError> {
     let file = app.store.file(tenant, &file_id(id)?).await?;
-    Ok(container.add_stored_file(&file.ok_or_else(|| no_file(id).param("file_id"))?).await?)
+    let file = file.ok_or_else(|| no_file(id).param("file_id"))?;
+    let container = Arc::clone(container);
+    app.finish(async move { Ok(container.add_stored_file(&file).await?) }).await
 }
 
 pub(crate) async fn list_files(
@@ -226,7 +229,7 @@ pub(crate) async fn delete_file(
     let (id, record) = find_file(&app, &tenant, &container, &file).await?;
     // Tidying up is possible after the end, too.
     let container = app.engine.sessions.open(&tenant, SessionChoice::Reuse(id.clone())).await?;
-    if !container.delete_file(&record.id).await? {
+    if !app.finish(async move { Ok(container.delete_file(&record.id).await?) }).await? {
         return Err(no_file_in(&id, &file));
     }
     Ok(Json(Deleted::new(file, "container.file.deleted")))
