@@ -11,7 +11,8 @@ use aludel_engine::Engine;
 use aludel_sandbox::memory::Memory;
 use aludel_server::{App, ServeError, serve};
 use aludel_store::Store;
-use common::{Answer, client, listen, settings};
+use aludel_testkit::{Scripted, ScriptedUpstream};
+use common::{Answer, client, listen, model, settings};
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -285,4 +286,29 @@ async fn half_a_request(address: SocketAddr) -> TcpStream {
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 100 Continue\r\n\r\n");
     stream
+}
+
+#[tokio::test]
+async fn a_stream_that_was_cut_is_asked_anew_under_its_key() {
+    for path in ["/v1/responses", "/v1/chat/completions"] {
+        let data = tempfile::tempdir().unwrap();
+        let upstream = ScriptedUpstream::start(vec![Scripted::Hang, Scripted::Text("back again")]).await;
+        let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+        let tool = json!({ "type": "code_interpreter", "container": { "type": "auto" } });
+        let mut body = json!({ "model": "m", "input": "hello", "tools": [tool], "stream": true });
+        if path.ends_with("completions") {
+            let messages = json!([{ "role": "user", "content": "hello" }]);
+            body = json!({ "model": "m", "messages": messages, "tools": [{ "type": "code_interpreter" }], "stream": true });
+        }
+        let request = || server.request(Method::POST, path).header("idempotency-key", "once").json(&body);
+        let cut = tokio::time::timeout(Duration::from_secs(1), server.ask(request())).await;
+        assert!(cut.is_err() && upstream.requests().len() == 1, "{path}");
+        let again = server.ask(request()).await;
+        assert_eq!(again.status, 200, "{path}");
+        assert!(String::from_utf8_lossy(&again.bytes).contains("again"), "{path}");
+        // That one was heard to its end: it is the answer from now on.
+        assert!(server.ask(request()).await.bytes == again.bytes, "{path}");
+        assert_eq!(upstream.requests().len(), 2, "{path}");
+        server.stop().await;
+    }
 }

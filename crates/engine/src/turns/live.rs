@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ pub struct Live {
     state: watch::Sender<State>,
     end: Mutex<Option<End>>,
     held: Mutex<Option<Held>>,
+    /// Whether it was cancelled because its clients had gone.
+    given_up: AtomicBool,
     began: Instant,
 }
 
@@ -73,6 +75,8 @@ pub struct Fingerprint {
     digest: [u8; 32],
     /// Whether the client says that it asks again.
     is_retry: bool,
+    /// Whether the digest is of the client's own key.
+    has_key: bool,
 }
 
 impl Fingerprint {
@@ -82,12 +86,12 @@ impl Fingerprint {
             Some(key) => Sha256::digest(["key\0", key].concat()),
             None => Sha256::digest(["body\0", body].concat()),
         };
-        Self { digest: digest.into(), is_retry: is_retry || key.is_some() }
+        Self { digest: digest.into(), is_retry: is_retry || key.is_some(), has_key: key.is_some() }
     }
 
     /// The mark of a request that nobody can repeat.
     pub fn none() -> Self {
-        Self { digest: [0; 32], is_retry: false }
+        Self { digest: [0; 32], is_retry: false, has_key: false }
     }
 }
 
@@ -96,7 +100,7 @@ impl LiveTurns {
     pub fn begin(&self, tenant: &Tenant, fingerprint: Fingerprint, id: TurnId) -> Result<Arc<Live>, Arc<Live>> {
         let mut all = self.lock();
         if fingerprint.is_retry {
-            let same = |live: &&Arc<Live>| live.tenant == *tenant && live.fingerprint.digest == fingerprint.digest;
+            let same = |live: &&Arc<Live>| live.tenant == *tenant && live.is_answer_to(&fingerprint);
             if let Some(live) = all.values().filter(same).max_by_key(|live| live.began) {
                 return Err(Arc::clone(live));
             }
@@ -118,6 +122,7 @@ impl LiveTurns {
             state: watch::Sender::new(State::default()),
             end: Mutex::default(),
             held: Mutex::default(),
+            given_up: AtomicBool::new(false),
             began: Instant::now(),
         });
         all.insert(id, Arc::clone(&live));
@@ -169,6 +174,29 @@ impl Live {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
         self.state.send_modify(|state| state.ended = true);
+    }
+
+    /// Cancels it because its clients have gone, so that nobody hears its end. Whoever asks for the same again asks anew.
+    pub fn give_up(&self) {
+        // The connection of a client that was told everything ends, too.
+        if !self.has_ended() {
+            self.given_up.store(true, Ordering::Relaxed);
+            self.cancel.cancel();
+        }
+    }
+
+    /// Whether this request is to answer another one of this mark.
+    fn is_answer_to(&self, asked: &Fingerprint) -> bool {
+        // A library that repeats a request by itself must not have its programs run again.
+        let is_lost = self.given_up.load(Ordering::Relaxed) && (asked.has_key || !self.ran_code());
+        self.fingerprint.digest == asked.digest && !is_lost
+    }
+
+    /// Whether it failed after a program had run.
+    fn ran_code(&self) -> bool {
+        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = end.as_ref().and_then(|end| end.failure.as_ref());
+        failure.is_some_and(|failure| failure.should_retry == Some(false))
     }
 
     /// Whether nothing more comes.

@@ -75,7 +75,7 @@ pub(crate) fn leash(live: &Arc<Live>, streams: bool) -> DropGuard {
         if !streams {
             let _ended = timeout(PATIENCE, live.ended()).await;
         }
-        live.cancel.cancel();
+        live.give_up();
     });
     dropped.drop_guard()
 }
