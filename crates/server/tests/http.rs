@@ -312,3 +312,28 @@ async fn a_stream_that_was_cut_is_asked_anew_under_its_key() {
         server.stop().await;
     }
 }
+
+#[tokio::test]
+async fn a_response_that_cannot_be_stored_gives_back_what_it_took() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Text("fine")]).await;
+    let settings = settings().engine(|engine| engine.sessions = 1);
+    let server = listen(data.path(), settings, vec![model("m", upstream.url())]).await;
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    let tool = json!({ "type": "code_interpreter", "container": { "type": "auto" } });
+    let body = json!({ "model": "m", "input": "hello", "tools": [tool] });
+    for table in ["turns", "responses"] {
+        let trigger = format!("CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'full'); END");
+        database.execute_batch(&trigger).unwrap();
+        for _ in 0..2 {
+            // A container of its own each time, and room for one.
+            let refused = server.post("/v1/responses", body.clone()).await;
+            assert_eq!(refused.status, 500, "{table}: {:?}", refused.json());
+        }
+        database.execute_batch("DROP TRIGGER t").unwrap();
+    }
+    let turns: u64 = database.query_row("SELECT count(*) FROM turns", [], |row| row.get(0)).unwrap();
+    assert_eq!(turns, 0, "nobody drives them");
+    assert_eq!(server.post("/v1/responses", body).await.ok()["status"], "completed");
+    server.stop().await;
+}

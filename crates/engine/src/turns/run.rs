@@ -115,6 +115,20 @@ impl Run {
     }
 }
 
+impl Run {
+    /// Gives back what was taken for a request that could not be begun, and forgets it.
+    pub async fn abandon(self) {
+        for part in &self.parts {
+            part.abandon(&self.engine, &self.tenant).await;
+        }
+        if self.journal.is_some()
+            && let Err(error) = self.engine.store.delete_turn(&self.tenant, &self.live.id).await
+        {
+            error!("cannot remove {}: {error}", self.live.id);
+        }
+    }
+}
+
 impl Part {
     /// Gives back what was taken for it.
     pub async fn abandon(&self, engine: &Engine, tenant: &Tenant) {

@@ -23,7 +23,10 @@ pub(super) async fn new(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>
     let context = Context::collect(app, tenant, &ask).await?;
     let background = ask.background;
     let mut run = prepare(app, tenant, ask, context, live).await?;
-    run.create(background).await?;
+    if let Err(failure) = run.create(background).await {
+        run.abandon().await;
+        return Err(failure.into());
+    }
     let span = info_span!("answer", api = "responses", id = %run.live.id);
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
@@ -66,8 +69,6 @@ async fn prepare(
             for (code, reason) in &refused {
                 gate.refused_by_client(code, reason).await?;
             }
-            // Known now: a request for which there is no room hears so at once.
-            session.reserve().await?;
             Some((Arc::clone(session), gate))
         }
         None => None,
@@ -78,12 +79,17 @@ async fn prepare(
     let base = Response { id: id.to_string(), created_at: now(), ..ask.answer };
     let mcp = ask.mcp.map(|mcp| mcp.label);
     let beginning = Beginning { base, include: ask.include, mcp, container: container.clone() };
-    let render = Box::new(Answer::new(beginning.clone()));
+    let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
+    let render = Box::new(Answer::new(beginning));
+    if let Some(session) = &session {
+        // Known now: a request for which there is no room hears so at once.
+        session.reserve().await?;
+    }
     let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
     (run.truncate, run.outlives) = (ask.truncate, outlives);
     if ask.store || ask.background {
         let expires_at = (!ask.store).then(|| now() + UNSTORED);
-        let journal = NewJournal {
+        let new = NewJournal {
             id: id.clone().into(),
             dialect: NAME,
             queued: ask.background,
@@ -91,11 +97,17 @@ async fn prepare(
             session: container,
             owns_session: false,
             spec: outlives.then(|| spec.to_json()),
-            own: serde_json::to_value(&beginning).map_err(ApiError::internal)?,
+            own,
             items,
         };
-        let journal = Journal::create(&app.store, tenant, journal).await?;
-        run.journal = Some(journal.ok_or_else(|| ApiError::internal(format!("{id} is taken")))?);
+        let journal = Journal::create(&app.store, tenant, new).await.map_err(ApiError::from);
+        match journal.and_then(|journal| journal.ok_or_else(|| ApiError::internal(format!("{id} is taken")))) {
+            Ok(journal) => run.journal = Some(journal),
+            Err(error) => {
+                run.abandon().await;
+                return Err(error);
+            }
+        }
         run.documents = Some(Box::new(Stored {
             store: app.store.clone(),
             tenant: tenant.clone(),
