@@ -280,7 +280,6 @@ fn quote(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use aludel_sandbox::{LimitHit, MimeBundle, Outcome, ProgramError, State};
@@ -319,7 +318,7 @@ mod tests {
             source: Source::Assistant,
             created_at: 0,
         };
-        let image = Image { file, bytes: Arc::new([1, 2]) };
+        let image = Image { file, bytes: [1, 2].as_slice().into() };
         let (name, value, traceback) = ("E".to_owned(), "v".to_owned(), "Traceback\nE: v".to_owned());
         let error = ProgramError { name: name.clone(), value: value.clone(), traceback: traceback.clone() };
         for event in [

@@ -12,7 +12,7 @@ use aludel_sandbox::memory::Memory;
 use aludel_server::{App, ServeError, serve};
 use aludel_store::Store;
 use aludel_testkit::{Scripted, ScriptedUpstream};
-use common::{Answer, client, listen, model, settings};
+use common::{Answer, client, files_in, listen, model, settings};
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -335,5 +335,31 @@ async fn a_response_that_cannot_be_stored_gives_back_what_it_took() {
     let turns: u64 = database.query_row("SELECT count(*) FROM turns", [], |row| row.get(0)).unwrap();
     assert_eq!(turns, 0, "nobody drives them");
     assert_eq!(server.post("/v1/responses", body).await.ok()["status"], "completed");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn images_of_a_stored_response_are_blobs_that_go_with_it() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("show()"), Scripted::Text("A picture.")]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let tool = json!({ "type": "code_interpreter", "container": { "type": "auto" } });
+    let include = ["code_interpreter_call.outputs"];
+    let body = json!({ "model": "m", "input": "hello", "tools": [tool], "include": include, "stream": true });
+    let told = server.post("/v1/responses", body).await;
+    let text = String::from_utf8_lossy(&told.bytes).into_owned();
+    assert!(text.contains("data:image/png;base64,iVBORw0KGgo="), "{text}");
+    let id = text.split('"').find(|part| part.starts_with("resp_")).unwrap().to_owned();
+    server.stop().await;
+    let blobs = || files_in(&data.path().join("blobs"));
+    assert_eq!(blobs(), 3, "the image as a file of its container, and what the log holds");
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    let query = "SELECT count(*) FROM turn_events WHERE event LIKE '%iVBORw0K%' OR event LIKE '%JVBERg%'";
+    assert_eq!(database.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap(), 0);
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let again = server.get(&format!("/v1/responses/{id}?stream=true")).await;
+    assert_eq!(String::from_utf8_lossy(&again.bytes), text);
+    server.delete(&format!("/v1/responses/{id}")).await.ok();
+    assert_eq!(blobs(), 1, "the container's own stays");
     server.stop().await;
 }

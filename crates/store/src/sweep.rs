@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_secs(60);
 const EVERY: Duration = Duration::from_secs(3600);
 
 /// The tables that name blobs.
-const NAMING_BLOBS: [&str; 3] = ["files", "upload_parts", "container_files"];
+const NAMING_BLOBS: [&str; 4] = ["files", "upload_parts", "container_files", "turn_blobs"];
 
 /// Outcome of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, 
 use rusqlite::{Connection, Row, params};
 
 use crate::database::{all, one};
-use crate::{Error, OwnerId, Store, Tenant, TurnId, now, now_ms};
+use crate::{BlobName, Error, NewBlob, OwnerId, Store, Tenant, TurnId, now, now_ms};
 
 const COLUMNS: &str = "id, tenant, dialect, state, owner, epoch, lease_until_ms, created_at_ms, updated_at_ms, ended_at_ms, \
                        expires_at, session, spec, dialect_state, next_sequence, next_position";
@@ -172,10 +172,12 @@ pub struct TurnEventRecord {
 }
 
 /// What is added to a turn and changed of it, all or nothing.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct TurnUpdate {
     /// Events, in the order of their numbers, each of which is [`TurnRecord::next_sequence`] or higher.
     pub events: Vec<TurnEventRecord>,
+    /// Blobs that its events name. They go with the turn.
+    pub blobs: Vec<NewBlob>,
     /// Items behind those that are there, as JSON.
     pub items: Vec<String>,
     /// New state.
@@ -292,11 +294,18 @@ impl Store {
         .await
     }
 
-    /// Adds events and items to a turn and changes its state, in one transaction that is refused when the lease is not the row's any more.
-    /// Events whose numbers were used before are [`Error::Sequence`].
+    /// Adds events, their blobs and items to a turn and changes its state, in one transaction that is refused when the lease is not the
+    /// row's any more. Events whose numbers were used before are [`Error::Sequence`].
     pub async fn append_turn(&self, lease: &TurnLease, update: TurnUpdate) -> Result<Appended, Error> {
         let lease = lease.clone();
-        self.write(move |database| append(database, &lease, &update)).await
+        self.run(move |store| {
+            let appended = store.0.database.write(|database| append(database, &lease, &update))?;
+            if matches!(appended, Appended::Stored { .. }) {
+                update.blobs.into_iter().for_each(NewBlob::keep);
+            }
+            Ok(appended)
+        })
+        .await
     }
 
     /// Ends a turn that has nothing more to say.
@@ -333,6 +342,16 @@ impl Store {
             all(database, query, params![tenant, id, first, limit], |row| {
                 Ok(TurnEventRecord { sequence: row.get(0)?, at_ms: row.get(1)?, event: row.get(2)? })
             })
+        })
+        .await
+    }
+
+    /// Returns the names of a turn's blobs.
+    pub async fn turn_blobs(&self, tenant: &Tenant, id: &TurnId) -> Result<Vec<BlobName>, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let query = "SELECT blob FROM turn_blobs WHERE turn = (SELECT id FROM turns WHERE tenant = ?1 AND id = ?2)";
+            all(database, query, params![tenant, id], |row| row.get(0))
         })
         .await
     }
@@ -404,11 +423,16 @@ impl Store {
         .await
     }
 
-    /// Removes a turn with its events and items. Returns whether there was one.
+    /// Removes a turn with its events, blobs and items. Returns whether there was one.
     pub async fn delete_turn(&self, tenant: &Tenant, id: &TurnId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
-        let query = "DELETE FROM turns WHERE tenant = ?1 AND id = ?2";
-        self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.run(move |store| {
+            let (removed, blobs) =
+                store.0.database.write(|database| remove(database, "tenant = ?1 AND id = ?2", params![tenant, id]))?;
+            store.remove_blobs(&blobs);
+            Ok(removed > 0)
+        })
+        .await
     }
 }
 
@@ -420,10 +444,17 @@ pub(crate) fn release(database: &Connection, owner: &OwnerId) -> Result<(), Erro
 }
 
 /// Removes the turns whose time has come and that nobody drives: they have ended, or their leases ran out and nobody took them over.
-pub(crate) fn remove_expired(database: &Connection) -> Result<(), Error> {
-    let query = "DELETE FROM turns WHERE expires_at <= ?1 AND (state = 'ended' OR lease_until_ms < ?2)";
-    database.execute(query, params![now(), now_ms()])?;
-    Ok(())
+/// Returns their blobs.
+pub(crate) fn remove_expired(database: &Connection) -> Result<Vec<BlobName>, Error> {
+    let which = "expires_at <= ?1 AND (state = 'ended' OR lease_until_ms < ?2)";
+    Ok(remove(database, which, params![now(), now_ms()])?.1)
+}
+
+/// Removes turns, and returns their number and the blobs that they named.
+fn remove(database: &Connection, which: &str, parameters: &[&dyn ToSql]) -> Result<(usize, Vec<BlobName>), Error> {
+    let query = format!("DELETE FROM turn_blobs WHERE turn IN (SELECT id FROM turns WHERE {which}) RETURNING blob");
+    let blobs = all(database, &query, parameters, |row| row.get(0))?;
+    Ok((database.execute(&format!("DELETE FROM turns WHERE {which}"), parameters)?, blobs))
 }
 
 fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Result<Appended, Error> {
@@ -438,7 +469,7 @@ fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Resu
     if state == TurnState::Ended {
         return Ok(Appended::Ended);
     }
-    let TurnUpdate { events, items, state, spec, dialect_state, session } = update;
+    let TurnUpdate { events, blobs, items, state, spec, dialect_state, session } = update;
     let query = "INSERT INTO turn_events (turn, sequence, at_ms, event) VALUES (?1, ?2, ?3, ?4)";
     let mut insert = database.prepare_cached(query)?;
     for TurnEventRecord { sequence, at_ms, event } in events {
@@ -447,6 +478,10 @@ fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Resu
         }
         insert.execute(params![lease.turn, sequence, at_ms, event])?;
         next_sequence = sequence.saturating_add(1);
+    }
+    let mut insert = database.prepare_cached("INSERT INTO turn_blobs (turn, blob, bytes) VALUES (?1, ?2, ?3)")?;
+    for blob in blobs {
+        insert.execute(params![lease.turn, blob.name(), blob.bytes()])?;
     }
     insert_items(database, &lease.turn, position, items)?;
     let query = "UPDATE turns SET state = coalesce(?2, state), spec = coalesce(?3, spec),

@@ -1,8 +1,12 @@
 //! Turns as rows: who may write for them, what is stored of them, and who goes on with them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::path::Path;
+use std::time::Duration;
+
 use aludel_store::{
-    Appended, Error, NewTurn, Store, Tenant, TurnEventRecord, TurnId, TurnRecord, TurnState, TurnUpdate, now, now_ms,
+    Appended, BlobName, Error, NewBlob, NewTurn, Store, Swept, Tenant, TurnEventRecord, TurnId, TurnLease, TurnRecord,
+    TurnState, TurnUpdate, now, now_ms,
 };
 
 fn new(id: &str) -> NewTurn {
@@ -37,6 +41,55 @@ async fn all(store: &Store, turn: &TurnRecord) -> (Option<TurnRecord>, Vec<TurnE
     let row = store.turn(&turn.tenant, &turn.id).await.unwrap();
     let events = store.turn_events(&turn.tenant, &turn.id, None, usize::MAX).await.unwrap();
     (row, events, store.turn_items(&turn.tenant, &turn.id).await.unwrap())
+}
+
+async fn blob(store: &Store, content: &'static [u8]) -> (BlobName, NewBlob) {
+    let blob = store.write_blobs(vec![content]).await.unwrap().remove(0);
+    (blob.name().clone(), blob)
+}
+
+fn blobs_in(directory: &Path) -> usize {
+    let fans = std::fs::read_dir(directory.join("blobs")).unwrap();
+    fans.map(|fan| std::fs::read_dir(fan.unwrap().path()).unwrap().count()).sum()
+}
+
+#[tokio::test]
+async fn blobs_of_a_turn_come_and_go_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let expired = create(&store, "resp_1").await;
+    let kept = create(&store, "resp_2").await;
+    let mut names = Vec::new();
+    for turn in [&expired, &kept] {
+        let (name, blob) = blob(&store, b"large").await;
+        let update = TurnUpdate { blobs: vec![blob], ..update(vec![event(0, "a")], &[]) };
+        assert_eq!(store.append_turn(&turn.lease(), update).await.unwrap(), Appended::Stored { next_sequence: 1 });
+        assert_eq!(store.turn_blobs(&turn.tenant, &turn.id).await.unwrap(), std::slice::from_ref(&name));
+        names.push(name);
+    }
+    assert_eq!(store.turn_blobs(&Tenant::terminal(), &kept.id).await.unwrap(), []);
+    // What is refused is not kept.
+    let fenced = TurnLease { epoch: 9, ..kept.lease() };
+    let update = TurnUpdate { blobs: vec![blob(&store, b"late").await.1], ..TurnUpdate::default() };
+    assert_eq!(store.append_turn(&fenced, update).await.unwrap(), Appended::Fenced);
+    assert_eq!(blobs_in(directory.path()), 2);
+    // As if it were killed with a blob in flight.
+    std::mem::forget(blob(&store, b"lost").await.1);
+    drop(store);
+    let store = Store::open(directory.path()).await.unwrap();
+    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), Swept { removed: 1, young: 0 });
+    let content = store.read_blob(&names[1]).await.unwrap();
+    assert_eq!(content.read_whole(5).await.unwrap(), b"large");
+    assert!(store.read_blob(&names[1]).await.unwrap().read_whole(4).await.is_err());
+    rusqlite::Connection::open(directory.path().join("aludel.db"))
+        .and_then(|database| {
+            database.execute("UPDATE turns SET expires_at = 1, state = 'ended' WHERE id = 'resp_1'", [])
+        })
+        .unwrap();
+    store.remove_expired().await.unwrap();
+    assert_eq!((blobs_in(directory.path()), store.turn(&expired.tenant, &expired.id).await.unwrap()), (1, None));
+    assert!(store.delete_turn(&kept.tenant, &kept.id).await.unwrap());
+    assert_eq!(blobs_in(directory.path()), 0);
 }
 
 #[tokio::test]

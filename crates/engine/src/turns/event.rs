@@ -1,10 +1,14 @@
 //! Events of a turn: the only thing that a dialect renders.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use aludel_agent::CutOff;
 use aludel_agent::upstream::Usage;
 use aludel_sandbox::{Finished, LimitHit, MimeBundle, MimeData, Outcome};
+use aludel_store::BlobName;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::{Failure, FailureKind};
@@ -263,7 +267,7 @@ pub enum Form {
     /// Text types, JSON and SVG.
     Text(String),
     /// Bytes, such as a PDF.
-    Binary(#[serde(with = "base64_bytes")] Arc<[u8]>),
+    Binary(StoredBytes),
 }
 
 impl Rich {
@@ -278,7 +282,7 @@ impl Rich {
                 data => {
                     let (bytes, form) = match data {
                         MimeData::Text(text) => (text.len(), Form::Text(text)),
-                        MimeData::Binary(bytes) => (bytes.len(), Form::Binary(bytes.into())),
+                        MimeData::Binary(bytes) => (bytes.len(), Form::Binary(bytes.as_slice().into())),
                     };
                     if let Some(left) = room.checked_sub(bytes) {
                         room = left;
@@ -311,8 +315,76 @@ pub struct Image {
     /// The file that holds it.
     pub file: SessionFile,
     /// Its bytes, for renderings that hold them: the file may be gone when the log is read.
-    #[serde(with = "base64_bytes")]
-    pub bytes: Arc<[u8]>,
+    pub bytes: StoredBytes,
+}
+
+/// Bytes of an event. In a stored log they are a blob of its turn, which the event names.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "WrittenBytes")]
+pub struct StoredBytes {
+    #[serde(skip)]
+    pub(super) bytes: Arc<[u8]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) blob: Option<BlobName>,
+}
+
+/// Bytes as they stand in a stored event.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenBytes {
+    Blob {
+        blob: Option<BlobName>,
+    },
+    /// The form that an earlier version wrote: base64.
+    Inline(String),
+}
+
+impl TryFrom<WrittenBytes> for StoredBytes {
+    type Error = base64::DecodeError;
+
+    fn try_from(written: WrittenBytes) -> Result<Self, base64::DecodeError> {
+        Ok(match written {
+            WrittenBytes::Blob { blob } => Self { bytes: Arc::default(), blob },
+            WrittenBytes::Inline(text) => BASE64_STANDARD.decode(text)?.as_slice().into(),
+        })
+    }
+}
+
+impl PartialEq for StoredBytes {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl From<&[u8]> for StoredBytes {
+    fn from(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.into(), blob: None }
+    }
+}
+
+impl Deref for StoredBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Event {
+    /// The bytes in it.
+    pub(super) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut StoredBytes> {
+        let rich = match &mut self.kind {
+            EventKind::Output { output: Output::Display(rich) | Output::Result(rich), .. } => Some(rich),
+            _ => None,
+        };
+        rich.into_iter().flat_map(|Rich { text: _, image, others }| {
+            let others = others.iter_mut().filter_map(|(_, form)| match form {
+                Form::Binary(bytes) => Some(bytes),
+                Form::Text(_) => None,
+            });
+            image.iter_mut().map(|image| &mut image.bytes).chain(others)
+        })
+    }
 }
 
 /// The end of a program.
@@ -451,24 +523,5 @@ impl Ending {
                 (_, None) => failure.message.clone(),
             },
         })
-    }
-}
-
-/// Bytes as base64.
-mod base64_bytes {
-    use std::sync::Arc;
-
-    use base64::Engine as _;
-    use base64::prelude::BASE64_STANDARD;
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(bytes: &Arc<[u8]>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&BASE64_STANDARD.encode(bytes))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[u8]>, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Ok(BASE64_STANDARD.decode(text).map_err(D::Error::custom)?.into())
     }
 }

@@ -1,5 +1,8 @@
 //! The stored log of a request: its events, and the conversation as the model has it.
 
+use std::io::Cursor;
+use std::sync::Arc;
+
 use aludel_agent::{Item, Part};
 use aludel_store::{Appended, NewTurn, Store, Tenant, TurnEventRecord, TurnId, TurnLease, TurnState, TurnUpdate};
 use serde::{Deserialize, Serialize};
@@ -17,7 +20,7 @@ const RESERVED: u64 = 4096;
 pub struct Journal {
     lease: TurnLease,
     next: u64,
-    events: Vec<TurnEventRecord>,
+    events: Vec<Event>,
     items: Vec<String>,
     /// Whether the conversation is stored, too, so that the request can go on after a restart.
     keeps_items: bool,
@@ -97,9 +100,7 @@ impl Journal {
     /// Adds an event, to be stored by the next [`Journal::flush`].
     pub(super) fn push(&mut self, event: &Event) {
         self.next = event.sequence + 1;
-        // Plain data can always be written.
-        let text = serde_json::to_string(event).unwrap_or_default();
-        self.events.push(TurnEventRecord { sequence: event.sequence, at_ms: event.at_ms, event: text });
+        self.events.push(event.clone());
     }
 
     /// Adds to the conversation, to be stored by the next [`Journal::flush`].
@@ -125,16 +126,33 @@ impl Journal {
         if self.events.is_empty() && self.items.is_empty() && state.is_none() {
             return Ok(());
         }
-        let (events, items) = (std::mem::take(&mut self.events), std::mem::take(&mut self.items));
-        self.append(store, TurnUpdate { events, items, state, ..TurnUpdate::default() }).await
+        let update = self.take(store).await?;
+        self.append(store, TurnUpdate { state, ..update }).await
     }
 
     /// Stores what was added, and gives back the numbers of frames that were reserved and not told: another process goes on from there.
     pub(super) async fn hand_on(&mut self, store: &Store, state: Option<TurnState>) -> Result<(), Error> {
         self.state.reserved_frames = self.next_frame;
-        let (events, items) = (std::mem::take(&mut self.events), std::mem::take(&mut self.items));
+        let update = self.take(store).await?;
         let dialect_state = Some(written(&self.state));
-        self.append(store, TurnUpdate { events, items, state, dialect_state, ..TurnUpdate::default() }).await
+        self.append(store, TurnUpdate { state, dialect_state, ..update }).await
+    }
+
+    /// Takes what was added. The bytes of events become blobs.
+    async fn take(&mut self, store: &Store) -> Result<TurnUpdate, Error> {
+        let (mut events, items) = (std::mem::take(&mut self.events), std::mem::take(&mut self.items));
+        let bytes = events.iter_mut().flat_map(Event::bytes_mut);
+        let readers: Vec<_> = bytes.map(|bytes| Cursor::new(Arc::clone(&bytes.bytes))).collect();
+        let blobs = if readers.is_empty() { Vec::new() } else { store.write_blobs(readers).await? };
+        for (bytes, blob) in events.iter_mut().flat_map(Event::bytes_mut).zip(&blobs) {
+            bytes.blob = Some(blob.name().clone());
+        }
+        let events = events.iter().map(|event| {
+            // Plain data can always be written.
+            let text = serde_json::to_string(event).unwrap_or_default();
+            TurnEventRecord { sequence: event.sequence, at_ms: event.at_ms, event: text }
+        });
+        Ok(TurnUpdate { events: events.collect(), blobs, items, ..TurnUpdate::default() })
     }
 
     async fn append(&self, store: &Store, update: TurnUpdate) -> Result<(), Error> {

@@ -13,7 +13,7 @@ mod spec;
 mod tests;
 
 pub use event::{
-    Ending, Event, EventKind, Form, Image, ItemId, Output, Rich, ToolCall, ToolEnd, ToolKind, ToolOutcome,
+    Ending, Event, EventKind, Form, Image, ItemId, Output, Rich, StoredBytes, ToolCall, ToolEnd, ToolKind, ToolOutcome,
 };
 pub use failure::{Failure, FailureKind};
 pub use journal::{Journal, NewJournal};

@@ -4,13 +4,14 @@
 //! ended, and says so: a program that was started is never started again, since nobody knows what it did. One of a dialect that is not
 //! served here, such as the terminal's, is ended without a word, and a session that was made for it alone is removed.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use aludel_agent::{ApprovalRequest, Item};
-use aludel_store::{ContainerId, TurnRecord, TurnState, now_ms};
+use aludel_store::{BlobName, ContainerId, TurnRecord, TurnState, now_ms};
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use tracing::{Instrument, error, info_span};
+use tracing::{Instrument, error, info_span, warn};
 
 use super::event::{Ending, Event, EventKind, ItemId};
 use super::journal::{DialectState, Journal};
@@ -24,6 +25,9 @@ use crate::{Engine, Error};
 const MOST: usize = 100_000;
 /// Events of one request that are read at once.
 const EVENTS: usize = 1_000_000;
+
+/// Bytes of images and other blobs of one request that are read at once: about what its frames may have.
+const BYTES: u64 = 256 << 20;
 
 /// A dialect, as far as recovery needs it.
 pub trait Dialect: Send + Sync {
@@ -234,10 +238,29 @@ fn allowed(events: &[Event]) -> u32 {
     u32::try_from(allowed.count()).unwrap_or(u32::MAX)
 }
 
-async fn events(engine: &Engine, turn: &TurnRecord) -> Result<Vec<Event>, Error> {
+/// The stored events of a request, with their bytes.
+pub(super) async fn events(engine: &Engine, turn: &TurnRecord) -> Result<Vec<Event>, Error> {
     let stored = engine.store.turn_events(&turn.tenant, &turn.id, None, EVENTS).await?;
-    let events = stored.iter().map(|stored| serde_json::from_str(&stored.event)).collect::<Result<_, _>>();
-    events.map_err(Error::internal)
+    let events = stored.iter().map(|stored| serde_json::from_str(&stored.event)).collect::<Result<Vec<Event>, _>>();
+    let mut events = events.map_err(Error::internal)?;
+    let known: HashSet<BlobName> = engine.store.turn_blobs(&turn.tenant, &turn.id).await?.into_iter().collect();
+    let mut left = BYTES;
+    for bytes in events.iter_mut().flat_map(Event::bytes_mut) {
+        let Some(blob) = bytes.blob.as_ref().filter(|blob| known.contains(*blob)) else { continue };
+        match read(engine, blob, left).await {
+            Ok(content) => {
+                left = left.saturating_sub(content.len() as u64);
+                bytes.bytes = content.into();
+            }
+            // One damaged file must not keep all requests from being taken over.
+            Err(error) => warn!("an image of {} is left out: {error}", turn.id),
+        }
+    }
+    Ok(events)
+}
+
+async fn read(engine: &Engine, blob: &BlobName, limit: u64) -> Result<Vec<u8>, Error> {
+    engine.store.read_blob(blob).await?.read_whole(limit).await.map_err(Error::internal)
 }
 
 impl Run {

@@ -167,7 +167,10 @@ async fn events_tell_all_that_a_program_put_out_and_are_read_as_they_were_told()
     assert_eq!(observed[1].0, rejected[0]);
 
     let stored = engine.store.turn_events(&Tenant::terminal(), &id, None, 1000).await.unwrap();
-    let read: Vec<Event> = stored.iter().map(|event| serde_json::from_str(&event.event).unwrap()).collect();
+    assert!(!stored.iter().any(|event| event.event.contains("JVBERg")), "bytes are blobs");
+    let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
+    assert_eq!(engine.store.turn_blobs(&row.tenant, &id).await.unwrap().len(), 2);
+    let read = super::recover::events(&engine, &row).await.unwrap();
     let without_causes = events.into_iter().map(|mut event| {
         if let EventKind::Ended { ending: Ending::Failed { cause, .. }, .. } = &mut event.kind {
             *cause = None;

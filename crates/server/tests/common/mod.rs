@@ -13,6 +13,7 @@ use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_engine::execution::Limits;
 use aludel_engine::{ApprovalPolicy, Engine, Model};
 use aludel_sandbox::memory::{Memory, ScriptedCell};
+use aludel_sandbox::{MimeBundle, MimeData};
 use aludel_server::{App, Listener, serve};
 use aludel_store::Store;
 use connector::{Connector, HOST_NAME};
@@ -116,6 +117,11 @@ fn script(code: &str, cell: &mut ScriptedCell) {
     match code {
         "print('marker-7f3a', 6 * 7)" => cell.print("marker-7f3a 42\n"),
         "print('marker-7f3a')\n1 / 0" => cell.print("marker-7f3a\n").fail("ZeroDivisionError", "division by zero"),
+        "show()" => {
+            let image = MimeData::Binary(b"\x89PNG\r\n\x1a\n".to_vec());
+            let document = MimeData::Binary(b"%PDF".to_vec());
+            cell.display(MimeBundle(vec![("image/png".into(), image), ("application/pdf".into(), document)]))
+        }
         _ => cell.fail("NotImplementedError", code),
     };
 }

@@ -82,7 +82,7 @@ impl Printed {
         if status != "completed" {
             logs.push_str(&outcome.words);
         }
-        let url = |image: &Image| format!("data:{};base64,{}", image.file.mime, BASE64_STANDARD.encode(&image.bytes));
+        let url = |image: &Image| format!("data:{};base64,{}", image.file.mime, BASE64_STANDARD.encode(&*image.bytes));
         Ended { status, images: images.iter().map(url).collect(), logs, made: outcome.files.clone() }
     }
 }
