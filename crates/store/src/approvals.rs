@@ -207,7 +207,10 @@ impl Store {
     pub async fn approval(&self, tenant: Option<&Tenant>, id: &ApprovalId) -> Result<Option<ApprovalRecord>, Error> {
         let (tenant, id) = (tenant.cloned(), id.clone());
         self.read_any(move |database| {
-            let query = format!("SELECT {COLUMNS} FROM approvals WHERE id = ?1 AND coalesce(tenant = ?2, TRUE)");
+            let query = format!(
+                "SELECT {COLUMNS} FROM approvals
+                         WHERE id = ?1 AND decider = 'operator' AND coalesce(tenant = ?2, TRUE)"
+            );
             one(database, &query, params![id, tenant], ApprovalRecord::read)
         })
         .await
@@ -223,7 +226,8 @@ impl Store {
         let (tenant, status) = (tenant.cloned(), status.map(ApprovalStatus::word));
         self.read_any(move |database| {
             let query = format!(
-                "SELECT {COLUMNS} FROM approvals WHERE coalesce(tenant = ?1, TRUE) AND coalesce(status = ?2, TRUE)"
+                "SELECT {COLUMNS} FROM approvals
+                 WHERE decider = 'operator' AND coalesce(tenant = ?1, TRUE) AND coalesce(status = ?2, TRUE)"
             );
             page.read(database, (&query, "id"), vec![&tenant, &status], page.after(), ApprovalRecord::read)
         })
@@ -234,8 +238,10 @@ impl Store {
     pub async fn approval_of_call(&self, request: &str, call_id: &str) -> Result<Option<ApprovalRecord>, Error> {
         let (request, call_id) = (request.to_owned(), call_id.to_owned());
         self.read_any(move |database| {
-            let query =
-                format!("SELECT {COLUMNS} FROM approvals WHERE request = ?1 AND call_id = ?2 ORDER BY id DESC LIMIT 1");
+            let query = format!(
+                "SELECT {COLUMNS} FROM approvals
+                 WHERE request = ?1 AND call_id = ?2 AND decider = 'operator' ORDER BY id DESC LIMIT 1"
+            );
             one(database, &query, params![request, call_id], ApprovalRecord::read)
         })
         .await
@@ -245,7 +251,10 @@ impl Store {
     pub async fn decide(&self, tenant: Option<&Tenant>, id: &ApprovalId, decision: Decision) -> Result<Decided, Error> {
         let (tenant, id) = (tenant.cloned(), id.clone());
         self.write(move |database| {
-            let query = format!("SELECT {COLUMNS} FROM approvals WHERE id = ?1 AND coalesce(tenant = ?2, TRUE)");
+            let query = format!(
+                "SELECT {COLUMNS} FROM approvals
+                         WHERE id = ?1 AND decider = 'operator' AND coalesce(tenant = ?2, TRUE)"
+            );
             let Some(found) = one(database, &query, params![id, tenant], ApprovalRecord::read)? else {
                 return Ok(Decided::Unknown);
             };
@@ -293,11 +302,49 @@ impl Store {
         .await
     }
 
+    /// Notes that a tenant was asked about a program of its own, which waits for its answer for `patience` seconds. The program itself is not
+    /// kept. A call that was asked about before stays as it is.
+    pub async fn ask_tenant(
+        &self,
+        tenant: &Tenant,
+        request: &str,
+        call_id: &str,
+        code: &str,
+        patience: i64,
+    ) -> Result<(), Error> {
+        let (tenant, request, call_id) = (tenant.clone(), request.to_owned(), call_id.to_owned());
+        let digest = program_digest(code);
+        self.write(move |database| {
+            database.execute("DELETE FROM approvals WHERE decider = 'client' AND expires_at < ?1", [now()])?;
+            let query = "INSERT OR IGNORE INTO approvals (id, tenant, request, call_id, container, model, code, sha256,
+                             reasons, created_at, expires_at, status, decider)
+                         VALUES (?1, ?2, ?3, ?4, '', '', '', ?5, '[]', ?6, ?7, 'pending', 'client')";
+            let (id, now) = (ApprovalId::new(), now());
+            database
+                .execute(query, params![id, tenant, request, call_id, digest, now, now.saturating_add(patience)])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes a tenant's answer about a program that it was asked about and has not answered yet. Returns whether there is one: each is
+    /// answered once.
+    pub async fn tenant_answered(&self, tenant: &Tenant, code: &str, status: ApprovalStatus) -> Result<bool, Error> {
+        let (tenant, digest) = (tenant.clone(), program_digest(code));
+        self.write(move |database| {
+            let query = "UPDATE approvals SET status = ?3, decided_at = ?4, started_at = ?4 WHERE id = (
+                             SELECT id FROM approvals WHERE tenant = ?1 AND sha256 = ?2 AND decider = 'client'
+                                 AND status = 'pending' AND expires_at >= ?4 ORDER BY id LIMIT 1)";
+            Ok(database.execute(query, params![tenant, digest, status.word(), now()])? == 1)
+        })
+        .await
+    }
+
     /// Expires all pending approvals but those of some turns.
     pub async fn expire_approvals_except(&self, requests: Vec<String>) -> Result<(), Error> {
         self.write(move |database| {
             let query = "UPDATE approvals SET status = 'expired', decided_at = ?1
-                         WHERE status = 'pending' AND request NOT IN (SELECT value FROM json_each(?2))";
+                         WHERE status = 'pending' AND decider = 'operator' AND request NOT IN (SELECT value FROM json_each(?2))";
             database.execute(query, params![now(), serde_json::to_string(&requests)?])?;
             Ok(())
         })

@@ -9,7 +9,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row,
 use crate::{Error, Tenant};
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 5] = [
+const FORMATS: [&str; 6] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -121,6 +121,10 @@ CREATE TABLE turn_blobs (
     turn TEXT NOT NULL REFERENCES turns (id) ON DELETE CASCADE, blob TEXT NOT NULL, bytes INTEGER NOT NULL,
     PRIMARY KEY (turn, blob)
 ) STRICT, WITHOUT ROWID;
+",
+    "
+ALTER TABLE approvals ADD COLUMN decider TEXT NOT NULL DEFAULT 'operator';
+CREATE UNIQUE INDEX approvals_of_clients ON approvals (tenant, sha256, request, call_id) WHERE decider = 'client';
 ",
 ];
 
@@ -363,7 +367,7 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
                 assert_eq!(connection.query_row(&query, [], |row| row.get::<_, u64>(0)).unwrap(), rows, "{table}");
             }
             let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-            assert_eq!(version, 5);
+            assert_eq!(version, 6);
         }
     }
 
@@ -403,6 +407,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 6, known: 5 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 7, known: 6 })));
     }
 }

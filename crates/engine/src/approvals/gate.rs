@@ -24,6 +24,8 @@ use crate::{Engine, Error, Session};
 
 /// Pause between two looks at a request for approval: another process may decide it.
 const PAUSE: Duration = Duration::from_millis(250);
+/// Time for which a client may answer, seconds.
+const CLIENT_PATIENCE: i64 = 30 * 86_400;
 /// The language that rules read.
 const RULED: &str = "python";
 /// The person at the terminal, in the audit log.
@@ -72,6 +74,12 @@ pub enum Decider {
     Operator,
     /// The client, in a later request.
     Client,
+}
+
+/// The operator's answer about a program that was held back.
+enum Answer {
+    Yes { by: String },
+    No { reason: String },
 }
 
 /// A terminal with a person who can be asked.
@@ -136,7 +144,7 @@ impl Gate {
 
     /// Whether programs may wait here for the operator's decision.
     pub fn holds(&self) -> bool {
-        self.decider == Decider::Operator && self.terminal.is_none() && !matches!(self.policy.mode, ApprovalMode::Never)
+        self.terminal.is_none() && !matches!(self.policy.mode, ApprovalMode::Never)
     }
 
     /// Waits until the process is about to end while a stored request for approval is undecided: it outlives the process, so there is no
@@ -195,9 +203,14 @@ impl Gate {
                 let by_rules = self.terminal.is_some();
                 Ok(Approval::Deny { reason: if by_rules { format!("the rules refuse it: {reason}") } else { reason } })
             }
-            (_, Decider::Client) => {
-                self.note(AuditEvent::Asked, &program.code, "the client", "").await?;
-                Ok(Approval::Later)
+            (Verdict::Allow, Decider::Client) => self.ask_client(program).await,
+            (Verdict::Ask, Decider::Client) => {
+                // The operator's approval is nobody else's to give.
+                let decided = self.hold(program, reasons).await?;
+                match self.answer(program, decided).await? {
+                    Answer::Yes { .. } => self.ask_client(program).await,
+                    Answer::No { reason } => Ok(Approval::Deny { reason }),
+                }
             }
             (Verdict::Allow, Decider::Operator) => {
                 self.start(&program.call_id, &program.code, "nobody is asked").await?;
@@ -245,22 +258,41 @@ impl Gate {
         Ok(Approval::Deny { reason })
     }
 
+    /// Leaves the decision to the client, in a later request.
+    async fn ask_client(&self, program: &ApprovalRequest) -> Result<Approval, Error> {
+        let ApprovalRequest { call_id, code } = program;
+        self.note(AuditEvent::Asked, code, "the client", "").await?;
+        self.engine.store.ask_tenant(&self.tenant, &self.request, call_id, code, CLIENT_PATIENCE).await?;
+        Ok(Approval::Later)
+    }
+
     /// Holds a program back until the operator decides, or the time is over.
     async fn hold_back(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<Approval, Error> {
         let decided = self.hold(program, reasons).await?;
-        let by = decided.decided_by.as_deref().unwrap_or("nobody in time");
+        let id = decided.id.clone();
+        match self.answer(program, decided).await? {
+            Answer::Yes { by } => {
+                self.engine.store.start_approved(&id).await?;
+                self.start(&program.call_id, &program.code, &by).await?;
+                Ok(Approval::Allow)
+            }
+            Answer::No { reason } => Ok(Approval::Deny { reason }),
+        }
+    }
+
+    /// Notes the operator's decision about a program.
+    async fn answer(&self, program: &ApprovalRequest, decided: ApprovalRecord) -> Result<Answer, Error> {
+        let by = decided.decided_by.clone().unwrap_or_else(|| "nobody in time".to_owned());
         if decided.status == ApprovalStatus::Approved {
-            self.note(AuditEvent::Approved, &program.code, by, decided.reason.as_deref().unwrap_or_default()).await?;
-            self.engine.store.start_approved(&decided.id).await?;
-            self.start(&program.call_id, &program.code, by).await?;
-            return Ok(Approval::Allow);
+            self.note(AuditEvent::Approved, &program.code, &by, decided.reason.as_deref().unwrap_or_default()).await?;
+            return Ok(Answer::Yes { by });
         }
         let reason = decided.reason.unwrap_or_else(|| match decided.decided_by {
             Some(_) => "no reason was given".to_owned(),
             None => "nobody decided in time".to_owned(),
         });
-        self.note(AuditEvent::Refused, &program.code, by, &reason).await?;
-        Ok(Approval::Deny { reason })
+        self.note(AuditEvent::Refused, &program.code, &by, &reason).await?;
+        Ok(Answer::No { reason })
     }
 
     /// What the settings say of a program, and why.
@@ -369,6 +401,21 @@ impl Gate {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Judges a program that the client says it approved, and takes the approval: it was asked about the program, and each answer counts
+    /// once. Returns the reason if it must not run.
+    pub async fn take_approval(&self, code: &str) -> Result<Option<String>, Error> {
+        let (verdict, reasons) = self.verdict(code).await?;
+        let reason = if verdict == Verdict::Refuse {
+            reasons.join("; ")
+        } else if self.engine.store.tenant_answered(&self.tenant, code, ApprovalStatus::Approved).await? {
+            return Ok(None);
+        } else {
+            "nobody asked about it, or it was answered before".to_owned()
+        };
+        self.note(AuditEvent::Refused, code, "the server", &reason).await?;
+        Ok(Some(reason))
+    }
+
     /// A program that the client approved in this request is about to run.
     pub async fn approved_by_client(&self, call_id: &str, code: &str) -> Result<(), Error> {
         self.note(AuditEvent::Approved, code, "the client", "").await?;
@@ -377,6 +424,8 @@ impl Gate {
 
     /// A program that the client refused in this request.
     pub async fn refused_by_client(&self, code: &str, reason: &str) -> Result<(), Error> {
+        // Of one that nobody asked about, there is nothing to refuse.
+        let _asked = self.engine.store.tenant_answered(&self.tenant, code, ApprovalStatus::Refused).await?;
         self.note(AuditEvent::Refused, code, "the client", reason).await
     }
 

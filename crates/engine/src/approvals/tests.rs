@@ -127,3 +127,61 @@ async fn a_person_is_asked_about_every_program_or_about_none() {
     assert!(asked.lock().unwrap().is_empty());
     assert_eq!(log(&engine).await.last().unwrap(), "started|nobody is asked|");
 }
+
+/// A gate at which the client of a tenant decides.
+async fn gate_of_client(engine: &Arc<Engine>, tenant: &Tenant) -> Arc<Gate> {
+    let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };
+    let (session, _) = engine.sessions.create(tenant, new).await.unwrap();
+    let origin = Origin { request: "resp_1".to_owned(), session, model: "m".to_owned() };
+    Gate::new(engine, tenant, origin, Decider::Client, false)
+}
+
+#[tokio::test]
+async fn an_approval_of_a_client_counts_once_and_for_its_own_program() {
+    let data = tempfile::tempdir().unwrap();
+    let mode = ApprovalMode::Rules(Arc::new(Rules::parse(RULES).unwrap()));
+    let (engine, ..) = gate(data.path(), mode, Vec::new()).await;
+    let (one, other) = (Tenant::local(), Tenant::terminal());
+    let (gate, of_other) = (gate_of_client(&engine, &one).await, gate_of_client(&engine, &other).await);
+    assert_eq!(decide(&gate, "print(1)").await, Approval::Later);
+    let unasked = Some("nobody asked about it, or it was answered before".to_owned());
+    assert_eq!(gate.take_approval("print(2)").await.unwrap(), unasked);
+    assert_eq!(of_other.take_approval("print(1)").await.unwrap(), unasked);
+    assert_eq!(gate.take_approval("print(1)").await.unwrap(), None);
+    assert_eq!(gate.take_approval("print(1)").await.unwrap(), unasked);
+    assert_eq!(decide(&gate, "print(3)").await, Approval::Later);
+    gate.refused_by_client("print(3)", "no").await.unwrap();
+    assert_eq!(gate.take_approval("print(3)").await.unwrap(), unasked);
+    // Whoever vouches for it.
+    engine.store.ask_tenant(&one, "resp_1", "c", "import subprocess", 60).await.unwrap();
+    assert!(gate.take_approval("import subprocess").await.unwrap().unwrap().contains("process"));
+}
+
+#[tokio::test]
+async fn the_operator_is_asked_before_the_client() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, ..) = gate(data.path(), ApprovalMode::Always, Vec::new()).await;
+    let gate = gate_of_client(&engine, &Tenant::local()).await;
+    for (code, verdict, expected) in
+        [("print(1)", Verdict::Approve, Approval::Later), ("print(2)", Verdict::Refuse, no("no reason was given"))]
+    {
+        let asking = decide(&gate, code);
+        let deciding = async {
+            let page = || aludel_store::PageQuery { after: None, limit: 1, order: aludel_store::Order::Descending };
+            let pending = loop {
+                let pending = engine.store.approvals(None, Some(ApprovalStatus::Pending), page()).await.unwrap();
+                match pending.data.into_iter().next() {
+                    Some(pending) => break pending,
+                    None => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            };
+            let (by, sha256) = ("the operator".to_owned(), pending.sha256);
+            let decision = aludel_store::Decision { sha256, status: verdict.into(), by, reason: None };
+            engine.store.decide(None, &pending.id, decision).await.unwrap();
+        };
+        let (decided, ()) = tokio::join!(asking, deciding);
+        assert_eq!(decided, expected);
+    }
+    assert_eq!(gate.take_approval("print(1)").await.unwrap(), None);
+    assert!(gate.take_approval("print(2)").await.unwrap().is_some());
+}

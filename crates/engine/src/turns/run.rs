@@ -193,6 +193,15 @@ impl Run {
                 Decided::Cancelled => {
                     self.end_turn(0, Ending::Cancelled, &mut progress).await;
                 }
+                Decided::AsksClient { call_id } => {
+                    let items = self.parts.first().map(|part| part.items.as_slice()).unwrap_or_default();
+                    let programs = items.iter().filter_map(|item| match item {
+                        Item::Call(call) if call.id == call_id => Some(tool_call(call.clone())),
+                        _ => None,
+                    });
+                    let ending = Ending::WaitsForClient { programs: programs.collect(), calls: Vec::new() };
+                    self.end_turn(0, ending, &mut progress).await;
+                }
             }
         }
         if !progress.iter().all(|progress| progress.has_ended) && self.turns(&mut progress).await == Outcome::Outlived {
@@ -270,6 +279,9 @@ impl Run {
                 return if self.outlives { Decided::Outlived } else { Decided::Cancelled };
             }
         };
+        if matches!(decision, Approval::Later) {
+            return Decided::AsksClient { call_id };
+        }
         let item =
             progress.first().and_then(|progress| progress.calls.get(&call_id)).map(|running| running.item.clone());
         if let Approval::Deny { reason } = decision {
@@ -740,6 +752,10 @@ enum Decided {
     GoOn,
     Outlived,
     Cancelled,
+    /// The operator allows it; the client is to decide, too.
+    AsksClient {
+        call_id: String,
+    },
 }
 
 #[derive(PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use aludel_agent::{Call, Item, Output, Part};
 use aludel_engine::Session;
+use aludel_engine::approvals::Gate;
 use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{ContainerId, ResponseId, Tenant};
 use aludel_wire::Document;
@@ -107,7 +108,8 @@ impl Context {
             model.add(item.item(), &format!("input[{index}]"), app, tenant).await?;
         }
         let (instructions, refused) = (model.instructions.join("\n\n"), std::mem::take(&mut model.refused));
-        Ok(View { instructions, items: model.finish(), refused })
+        let approved = model.approved.intersection(&model.open).cloned().collect();
+        Ok(View { instructions, items: model.finish(), refused, approved })
     }
 
     /// The new items.
@@ -129,6 +131,32 @@ pub(super) struct View {
     pub(super) items: Vec<Item>,
     /// Programs that the new items refuse, each with the reason.
     pub(super) refused: Vec<(String, String)>,
+    /// Ids of the calls that are to be run now, since the client approved them.
+    pub(super) approved: HashSet<String>,
+}
+
+impl View {
+    /// Has the gate judge what the client approved: a program that must not run gets an answer that says so. Without a gate, or where the
+    /// client asks for no approvals, none does.
+    pub(super) async fn take_approvals(&mut self, gate: Option<&Gate>) -> Result<(), ApiError> {
+        let mut items = Vec::with_capacity(self.items.len());
+        for item in std::mem::take(&mut self.items) {
+            let refused = match &item {
+                Item::Call(call) if self.approved.contains(&call.id) => {
+                    let reason = match (gate, aludel_agent::code_of(&call.arguments)) {
+                        (Some(gate), Ok(code)) => gate.take_approval(&code).await?,
+                        _ => Some("approvals are taken with the tool 'mcp' alone".to_owned()),
+                    };
+                    reason.map(|reason| Item::output(call.id.clone(), aludel_agent::denied(&reason)))
+                }
+                _ => None,
+            };
+            items.push(item);
+            items.extend(refused);
+        }
+        self.items = items;
+        Ok(())
+    }
 }
 
 /// The items of a response and of all that it builds on, oldest first.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_engine::Session;
 use aludel_engine::approvals::{ApprovalMode, Decider};
 use aludel_engine::turns::{Agreement, Journal, Live, NewJournal, Run, Spec};
 use aludel_store::{ResponseId, Tenant, now};
@@ -9,7 +10,7 @@ use aludel_wire::openai::responses::Response;
 use tracing::{Instrument, info_span};
 
 use super::ask::Ask;
-use super::context::{Context, View};
+use super::context::Context;
 use super::render::{Answer, Beginning, NAME, Stored};
 use crate::app::App;
 use crate::error::ApiError;
@@ -48,7 +49,29 @@ async fn prepare(
         }
         None => None,
     };
-    let View { instructions: said, items, refused } = context.for_model(app, tenant).await?;
+    if let Some(session) = &session {
+        // Known now: a request for which there is no room hears so at once.
+        session.reserve().await?;
+    }
+    let made = make(app, tenant, ask, context, live, session.clone()).await;
+    if made.is_err()
+        && let Some(session) = &session
+    {
+        session.release().await;
+    }
+    made
+}
+
+async fn make(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    ask: Ask,
+    context: Context,
+    live: Arc<Live>,
+    session: Option<Arc<Session>>,
+) -> Result<Run, ApiError> {
+    let mut view = context.for_model(app, tenant).await?;
+    let said = std::mem::take(&mut view.instructions);
     let instructions = [ask.instructions.clone().unwrap_or_default(), said].join("\n\n").trim().to_owned();
     let spec = Spec {
         functions: ask.functions.clone(),
@@ -66,13 +89,16 @@ async fn prepare(
     let gated = match &session {
         Some(session) => {
             let gate = spec.gate(&app.engine, tenant, live.id.to_string(), session, outlives);
-            for (code, reason) in &refused {
+            for (code, reason) in &view.refused {
                 gate.refused_by_client(code, reason).await?;
             }
             Some((Arc::clone(session), gate))
         }
         None => None,
     };
+    let gate = gated.as_ref().map(|(_, gate)| &**gate).filter(|_| ask.mcp.is_some());
+    view.take_approvals(gate).await?;
+    let items = view.items;
     let container = session.as_ref().map(|session| session.id().to_string());
     let part = spec.part(&app.engine, items.clone(), gated, Agreement::Stays)?;
     let id = ResponseId::parse(live.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
@@ -81,10 +107,6 @@ async fn prepare(
     let beginning = Beginning { base, include: ask.include, mcp, container: container.clone() };
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
     let render = Box::new(Answer::new(beginning));
-    if let Some(session) = &session {
-        // Known now: a request for which there is no room hears so at once.
-        session.reserve().await?;
-    }
     let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
     (run.truncate, run.outlives) = (ask.truncate, outlives);
     if ask.store || ask.background {
