@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::approvals::{Verdict, describe};
-use aludel_store::{ApprovalId, ApprovalStatus, Decided, Decision};
+use aludel_store::{ApprovalId, ApprovalStatus, Decided, Decision, Tenant};
 use aludel_wire::openai::List;
 use axum::Json;
 use axum::extract::{Path, State};
@@ -52,6 +52,11 @@ pub(crate) async fn decide(
     Path(id): Path<String>,
     mut fields: Fields,
 ) -> Result<Json<Value>, ApiError> {
+    // Without keys, whoever can ask the server is the operator.
+    if tenant != Tenant::local() && !app.engine.approvals().by_key {
+        let message = "Only the operator decides here (approval.decided_by): see `aludel approvals`.";
+        return Err(ApiError::forbidden(message).code("operator_decides"));
+    }
     let verdict: Verdict = fields.required("decision")?;
     let sha256: String = fields.required("sha256")?;
     let reason: Option<String> = fields.optional("reason")?;

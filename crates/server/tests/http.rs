@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::Engine;
+use aludel_engine::{ApprovalPolicy, Engine};
 use aludel_sandbox::memory::Memory;
 use aludel_server::{App, ServeError, serve};
 use aludel_store::Store;
 use aludel_testkit::{Scripted, ScriptedUpstream};
-use common::{Answer, client, files_in, listen, model, settings};
+use common::{Answer, client, files_in, listen, listen_with, model, settings};
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -144,6 +144,22 @@ async fn tenants_do_not_see_each_other() {
         assert_eq!(server.get(path).await.status, 200, "the control: {path}");
     }
     server.stop().await;
+}
+
+#[tokio::test]
+async fn a_key_decides_about_its_own_programs_only_where_the_operator_lets_it() {
+    let decision = || json!({ "decision": "approve", "sha256": "00" });
+    for by_key in [false, true] {
+        let data = tempfile::tempdir().unwrap();
+        let policy = ApprovalPolicy { by_key, ..ApprovalPolicy::default() };
+        let mut server = listen_with(data.path(), settings(), Vec::new(), policy).await;
+        server.post("/v1/approvals/appr_1", decision()).await.refused(404, "not found");
+        let key = server.store.create_key("one").await.unwrap();
+        server.use_key(&key.secret);
+        let (status, words) = if by_key { (404, "not found") } else { (403, "Only the operator decides") };
+        server.post("/v1/approvals/appr_1", decision()).await.refused(status, words);
+        server.stop().await;
+    }
 }
 
 #[tokio::test]

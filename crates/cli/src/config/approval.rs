@@ -19,6 +19,7 @@ pub(crate) struct RawApproval {
     rules: Option<Setting<PathBuf>>,
     timeout: Option<Setting<Span>>,
     on_timeout: Option<Setting<OnTimeout>>,
+    decided_by: Option<Setting<DecidedBy>>,
     webhook: Option<Setting<String>>,
     webhook_secret: Option<Setting<KeySource>>,
 }
@@ -34,6 +35,8 @@ pub(crate) struct Approval {
     timeout: Setting<Span>,
     /// What happens then.
     on_timeout: Setting<OnTimeout>,
+    /// Whose decisions count.
+    decided_by: Setting<DecidedBy>,
     /// Who is told; empty for nobody.
     webhook: Setting<String>,
     /// What the message is signed with.
@@ -52,8 +55,18 @@ enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OnTimeout(approvals::OnTimeout);
 
+/// The party whose decisions count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DecidedBy {
+    /// The operator alone, at the command line or through the webhook.
+    Operator,
+    /// The key whose program it is, too.
+    Key,
+}
+
 impl RawApproval {
-    pub(crate) const KEYS: &[&str] = &["mode", "rules", "timeout", "on_timeout", "webhook", "webhook_secret"];
+    pub(crate) const KEYS: &[&str] =
+        &["mode", "rules", "timeout", "on_timeout", "decided_by", "webhook", "webhook_secret"];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
@@ -61,6 +74,7 @@ impl RawApproval {
             "rules" => self.rules = Some(given.parse_path("approval.rules")?),
             "timeout" => self.timeout = Some(given.parse("approval.timeout")?),
             "on_timeout" => self.on_timeout = Some(given.parse("approval.on_timeout")?),
+            "decided_by" => self.decided_by = Some(given.parse("approval.decided_by")?),
             "webhook" => self.webhook = Some(given.parse("approval.webhook")?),
             "webhook_secret" => self.webhook_secret = Some(KeySource::parse(given, "approval.webhook_secret")?),
             _ => return Err(super::unknown_key("approval", key, Self::KEYS, given.origin)),
@@ -74,6 +88,7 @@ impl RawApproval {
             rules: self.rules,
             timeout: self.timeout.unwrap_or(Setting::default(Span::from_secs(300))),
             on_timeout: self.on_timeout.unwrap_or(Setting::default(OnTimeout(approvals::OnTimeout::Refuse))),
+            decided_by: self.decided_by.unwrap_or(Setting::default(DecidedBy::Operator)),
             webhook: self.webhook.unwrap_or(Setting::default(String::new())),
             webhook_secret: self.webhook_secret.unwrap_or(Setting::default(KeySource::None)),
         }
@@ -89,6 +104,7 @@ impl Approval {
             Entry::shown("approval.rules", rules.display(), rules),
             Entry::new("approval.timeout", &self.timeout),
             Entry::new("approval.on_timeout", &self.on_timeout),
+            Entry::new("approval.decided_by", &self.decided_by),
             Entry::new("approval.webhook", &self.webhook),
             Entry::new("approval.webhook_secret", &self.webhook_secret),
         ]
@@ -142,7 +158,8 @@ impl Approval {
             Some(webhook.map_err(|why| crate::exit::usage(format!("{}: the webhook: {why}", self.webhook.origin)))?)
         };
         let (timeout, on_timeout) = (self.timeout.duration(), self.on_timeout.0);
-        Ok(ApprovalPolicy { mode: self.mode()?, timeout, on_timeout, webhook })
+        let by_key = *self.decided_by == DecidedBy::Key;
+        Ok(ApprovalPolicy { mode: self.mode()?, timeout, on_timeout, by_key, webhook })
     }
 }
 
@@ -165,6 +182,27 @@ impl fmt::Display for Mode {
             Self::Never => "never",
             Self::Always => "always",
             Self::Rules => "rules",
+        })
+    }
+}
+
+impl FromStr for DecidedBy {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "operator" => Ok(Self::Operator),
+            "key" => Ok(Self::Key),
+            _ => Err("is neither operator nor key"),
+        }
+    }
+}
+
+impl fmt::Display for DecidedBy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Operator => "operator",
+            Self::Key => "key",
         })
     }
 }

@@ -99,6 +99,7 @@ fn every_key_is_understood() {
         rules = "rules.toml"
         timeout = "1h"
         on_timeout = "allow"
+        decided_by = "key"
         webhook = "https://example.com/hook"
         webhook_secret = "env:THE_SECRET"
         [[model]]
@@ -129,11 +130,11 @@ fn every_key_is_understood() {
             .all(|entry| { entry.key.starts_with("model.local") || entry.key.starts_with("model.demo") })
     );
     assert_eq!(*config.server.data, home.0.path().join("state"));
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:40".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:41".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
-    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:46".into());
+    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:47".into());
     assert_eq!(shown(&config, "model.gpt-5.headers"), headers);
     assert_eq!(config.models.len(), 3);
     assert!(config.warnings.is_empty());
@@ -196,6 +197,7 @@ fn what_is_wrong_is_said_with_its_line() {
         ("[[model]]\nname = 'a'\nfallback = [['b']]", "`fallback` is of type array, but should be a list"),
         ("[approval]\nmode = 'sometimes'", "is not never, always or rules"),
         ("[approval]\non_timeout = 'wait'", "is neither refuse nor allow"),
+        ("[approval]\ndecided_by = 'me'", "is neither operator nor key"),
         ("[[model]]\nkey = 'env:'", "aludel.toml:2: model.key names no variable; write env:NAME"),
         ("[sandbox\n", "aludel.toml:1: this is not TOML"),
         ("[sandbox]\nmemory = '1g'\nmemory = '2g'", "aludel.toml:3: this is not TOML: duplicate key"),

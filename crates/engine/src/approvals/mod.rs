@@ -27,6 +27,8 @@ pub struct ApprovalPolicy {
     pub timeout: Duration,
     /// The decision when that time is over.
     pub on_timeout: OnTimeout,
+    /// Whether the key whose program waits may decide about it, besides the operator.
+    pub by_key: bool,
     /// The webhook that is told of each program that waits.
     pub webhook: Option<Webhook>,
 }
@@ -37,6 +39,7 @@ impl Default for ApprovalPolicy {
             mode: ApprovalMode::Never,
             timeout: Duration::from_secs(300),
             on_timeout: OnTimeout::Refuse,
+            by_key: false,
             webhook: None,
         }
     }

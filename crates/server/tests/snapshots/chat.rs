@@ -131,7 +131,7 @@ fn programs() -> Vec<Case> {
         mode: ApprovalMode::Rules(Arc::new(aludel_rules::Rules::parse("default = \"refuse\"").unwrap())),
         timeout: Duration::from_secs(1),
         on_timeout: OnTimeout::Refuse,
-        webhook: None,
+        ..ApprovalPolicy::default()
     };
     vec![
         run("program", PRINTS).get("/v1/containers").get("/v1/approvals"),

@@ -61,7 +61,12 @@ fn fails(name: &'static str, script: &dyn Fn() -> Vec<Scripted>) -> Case {
 }
 
 fn always(on_timeout: OnTimeout, seconds: u64) -> ApprovalPolicy {
-    ApprovalPolicy { mode: ApprovalMode::Always, timeout: Duration::from_secs(seconds), on_timeout, webhook: None }
+    ApprovalPolicy {
+        mode: ApprovalMode::Always,
+        timeout: Duration::from_secs(seconds),
+        on_timeout,
+        ..ApprovalPolicy::default()
+    }
 }
 
 /// One program that waits for approval, of a request that is under way.
@@ -621,7 +626,7 @@ fn approvals() -> Vec<Case> {
                 mode: rules,
                 timeout: Duration::from_secs(300),
                 on_timeout: OnTimeout::Refuse,
-                webhook: None,
+                ..ApprovalPolicy::default()
             })
             .model([runs(PRINTS), runs("import socket"), runs(STARTS_PROCESS), says("Done.")])
             .begin(PATH, with_tool(&json!({ "include": ["code_interpreter_call.outputs"] })))
