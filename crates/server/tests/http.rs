@@ -379,3 +379,38 @@ async fn images_of_a_stored_response_are_blobs_that_go_with_it() {
     assert_eq!(blobs(), 1, "the container's own stays");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_stored_response_is_repeated_from_the_store() {
+    let data = tempfile::tempdir().unwrap();
+    let script = vec![
+        Scripted::Python("print('marker-7f3a', 6 * 7)"),
+        Scripted::Text("42"),
+        Scripted::Status(400, "", "bad"),
+        Scripted::Text("anew"),
+    ];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let tool = json!({ "type": "code_interpreter", "container": { "type": "auto" } });
+    let ask = |key: &str, stream: bool| {
+        let body = json!({ "model": "m", "input": "hello", "tools": [tool], "stream": stream });
+        server.ask(server.request(Method::POST, "/v1/responses").header("idempotency-key", key).json(&body))
+    };
+    let told = ask("a", true).await;
+    assert!(told.bytes == ask("a", true).await.bytes);
+    let failed = ask("b", false).await;
+    let again = ask("b", false).await;
+    assert_eq!((failed.status, again.status), (400.try_into().unwrap(), failed.status));
+    assert!(failed.json()["error"] == again.json()["error"], "{:?}", again.json());
+    assert_eq!(upstream.requests().len(), 3);
+    // What is repeated is read, and is not there any more when it was deleted.
+    let text = String::from_utf8_lossy(&told.bytes).into_owned();
+    let id = text.split('"').find(|part| part.starts_with("resp_")).unwrap();
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    database.execute("DELETE FROM turns WHERE id = ?1", [id]).unwrap();
+    assert_eq!(ask("a", true).await.status, 400);
+    server.delete(&format!("/v1/responses/{id}")).await.ok();
+    assert_eq!(ask("a", true).await.status, 200);
+    assert_eq!(upstream.requests().len(), 4, "another request");
+    server.stop().await;
+}

@@ -13,16 +13,51 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Failure, Frame};
+use super::{Failure, FailureKind, Frame};
 
-/// Time for which the frames of an ended request are kept for clients that ask again.
+/// Time for which an ended request is known, for clients that ask again.
 const KEPT: Duration = Duration::from_secs(600);
-/// Requests that are kept; the oldest ended ones go first.
+/// Requests that are known; the oldest ended ones go first.
 const MOST: usize = 2000;
+/// Bytes of all ended requests that are kept in memory; the oldest ended ones go first.
+const MAX_BYTES: usize = 128 << 20;
+/// The same of one tenant.
+const MAX_BYTES_EACH: usize = MAX_BYTES / 4;
+/// Bytes that a frame, or a value of a document, takes besides its text.
+const OVERHEAD: usize = 128;
 
 /// The requests under way, and those that ended a moment ago.
 #[derive(Debug, Default)]
-pub struct LiveTurns(Mutex<HashMap<TurnId, Arc<Live>>>);
+pub struct LiveTurns(Mutex<HashMap<TurnId, Entry>>);
+
+/// A request that is known.
+#[derive(Debug)]
+enum Entry {
+    /// Under way, or ended and kept in memory.
+    Live(Arc<Live>),
+    /// Ended, and kept in the store or nowhere.
+    Past { tenant: Tenant, fingerprint: Fingerprint, began: Instant, given_up: bool, past: Past },
+}
+
+/// A request that was begun before.
+#[derive(Debug)]
+pub enum Known {
+    /// Under way, or ended and kept in memory.
+    Live(Arc<Live>),
+    /// Ended, and not in memory any more.
+    Past(Past),
+}
+
+/// A request that ended and is not in memory any more: its frames and its document are in the store, unless it failed or was not stored.
+#[derive(Debug, Clone)]
+pub struct Past {
+    /// Id.
+    pub id: TurnId,
+    /// Failure that a client gets in place of the document.
+    pub failure: Option<Failure>,
+    /// Whether the store has it.
+    pub is_stored: bool,
+}
 
 /// One request and its frames.
 #[derive(Debug)]
@@ -41,6 +76,19 @@ pub struct Live {
     /// Whether it was cancelled because its clients had gone.
     given_up: AtomicBool,
     began: Instant,
+    /// Set when it has ended and is kept in memory.
+    kept: Mutex<Option<Kept>>,
+}
+
+/// An ended request that nothing but memory has.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    /// Bytes of memory that it takes.
+    bytes: usize,
+    /// Time of its end.
+    since: Instant,
+    /// Whether one of its programs ran.
+    ran_code: bool,
 }
 
 /// Something that is let go at a request's end.
@@ -97,18 +145,18 @@ impl Fingerprint {
 
 impl LiveTurns {
     /// Enters a new request; or finds the one that the same request began before.
-    pub fn begin(&self, tenant: &Tenant, fingerprint: Fingerprint, id: TurnId) -> Result<Arc<Live>, Arc<Live>> {
+    pub fn begin(&self, tenant: &Tenant, fingerprint: Fingerprint, id: TurnId) -> Result<Arc<Live>, Known> {
         let mut all = self.lock();
         if fingerprint.is_retry {
-            let same = |live: &&Arc<Live>| live.tenant == *tenant && live.is_answer_to(&fingerprint);
-            if let Some(live) = all.values().filter(same).max_by_key(|live| live.began) {
-                return Err(Arc::clone(live));
+            let same = |entry: &&Entry| *entry.tenant() == *tenant && entry.is_answer_to(&fingerprint);
+            if let Some(entry) = all.values().filter(same).max_by_key(|entry| entry.began()) {
+                return Err(entry.known());
             }
         }
-        all.retain(|_, live| !live.has_ended() || live.began.elapsed() < KEPT);
+        all.retain(|_, entry| !entry.has_ended() || entry.began().elapsed() < KEPT);
         if all.len() >= MOST {
-            let oldest = all.values().filter(|live| live.has_ended()).min_by_key(|live| live.began);
-            if let Some(id) = oldest.map(|live| live.id.clone()) {
+            let oldest = all.iter().filter(|(_, entry)| entry.has_ended()).min_by_key(|(_, entry)| entry.began());
+            if let Some(id) = oldest.map(|(id, _)| id.clone()) {
                 all.remove(&id);
             }
         }
@@ -124,14 +172,38 @@ impl LiveTurns {
             held: Mutex::default(),
             given_up: AtomicBool::new(false),
             began: Instant::now(),
+            kept: Mutex::default(),
         });
-        all.insert(id, Arc::clone(&live));
+        all.insert(id, Entry::Live(Arc::clone(&live)));
         Ok(live)
     }
 
-    /// A request of this tenant that is still known.
+    /// Ends a request that the store has, so that it need not be in memory: only those who follow it hold it from now on.
+    pub fn end_stored(&self, live: &Live, end: End) {
+        let failure = end.failure.clone();
+        live.end(end);
+        if let Some(entry) = self.lock().get_mut(&live.id) {
+            *entry = Entry::past(live, failure, true);
+        }
+    }
+
+    /// Ends a request that nothing but memory has. It is kept there for whoever asks again, as far as there is room.
+    pub fn end(&self, live: &Live, end: End, ran_code: bool) {
+        let bytes = live.weight() + weight(&end.document);
+        live.end(end);
+        let mut all = self.lock();
+        *live.kept.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Kept { bytes, since: Instant::now(), ran_code });
+        let_go(&mut all, Some(&live.tenant), MAX_BYTES_EACH);
+        let_go(&mut all, None, MAX_BYTES);
+    }
+
+    /// A request of this tenant that is under way or kept in memory.
     pub fn find(&self, tenant: &Tenant, id: &TurnId) -> Option<Arc<Live>> {
-        self.lock().get(id).filter(|live| live.tenant == *tenant).cloned()
+        match self.lock().get(id)? {
+            Entry::Live(live) if live.tenant == *tenant => Some(Arc::clone(live)),
+            Entry::Live(_) | Entry::Past { .. } => None,
+        }
     }
 
     /// Forgets a request.
@@ -139,10 +211,108 @@ impl LiveTurns {
         self.lock().remove(id);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TurnId, Arc<Live>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TurnId, Entry>> {
         // Nothing that could panic happens while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Lets go of ended requests, the oldest ended ones first, until those of a tenant, or of all, take no more than so many bytes.
+fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize) {
+    let mut ended: Vec<(Kept, Arc<Live>)> = Vec::new();
+    for entry in all.values() {
+        if let Entry::Live(live) = entry
+            && tenant.is_none_or(|tenant| live.tenant == *tenant)
+            && let Some(kept) = *live.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            ended.push((kept, Arc::clone(live)));
+        }
+    }
+    ended.sort_by_key(|(kept, _)| kept.since);
+    let mut taken: usize = ended.iter().map(|(kept, _)| kept.bytes).sum();
+    for (kept, live) in ended {
+        if taken <= most {
+            return;
+        }
+        taken -= kept.bytes;
+        if kept.ran_code {
+            // It must not run once more for whoever asks again.
+            let words = "This request was answered before, and its answer is not kept any more. Its programs are not run again; \
+                         send it under another idempotency key.";
+            let gone = Failure { should_retry: Some(false), ..Failure::new(FailureKind::Unavailable, words) };
+            all.insert(live.id.clone(), Entry::past(&live, Some(gone), false));
+        } else {
+            all.remove(&live.id);
+        }
+    }
+}
+
+/// Bytes of memory that a document takes, about.
+fn weight(value: &Value) -> usize {
+    OVERHEAD
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(values) => values.iter().map(weight).sum(),
+            Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + weight(value)).sum(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        }
+}
+
+impl Entry {
+    /// The entry of a request that has ended and need not be in memory.
+    fn past(live: &Live, failure: Option<Failure>, is_stored: bool) -> Self {
+        Self::Past {
+            tenant: live.tenant.clone(),
+            fingerprint: live.fingerprint.clone(),
+            began: live.began,
+            given_up: live.given_up.load(Ordering::Relaxed),
+            past: Past { id: live.id.clone(), failure, is_stored },
+        }
+    }
+
+    fn known(&self) -> Known {
+        match self {
+            Self::Live(live) => Known::Live(Arc::clone(live)),
+            Self::Past { past, .. } => Known::Past(past.clone()),
+        }
+    }
+
+    fn tenant(&self) -> &Tenant {
+        match self {
+            Self::Live(live) => &live.tenant,
+            Self::Past { tenant, .. } => tenant,
+        }
+    }
+
+    fn began(&self) -> Instant {
+        match self {
+            Self::Live(live) => live.began,
+            Self::Past { began, .. } => *began,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        match self {
+            Self::Live(live) => live.has_ended(),
+            Self::Past { .. } => true,
+        }
+    }
+
+    /// Whether this request is to answer another one of this mark.
+    fn is_answer_to(&self, asked: &Fingerprint) -> bool {
+        let (fingerprint, given_up, ran_code) = match self {
+            Self::Live(live) => (&live.fingerprint, live.given_up.load(Ordering::Relaxed), live.ran_code()),
+            Self::Past { fingerprint, given_up, past, .. } => (fingerprint, *given_up, ran_code(past.failure.as_ref())),
+        };
+        // A library that repeats a request by itself must not have its programs run again.
+        let is_lost = given_up && (asked.has_key || !ran_code);
+        fingerprint.digest == asked.digest && !is_lost
+    }
+}
+
+/// Whether a request failed after a program had run.
+fn ran_code(failure: Option<&Failure>) -> bool {
+    failure.is_some_and(|failure| failure.should_retry == Some(false))
 }
 
 impl Live {
@@ -162,6 +332,12 @@ impl Live {
     /// Bytes of all frames so far.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of memory that its frames take, about.
+    fn weight(&self) -> usize {
+        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        frames.iter().map(|frame| OVERHEAD + frame.kind.len() + frame.text.len()).sum()
     }
 
     /// Keeps something until the request's end, such as a permit for the memory that it takes.
@@ -185,18 +361,10 @@ impl Live {
         }
     }
 
-    /// Whether this request is to answer another one of this mark.
-    fn is_answer_to(&self, asked: &Fingerprint) -> bool {
-        // A library that repeats a request by itself must not have its programs run again.
-        let is_lost = self.given_up.load(Ordering::Relaxed) && (asked.has_key || !self.ran_code());
-        self.fingerprint.digest == asked.digest && !is_lost
-    }
-
     /// Whether it failed after a program had run.
     fn ran_code(&self) -> bool {
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        let failure = end.as_ref().and_then(|end| end.failure.as_ref());
-        failure.is_some_and(|failure| failure.should_retry == Some(false))
+        ran_code(end.as_ref().and_then(|end| end.failure.as_ref()))
     }
 
     /// Whether nothing more comes.
@@ -223,5 +391,87 @@ impl Live {
         let mut state = self.state.subscribe();
         let _moved = state.wait_for(|state| state.told > index || state.ended).await.map(|state| *state);
         self.frames.lock().unwrap_or_else(PoisonError::into_inner).get(index).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aludel_store::ResponseId;
+    use serde_json::json;
+
+    use super::*;
+    const MB: usize = 1 << 20;
+
+    fn key(name: &str) -> Fingerprint {
+        Fingerprint::new(Some(name), "", false)
+    }
+
+    /// Begins a request whose stream has so many bytes.
+    fn begun(all: &LiveTurns, tenant: &Tenant, name: &str, bytes: usize) -> Arc<Live> {
+        let live = all.begin(tenant, key(name), ResponseId::new().into()).unwrap();
+        live.tell(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(bytes) }]);
+        live
+    }
+
+    fn done(document: Value) -> End {
+        End { document, failure: None }
+    }
+
+    #[tokio::test]
+    async fn a_stored_request_is_held_by_its_followers_alone() {
+        let (all, tenant) = (LiveTurns::default(), Tenant::local());
+        let live = begun(&all, &tenant, "a", 10);
+        let failure = Failure::new(FailureKind::Rejected, "no");
+        all.end_stored(&live, End { document: json!({}), failure: Some(failure.clone()) });
+        assert_eq!(Arc::strong_count(&live), 1, "a follower's");
+        assert_eq!(live.frame(0).await.unwrap().text, "xxxxxxxxxx");
+        assert!(all.find(&tenant, &live.id).is_none());
+        let Err(Known::Past(past)) = all.begin(&tenant, key("a"), ResponseId::new().into()) else {
+            panic!("begun anew")
+        };
+        assert_eq!((past.id, past.failure, past.is_stored), (live.id.clone(), Some(failure), true));
+        assert!(all.begin(&Tenant::terminal(), key("a"), ResponseId::new().into()).is_ok());
+    }
+
+    #[test]
+    fn ended_requests_of_a_tenant_take_its_share_of_memory() {
+        let (all, tenant, other) = (LiveTurns::default(), Tenant::local(), Tenant::terminal());
+        let others = begun(&all, &other, "others", MB);
+        all.end(&others, done(Value::Null), true);
+        let first = begun(&all, &tenant, "first", 12 * MB);
+        let ran = begun(&all, &tenant, "ran", 12 * MB);
+        // The end counts, and not the beginning. A document counts, too.
+        all.end(&ran, done(Value::Null), true);
+        all.end(&first, done(Value::Null), false);
+        let last = begun(&all, &tenant, "last", MB);
+        all.end(&last, done(json!({ "text": "x".repeat(18 * MB) })), false);
+        assert!(all.find(&tenant, &last.id).is_some() && all.find(&tenant, &first.id).is_some());
+        assert!(all.find(&tenant, &ran.id).is_none() && all.find(&other, &others.id).is_some());
+        let Err(Known::Past(past)) = all.begin(&tenant, key("ran"), ResponseId::new().into()) else {
+            panic!("its programs would run again");
+        };
+        assert_eq!((past.is_stored, past.failure.unwrap().should_retry), (false, Some(false)));
+        // What is larger than the share is not kept at all, and what ran no program may be asked anew.
+        let large = begun(&all, &tenant, "large", MAX_BYTES_EACH);
+        all.end(&large, done(Value::Null), false);
+        assert!(all.begin(&tenant, key("large"), ResponseId::new().into()).is_ok());
+        assert!(all.begin(&tenant, key("last"), ResponseId::new().into()).is_ok());
+    }
+
+    #[tokio::test]
+    async fn ended_requests_of_all_tenants_take_no_more_than_they_may_together() {
+        let data = tempfile::tempdir().unwrap();
+        let store = aludel_store::Store::open(data.path()).await.unwrap();
+        let all = LiveTurns::default();
+        let mut ended = Vec::new();
+        for name in ["a", "b", "c", "d", "e"] {
+            let secret = store.create_key(name).await.unwrap().secret;
+            let tenant = store.tenant_of_key(&secret).await.unwrap().unwrap();
+            let live = begun(&all, &tenant, name, MAX_BYTES_EACH - MB);
+            all.end(&live, done(Value::Null), false);
+            ended.push((tenant, live.id.clone()));
+        }
+        let kept: Vec<bool> = ended.iter().map(|(tenant, id)| all.find(tenant, id).is_some()).collect();
+        assert_eq!(kept, [false, true, true, true, true]);
     }
 }

@@ -18,7 +18,7 @@ pub use event::{
 pub use failure::{Failure, FailureKind};
 pub use journal::{Journal, NewJournal};
 pub use lease::renew;
-pub use live::{End, Fingerprint, Live, LiveTurns};
+pub use live::{End, Fingerprint, Known, Live, LiveTurns, Past};
 pub use recover::{Dialect, Recovered, Restored, recover, replay};
 pub use render::{Documents, Flow, Frame, Render, Rendered};
 pub use run::{Agreement, Part, Run};

@@ -241,6 +241,7 @@ impl Run {
             Ok(()) => self.flush(Some(TurnState::Ended)).await,
             Err(_) => Ok(()),
         };
+        let is_stored = self.journal.is_some() && [&stored, &finished, &ended].into_iter().all(Result::is_ok);
         for failure in [stored, finished, ended].into_iter().filter_map(Result::err) {
             error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
@@ -248,7 +249,12 @@ impl Run {
         // Only a client that was told of no program may ask again.
         let failure = failure.map(|failure| Failure { should_retry: ran_code.then_some(false), ..failure });
         self.live.tell(frames);
-        self.live.end(End { document, failure });
+        let end = End { document, failure };
+        if is_stored {
+            self.engine.live.end_stored(&self.live, end);
+        } else {
+            self.engine.live.end(&self.live, end, ran_code);
+        }
     }
 
     /// Leaves the request to the next start: it waits for approval.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns::{Agreement, Live, Part, Run, Spec};
+use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -41,7 +41,8 @@ pub(crate) async fn create(
     let ask = Ask::read(fields, app.engine.kernel())?;
     let stream = ask.stream;
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
-        Err(same) => (same, false),
+        Err(Known::Past(past)) => return Err(gone(past)),
+        Err(Known::Live(same)) => (same, false),
         Ok(live) => {
             live.hold(memory);
             (live, true)
@@ -61,6 +62,11 @@ pub(crate) async fn create(
         return Err(failure.into());
     }
     Ok(follow(live, None, leash, framed))
+}
+
+/// The answer to a repetition of what is kept nowhere.
+fn gone(past: Past) -> ApiError {
+    past.failure.map_or_else(|| ApiError::internal("a chat completion was taken for stored"), ApiError::from)
 }
 
 /// Checks everything that can be wrong with a request, and starts the turns.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns;
+use aludel_engine::turns::{self, Known, Past};
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant};
 use aludel_wire::openai::responses::{self, InputTokens, InputTokensObject, ItemDocument};
 use aludel_wire::openai::{Deleted, List};
@@ -36,7 +36,8 @@ pub(crate) async fn create(
     let ask = Ask::read(fields, host(&headers), app.engine.kernel())?;
     let (stream, background, include) = (ask.stream, ask.background, ask.include);
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
-        Err(same) => (same, false),
+        Err(Known::Past(past)) => return again(&app, &tenant, past, &ask).await,
+        Err(Known::Live(same)) => (same, false),
         Ok(live) => {
             live.hold(memory);
             (live, true)
@@ -52,6 +53,16 @@ pub(crate) async fn create(
             Ok(Json(shown(current(&app, &tenant, &parse(live.id.as_str())?).await?, include)).into_response())
         }
         (false, false) => wait(live, leash, move |object| shown_json(object, include)).await,
+    }
+}
+
+/// Answers a request that was carried out before and is not in memory any more.
+async fn again(app: &App, tenant: &Tenant, past: Past, ask: &Ask) -> Result<Response, ApiError> {
+    let id = parse(past.id.as_str())?;
+    match past.failure {
+        Some(failure) if !past.is_stored || !(ask.stream || ask.background) => Err(failure.into()),
+        _ if ask.stream => replayed(app, tenant, &id, None).await,
+        _ => Ok(Json(shown(current(app, tenant, &id).await?, ask.include)).into_response()),
     }
 }
 
@@ -82,8 +93,13 @@ pub(crate) async fn retrieve(
     if let Some(live) = app.engine.live.find(&tenant, &turn) {
         return Ok(follow(live, after, None, framed));
     }
-    find(&app, &tenant, &id).await?;
-    let Some(turn) = app.store.turn(&tenant, &turn).await? else {
+    replayed(&app, &tenant, &id, after).await
+}
+
+/// The stream of a stored response, from after a number on if one is given.
+async fn replayed(app: &App, tenant: &Tenant, id: &ResponseId, after: Option<u64>) -> Result<Response, ApiError> {
+    find(app, tenant, id).await?;
+    let Some(turn) = app.store.turn(tenant, &id.clone().into()).await? else {
         let message = "The stream of this response is not kept any more; retrieve it without 'stream'.";
         return Err(ApiError::invalid("stream", message));
     };
@@ -136,6 +152,8 @@ pub(crate) async fn delete(
     if !app.store.delete_response(&tenant, &id).await? {
         return Err(no_response(id.as_str()));
     }
+    // Whoever sends the request again begins another one.
+    app.engine.live.forget(&turn);
     Ok(Json(Deleted::new(id, "response")))
 }
 
