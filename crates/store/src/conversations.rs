@@ -134,6 +134,31 @@ impl Store {
         .await
     }
 
+    /// Returns the items of all conversations that have these ids, each once; `None` when their JSON is longer than `limit` bytes.
+    pub async fn items_of_ids(
+        &self,
+        tenant: &Tenant,
+        ids: Vec<String>,
+        limit: u64,
+    ) -> Result<Option<Vec<Value>>, Error> {
+        let query = move |database: &Connection, tenant: &Tenant| {
+            let query =
+                "SELECT item FROM conversation_items WHERE tenant = ?1 AND id = ?2 ORDER BY position DESC LIMIT 1";
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            for id in &ids {
+                if let Some(item) = one(database, query, params![tenant, id], |row| row.get::<_, String>(0))? {
+                    bytes += item.len() as u64;
+                    found.push(item);
+                }
+                if bytes > limit {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(found))
+        };
+        self.read_then(tenant, query, |texts: Option<Vec<String>>| texts.map(|texts| parsed(&texts)).transpose()).await
+    }
+
     /// Returns all items of a conversation, oldest first; `None` when their JSON is longer than `limit` bytes.
     pub async fn all_items(
         &self,

@@ -9,7 +9,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row,
 use crate::{Error, Tenant};
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 6] = [
+const FORMATS: [&str; 7] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -125,6 +125,20 @@ CREATE TABLE turn_blobs (
     "
 ALTER TABLE approvals ADD COLUMN decider TEXT NOT NULL DEFAULT 'operator';
 CREATE UNIQUE INDEX approvals_of_clients ON approvals (tenant, sha256, request, call_id) WHERE decider = 'client';
+",
+    "
+CREATE TABLE response_items (
+    tenant TEXT NOT NULL, id TEXT NOT NULL, response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+    PRIMARY KEY (tenant, id, response)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX items_of_response ON response_items (response);
+CREATE INDEX conversation_items_by_id ON conversation_items (tenant, id);
+INSERT OR IGNORE INTO response_items
+    SELECT tenant, iif(items.type = 'object', items.value ->> 'id', NULL) AS item, responses.id FROM responses,
+        json_each(iif(json_valid(object), object, '{}'), '$.output') AS items WHERE typeof(item) = 'text'
+    UNION
+    SELECT tenant, iif(items.type = 'object', items.value ->> 'id', NULL) AS item, responses.id FROM responses,
+        json_each(iif(json_valid(input), input, '[]')) AS items WHERE typeof(item) = 'text';
 ",
 ];
 
@@ -367,7 +381,7 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
                 assert_eq!(connection.query_row(&query, [], |row| row.get::<_, u64>(0)).unwrap(), rows, "{table}");
             }
             let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-            assert_eq!(version, 6);
+            assert_eq!(version, FORMATS.len() as i64);
         }
     }
 
@@ -381,6 +395,25 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         assert_eq!(upgrade(&mut connection, &FORMATS).unwrap(), Dropped::default());
         let query = "SELECT count(*) FROM turns JOIN turn_events ON turn = id";
         assert_eq!(connection.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap(), 1);
+    }
+
+    #[test]
+    fn items_of_responses_of_the_format_before_are_found() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        upgrade(&mut connection, &FORMATS[..6]).unwrap();
+        let output = r#"{"output": [{"id": "msg_2"}, {"id": 3}, {}, "odd", null]}"#;
+        let row = "INSERT INTO responses VALUES (?1, 'local', 'completed', 1, NULL, ?2, ?3)";
+        for (id, object, input) in
+            [("resp_1", output, r#"[{"id": "msg_1"}]"#), ("resp_2", "{}", "[]"), ("resp_3", "no JSON", "{")]
+        {
+            connection.execute(row, [id, object, input]).unwrap();
+        }
+        upgrade(&mut connection, &FORMATS).unwrap();
+        let found = all(&connection, "SELECT id, response FROM response_items", [], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+        });
+        let expected = [("msg_1", "resp_1"), ("msg_2", "resp_1")].map(|(id, of)| (id.to_owned(), of.to_owned()));
+        assert_eq!(found.unwrap(), expected);
     }
 
     #[test]
@@ -407,6 +440,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 7, known: 6 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 8, known: 7 })));
     }
 }

@@ -1,5 +1,7 @@
 //! Responses and their input.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
@@ -31,10 +33,19 @@ impl Store {
                          ON CONFLICT (id) DO UPDATE SET status = excluded.status, expires_at = excluded.expires_at,
                              object = excluded.object, input = excluded.input
                          WHERE tenant = excluded.tenant";
+            let output = object.get("output").and_then(Value::as_array);
+            let items = output.into_iter().flatten().chain(&input);
+            let items: Vec<String> = items.filter_map(|item| item.get("id")?.as_str()).map(ToOwned::to_owned).collect();
             let (object, input) = (object.to_string(), Value::Array(input).to_string());
-            let row = params![id, tenant, status, now(), expires_at, object, input];
+            let row = params![&id, &tenant, status, now(), expires_at, object, input];
             store.0.database.write(|database| {
-                database.prepare_cached(query)?.execute(row)?;
+                if database.prepare_cached(query)?.execute(row)? > 0 {
+                    let query = "INSERT OR IGNORE INTO response_items (tenant, id, response) VALUES (?1, ?2, ?3)";
+                    let mut statement = database.prepare_cached(query)?;
+                    for item in &items {
+                        statement.execute(params![tenant, item, id])?;
+                    }
+                }
                 Ok(())
             })
         })
@@ -57,6 +68,44 @@ impl Store {
                 Ok(ResponseRecord { id, object, input, expires_at })
             })
             .transpose()
+        })
+        .await
+    }
+
+    /// Returns the responses that have items of these ids, in their output or their input: for each id the newest one, and each response
+    /// once, the newest first. `None` when their JSON is longer than `limit` bytes.
+    pub async fn responses_of_items(
+        &self,
+        tenant: &Tenant,
+        items: Vec<String>,
+        limit: u64,
+    ) -> Result<Option<Vec<ResponseRecord>>, Error> {
+        let query = move |database: &Connection, tenant: &Tenant| {
+            let query = "SELECT responses.id, octet_length(object) + octet_length(input)
+                         FROM response_items JOIN responses ON responses.id = response
+                         WHERE response_items.tenant = ?1 AND response_items.id = ?2 AND coalesce(expires_at > ?3, TRUE)
+                         ORDER BY response DESC LIMIT 1";
+            let mut found: BTreeMap<ResponseId, u64> = BTreeMap::new();
+            for item in &items {
+                found.extend(one(database, query, params![tenant, item, now()], |row| Ok((row.get(0)?, row.get(1)?)))?);
+            }
+            if found.values().sum::<u64>() > limit {
+                return Ok(None);
+            }
+            let query = "SELECT object, input, expires_at FROM responses WHERE id = ?1";
+            let mut rows: Vec<(ResponseId, String, String, Option<i64>)> = Vec::new();
+            for id in found.into_keys().rev() {
+                let row = one(database, query, [&id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+                rows.extend(row.map(|(object, input, expires_at)| (id, object, input, expires_at)));
+            }
+            Ok(Some(rows))
+        };
+        self.read_then(tenant, query, |rows| {
+            let parsed = |(id, object, input, expires_at): (_, String, String, _)| {
+                let (object, input) = (serde_json::from_str(&object)?, serde_json::from_str(&input)?);
+                Ok(ResponseRecord { id, object, input, expires_at })
+            };
+            rows.map(|rows| rows.into_iter().map(parsed).collect()).transpose()
         })
         .await
     }

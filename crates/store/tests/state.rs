@@ -492,6 +492,44 @@ async fn a_response_survives_a_restart() {
 }
 
 #[tokio::test]
+async fn items_are_found_by_their_ids_among_what_their_tenant_stored() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let (mine, other) = tenants(&store).await;
+    let record = |input: &str, output: &str| ResponseRecord {
+        id: ResponseId::new(),
+        object: json!({ "output": [{ "id": output }] }),
+        input: vec![json!({ "id": input }), json!({})],
+        expires_at: None,
+    };
+    let (first, second, third) = (record("msg_1", "msg_2"), record("msg_2", "msg_3"), record("msg_4", "msg_5"));
+    for record in [&first, &second, &third] {
+        store.put_response(&mine, record.clone()).await.unwrap();
+    }
+    let of = async |tenant: &Tenant, ids: &[&str]| {
+        let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        store.responses_of_items(tenant, ids, 1000).await.unwrap().unwrap()
+    };
+    assert_eq!(of(&mine, &["msg_1"]).await, std::slice::from_ref(&first));
+    assert_eq!(of(&mine, &["msg_2", "msg_3", "msg_5", "msg_6"]).await, [third.clone(), second.clone()]);
+    assert_eq!(of(&other, &["msg_1"]).await, []);
+    assert_eq!(store.responses_of_items(&mine, vec!["msg_1".to_owned()], 10).await.unwrap(), None);
+    store.delete_response(&mine, &second.id).await.unwrap();
+    assert_eq!(of(&mine, &["msg_2", "msg_3"]).await, [first]);
+    let expired = ResponseRecord { expires_at: Some(1), ..third };
+    store.put_response(&mine, expired).await.unwrap();
+    assert_eq!(of(&mine, &["msg_5"]).await, []);
+    let items = vec![("msg_7".to_owned(), json!({ "id": "msg_7" }))];
+    store.add_conversation(&mine, json!({}), items.clone()).await.unwrap();
+    store.add_conversation(&mine, json!({}), items).await.unwrap();
+    let item =
+        async |tenant: &Tenant, limit| store.items_of_ids(tenant, vec!["msg_7".to_owned()], limit).await.unwrap();
+    assert_eq!(item(&mine, 100).await, Some(vec![json!({ "id": "msg_7" })]));
+    assert_eq!(item(&mine, 10).await, None);
+    assert_eq!(item(&other, 100).await, Some(Vec::new()));
+}
+
+#[tokio::test]
 async fn a_program_is_decided_once_by_its_tenant_and_by_what_was_seen() {
     let data = tempfile::tempdir().unwrap();
     let store = Store::open(data.path()).await.unwrap();

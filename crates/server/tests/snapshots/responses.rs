@@ -395,6 +395,29 @@ fn conversations() -> Vec<Case> {
                 PATH,
                 request(&json!({ "conversation": "<conv 1>", "input": [{ "type": "item_reference", "id": "<msg 1>" }] })),
             ),
+        Case::new("referred_items")
+            .model([runs("x = 6 * 7"), says("Noted."), runs("print(x)"), says("42."), says("Bye."), says("Still here.")])
+            .post(PATH, with_tool(&json!({ "input": [{ "role": "user", "content": "Remember." }] })))
+            .get("/v1/responses/<resp 1>/input_items")
+            .post(
+                PATH,
+                with_tool(&json!({ "input": [
+                    { "role": "user", "content": "Remember." },
+                    { "type": "item_reference", "id": "<msg 1>" },
+                    { "role": "user", "content": "And?" },
+                ] })),
+            )
+            .get("/v1/responses/<resp 2>/input_items")
+            .post("/v1/conversations", json!({ "items": [{ "role": "user", "content": "Hello." }] }))
+            .get("/v1/conversations/<conv 1>/items")
+            .post(PATH, request(&json!({ "input": [{ "type": "item_reference", "id": "<msg 6>" }] })))
+            .post(
+                PATH,
+                request(&json!({ "store": false, "input": [
+                    { "type": "item_reference", "id": "<ci 1>" },
+                    { "type": "item_reference", "id": "<msg 1>" },
+                ] })),
+            ),
         Case::new("too_long_and_cut")
             .model([says("One."), answers(400, "", "too long"), says("Two.")])
             .post(PATH, request(&json!({})))

@@ -42,6 +42,8 @@ pub(super) struct Context {
     items: Vec<ItemDocument>,
     /// Which of them are new.
     new: Range<usize>,
+    /// Container of the response that an item was referred to in last.
+    referred: Option<ContainerId>,
 }
 
 impl Context {
@@ -61,21 +63,32 @@ impl Context {
         let before = items.len();
         let known = items.iter().enumerate().filter_map(|(place, item)| Some((item.id()?.to_owned(), place)));
         let known: HashMap<String, usize> = known.collect();
+        let references = ask.input.iter().filter(|item| item.kind() == Some("item_reference"));
+        let elsewhere = references.filter_map(ItemDocument::id).filter(|id| !known.contains_key(*id));
+        let stored = Referred::collect(app, tenant, elsewhere.map(ToOwned::to_owned).collect()).await?;
+        let mut left = MAX_CONTEXT;
         for item in &ask.input {
             let item = match item.kind() {
-                Some("item_reference") => referred(item.id().unwrap_or_default(), &known, &items)?,
+                Some("item_reference") => {
+                    let id = item.id().unwrap_or_default();
+                    let found = known.get(id).and_then(|place| items.get(*place)).or_else(|| stored.items.get(id));
+                    let found = found.ok_or_else(|| no_item(id))?;
+                    // Any number of references to one long item fit into a request.
+                    left = left.checked_sub(found.to_string().len() as u64).ok_or_else(too_long)?;
+                    found
+                }
                 _ => item,
             };
             items.push(item.clone());
         }
         let new = before..items.len();
-        Ok(Self { items, new })
+        Ok(Self { items, new, referred: stored.container })
     }
 
     /// The container that the conversation used last.
     pub(super) fn container(&self) -> Option<ContainerId> {
         let used = self.items.iter().rev().find_map(ItemDocument::container_id);
-        used.and_then(ContainerId::parse)
+        used.and_then(ContainerId::parse).or_else(|| self.referred.clone())
     }
 
     /// Puts the files of new messages into the container.
@@ -189,16 +202,53 @@ fn too_long() -> ApiError {
     ApiError::bad_request(message).code("context_length_exceeded")
 }
 
-/// Finds an item that is referred to by its id.
-fn referred<'a>(
-    id: &str,
-    known: &HashMap<String, usize>,
-    items: &'a [ItemDocument],
-) -> Result<&'a ItemDocument, ApiError> {
-    known.get(id).and_then(|place| items.get(*place)).ok_or_else(|| {
-        let message = format!("Item with id '{id}' not found. Items are not persisted when `store` is set to false.");
-        ApiError::not_found(message).param("input")
-    })
+/// Stored items that are referred to by their ids.
+#[derive(Debug, Default)]
+struct Referred {
+    items: HashMap<String, ItemDocument>,
+    /// Container that the newest response among theirs used last.
+    container: Option<ContainerId>,
+}
+
+impl Referred {
+    /// Finds items of a tenant among its responses and, beside them, its conversations.
+    async fn collect(app: &App, tenant: &Tenant, ids: HashSet<String>) -> Result<Self, ApiError> {
+        let mut referred = Self::default();
+        if ids.is_empty() {
+            return Ok(referred);
+        }
+        let wanted = |item: &ItemDocument| item.id().filter(|id| ids.contains(*id)).map(ToOwned::to_owned);
+        let records = app.store.responses_of_items(tenant, ids.iter().cloned().collect(), MAX_CONTEXT).await?;
+        for record in records.ok_or_else(too_long)? {
+            let Response { output, .. } = stored(record.object)?;
+            let mut items: Vec<ItemDocument> = record.input.into_iter().map(ItemDocument::from).collect();
+            items.extend(output.iter().map(responses::Item::document));
+            if referred.container.is_none() {
+                let used = items.iter().rev().find_map(ItemDocument::container_id);
+                referred.container = used.and_then(ContainerId::parse);
+            }
+            for item in items {
+                if let Some(id) = wanted(&item) {
+                    referred.items.entry(id).or_insert(item);
+                }
+            }
+        }
+        let left: Vec<String> = ids.iter().filter(|id| !referred.items.contains_key(*id)).cloned().collect();
+        if !left.is_empty() {
+            let items = app.store.items_of_ids(tenant, left, MAX_CONTEXT).await?.ok_or_else(too_long)?;
+            for item in items.into_iter().map(ItemDocument::from) {
+                if let Some(id) = wanted(&item) {
+                    referred.items.insert(id, item);
+                }
+            }
+        }
+        Ok(referred)
+    }
+}
+
+fn no_item(id: &str) -> ApiError {
+    let message = format!("Item with id '{id}' not found. Items are not persisted when `store` is set to false.");
+    ApiError::not_found(message).param("input")
 }
 
 /// The parts of a message.
