@@ -17,7 +17,7 @@ async fn create(server: &Server, body: Value) -> (String, Value) {
 #[tokio::test]
 async fn a_container_says_what_clients_expect() {
     let data = tempfile::tempdir().unwrap();
-    let server = start(data.path()).await;
+    let server = start_with(data.path(), settings().engine(|engine| engine.max_memory = 5 << 30)).await;
     let (path, container) = create(&server, json!({ "name": "plain" })).await;
     let id = container["id"].as_str().unwrap();
     assert!(id.starts_with("cntr_") && id.len() == "cntr_".len() + 48);
@@ -38,6 +38,7 @@ async fn a_container_says_what_clients_expect() {
     let first = server.get("/v1/containers?limit=1").await.ok();
     assert_eq!((&first["data"][0]["name"], &first["has_more"]), (&json!("full"), &json!(true)));
     for (body, words) in [
+        (json!({ "name": "n", "memory_limit": "16g" }), "The largest possible value is '4g'"),
         (json!({}), "'name'"),
         (json!({ "name": "x".repeat(300) }), "256"),
         (json!({ "name": "n", "memory_limit": "2g" }), "memory_limit"),

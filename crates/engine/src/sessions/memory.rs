@@ -17,6 +17,11 @@ impl Memory {
         text.strip_suffix('g')?.parse().ok().map(Self)
     }
 
+    /// The number of bytes.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.0) << 30
+    }
+
     /// The number with its unit, for example `4g`.
     pub fn word(self) -> String {
         format!("{}g", self.0)
@@ -24,7 +29,7 @@ impl Memory {
 
     /// The limits of a session that asks for this: no more memory than `max`, and the rest as usual.
     pub fn limits(self, usual: &Limits, max: u64) -> Limits {
-        let memory = (u64::from(self.0) << 30).min(max.max(usual.memory));
+        let memory = self.bytes().min(max.max(usual.memory));
         // Files and scratch space are memory too.
         let (disk, tmp) = (usual.disk.min(memory / 2), usual.tmp.min(memory / 2));
         Limits { memory, disk, file_size: usual.file_size.min(disk), tmp, ..usual.clone() }

@@ -295,6 +295,7 @@ fn programs() -> Vec<Case> {
             )
             .get("/v1/containers/<cntr 1>/files?order=asc"),
         Case::new("containers_that_are_asked_for")
+            .settings(|settings| settings.max_memory = 4 << 30)
             .model([runs(READS_FILE), says("Read."), runs("x = 2"), says("Set."), runs("print(x)"), says("Told.")])
             .upload("/v1/files", &[("purpose", "user_data")], "file", "data.csv")
             .post(

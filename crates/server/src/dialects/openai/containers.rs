@@ -39,10 +39,26 @@ pub(crate) enum MemoryLimit {
 }
 
 impl MemoryLimit {
+    const ALL: [Self; 4] = [Self::One, Self::Four, Self::Sixteen, Self::SixtyFour];
+
     /// Reads the protocol's word.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let all = [Self::One, Self::Four, Self::Sixteen, Self::SixtyFour];
-        all.into_iter().find(|limit| Memory::from(*limit).word() == text)
+        Self::ALL.into_iter().find(|limit| Memory::from(*limit).word() == text)
+    }
+
+    /// Refuses more than a container may have here. The least word of the protocol stands for what every container has.
+    pub(crate) fn check(self, app: &App, param: &str) -> Result<(), ApiError> {
+        let fits = |limit: &Self| Memory::from(*limit).bytes() <= app.engine.settings.max_memory;
+        if self == Self::One || fits(&self) {
+            return Ok(());
+        }
+        let most = Self::ALL.into_iter().rev().find(fits).unwrap_or(Self::One);
+        let [asked, most] = [self, most].map(|limit| Memory::from(limit).word());
+        let message = format!(
+            "Containers here cannot have '{asked}' of memory. The largest possible value is '{most}'; \
+             the server's operator can raise it with sandbox.max_memory."
+        );
+        Err(ApiError::invalid(param, message))
     }
 }
 
@@ -74,6 +90,9 @@ pub(crate) async fn create(
     let file_ids: Vec<String> = fields.optional("file_ids")?.unwrap_or_default();
     let file_ids = file_ids.iter().map(|id| file_id(id)).collect::<Result<_, _>>()?;
     let memory_limit: Option<MemoryLimit> = fields.optional("memory_limit")?;
+    if let Some(limit) = memory_limit {
+        limit.check(&app, "memory_limit")?;
+    }
     if let Some(policy) = fields.optional::<NetworkPolicy>("network_policy")? {
         check_network(&policy)?;
     }

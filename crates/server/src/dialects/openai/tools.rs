@@ -52,6 +52,9 @@ impl Interpreter {
         tenant: &Tenant,
         used: Option<ContainerId>,
     ) -> Result<Arc<Session>, ApiError> {
+        if let Self::Auto { memory_limit: Some(limit), .. } = self {
+            limit.check(app, "tools")?;
+        }
         let is_used = used.is_some() || matches!(self, Self::Auto { session: Some(_), .. });
         let container = app.engine.sessions.open(tenant, self.choice(used)).await?;
         if let (Self::Auto { file_ids, .. }, true) = (self, is_used) {
