@@ -1,4 +1,4 @@
-//! What the server and the terminal share: sessions, turns, approvals, quota, and what comes back after a crash.
+//! The engine behind the server and the terminal: sessions, turns, approvals, quota, and recovery after a crash.
 //!
 //! This crate knows no HTTP server and no vendor's words. A dialect parses requests into its types and renders its results and errors.
 #![forbid(unsafe_code)]
@@ -91,7 +91,7 @@ impl Engine {
         self.sessions.kernel()
     }
 
-    /// Whether sandboxes can be made now, as far as the backend knows.
+    /// Returns the backend's health, as far as it knows: without trying.
     pub fn backend_health(&self) -> Health {
         self.sessions.backend_health()
     }

@@ -216,7 +216,7 @@ impl Cell {
         }
     }
 
-    /// What the outputs themselves do not tell of the program's end.
+    /// Describes the program's end, as far as the outputs themselves do not tell it.
     fn remark(&self) -> Option<String> {
         let outcome = self.outcome.as_ref()?;
         let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);

@@ -60,7 +60,7 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
     /// The files.
     fn workspace(&self) -> &Arc<dyn Workspace>;
 
-    /// Whether the kernel lives, or its checkpoint will. A sandbox without either is of no more use; its workspace is.
+    /// Returns true if the kernel lives, or its checkpoint will. A sandbox without either is of no more use; its workspace is.
     fn is_alive(&self) -> bool;
 
     /// Runs one cell. One runs at a time; the next waits here for its turn.
@@ -184,23 +184,23 @@ pub struct Capabilities {
     pub backend: &'static str,
     /// The languages of its kernels, the default first.
     pub languages: Vec<Arc<KernelSpec>>,
-    /// Whether limits of memory, processes, processor time and file sizes are enforced. Time and output are enforced by every backend.
+    /// True if limits of memory, processes, processor time and file sizes are enforced. Time and output are enforced by every backend.
     pub enforces_resources: bool,
-    /// Whether the limits of a workspace's bytes and files are enforced.
+    /// True if the limits of a workspace's bytes and files are enforced.
     pub enforces_disk: bool,
-    /// Whether a kernel that died in a cell is followed by its checkpoint.
+    /// True if a kernel that died in a cell is followed by its checkpoint.
     pub checkpoints: bool,
-    /// Whether refused system calls are reported.
+    /// True if refused system calls are reported.
     pub reports_blocked: bool,
-    /// Whether commands run beside the kernel.
+    /// True if commands run beside the kernel.
     pub processes: bool,
-    /// Whether a sandbox can be attached to.
+    /// True if a sandbox can be attached to.
     pub attach: bool,
-    /// Whether a sandbox can be paused and resumed.
+    /// True if a sandbox can be paused and resumed.
     pub pause: bool,
-    /// Whether a sandbox can be forked.
+    /// True if a sandbox can be forked.
     pub fork: bool,
-    /// Whether ports of a sandbox can be connected to.
+    /// True if ports of a sandbox can be connected to.
     pub connect: bool,
 }
 
@@ -221,30 +221,30 @@ impl Capabilities {
 /// The state of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// Whether sandboxes can be made.
+    /// True if sandboxes can be made.
     pub status: Status,
     /// Sandboxes that are ready before anyone asks.
     pub pooled: usize,
 }
 
-/// Whether sandboxes can be made.
+/// True if sandboxes can be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
     /// As far as is known, they can.
     Ready,
     /// The last one that the backend wanted could not be made.
     Degraded {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// None can be made any more.
     Over {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What a sandbox uses.
+/// The resources that a sandbox uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Memory now, bytes.

@@ -19,21 +19,21 @@ use crate::{Error, Limits, Workspace};
 const MAX_DISPLAYED: usize = 64 << 20;
 /// The most that a kernel may send during one execution, bytes. The kernel program never comes near.
 const MAX_RECEIVED: usize = 1 << 30;
-/// What each frame counts as beside its length: reading the smallest takes us longer than a program needs to write it.
+/// Bytes that each frame counts as beside its length: reading the smallest takes us longer than a program needs to write it.
 const FRAME_COST: usize = 8 << 10;
 /// The most bundles that one execution may display.
 const MAX_DISPLAYS: usize = 500;
-/// How much of a workspace may be left for it to count as full: less than one large write.
+/// Bytes of a workspace that may be left for it to count as full: less than one large write.
 const FULL: u64 = 1 << 20;
-/// What the system says of a full file system, in every library's message.
+/// The system's words for a full file system, in every library's message.
 const NO_SPACE: &str = "No space left on device";
-/// How long a killed kernel may take to be gone.
+/// Time that a killed kernel may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a kernel may take to accept the answer to a display, for which it waits; deadlines wait for it.
+/// Time that a kernel may take to accept the answer to a display, for which it waits; deadlines wait for it.
 const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often processor time is looked at where it is limited.
+/// Pause between two looks at processor time where it is limited.
 const CPU_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a kernel may take to accept a program.
+/// Time that a kernel may take to accept a program.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 const SIGKILL: i32 = 9;
 
@@ -53,11 +53,11 @@ struct Held<L> {
     exit: watch::Receiver<Option<Exit>>,
     /// Out-of-memory kills that were told before.
     oom_kills: u64,
-    /// Whether somebody gave up while sending it a program: it was killed for that, and has yet to end.
+    /// True if somebody gave up while sending it a program: it was killed for that, and has yet to end.
     is_doomed: bool,
 }
 
-/// What can still become of the kernel.
+/// The state of the kernel.
 #[derive(Debug, Default)]
 struct AtomicState {
     /// A cell has ended, so there is, or will be, a checkpoint.
@@ -90,7 +90,7 @@ impl<L: Link> Kernel<L> {
         &self.workspace
     }
 
-    /// Whether the kernel lives, or its checkpoint will. A sandbox without either is of no more use; its workspace is.
+    /// Returns true if the kernel lives, or its checkpoint will. A sandbox without either is of no more use; its workspace is.
     pub(crate) fn is_alive(&self) -> bool {
         let may_resume = self.state.has_run.load(Ordering::Relaxed);
         !self.state.is_lost.load(Ordering::Relaxed) && (may_resume || self.exit.borrow().is_none())
@@ -218,7 +218,7 @@ impl Interrupter {
     }
 }
 
-/// Why we end a program before its own end.
+/// The reason for which we end a program before its own end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Caller,
@@ -247,17 +247,17 @@ struct Run<C> {
     interrupted: watch::Receiver<bool>,
     started: Instant,
     before: Snapshot,
-    /// What is printed, by stream.
+    /// Printed text, by stream.
     output: [Output; 2],
     error: Option<ProgramError>,
     ending: Option<Ending>,
     displayed: usize,
     displays: usize,
-    /// Whether it was said that nothing more is displayed.
+    /// True if it was said that nothing more is displayed.
     displays_enough: bool,
 }
 
-/// What ended the wait for events.
+/// The end of a wait for events.
 enum End {
     Done,
     Exited(Exit),

@@ -16,7 +16,7 @@ pub struct KernelSpec {
     pub env: Vec<(String, String)>,
     /// The kernel's programs: files in [`KernelSpec::PROGRAMS`], by name.
     pub programs: Vec<(String, String)>,
-    /// Whether a copy of the kernel from before a cell takes over when the cell ends the kernel.
+    /// True if a copy of the kernel from before a cell takes over when the cell ends the kernel.
     pub checkpoints: bool,
     /// The name of the tool that models are offered.
     pub tool_name: String,
@@ -31,7 +31,7 @@ pub struct KernelSpec {
 /// The name of the tool that runs Python.
 pub const PYTHON_TOOL: &str = "python";
 
-/// What every process of a sandbox has in its environment.
+/// The environment of every process of a sandbox.
 const ENV: [(&str, &str); 7] = [
     ("PATH", "/usr/local/bin:/usr/bin:/bin"),
     ("HOME", "/tmp"),
@@ -42,7 +42,7 @@ const ENV: [(&str, &str); 7] = [
     ("TMPDIR", "/tmp"),
 ];
 
-/// What Python and its libraries have besides. Threads stay off until a kernel raises them: a fork copies one thread.
+/// The additions for Python and its libraries. Threads stay off until a kernel raises them: a fork copies one thread.
 const PYTHON_ENV: [(&str, &str); 9] = [
     ("MPLCONFIGDIR", "/tmp/.matplotlib"),
     ("MPLBACKEND", "Agg"),

@@ -43,11 +43,11 @@ pub struct Settings {
     pub requests_per_key: usize,
     /// Bytes of memory that JSON bodies, and all that is made of them, may take at once.
     pub bodies: usize,
-    /// Whether there are figures at `/metrics`.
+    /// True if there are figures at `/metrics`.
     pub metrics: bool,
     /// The collector of traces, if there is one.
     pub traces: Option<Traces>,
-    /// Whether prompts, programs and their output may stand in the log and in traces.
+    /// True if prompts, programs and their output may stand in the log and in traces.
     pub log_contents: bool,
 }
 

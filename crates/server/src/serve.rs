@@ -32,9 +32,9 @@ const CONNECTIONS: usize = 2048;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// Time that a new connection may take to send the head of its first request.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long requests may go on after the server was asked to end.
+/// Time for which requests may go on after the server was asked to end.
 const DRAIN: Duration = Duration::from_secs(20);
-/// How long to wait when the system has no more descriptors.
+/// Pause when the system has no more descriptors.
 const BREATH: Duration = Duration::from_millis(200);
 
 /// A source of connections.
@@ -86,7 +86,7 @@ impl Listener for Receiver<DuplexStream> {
     }
 }
 
-/// Why the server cannot serve.
+/// A reason for which the server cannot serve.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {

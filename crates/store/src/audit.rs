@@ -195,7 +195,7 @@ impl Store {
         .await
     }
 
-    /// How many entries the log has; or where it was changed. Entries that were taken off its end cannot be seen missing here: keep the
+    /// The number of entries of the log, or the place where it was changed. Entries that were taken off its end cannot be seen missing here: keep the
     /// number and compare.
     pub async fn verify_audit_log(&self) -> Result<Result<i64, Tampered>, Error> {
         const AT_ONCE: usize = 1000;

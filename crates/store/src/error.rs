@@ -1,4 +1,4 @@
-//! What can go wrong with the state.
+//! Errors of the state.
 
 use std::io;
 use std::path::PathBuf;

@@ -171,7 +171,7 @@ pub struct TurnEventRecord {
     pub event: String,
 }
 
-/// What is added to a turn and changed of it, all or nothing.
+/// Additions to a turn and changes of it, all or nothing.
 #[derive(Debug, Default)]
 pub struct TurnUpdate {
     /// Events, in the order of their numbers, each of which is [`TurnRecord::next_sequence`] or higher.

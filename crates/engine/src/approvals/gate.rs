@@ -43,7 +43,7 @@ pub struct Gate {
     decider: Decider,
     /// The terminal at which the operator is asked, if there is one.
     terminal: Option<Terminal>,
-    /// Whether the request goes on after a restart while a program waits for the operator.
+    /// True if the request goes on after a restart while a program waits for the operator.
     outlives: bool,
     /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
@@ -142,7 +142,7 @@ impl Gate {
         self.decider
     }
 
-    /// Whether programs may wait here for the operator's decision.
+    /// Returns true if programs may wait here for the operator's decision.
     pub fn holds(&self) -> bool {
         self.terminal.is_none() && !matches!(self.policy.mode, ApprovalMode::Never)
     }
@@ -295,7 +295,7 @@ impl Gate {
         Ok(Answer::No { reason })
     }
 
-    /// What the settings say of a program, and why.
+    /// Judges a program by the settings, with the reasons.
     async fn verdict(&self, code: &str) -> Result<(Verdict, Vec<String>), Error> {
         let rules = match &self.policy.mode {
             ApprovalMode::Never => return Ok((Verdict::Allow, Vec::new())),
@@ -342,7 +342,7 @@ impl Gate {
         decided
     }
 
-    /// What was decided about a program, by somebody or by the time limit.
+    /// Waits for the decision about a program, by somebody or by the time limit.
     async fn decided(&self, asked: &ApprovalRecord) -> Result<ApprovalRecord, Error> {
         let store = &self.engine.store;
         loop {
@@ -467,7 +467,7 @@ struct Waiting<'a> {
     /// A task of its own: what was begun to be written must be known, or nobody could take it back.
     asking: Option<JoinHandle<Result<ApprovalRecord, aludel_store::Error>>>,
     id: Option<ApprovalId>,
-    /// Whether the turn can go on after a restart.
+    /// True if the turn can go on after a restart.
     outlives: bool,
 }
 
@@ -480,7 +480,7 @@ impl<'a> Waiting<'a> {
         Self { engine, asking: Some(engine.tasks.spawn(asking)), id: None, outlives }
     }
 
-    /// What was asked, as soon as it is written.
+    /// Returns the question, as soon as it is written.
     async fn asked(&mut self) -> Result<ApprovalRecord, Error> {
         let Some(asking) = &mut self.asking else { return Err(Error::internal("nothing was asked")) };
         let asked = asking.await.map_err(Error::internal)?;

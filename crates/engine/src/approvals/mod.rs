@@ -27,7 +27,7 @@ pub struct ApprovalPolicy {
     pub timeout: Duration,
     /// The decision when that time is over.
     pub on_timeout: OnTimeout,
-    /// Whether the key whose program waits may decide about it, besides the operator.
+    /// True if the key whose program waits may decide about it, besides the operator.
     pub by_key: bool,
     /// The webhook that is told of each program that waits.
     pub webhook: Option<Webhook>,

@@ -1,4 +1,4 @@
-//! What a person at a terminal is asked, and what the audit log says of it.
+//! Questions to a person at a terminal and to clients, and the audit log of them.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -18,17 +18,17 @@ use tracing::error;
 use super::{Verdict, describe};
 use crate::Engine;
 
-/// What a secret begins with that is written as base64.
+/// The beginning of a secret that is written as base64.
 const ENCODED: &str = "whsec_";
-/// How often it is told, with longer and longer waits between.
+/// The most times that it is told, with longer and longer waits between.
 const ATTEMPTS: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// How long an answer may take.
+/// Time that an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of an answer.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// Who is told, and how it knows that it is us.
+/// The endpoint that is told, and the secret by which it knows that it is us.
 #[derive(Clone)]
 pub struct Webhook {
     url: reqwest::Url,
@@ -36,7 +36,7 @@ pub struct Webhook {
     client: reqwest::Client,
 }
 
-/// What an answer may say; without it, the program goes on waiting.
+/// An answer that decides; without it, the program goes on waiting.
 #[derive(Deserialize)]
 struct Answer {
     decision: Verdict,
@@ -117,7 +117,7 @@ impl Webhook {
     }
 }
 
-/// What went wrong, with its causes, without the address: a token may stand in it.
+/// Describes a failure with its causes, without the address: a token may stand in it.
 fn words(error: reqwest::Error) -> String {
     let error = error.without_url();
     let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());

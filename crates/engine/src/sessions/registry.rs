@@ -121,7 +121,7 @@ impl Sessions {
         self.shared.backend.capabilities().kernel()
     }
 
-    /// Whether sandboxes can be made now, as far as the backend knows.
+    /// Returns the backend's health, as far as it knows: without trying.
     pub(crate) fn backend_health(&self) -> Health {
         self.shared.backend.health()
     }
@@ -202,7 +202,7 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Whether a session can be used.
+    /// Returns the status of a session.
     pub fn status(&self, record: &ContainerRecord) -> Status {
         // What is in use does not expire, however long it takes.
         let used = self.known().get(&record.id).is_some_and(|session| !session.is_expired());
@@ -265,7 +265,7 @@ fn lock(known: &Known) -> MutexGuard<'_, HashMap<ContainerId, Arc<Session>>> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a session can be used.
+/// The status of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// It can.

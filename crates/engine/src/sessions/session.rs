@@ -276,7 +276,7 @@ impl Session {
         Ok(record.ok_or_else(|| Error::no_session(&self.id))?.into())
     }
 
-    /// Whether another file will fit when there is a workspace again.
+    /// Checks that another file will fit when there is a workspace again.
     async fn check_room(&self, path: &str, bytes: u64) -> Result<(), Error> {
         let others = self.records().await?;
         let others = others.iter().filter(|file| file.path != path && file.place == Place::Workspace);
@@ -292,7 +292,7 @@ impl Session {
         self.last_active_ms.fetch_max(now_ms(), Ordering::Relaxed);
     }
 
-    /// Whether it was left alone too long.
+    /// Returns true if it was left alone too long.
     pub(super) fn is_expired(&self) -> bool {
         let idle = i64::try_from(self.idle.as_millis()).unwrap_or(i64::MAX);
         now_ms() >= self.last_active_ms().saturating_add(idle)
@@ -304,7 +304,7 @@ impl Session {
         self.linger_ms.store(linger, Ordering::Relaxed);
     }
 
-    /// Whether its session has been left alone too long.
+    /// Returns true if its session has been left alone too long.
     pub(super) fn has_lingered(&self) -> bool {
         now_ms() >= self.last_active_ms().saturating_add(self.linger_ms.load(Ordering::Relaxed)) && self.is_live()
     }
@@ -314,7 +314,7 @@ impl Session {
         self.last_active_ms.load(Ordering::Relaxed)
     }
 
-    /// Whether it has a session, as far as can be told without waiting for whoever is busy with it.
+    /// Returns true if it has a session, as far as can be told without waiting for whoever is busy with it.
     pub(super) fn is_live(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| matches!(*state, State::Live { .. }))
     }

@@ -40,7 +40,7 @@ impl Place {
     }
 }
 
-/// What programs do.
+/// The behaviour of programs.
 fn script(code: &str, cell: &mut ScriptedCell) {
     let text = |cell: &ScriptedCell, path| String::from_utf8(cell.read(path).unwrap_or_default()).unwrap();
     match code {

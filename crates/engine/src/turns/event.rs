@@ -85,7 +85,7 @@ pub struct ToolCall {
 pub enum EventKind {
     /// The request is known under its id from now on.
     Created {
-        /// Whether it runs in the background, where clients ask for it by its id.
+        /// True if it runs in the background, where clients ask for it by its id.
         background: bool,
     },
     /// The turns begin.

@@ -22,7 +22,7 @@ pub struct Journal {
     next: u64,
     events: Vec<Event>,
     items: Vec<String>,
-    /// Whether the conversation is stored, too, so that the request can go on after a restart.
+    /// True if the conversation is stored, too, so that the request can go on after a restart.
     keeps_items: bool,
     state: DialectState,
     /// The number of the next frame.
@@ -36,13 +36,13 @@ pub struct NewJournal {
     pub id: TurnId,
     /// The dialect that renders it.
     pub dialect: &'static str,
-    /// Whether it waits to be begun.
+    /// True if it waits to be begun.
     pub queued: bool,
     /// Time after which it is forgotten, seconds since 1970.
     pub expires_at: Option<i64>,
     /// The session of its programs.
     pub session: Option<String>,
-    /// Whether the session was made for it, and goes with it when its process is killed.
+    /// True if the session was made for it, and goes with it when its process is killed.
     pub owns_session: bool,
     /// The request as the engine resumes it, versioned JSON; `None` if it cannot be resumed.
     pub spec: Option<Value>,
@@ -59,7 +59,7 @@ pub(super) struct DialectState {
     pub(super) reserved_frames: u64,
     /// The dialect's own state.
     pub(super) own: Value,
-    /// Whether the session was made for the request alone.
+    /// True if the session was made for the request alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) owns_session: bool,
 }

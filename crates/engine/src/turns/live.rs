@@ -55,7 +55,7 @@ pub struct Past {
     pub id: TurnId,
     /// Failure that a client gets in place of the document.
     pub failure: Option<Failure>,
-    /// Whether the store has it.
+    /// True if the store has it.
     pub is_stored: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct Live {
     state: watch::Sender<State>,
     end: Mutex<Option<End>>,
     held: Mutex<Option<Held>>,
-    /// Whether it was cancelled because its clients had gone.
+    /// True if it was cancelled because its clients had gone.
     given_up: AtomicBool,
     began: Instant,
     /// Set when it has ended and is kept in memory.
@@ -87,7 +87,7 @@ struct Kept {
     bytes: usize,
     /// Time of its end.
     since: Instant,
-    /// Whether one of its programs ran.
+    /// True if one of its programs ran.
     ran_code: bool,
 }
 
@@ -121,9 +121,9 @@ pub struct End {
 pub struct Fingerprint {
     /// Digest of the client's own key, or of the request's contents.
     digest: [u8; 32],
-    /// Whether the client says that it asks again.
+    /// True if the client says that it asks again.
     is_retry: bool,
-    /// Whether the digest is of the client's own key.
+    /// True if the digest is of the client's own key.
     has_key: bool,
 }
 
@@ -298,7 +298,7 @@ impl Entry {
         }
     }
 
-    /// Whether this request is to answer another one of this mark.
+    /// Returns true if this request is to answer another one of this mark.
     fn is_answer_to(&self, asked: &Fingerprint) -> bool {
         let (fingerprint, given_up, ran_code) = match self {
             Self::Live(live) => (&live.fingerprint, live.given_up.load(Ordering::Relaxed), live.ran_code()),
@@ -310,7 +310,7 @@ impl Entry {
     }
 }
 
-/// Whether a request failed after a program had run.
+/// Returns true if a request failed after a program had run.
 fn ran_code(failure: Option<&Failure>) -> bool {
     failure.is_some_and(|failure| failure.should_retry == Some(false))
 }
@@ -361,13 +361,13 @@ impl Live {
         }
     }
 
-    /// Whether it failed after a program had run.
+    /// Returns true if it failed after a program had run.
     fn ran_code(&self) -> bool {
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         ran_code(end.as_ref().and_then(|end| end.failure.as_ref()))
     }
 
-    /// Whether nothing more comes.
+    /// Returns true if nothing more comes.
     pub fn has_ended(&self) -> bool {
         self.state.borrow().ended
     }

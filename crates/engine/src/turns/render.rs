@@ -23,11 +23,11 @@ pub trait Render: Send + Sync {
 pub struct Rendered {
     /// In order; there may be none.
     pub frames: Vec<Frame>,
-    /// What becomes of the turns.
+    /// The course of the turns from here on.
     pub flow: Flow,
 }
 
-/// What becomes of the turns after an event.
+/// The course of the turns after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flow {
     /// They go on.

@@ -45,9 +45,9 @@ pub struct Run {
     pub documents: Option<Box<dyn Documents>>,
     /// The event log, of a request that is stored.
     pub journal: Option<Journal>,
-    /// Whether the oldest part of the conversation may be left out when it is too long for the model.
+    /// True if the oldest part of the conversation may be left out when it is too long for the model.
     pub truncate: bool,
-    /// Whether it goes on after a restart while it waits for approval.
+    /// True if it goes on after a restart while it waits for approval.
     pub outlives: bool,
     /// Frames of the last turn's end, which are told when everything is stored.
     pub(super) held: Vec<Frame>,
@@ -71,7 +71,7 @@ pub struct Part {
     pub agreement: Agreement,
 }
 
-/// What becomes of a turn's session at its end.
+/// The fate of a turn's session at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Agreement {
     /// It stays as it is.
@@ -79,12 +79,12 @@ pub enum Agreement {
     /// It was made for this turn. It is removed when no program ran or the turn was cut; `lingers` says whether its sandbox is otherwise
     /// kept for a moment only.
     Own {
-        /// Whether its sandbox is kept for a moment only.
+        /// True if its sandbox is kept for a moment only.
         lingers: bool,
     },
     /// It is somebody else's, too, and stays; `lingers` is as above.
     Shared {
-        /// Whether its sandbox is kept for a moment only.
+        /// True if its sandbox is kept for a moment only.
         lingers: bool,
     },
 }
@@ -153,7 +153,7 @@ struct Progress {
     /// Calls that the client approved in this request.
     approved: HashSet<String>,
     round: u32,
-    /// Whether it called a tool of ours.
+    /// True if it called a tool of ours.
     has_called: bool,
     ran_code: bool,
     has_ended: bool,
@@ -709,7 +709,7 @@ impl Progress {
         Self { approved: open, ..Self::default() }
     }
 
-    /// Whether nothing of an answer was told.
+    /// Returns true if nothing of an answer was told.
     fn is_untold(&self) -> bool {
         self.message.is_none() && self.thought.is_none() && self.calls.is_empty() && !self.ran_code
     }
@@ -749,7 +749,7 @@ impl EventKind {
 pub(super) struct Waiting {
     pub(super) item: ItemId,
     pub(super) program: ApprovalRequest,
-    /// Whether a program of the turn ran before.
+    /// True if a program of the turn ran before.
     pub(super) ran_code: bool,
 }
 

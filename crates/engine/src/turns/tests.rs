@@ -61,7 +61,7 @@ fn engine(store: Store, script: Vec<Scripted>) -> Arc<Engine> {
     Arc::new(Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), Settings::default()))
 }
 
-/// What programs do.
+/// The behaviour of programs.
 fn program(code: &str, cell: &mut ScriptedCell) {
     if code == "show()" {
         let text = |text: &str| MimeData::Text(text.to_owned());

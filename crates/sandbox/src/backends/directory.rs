@@ -19,7 +19,7 @@ use crate::workspace::{
     FileEntry, Fingerprint, MAX_PATH, Room, Snapshot, Workspace, copy, file_error, mime_of, relative,
 };
 
-/// How many directories deep the host looks into a workspace.
+/// The depth to which the host looks into a workspace, directories.
 const MAX_DEPTH: usize = 32;
 
 /// The files below a directory of the host, which the host reaches by descriptor alone.
@@ -36,7 +36,7 @@ impl Directory {
         Self { root, owner }
     }
 
-    /// What vanishes or changes underneath is skipped: the guest may be running.
+    /// Files that vanish or change underneath are skipped: the guest may be running.
     fn scan_directory(
         &self,
         directory: &OwnedFd,

@@ -18,7 +18,7 @@ impl<H> Default for Registry<H> {
 #[derive(Debug)]
 struct Entry<H> {
     owner: Option<String>,
-    /// Whether its end was asked for.
+    /// True if its end was asked for.
     is_ended: bool,
     /// `None` until there may be something of it.
     handle: Option<Weak<H>>,

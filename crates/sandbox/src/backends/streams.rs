@@ -21,7 +21,7 @@ pub(crate) struct Streams {
     channel: Channel,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
-    /// Whether nobody writes to the pipe any more.
+    /// True if nobody writes to the pipe any more.
     stdout_ended: bool,
     stderr_ended: bool,
 }

@@ -1,4 +1,4 @@
-//! What happens around every request: an id, who is asking, whether there is room, and an answer even when a handler panics.
+//! The layer around every request: an id, the caller, a place, and an answer even when a handler panics.
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -31,7 +31,7 @@ pub(crate) const HEALTH: &str = "/healthz";
 pub(crate) const READY: &str = "/readyz";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Who is asking.
+/// The tenant that asks.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller(pub(crate) Tenant);
 
@@ -158,7 +158,7 @@ fn is_local_origin(origin: &HeaderValue) -> bool {
     host.is_some_and(is_local_host)
 }
 
-/// Whether a name means this machine by itself: one that is looked up may mean anything.
+/// Returns true if a name means this machine by itself: one that is looked up may mean anything.
 pub(crate) fn is_local_host(host: &str) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let host = authority.host();

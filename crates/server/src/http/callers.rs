@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use aludel_store::{Error, Store, Tenant};
 
-/// How long an answer holds. A key that was revoked is refused after that.
+/// Time for which an answer holds. A key that was revoked is refused after that.
 const FRESH: Duration = Duration::from_secs(1);
 /// Keys that are remembered; with more, all are forgotten.
 const MAX_KEYS: usize = 10_000;
 
-/// What is known of keys.
+/// Answers about keys.
 #[derive(Debug, Default)]
 pub(crate) struct Callers(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
     tenants: HashMap<String, (Instant, Option<Tenant>)>,
-    /// Whether there are keys at all. Once there were, there are.
+    /// True if there are keys at all. Once there were, there are.
     has_keys: Option<(Instant, bool)>,
 }
 
@@ -39,7 +39,7 @@ impl Callers {
         Ok(tenant)
     }
 
-    /// Whether there are keys.
+    /// Returns true if there are keys.
     pub(crate) async fn has_keys(&self, store: &Store) -> Result<bool, Error> {
         if let Some((at, has_keys)) = self.lock().has_keys
             && (has_keys || at.elapsed() < FRESH)

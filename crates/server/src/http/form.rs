@@ -34,16 +34,16 @@ pub(crate) struct Form {
 /// A file that is on disk, but nobody's yet. Dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct Upload {
-    /// What the client calls it; a plain relative path.
+    /// The client's name for it; a plain relative path.
     pub(crate) name: String,
     /// Its MIME type.
     pub(crate) mime: String,
-    /// What it holds.
+    /// Its contents.
     pub(crate) blob: NewBlob,
 }
 
 impl Form {
-    /// Whether a request's body is a form.
+    /// Returns true if a request's body is a form.
     pub(crate) fn is_in(request: &Request) -> bool {
         let said = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         said.trim_start().to_ascii_lowercase().starts_with("multipart/")
@@ -136,7 +136,7 @@ async fn read_text((pace, mut part): (&Pace, Field<'_>), name: &str) -> Result<S
     String::from_utf8(bytes).map_err(|_| ApiError::invalid(name, format!("The part '{name}' is not UTF-8.")))
 }
 
-/// What comes next, if it comes in time.
+/// Waits for the next part, which has to come in time.
 async fn in_time<T>(pace: &Pace, next: impl Future<Output = Result<T, MultipartError>>) -> Result<T, ApiError> {
     match timeout(SILENCE, next).await {
         Err(_) => Err(ApiError::too_slow()),

@@ -17,7 +17,7 @@ pub(super) fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T,
     })
 }
 
-/// Why a message cannot be read.
+/// The reason for which a message cannot be read.
 #[derive(Debug)]
 enum Wrong {
     /// A field is not there.

@@ -1,4 +1,4 @@
-//! What every route needs of HTTP: who is asking, and bodies that are read with bounds.
+//! HTTP for every route: callers, and bodies that are read with bounds.
 
 mod around;
 mod callers;

@@ -16,7 +16,7 @@ use futures_util::{Stream, StreamExt};
 /// Bytes that a parser gets before it must come up with something.
 const AT_ONCE: u64 = 1 << 20;
 
-/// How much was read since the parser last came up with something.
+/// Bytes that were read since the parser last came up with something.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pace(Arc<AtomicU64>);
 
@@ -35,7 +35,7 @@ impl Pace {
 struct Paced {
     stream: BodyDataStream,
     pace: Pace,
-    /// Whether the pause after the last chunk is over.
+    /// True if the pause after the last chunk is over.
     paused: bool,
 }
 

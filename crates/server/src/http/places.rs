@@ -47,7 +47,7 @@ impl Places {
         Arc::new(Self { all, each, taken: Mutex::default() })
     }
 
-    /// How many there are.
+    /// Returns their number.
     pub(crate) fn all(&self) -> usize {
         self.all
     }

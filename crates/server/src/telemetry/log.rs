@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Scope;
 
-/// What the log looks like.
+/// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum LogFormat {
@@ -29,7 +29,7 @@ static FORMAT: AtomicU8 = AtomicU8::new(LogFormat::Text as u8);
 impl LogFormat {
     const ALL: [Self; 3] = [Self::Text, Self::Json, Self::Off];
 
-    /// Whether the log takes lines about what succeeds.
+    /// Returns true if the log takes lines about what succeeds.
     pub(super) fn is_json() -> bool {
         Self::current() == Self::Json
     }
@@ -105,7 +105,7 @@ pub fn notice(level: Level, message: &str) -> bool {
     is_taken
 }
 
-/// How much a line matters.
+/// The level of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// It is as it should be.

@@ -1,4 +1,4 @@
-//! What the operator can see of a server that works: lines of a log, figures to scrape, and traces.
+//! Everything that the operator can see of a server that works: lines of a log, figures to scrape, and traces.
 //!
 //! Other modules and crates speak `tracing`, and `layer` listens to them.
 //! `scope` is one request and finds its way into everything that the request causes; `turn`, `model` and `sandbox` watch what happens there
@@ -31,7 +31,7 @@ pub use traces::Traces;
 pub(crate) struct Telemetry {
     pub(crate) metrics: Option<Metrics>,
     pub(crate) traces: Option<Traces>,
-    /// Whether prompts, programs and what they put out may be told.
+    /// True if prompts, programs and what they put out may be told.
     pub(crate) contents: bool,
 }
 
@@ -48,7 +48,7 @@ impl Telemetry {
         span
     }
 
-    /// Whether anybody looks at what succeeds, too.
+    /// Returns true if anybody looks at what succeeds, too.
     pub(crate) fn is_watching(&self) -> bool {
         self.metrics.is_some() || self.traces.is_some() || LogFormat::is_json()
     }

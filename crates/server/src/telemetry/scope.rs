@@ -38,7 +38,7 @@ struct Inner {
     facts: Mutex<Facts>,
 }
 
-/// What is learned of a request while it is answered.
+/// Facts of a request, as they are learned while it is answered.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     tenant: Option<Tenant>,
@@ -49,17 +49,17 @@ pub(super) struct Facts {
     /// The response or the completion.
     pub(super) answer: Option<String>,
     pub(super) work: Work,
-    /// What of it the request's own line told.
+    /// The part of it that the request's own line told.
     told: Option<Work>,
 }
 
-/// What was done for a request.
+/// Work that was done for a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Work {
     pub(super) input_tokens: u64,
     pub(super) output_tokens: u64,
     pub(super) executions: u64,
-    /// How the turn ended, if there was one and it has.
+    /// The end of the turn, if there was one and it has ended.
     pub(super) ending: Option<Arc<str>>,
 }
 
@@ -168,7 +168,7 @@ impl Scope {
         self.0.telemetry.traces.as_ref()
     }
 
-    /// Whether anybody looks at what succeeds, too.
+    /// Returns true if anybody looks at what succeeds, too.
     pub(super) fn is_watched(&self) -> bool {
         self.0.telemetry.is_watching()
     }
@@ -177,7 +177,7 @@ impl Scope {
         self.0.telemetry.contents
     }
 
-    /// What holds the request's span.
+    /// The holder of the request's span.
     pub(super) fn context(&self) -> &Context {
         &self.0.context
     }
@@ -235,7 +235,7 @@ impl Scope {
         self.tell("request", &facts);
     }
 
-    /// What was asked, and how it went so far.
+    /// The request, and its progress.
     fn tell(&self, message: &str, facts: &Facts) {
         let inner = &self.0;
         let work = &facts.work;

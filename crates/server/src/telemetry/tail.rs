@@ -4,7 +4,7 @@ use aludel_agent::upstream::Usage;
 use aludel_wire::chat;
 use serde::Deserialize;
 
-/// How much of the end is kept, bytes: more than any usage takes, and than what comes after it.
+/// Bytes of the end that are kept: more than any usage takes, and than what comes after it.
 const SIZE: usize = 8 << 10;
 const USAGE: &[u8] = b"\"usage\":";
 

@@ -27,11 +27,11 @@ use tracing::error;
 const QUEUE: usize = 4096;
 /// Spans that are sent at once.
 const BATCH: usize = 512;
-/// How long spans wait for company.
+/// Time for which spans wait for company.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long the collector may take for a batch.
+/// Time that the collector may take for a batch.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the end of the server may wait for the last batches.
+/// Time for which the end of the server may wait for the last batches.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// Attributes of one span, more than we ever set.
 const ATTRIBUTES: u32 = 32;

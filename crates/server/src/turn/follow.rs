@@ -1,5 +1,5 @@
-//! How a client hears of a turn: events as they come, one frame each, with a comment when there is nothing to tell for a while; or the
-//! end alone.
+//! The ways in which a client hears of a turn: events as they come, one frame each, with a comment when there is nothing to tell for a
+//! while; or the end alone.
 //!
 //! No `id:` and no `retry:` lines: the Python client takes the blank line after a comment for an event then.
 
@@ -21,12 +21,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::error::ApiError;
 use crate::http::Fields;
 
-/// How long nothing may be said: proxies and clients give up on a silent connection.
+/// Time for which nothing may be said: proxies and clients give up on a silent connection.
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
-/// How long an answer may take before its status is sent for the sake of [`SILENCE`]: an error that comes later can only be told in the body.
+/// Time that an answer may take before its status is sent for the sake of [`SILENCE`]: an error that comes later can only be told in the
+/// body.
 /// Proxies wait for a minute.
 const UNSENT: Duration = Duration::from_secs(45);
-/// How long a turn goes on without the client that asked for it: clients that gave up ask again, and then find it.
+/// Time for which a turn goes on without the client that asked for it: clients that gave up ask again, and then find it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const COMMENT: &str = ": keep-alive\n\n";
 

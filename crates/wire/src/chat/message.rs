@@ -17,27 +17,27 @@ pub enum Message {
         /// The text.
         content: Content,
     },
-    /// What the user said.
+    /// The user's words.
     User {
         /// Text and images.
         content: Content,
     },
-    /// What the model said and called.
+    /// The model's words and calls.
     Assistant {
         /// Its text. `None` when it only called.
         #[serde(default)]
         content: Option<Content>,
-        /// What it called.
+        /// Its calls.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tool_calls: Option<Vec<Call>>,
-        /// What it declined with.
+        /// Its words of refusal.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         refusal: Option<String>,
-        /// What it thought, with servers that show it.
+        /// Its thoughts, with servers that show them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reasoning_content: Option<String>,
     },
-    /// What a tool answered.
+    /// A tool's answer.
     Tool {
         /// The answer.
         content: Content,
@@ -129,11 +129,11 @@ pub struct Call {
     /// Always `function`, here.
     #[serde(rename = "type", default = "function")]
     pub kind: String,
-    /// What is called.
+    /// The function that is called.
     pub function: CalledFunction,
 }
 
-/// What a call calls.
+/// The function of a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CalledFunction {
     /// The function's name.

@@ -12,19 +12,19 @@ pub struct Request {
     pub model: String,
     /// The conversation.
     pub messages: Vec<Message>,
-    /// What the model may call.
+    /// A tool or the tools that the model may call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<Tool>>,
-    /// What it must call.
+    /// The tool that the model must call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<ToolChoice>,
-    /// Whether it may call several at once.
+    /// True if it may call several at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
-    /// Whether the answer is streamed.
+    /// True if the answer is streamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// What a stream contains.
+    /// Extra contents of a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
     /// Randomness.
@@ -39,7 +39,7 @@ pub struct Request {
     /// The most tokens of the answer, as OpenAI's reasoning models want it called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_completion_tokens: Option<u32>,
-    /// How much a reasoning model thinks.
+    /// The effort of a reasoning model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
     /// The form that the answer must have: `{"type": "json_schema", "json_schema": {…}}` or `{"type": "json_object"}`.
@@ -50,15 +50,15 @@ pub struct Request {
     pub more: serde_json::Map<String, Value>,
 }
 
-/// What a stream contains.
+/// Extra contents of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamOptions {
-    /// Whether a last chunk tells the usage.
+    /// True if a last chunk tells the usage.
     #[serde(default)]
     pub include_usage: bool,
 }
 
-/// What the model may call.
+/// A tool or the tools that the model may call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Tool {
@@ -91,18 +91,18 @@ impl Tool {
 pub struct Function {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// A description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// A JSON Schema of its arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Value>,
-    /// Whether the arguments must match the schema exactly.
+    /// True if the arguments must match the schema exactly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }
 
-/// What the model must call.
+/// The tool that the model must call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ToolChoice {

@@ -22,7 +22,7 @@ pub struct Response {
     pub model: String,
     /// The answers; one, unless more were asked for.
     pub choices: Vec<Choice>,
-    /// What it cost.
+    /// Its tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
@@ -49,13 +49,13 @@ pub struct Answer {
     /// The text. Written as `null` when there is none, because clients look for the field.
     #[serde(default, deserialize_with = "text")]
     pub content: Option<String>,
-    /// What the model called.
+    /// The model's calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<Call>>,
-    /// What it declined with.
+    /// Its words of refusal.
     #[serde(default)]
     pub refusal: Option<String>,
-    /// What it thought, with servers that show it.
+    /// Its thoughts, with servers that show them.
     #[serde(default, deserialize_with = "text", skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
     /// The same under its other name; some servers send both.
@@ -78,21 +78,21 @@ pub struct Chunk {
     /// The model that answers.
     #[serde(default, deserialize_with = "null_is_default")]
     pub model: String,
-    /// What is new; empty in the chunk that tells the usage.
+    /// The new part; empty in the chunk that tells the usage.
     #[serde(default, deserialize_with = "null_is_default")]
     pub choices: Vec<ChunkChoice>,
-    /// What it cost.
+    /// Its tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
 
-/// What is new in one answer.
+/// The new part of one answer.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ChunkChoice {
     /// Which answer.
     #[serde(default)]
     pub index: u32,
-    /// What is new.
+    /// The new part.
     #[serde(default, deserialize_with = "null_is_default")]
     pub delta: Delta,
     /// As in [`Choice::finish_reason`], in the last chunk.
@@ -100,7 +100,7 @@ pub struct ChunkChoice {
     pub finish_reason: Option<String>,
 }
 
-/// What is new.
+/// The new part.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Delta {
     /// `assistant`, in the first chunk.
@@ -135,7 +135,7 @@ pub struct CallDelta {
     /// `function`, in its first part.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// What is called.
+    /// The function that is called.
     #[serde(default, deserialize_with = "null_is_default")]
     pub function: CalledFunctionDelta,
 }
@@ -194,7 +194,7 @@ pub struct ErrorEnvelope {
     pub error: ErrorBody,
 }
 
-/// What went wrong.
+/// An error.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct ErrorBody {
     /// In words.

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 super::literal! {
-    /// What a container says it is.
+    /// The kind of object that a container is.
     ContainerObject = "container";
-    /// What a container's file says it is.
+    /// The kind of object that a container's file is.
     ContainerFileObject = "container.file";
     /// From when on a container's time runs.
     LastActive = "last_active_at";
@@ -16,34 +16,34 @@ super::literal! {
 pub struct Container {
     /// Its id, `cntr_…`.
     pub id: String,
-    /// What it is.
+    /// The kind of object.
     pub object: ContainerObject,
     /// When it was made, seconds since 1970.
     pub created_at: i64,
     /// `running` or `expired`.
     pub status: &'static str,
-    /// What the client called it.
+    /// The client's name for it.
     pub name: String,
     /// When it was last used.
     pub last_active_at: i64,
-    /// How long it may be left alone.
+    /// Time for which it may be left alone.
     pub expires_after: ExpiresAfter,
-    /// How much memory was asked for.
+    /// The memory that was asked for.
     pub memory_limit: String,
-    /// What it may reach.
+    /// The network that it may reach.
     pub network_policy: NetworkPolicy,
 }
 
-/// How long a container may be left alone.
+/// Time for which a container may be left alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExpiresAfter {
     /// From when on.
     pub anchor: LastActive,
-    /// How long.
+    /// The time.
     pub minutes: u64,
 }
 
-/// What a container may reach.
+/// The network that a container may reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum NetworkPolicy {
@@ -62,7 +62,7 @@ pub enum NetworkPolicy {
 pub struct ContainerFile {
     /// Its id, `cfile_…`.
     pub id: String,
-    /// What it is.
+    /// The kind of object.
     pub object: ContainerFileObject,
     /// Where it is.
     pub container_id: String,
@@ -72,6 +72,6 @@ pub struct ContainerFile {
     pub bytes: u64,
     /// Its path, `/mnt/data/…`.
     pub path: String,
-    /// Who put it there: `user` or `assistant`.
+    /// The party that put it there: `user` or `assistant`.
     pub source: &'static str,
 }

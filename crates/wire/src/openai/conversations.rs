@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::responses::ItemDocument;
 
 super::literal! {
-    /// What a conversation says it is.
+    /// The kind of object that a conversation is.
     ConversationObject = "conversation";
 }
 
@@ -15,11 +15,11 @@ super::literal! {
 pub struct Conversation {
     /// Its id, `conv_…`.
     pub id: String,
-    /// What it is.
+    /// The kind of object.
     pub object: ConversationObject,
     /// When it began, seconds since 1970.
     pub created_at: i64,
-    /// What the client noted about it.
+    /// The client's notes about it.
     pub metadata: Value,
 }
 

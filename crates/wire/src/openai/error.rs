@@ -1,15 +1,15 @@
-//! What every error looks like.
+//! The shape of every error.
 
 use serde::{Deserialize, Serialize};
 
 /// The body of an answer that says what is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorEnvelope {
-    /// What is wrong.
+    /// The error.
     pub error: Error,
 }
 
-/// What is wrong. Clients show the message alone, so it says everything.
+/// The error. Clients show the message alone, so it says everything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
     /// In words.

@@ -3,13 +3,13 @@
 use serde::Serialize;
 
 super::literal! {
-    /// What a file says it is.
+    /// The kind of object that a file is.
     FileObject = "file";
-    /// What an upload says it is.
+    /// The kind of object that a upload is.
     UploadObject = "upload";
-    /// What a part says it is.
+    /// The kind of object that a part is.
     UploadPartObject = "upload.part";
-    /// How far a file is: clients wait until it says this.
+    /// The status of a file that is ready: clients wait for it.
     Processed = "processed";
 }
 
@@ -18,7 +18,7 @@ super::literal! {
 pub struct File {
     /// Its id, `file-…`.
     pub id: String,
-    /// What it is.
+    /// The kind of object.
     pub object: FileObject,
     /// Its size.
     pub bytes: u64,
@@ -26,11 +26,11 @@ pub struct File {
     pub created_at: i64,
     /// When it goes away by itself.
     pub expires_at: Option<i64>,
-    /// What the client called it.
+    /// The client's name for it.
     pub filename: String,
-    /// What it is for.
+    /// The purpose.
     pub purpose: String,
-    /// How far it is.
+    /// The status.
     pub status: Processed,
     /// Never anything.
     pub status_details: Option<String>,
@@ -41,17 +41,17 @@ pub struct File {
 pub struct Upload {
     /// Its id, `upload_…`.
     pub id: String,
-    /// What it is.
+    /// The kind of object.
     pub object: UploadObject,
-    /// How many bytes were announced.
+    /// Number of bytes that were announced.
     pub bytes: u64,
     /// When it began, seconds since 1970.
     pub created_at: i64,
     /// When it must be complete.
     pub expires_at: i64,
-    /// What the file will be called.
+    /// The file's name.
     pub filename: String,
-    /// What it will be for.
+    /// The file's purpose.
     pub purpose: String,
     /// `pending`, `completed`, `cancelled` or `expired`.
     pub status: &'static str,
@@ -64,10 +64,10 @@ pub struct Upload {
 pub struct UploadPart {
     /// Its id, `part_…`.
     pub id: String,
-    /// What it is.
+    /// The kind of object.
     pub object: UploadPartObject,
     /// When it came, seconds since 1970.
     pub created_at: i64,
-    /// What it is a part of.
+    /// The object that it is a part of.
     pub upload_id: String,
 }

@@ -3,14 +3,14 @@
 use serde::Serialize;
 
 super::literal! {
-    /// What a list says it is.
+    /// The kind of object that a list is.
     ListObject = "list";
 }
 
 /// A page of a list. Clients ask for the next one with `after` the last id, until `has_more` is false.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct List<T> {
-    /// What it is.
+    /// The kind of object.
     pub object: ListObject,
     /// The page.
     pub data: Vec<T>,
@@ -18,7 +18,7 @@ pub struct List<T> {
     pub first_id: Option<String>,
     /// The id of its last entry.
     pub last_id: Option<String>,
-    /// Whether there are more after it.
+    /// True if there are more after it.
     pub has_more: bool,
 }
 
@@ -35,7 +35,7 @@ impl<T> List<T> {
 pub struct Deleted {
     /// Its id.
     pub id: String,
-    /// What it was, for example `container.deleted`.
+    /// The kind of the deleted object, for example `container.deleted`.
     pub object: &'static str,
     /// Always true.
     pub deleted: bool,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 super::literal! {
-    /// What a model says it is.
+    /// The kind of object that a model is.
     ModelObject = "model";
 }
 
@@ -12,11 +12,11 @@ super::literal! {
 pub struct Model {
     /// Its name.
     pub id: String,
-    /// What it is.
+    /// The kind of object.
     pub object: ModelObject,
     /// Since when it is there, seconds since 1970.
     pub created: i64,
-    /// Who offers it.
+    /// The owner.
     pub owned_by: String,
 }
 

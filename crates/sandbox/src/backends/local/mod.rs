@@ -42,24 +42,24 @@ const TMP_INODES: u64 = 32 << 10;
 pub struct LocalConfig {
     /// The data directory; instances live under `run` in it.
     pub data: PathBuf,
-    /// What sandboxes start from.
+    /// The template that sandboxes start from.
     pub template: Template,
     /// The limits of pooled sandboxes, and the default for others.
     pub limits: Limits,
-    /// How many sandboxes are kept ready; 0 makes each when it is asked for.
+    /// The number of sandboxes that are kept ready; 0 makes each when it is asked for.
     pub pool: usize,
-    /// How much of the isolation must be enforceable.
+    /// The isolation that must be enforceable.
     pub require: Require,
-    /// How kernels come to life.
+    /// The way in which kernels come to life.
     pub start: Start,
 }
 
-/// How much of the isolation the host must be able to enforce.
+/// The isolation that the host must be able to enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Require {
-    /// What is missing is said in [`Local::warnings`].
+    /// Missing parts are told by [`Local::warnings`].
     Default,
-    /// What is missing is an error.
+    /// A missing part is an error.
     Strict,
 }
 
@@ -79,7 +79,7 @@ struct Inner {
     _template: Template,
 }
 
-/// What sandboxes need of their backend. They do not keep the backend alive.
+/// The part of the backend that sandboxes need. They do not keep the backend alive.
 #[derive(Debug)]
 struct Shared {
     client: Arc<WardenClient>,
@@ -145,7 +145,7 @@ impl Local {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// What the host cannot enforce, in words; to be shown at start.
+    /// Returns the parts that the host cannot enforce, in words; to be shown at start.
     pub fn warnings(&self) -> &[String] {
         &self.0.warnings
     }

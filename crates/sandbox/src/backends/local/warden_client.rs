@@ -63,7 +63,7 @@ struct Answered {
     descriptors: Vec<OwnedFd>,
 }
 
-/// What is heard of a sandbox without asking.
+/// News of a sandbox that come without asking.
 #[derive(Debug)]
 struct Live {
     exit: watch::Sender<Option<Exit>>,
@@ -77,7 +77,7 @@ struct Live {
 #[derive(Debug, Default)]
 struct Queue {
     work: VecDeque<Work>,
-    /// Whether the writer is busy with something that it took.
+    /// True if the writer is busy with something that it took.
     is_writing: bool,
     is_over: bool,
 }
@@ -322,7 +322,7 @@ pub(crate) struct Handle {
     id: u64,
     client: Arc<WardenClient>,
     exit: watch::Receiver<Option<Exit>>,
-    /// Whether its end was asked for.
+    /// True if its end was asked for.
     ended: AtomicBool,
 }
 

@@ -15,7 +15,7 @@ use crate::link::{Control, Exit, Input, Link, Signal, Stream};
 use crate::process::ExitStatus;
 use crate::{ProgramError, Usage};
 
-/// What the host has not read yet; a program that prints more waits.
+/// Messages that the host has not read yet; a program that prints more waits.
 const QUEUE: usize = 16;
 /// Bytes that a flood prints at once.
 const CHUNK: usize = 16 << 10;

@@ -105,7 +105,7 @@ pub(crate) async fn create(
     Ok(Json(render(&app, &record)))
 }
 
-/// How long a container may be left alone, as clients say it.
+/// Time for which a container may be left alone, as clients say it.
 #[derive(Deserialize)]
 struct IdleTime {
     anchor: Anchor,
@@ -129,7 +129,7 @@ impl IdleTime {
     }
 }
 
-/// What the network policy of a container may be.
+/// Checks the network policy of a container.
 pub(crate) fn check_network(policy: &NetworkPolicy) -> Result<(), ApiError> {
     match policy {
         NetworkPolicy::Disabled => Ok(()),
@@ -230,7 +230,7 @@ pub(crate) async fn retrieve_file(
     Ok(Json(render_stored(&id, file.into())))
 }
 
-/// What files hold can be read even after the container's end, as long as it is kept.
+/// The contents of files can be read even after the container's end, as long as it is kept.
 pub(crate) async fn file_content(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
@@ -260,7 +260,7 @@ async fn use_container(app: &App, tenant: &Tenant, id: &str) -> Result<Arc<Sessi
     Ok(app.engine.sessions.open(tenant, SessionChoice::Explicit(parsed)).await?)
 }
 
-/// What is known of the container of this id, whether it has expired or not.
+/// Returns the container of this id, expired or not.
 async fn find(app: &App, tenant: &Tenant, id: &str) -> Result<ContainerRecord, ApiError> {
     let parsed = ContainerId::parse(id).ok_or_else(|| no_container(id))?;
     app.store.container(tenant, &parsed).await?.ok_or_else(|| no_container(id))

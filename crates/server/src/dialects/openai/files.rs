@@ -16,10 +16,10 @@ use crate::http::{Caller, Form, Params, Upload, download};
 pub(crate) const MAX_FILE: u64 = 512 << 20;
 /// The most files of one page, which is also the usual number.
 const MAX_PAGE: usize = 10_000;
-/// How long a file can live that is to expire, seconds: from an hour to thirty days.
+/// The life that a file may be given, seconds: from an hour to thirty days.
 const LIVES: std::ops::RangeInclusive<i64> = 3600..=30 * 24 * 3600;
 
-/// What a client can upload files for.
+/// The purposes that a client can upload files for.
 const PURPOSES: [&str; 6] = ["assistants", "batch", "fine-tune", "vision", "user_data", "evals"];
 
 pub(crate) async fn create(
@@ -52,7 +52,7 @@ pub(crate) fn check_purpose(purpose: &str) -> Result<String, ApiError> {
     Err(ApiError::invalid("purpose", message))
 }
 
-/// How many seconds a file is to live.
+/// Returns the life of a file, seconds.
 pub(crate) fn check_life(anchor: Option<&str>, seconds: Option<i64>) -> Result<i64, ApiError> {
     if anchor.is_some_and(|anchor| anchor != "created_at") {
         return Err(ApiError::invalid(

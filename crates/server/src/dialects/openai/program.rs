@@ -1,4 +1,4 @@
-//! What a program put out, in the words of OpenAI's protocols.
+//! The output of programs in the words of OpenAI's protocols.
 
 use aludel_agent::{Call, Item};
 use aludel_engine::SessionFile;
@@ -20,9 +20,9 @@ pub(crate) struct Printed {
 pub(crate) struct Ended {
     /// `completed`, `incomplete` or `failed`.
     pub(crate) status: &'static str,
-    /// What it showed, as data URLs.
+    /// Images that it showed, as data URLs.
     pub(crate) images: Vec<String>,
-    /// What it printed, and how it ended if that was not well.
+    /// Printed text, and its end if that was not well.
     pub(crate) logs: String,
     /// The files that it left or showed, as clients can download them.
     pub(crate) made: Vec<SessionFile>,
@@ -102,7 +102,7 @@ pub(crate) fn replayed(item: &Value, tool: &str) -> [Item; 2] {
     [Item::Call(call), Item::output(id, replayed_output(&text))]
 }
 
-/// What a program of an earlier turn put out: data, as it was when it was new.
+/// Frames the output of an earlier program as data, as it was when it was new.
 pub(crate) fn replayed_output(output: &str) -> String {
     if output.is_empty() { "(no output)".to_owned() } else { aludel_agent::framed(output) }
 }

@@ -46,7 +46,7 @@ pub(crate) async fn create(
     render(&app, &tenant, upload).await
 }
 
-/// How long the file is to live, as clients say it.
+/// The life of a file, as clients say it.
 #[derive(Deserialize)]
 struct Life {
     anchor: String,

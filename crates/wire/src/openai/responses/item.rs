@@ -259,7 +259,7 @@ pub struct CodeInterpreterCall {
     /// The container in which it ran.
     #[serde(default, deserialize_with = "lenient::field")]
     pub container_id: Option<String>,
-    /// What it printed and showed. `None`, unless the client asks for it.
+    /// Its output. `None`, unless the client asks for it.
     #[serde(default, deserialize_with = "lenient::optional_list")]
     pub outputs: Option<Vec<ProgramOutput>>,
 }
@@ -340,7 +340,7 @@ pub struct FunctionCallOutput {
     pub status: Option<ItemStatus>,
 }
 
-/// What a function answered.
+/// A function's answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum FunctionOutput {
@@ -386,10 +386,10 @@ pub struct McpCall {
     /// The arguments, as JSON text.
     #[serde(default, deserialize_with = "lenient::field")]
     pub arguments: String,
-    /// What the tool answered.
+    /// The tool's answer.
     #[serde(default, deserialize_with = "lenient::field")]
     pub output: Option<String>,
-    /// How it failed.
+    /// The failure.
     #[serde(default, deserialize_with = "lenient::field")]
     pub error: Option<String>,
     /// The request that was approved, if one was made.
@@ -429,7 +429,7 @@ pub struct McpApprovalResponse {
     /// The request.
     #[serde(default, deserialize_with = "lenient::field")]
     pub approval_request_id: String,
-    /// Whether the call may run. Anything but `true` is a refusal.
+    /// True if the call may run. Anything but `true` is a refusal.
     #[serde(default, deserialize_with = "lenient::field")]
     pub approve: bool,
     /// The reason.

@@ -11,7 +11,7 @@ use crate::Document;
 pub struct Request {
     /// The model.
     pub model: String,
-    /// What is asked.
+    /// The input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Input>,
     /// Instructions to the model.
@@ -23,25 +23,25 @@ pub struct Request {
     /// The conversation that this one goes on in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationField>,
-    /// Whether the response is kept; it is unless this says otherwise.
+    /// True if the response is kept; it is unless this says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<bool>,
-    /// Whether the client comes back for the answer.
+    /// True if the client comes back for the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<bool>,
-    /// Whether the answer is streamed.
+    /// True if the answer is streamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// What the model may call.
+    /// A tool or the tools that the model may call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<ToolDocument>>,
-    /// What it must call.
+    /// The tool that the model must call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<Document<ToolChoice>>,
-    /// How many programs it may run.
+    /// Most programs that the model may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tool_calls: Option<u32>,
-    /// How many tokens it may write.
+    /// Most tokens that the model may write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u32>,
     /// Randomness.
@@ -50,16 +50,16 @@ pub struct Request {
     /// Nucleus sampling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
-    /// How a reasoning model thinks.
+    /// The settings of a reasoning model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<ReasoningOptions>,
-    /// What the answer holds besides.
+    /// Extra contents of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub include: Option<Vec<String>>,
     /// The client's notes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,
-    /// Whether the model may call several functions at once.
+    /// True if the model may call several functions at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
     /// The form of the answer.
@@ -85,7 +85,7 @@ pub struct Request {
     pub user: Option<Value>,
 }
 
-/// What is asked.
+/// The input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Input {
@@ -117,13 +117,13 @@ impl ConversationField {
     }
 }
 
-/// How a reasoning model thinks, as it was sent.
+/// The settings of a reasoning model, as they were sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ReasoningOptions(Map<String, Value>);
 
 impl ReasoningOptions {
-    /// How much it thinks.
+    /// The effort.
     pub fn effort(&self) -> Option<&str> {
         self.0.get("effort")?.as_str()
     }
@@ -178,7 +178,7 @@ super::super::literal! {
     InputTokensObject = "response.input_tokens";
 }
 
-/// How many tokens a request has.
+/// The number of tokens of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct InputTokens {
     /// Its type.

@@ -20,30 +20,30 @@ pub struct Response {
     /// When it was complete.
     #[serde(default)]
     pub completed_at: Option<i64>,
-    /// Whether the client comes back for the answer.
+    /// True if the client comes back for the answer.
     #[serde(default)]
     pub background: bool,
-    /// How it failed.
+    /// The failure.
     #[serde(default)]
     pub error: Option<ResponseError>,
-    /// Why it is incomplete.
+    /// The reason for which it is incomplete.
     #[serde(default)]
     pub incomplete_details: Option<IncompleteDetails>,
     /// Instructions to the model.
     #[serde(default)]
     pub instructions: Option<String>,
-    /// How many tokens the model may write.
+    /// Most tokens that the model may write.
     #[serde(default)]
     pub max_output_tokens: Option<u32>,
-    /// How many programs it may run.
+    /// Most programs that the model may run.
     #[serde(default)]
     pub max_tool_calls: Option<u32>,
     /// The model.
     pub model: String,
-    /// What came of it.
+    /// The output.
     #[serde(default)]
     pub output: Vec<Item>,
-    /// Whether the model may call several functions at once.
+    /// True if the model may call several functions at once.
     #[serde(default = "yes")]
     pub parallel_tool_calls: bool,
     /// The response that this one goes on from.
@@ -61,7 +61,7 @@ pub struct Response {
     /// As it was sent, `default` for `auto`.
     #[serde(default)]
     pub service_tier: Value,
-    /// Whether it is kept.
+    /// True if it is kept.
     #[serde(default = "yes")]
     pub store: bool,
     /// Randomness.
@@ -70,9 +70,9 @@ pub struct Response {
     /// The form of the answer, as it was sent.
     #[serde(default)]
     pub text: TextOptions,
-    /// What the model must call, as it was sent.
+    /// The tool that the model must call, as it was sent.
     pub tool_choice: Document<ToolChoice>,
-    /// What the model may call, as it was sent but for secrets.
+    /// The tools that the model may call, as they were sent but for secrets.
     #[serde(default)]
     pub tools: Vec<ToolDocument>,
     /// As it was sent.
@@ -155,7 +155,7 @@ impl Status {
     }
 }
 
-/// How a response failed.
+/// A response's failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseError {
     /// `server_error` or `rate_limit_exceeded`.
@@ -164,7 +164,7 @@ pub struct ResponseError {
     pub message: String,
 }
 
-/// Why a response is incomplete.
+/// The reason for which a response is incomplete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IncompleteDetails {
     /// `max_output_tokens`, `max_messages` or `content_filter`.

@@ -100,13 +100,13 @@ pub struct FunctionTool {
     /// Its name.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it does, for the model.
+    /// A description for the model.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// A JSON Schema of its arguments.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Map<String, Value>>,
-    /// Whether the arguments must match the schema exactly.
+    /// True if the arguments must match the schema exactly.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! What a request for a chat completion asks for.
+//! A request for a chat completion, understood.
 
 use std::borrow::Cow;
 
@@ -23,9 +23,9 @@ const MAX_CHOICES: u32 = 8;
 const MAX_STOPS: usize = 4;
 /// Bytes of a session's name, as OpenAI has it for values of `metadata`.
 const MAX_SESSION: usize = 512;
-/// What only the model's server could give, and what cannot be put together from several calls of the model.
+/// Fields that only the model's server could honour, or that cannot be put together from several calls of the model.
 const NOT_WITH_PROGRAMS: [&str; 6] = ["logprobs", "top_logprobs", "audio", "prediction", "functions", "function_call"];
-/// What goes to the model's server as it is.
+/// Fields that go to the model's server as they are.
 const FOR_THE_MODEL: [&str; 10] = [
     "seed",
     "presence_penalty",
@@ -58,7 +58,7 @@ struct ToolHead<'a> {
 }
 
 impl Head<'_> {
-    /// Whether programs of ours are or were part of the conversation.
+    /// Returns true if programs of ours are or were part of the conversation.
     pub(super) fn is_ours(&self) -> bool {
         let asks = self.tools.is_some_and(|tools| {
             // What is no list of tools is for the model's server to refuse.
@@ -86,11 +86,11 @@ pub(super) struct Ask {
     pub(super) functions: Vec<FunctionTool>,
     pub(super) tool_choice: ToolChoice,
     pub(super) sampling: Sampling,
-    /// How many answers.
+    /// The number of answers.
     pub(super) choices: u32,
     pub(super) stop: Vec<String>,
     pub(super) stream: bool,
-    /// Whether the stream tells the usage.
+    /// True if the stream tells the usage.
     pub(super) include_usage: bool,
 }
 
@@ -191,7 +191,7 @@ impl Ask {
     }
 }
 
-/// What LiteLLM's clients call their session by. Several answers of one request have a container each, and so none.
+/// The field by which LiteLLM's clients name their session. Several answers of one request have a container each, and so none.
 fn session_of(metadata: Option<&Value>) -> Option<String> {
     let session = metadata?.get("session_id")?.as_str()?;
     (!session.is_empty() && session.len() <= MAX_SESSION).then(|| session.to_owned())

@@ -20,13 +20,13 @@ const MAX_RECALLED: usize = 64;
 /// A conversation.
 #[derive(Debug, Default)]
 pub(super) struct Conversation {
-    /// What system and developer messages say.
+    /// The words of system and developer messages.
     pub(super) instructions: String,
     pub(super) items: Vec<Item>,
     /// The container that it used last.
     pub(super) container: Option<ContainerId>,
     files: Vec<Attached>,
-    /// How many of the files come before the model's last message.
+    /// The number of files that come before the model's last message.
     old_files: usize,
     /// Calls of the client's functions that are not answered yet.
     open: HashSet<String>,

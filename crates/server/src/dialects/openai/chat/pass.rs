@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::telemetry::passed_on;
 
-/// What a model's server hears of the client's headers.
+/// The client's headers that a model's server hears.
 const TO_THE_SERVER: [HeaderName; 7] = [
     ACCEPT,
     ACCEPT_ENCODING,
@@ -28,7 +28,7 @@ const TO_THE_SERVER: [HeaderName; 7] = [
     HeaderName::from_static("tracestate"),
     HeaderName::from_static("x-client-request-id"),
 ];
-/// What the client hears of the server's headers, besides [`LIMITS`].
+/// The server's headers that the client hears, besides [`LIMITS`].
 const TO_THE_CLIENT: [HeaderName; 9] = [
     CACHE_CONTROL,
     CONTENT_ENCODING,
@@ -40,7 +40,7 @@ const TO_THE_CLIENT: [HeaderName; 9] = [
     HeaderName::from_static("openai-processing-ms"),
     HeaderName::from_static("openai-version"),
 ];
-/// What headers that tell of rate limits begin with.
+/// The beginning of headers that tell of rate limits.
 const LIMITS: &str = "x-ratelimit-";
 
 /// Hands a request on, to the model's server or to those that step in for it. `None` if there is no server that takes it as it is.
@@ -83,7 +83,7 @@ fn is_unavailable(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
-/// Whether an answer tells of what no client can mend: the key or the name that is sent for it, or the server itself.
+/// Returns true if an answer tells of what no client can mend: the key or the name that is sent for it, or the server itself.
 fn is_for_the_operator(status: StatusCode) -> bool {
     use StatusCode as Of;
     matches!(status, Of::UNAUTHORIZED | Of::PAYMENT_REQUIRED | Of::FORBIDDEN | Of::NOT_FOUND) || is_unavailable(status)

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::error::ApiError;
 
-/// How long a client may take to answer, seconds.
+/// Time that a client may take to answer, seconds.
 const KEPT: i64 = 24 * 3600;
 const CALL: &str = "call_";
 

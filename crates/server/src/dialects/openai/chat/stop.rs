@@ -4,11 +4,11 @@
 #[derive(Debug, Clone)]
 pub(super) struct Stop {
     words: Vec<String>,
-    /// What may be the beginning of a stop word.
+    /// Text that may be the beginning of a stop word.
     held: String,
 }
 
-/// What may be told of a piece.
+/// The part of a piece that may be told.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// This much, and the text goes on.

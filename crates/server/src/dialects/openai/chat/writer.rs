@@ -20,7 +20,7 @@ pub(super) struct Writer {
     id: String,
     created: i64,
     model: String,
-    /// Whether chunks are wanted, and whether they tell the usage.
+    /// True if chunks are wanted, and whether they tell the usage.
     stream: Option<IncludeUsage>,
     choices: Vec<Choice>,
     usage: Usage,
@@ -28,7 +28,7 @@ pub(super) struct Writer {
     chunks: Vec<Frame>,
 }
 
-/// Whether a stream tells the usage.
+/// True if a stream tells the usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct IncludeUsage(pub(super) bool);
 
@@ -39,7 +39,7 @@ struct Choice {
     stop: Stop,
     /// Text of this round that is told only if it is the last one: where the answer has a form, nothing may stand before it.
     held_round: Option<String>,
-    /// Whether the text goes on that was told last.
+    /// True if the text goes on that was told last.
     in_text: bool,
     content: String,
     thoughts: String,
@@ -106,12 +106,12 @@ impl Writer {
         self.usage += usage;
     }
 
-    /// Whether a client that listens has heard anything yet.
+    /// Returns true if a client that listens has heard anything yet.
     pub(super) fn has_begun(&self) -> bool {
         self.sequence > 0
     }
 
-    /// Whether this answer is complete.
+    /// Returns true if this answer is complete.
     pub(super) fn has_finished(&self, index: usize) -> bool {
         self.choices.get(index).is_none_or(|choice| choice.finish.is_some())
     }

@@ -66,7 +66,7 @@ async fn again(app: &App, tenant: &Tenant, past: Past, ask: &Ask) -> Result<Resp
     }
 }
 
-/// What the client calls this server.
+/// Returns the client's name for this server.
 fn host(headers: &HeaderMap) -> &str {
     headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
 }

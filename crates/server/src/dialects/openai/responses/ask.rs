@@ -1,4 +1,4 @@
-//! What a request for a response asks for.
+//! A request for a response, understood.
 
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
@@ -37,13 +37,13 @@ pub(super) struct Ask {
     pub(super) background: bool,
     pub(super) stream: bool,
     pub(super) interpreter: Option<Interpreter>,
-    /// Whether programs are calls of an MCP server, which is us, and wait for approval.
+    /// True if programs are calls of an MCP server, which is us, and wait for approval.
     pub(super) mcp: Option<Mcp>,
     pub(super) functions: Vec<FunctionTool>,
     pub(super) tool_choice: ToolChoice,
     pub(super) max_tool_calls: Option<u32>,
     pub(super) sampling: Sampling,
-    /// Whether the oldest part of a conversation may be left out when it is too long for the model.
+    /// True if the oldest part of a conversation may be left out when it is too long for the model.
     pub(super) truncate: bool,
     pub(super) include: Include,
     /// The response as far as the request says what stands in it: without an id, a time, and an output.
@@ -53,16 +53,16 @@ pub(super) struct Ask {
 /// The interpreter in the guise of an MCP server: the one kind of hosted tool that clients can approve.
 #[derive(Debug, Clone)]
 pub(super) struct Mcp {
-    /// What the client calls it.
+    /// The client's name for it.
     pub(super) label: String,
-    /// Whether every program waits for approval.
+    /// True if every program waits for approval.
     pub(super) asks: bool,
 }
 
-/// What an answer holds beyond what it always holds.
+/// The extra contents of an answer.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Include {
-    /// What programs printed and showed.
+    /// The output of programs.
     pub(super) outputs: bool,
     /// Thoughts in a form that can be sent back.
     pub(super) reasoning: bool,

@@ -32,10 +32,10 @@ use crate::error::ApiError;
 const MAX_CHAIN: usize = 1000;
 /// Bytes of items that make up one context.
 const MAX_CONTEXT: u64 = 256 << 20;
-/// What marks thoughts that we wrapped, so that clients can send them back.
+/// The mark of thoughts that we wrapped, so that clients can send them back.
 const WRAPPED: &str = "aludel.";
 
-/// What a request builds on and adds.
+/// The conversation that a request builds on, and its additions.
 #[derive(Debug)]
 pub(super) struct Context {
     /// All items, oldest first, the new ones last.
@@ -139,7 +139,7 @@ impl Context {
 /// A conversation as the model gets it.
 #[derive(Debug)]
 pub(super) struct View {
-    /// What system and developer messages say.
+    /// The words of system and developer messages.
     pub(super) instructions: String,
     pub(super) items: Vec<Item>,
     /// Programs that the new items refuse, each with the reason.
@@ -445,7 +445,7 @@ impl ForModel {
         self.items.push(Item::output(call.id, replayed_output(&text)));
     }
 
-    /// What was called and never answered gets an answer that says so: models are told of no call without one.
+    /// Answers every call that was never answered with words that say so: models are told of no call without one.
     fn finish(self) -> Vec<Item> {
         let Self { items, open, approved, .. } = self;
         let mut finished = Vec::with_capacity(items.len());
@@ -481,7 +481,7 @@ async fn image(image: &InputImage, app: &App, tenant: &Tenant) -> Result<Part, A
     }
 }
 
-/// What an approval request's id ends with: it stands for the arguments.
+/// Returns the end of an approval request's id: it stands for the arguments.
 pub(super) fn digest_of(arguments: &str) -> String {
     let digest = Sha256::digest(arguments);
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()

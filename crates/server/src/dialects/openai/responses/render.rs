@@ -178,7 +178,7 @@ pub(super) struct Stored {
     pub(super) store: Store,
     pub(super) tenant: Tenant,
     pub(super) id: ResponseId,
-    /// What it adds to the conversation.
+    /// Returns the items that it adds to the conversation.
     pub(super) input: Vec<Value>,
     pub(super) conversation: Option<ConversationId>,
     /// Time after which it is forgotten, seconds since 1970.
@@ -191,7 +191,7 @@ impl Stored {
         Ok(self.store.put_response(&self.tenant, ResponseRecord { id, object, input, expires_at }).await?)
     }
 
-    /// What was said becomes a part of the conversation, unless nothing came of it.
+    /// Makes its items a part of the conversation, unless nothing came of it.
     async fn add_to_conversation(&self, document: &Value) -> Result<(), Error> {
         let Some(conversation) = &self.conversation else { return Ok(()) };
         let response = Response::deserialize(document).map_err(Error::internal)?;
@@ -284,7 +284,7 @@ pub(super) fn stored(object: Value) -> Result<Response, Error> {
     Response::deserialize(object).map_err(|error| Error::internal(format!("a stored response is not whole: {error}")))
 }
 
-/// Whether a row is a response.
+/// Returns true if a row is a response.
 pub(super) fn is_response(record: &ResponseRecord) -> bool {
     record.object.get("object").is_some_and(|object| object == "response")
 }

@@ -24,7 +24,7 @@ pub(super) struct Writer {
     /// The response without what comes of it.
     base: Response,
     include: Include,
-    /// What the client calls us if programs are calls of an MCP server.
+    /// The client's name for us if programs are calls of an MCP server.
     mcp: Option<String>,
     container: Option<String>,
     sequence: u64,
@@ -50,7 +50,7 @@ struct Program {
     is_running: bool,
 }
 
-/// How a response stands.
+/// The status of a response.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Status {
     Queued,
@@ -74,7 +74,7 @@ impl Status {
     }
 }
 
-/// Whether a call was a request for approval in an earlier response.
+/// Returns true if a call was a request for approval in an earlier response.
 pub(super) fn is_approval(call_id: &str) -> bool {
     call_id.starts_with("mcpr_")
 }
@@ -123,7 +123,7 @@ impl Writer {
         std::mem::take(&mut self.events)
     }
 
-    /// Whether nothing was written yet.
+    /// Returns true if nothing was written yet.
     pub(super) fn is_empty(&self) -> bool {
         self.output.is_empty()
     }
