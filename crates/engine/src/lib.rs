@@ -13,6 +13,7 @@ pub mod execution {
         mime_of,
     };
 }
+pub mod places;
 pub mod sessions;
 mod settings;
 pub mod transcript;

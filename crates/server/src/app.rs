@@ -3,13 +3,14 @@
 use std::sync::{Arc, OnceLock};
 
 use aludel_engine::Engine;
+use aludel_engine::places::Places;
 use aludel_store::{Store, now};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::error::ApiError;
-use crate::http::{Callers, Places};
+use crate::http::Callers;
 use crate::telemetry::{Telemetry, Traces, watched};
 
 /// A server that is ready to serve.

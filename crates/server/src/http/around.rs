@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use aludel_engine::places::NoRoom;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequestParts, Request, State};
@@ -19,7 +20,6 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::{Instrument, error};
 
-use super::places::NoRoom;
 use crate::app::App;
 use crate::dialects::Dialect;
 use crate::error::{ApiError, Told};

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_engine::places::{NoRoom, Place};
 use aludel_store::Tenant;
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
@@ -15,8 +16,6 @@ use tokio::time::{Instant, timeout_at};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, message};
-
-use super::places::{NoRoom, Place};
 
 /// Bytes of a JSON body: whole histories with images come in it.
 const MAX_BODY: usize = 64 << 20;

@@ -9,7 +9,6 @@ mod message;
 mod names;
 mod paced;
 mod params;
-mod places;
 
 pub(crate) use around::{Caller, HEALTH, Held, READY, around, is_local_host};
 pub(crate) use callers::Callers;
@@ -18,4 +17,3 @@ pub(crate) use form::{Form, Upload, storage_full};
 pub(crate) use json::{Fields, Raw};
 pub(crate) use names::mime_of;
 pub(crate) use params::Params;
-pub(crate) use places::Places;

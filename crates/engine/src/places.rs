@@ -1,4 +1,4 @@
-//! Room for requests and for their memory, shared fairly between tenants: nobody waits, and nobody takes it all.
+//! Room for requests, their memory and sessions, shared fairly between tenants: nobody waits, and nobody takes it all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ const SHARE: usize = 2;
 
 /// A number of places.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub struct Places {
     all: usize,
     /// The most of them that one tenant may have.
     each: usize,
@@ -26,7 +26,7 @@ struct Taken {
 
 /// The reason for which there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoRoom {
+pub enum NoRoom {
     /// The tenant has its share.
     ForThisTenant,
     /// All places are taken.
@@ -35,7 +35,7 @@ pub(crate) enum NoRoom {
 
 /// Places that are taken, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     places: Arc<Places>,
     tenant: Tenant,
     count: usize,
@@ -43,22 +43,22 @@ pub(crate) struct Place {
 
 impl Places {
     /// So many in all, and so many for each tenant.
-    pub(crate) fn new(all: usize, each: usize) -> Arc<Self> {
+    pub fn new(all: usize, each: usize) -> Arc<Self> {
         Arc::new(Self { all, each, taken: Mutex::default() })
     }
 
     /// Returns their number.
-    pub(crate) fn all(&self) -> usize {
+    pub fn all(&self) -> usize {
         self.all
     }
 
     /// Takes a place for a tenant. Without keys there is one tenant, which need not share.
-    pub(crate) fn enter(self: &Arc<Self>, tenant: &Tenant) -> Result<Place, NoRoom> {
+    pub fn enter(self: &Arc<Self>, tenant: &Tenant) -> Result<Place, NoRoom> {
         self.take(tenant, 1)
     }
 
     /// Takes so many places for a tenant, at once or not at all.
-    pub(crate) fn take(self: &Arc<Self>, tenant: &Tenant, count: usize) -> Result<Place, NoRoom> {
+    pub fn take(self: &Arc<Self>, tenant: &Tenant, count: usize) -> Result<Place, NoRoom> {
         let mut place = Place { places: Arc::clone(self), tenant: tenant.clone(), count: 0 };
         place.take_more(count)?;
         Ok(place)
@@ -67,12 +67,12 @@ impl Places {
 
 impl Place {
     /// Returns the most that a tenant can have while others have none.
-    pub(crate) fn most(&self) -> usize {
+    pub fn most(&self) -> usize {
         self.places.all * SHARE / (SHARE + 1)
     }
 
     /// Takes so many more.
-    pub(crate) fn take_more(&mut self, count: usize) -> Result<(), NoRoom> {
+    pub fn take_more(&mut self, count: usize) -> Result<(), NoRoom> {
         if count == 0 {
             return Ok(());
         }
