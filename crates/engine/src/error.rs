@@ -20,6 +20,12 @@ pub enum Error {
         /// Sessions that may be live at once.
         limit: usize,
     },
+    /// The tenant has its share of the sessions that may be live, and all of them are in use.
+    #[error("all sessions of this key's share of {limit} (server.containers) are in use")]
+    SessionsShared {
+        /// Sessions that may be live at once, of all tenants.
+        limit: usize,
+    },
     /// The tenant has stored as much as it may.
     #[error("the {} MB that may be stored are used up", limit >> 20)]
     StorageFull {
@@ -114,7 +120,7 @@ impl Error {
         match self {
             Self::NotFound(_) => Kind::NotFound,
             Self::Expired(_) => Kind::Expired,
-            Self::SessionsFull { .. } | Self::StorageFull { .. } => Kind::Full,
+            Self::SessionsFull { .. } | Self::SessionsShared { .. } | Self::StorageFull { .. } => Kind::Full,
             Self::WorkspaceFull { .. }
             | Self::TooManyFiles { .. }
             | Self::InvalidName { .. }

@@ -1,7 +1,7 @@
 //! Room for requests, their memory and sessions, shared fairly between tenants: nobody waits, and nobody takes it all.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aludel_store::Tenant;
 
@@ -52,6 +52,28 @@ impl Places {
         self.all
     }
 
+    /// Returns the number of places that are taken.
+    pub fn taken(&self) -> usize {
+        self.counts().all
+    }
+
+    /// Returns the number of places that tenants have; one that is not there has none.
+    pub fn taken_by_tenant(&self) -> HashMap<Tenant, usize> {
+        self.counts().by_tenant.clone()
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place for a tenant, given a number of others that their tenants would give up for it: they count as room that is left, and
+    /// `NoRoom::AtAll` says that one of them has to be given up first.
+    pub fn enter_beside(self: &Arc<Self>, tenant: &Tenant, spare: usize) -> Result<Place, NoRoom> {
+        let mut place = Place { places: Arc::clone(self), tenant: tenant.clone(), count: 0 };
+        place.take_beside(1, spare)?;
+        Ok(place)
+    }
+
     /// Takes a place for a tenant. Without keys there is one tenant, which need not share.
     pub fn enter(self: &Arc<Self>, tenant: &Tenant) -> Result<Place, NoRoom> {
         self.take(tenant, 1)
@@ -73,21 +95,28 @@ impl Place {
 
     /// Takes so many more.
     pub fn take_more(&mut self, count: usize) -> Result<(), NoRoom> {
+        self.take_beside(count, 0)
+    }
+
+    fn take_beside(&mut self, count: usize, spare: usize) -> Result<(), NoRoom> {
         if count == 0 {
             return Ok(());
         }
-        let Places { all, each, taken } = &*self.places;
-        let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let Places { all, each, .. } = &*self.places;
+        let mut taken = self.places.counts();
         let free = all.saturating_sub(taken.all);
-        if free < count {
+        if free + spare < count {
             return Err(NoRoom::AtAll);
         }
         let own = taken.by_tenant.get(&self.tenant).copied().unwrap_or_default() + count;
         // So that the last one of several that are taken one by one leaves as much as all of them at once.
-        let left = free - count.saturating_sub(1);
+        let left = free + spare - count.saturating_sub(1);
         let share = if self.tenant == Tenant::local() { *all } else { left.saturating_mul(SHARE) };
         if own > share.min(*each) {
             return Err(NoRoom::ForThisTenant);
+        }
+        if free < count {
+            return Err(NoRoom::AtAll);
         }
         taken.all += count;
         taken.by_tenant.insert(self.tenant.clone(), own);
@@ -98,7 +127,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.places.counts();
         taken.all -= self.count;
         if let Some(own) = taken.by_tenant.get_mut(&self.tenant) {
             *own -= self.count;

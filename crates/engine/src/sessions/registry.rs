@@ -1,16 +1,17 @@
 //! The registry of sessions: the stored, the known and the live ones.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
 use aludel_store::{ContainerId, ContainerRecord, FileId, NewContainer, Source, Store, Tenant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::session::{free_name, new_file};
 use super::{Memory, Session, check_name};
 use crate::error::Missing;
+use crate::places::{NoRoom, Place, Places};
 use crate::{Engine, Error, Settings};
 
 /// Files that can be put into a new session by their ids.
@@ -32,8 +33,8 @@ pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) backend: Arc<dyn Backend>,
     settings: Settings,
-    /// Permits to be live.
-    permits: Arc<Semaphore>,
+    /// Permits to be live, shared between tenants.
+    permits: Arc<Places>,
     /// Sessions hold this, so it does not hold them.
     known: Weak<Known>,
 }
@@ -74,6 +75,19 @@ pub struct NewSession {
     pub idle: Option<Duration>,
 }
 
+/// A live session that nobody uses.
+struct IdleSession {
+    id: ContainerId,
+    tenant: Tenant,
+    last_active_ms: i64,
+}
+
+/// Says whether a session is live and nobody uses it.
+fn is_idle(session: &Arc<Session>) -> bool {
+    // One reference is the map's own, and more are made only while the map is locked.
+    Arc::strong_count(session) == 1 && session.is_live()
+}
+
 impl Shared {
     /// The limits of a session, given the memory that it may use as it stands in its row.
     pub(super) fn limits_of(&self, memory: Option<&str>) -> Limits {
@@ -84,34 +98,62 @@ impl Shared {
     }
 
     /// A permit to be live, for a tenant that has room to store what its programs make.
-    pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<OwnedSemaphorePermit, Error> {
+    pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<Place, Error> {
         if self.store.bytes_of(tenant).await? >= self.settings.storage {
             return Err(Error::StorageFull { limit: self.settings.storage });
         }
         loop {
-            if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
-                return Ok(permit);
+            let idle = self.idle_sessions(tenant);
+            let limit = self.settings.sessions;
+            let spare = idle.iter().filter(|session| session.tenant != *tenant).count();
+            let (evicted, error) = match self.permits.enter_beside(tenant, spare) {
+                Ok(permit) => return Ok(permit),
+                Err(NoRoom::AtAll) => (idle.first(), Error::SessionsFull { limit }),
+                Err(NoRoom::ForThisTenant) => {
+                    (idle.iter().find(|session| session.tenant == *tenant), Error::SessionsShared { limit })
+                }
+            };
+            let Some(evicted) = evicted else { return Err(error) };
+            // Its files are kept; the next use of it opens another sandbox. When somebody uses it again by now, another one is found.
+            if let Some(session) = self.take_if_idle(&evicted.id) {
+                session.end().await;
             }
-            let idle = self.take_longest_idle(tenant);
-            // Its files are kept; the next use of it opens another sandbox.
-            idle.ok_or(Error::SessionsFull { limit: self.settings.sessions })?.end().await;
         }
     }
 
-    /// The live session with the longest idle time. The tenant's own come first, so that a greedy tenant does not take those of others.
-    fn take_longest_idle(&self, tenant: &Tenant) -> Option<Arc<Session>> {
+    /// The idle live sessions that may be ended for another one of a tenant: its own, and those of tenants that have more. Those of the
+    /// tenant that has most come first, the longest idle ones before others.
+    fn idle_sessions(&self, tenant: &Tenant) -> Vec<IdleSession> {
+        let Some(known) = self.known.upgrade() else { return Vec::new() };
+        let taken = self.permits.taken_by_tenant();
+        let count = |tenant: &Tenant| taken.get(tenant).copied().unwrap_or_default();
+        let known = lock(&known);
+        let may_end = |session: &&Arc<Session>| {
+            is_idle(session) && (session.tenant() == tenant || count(session.tenant()) > count(tenant))
+        };
+        let idle = known.values().filter(may_end).map(|session| IdleSession {
+            id: session.id().clone(),
+            tenant: session.tenant().clone(),
+            last_active_ms: session.last_active_ms(),
+        });
+        let mut idle: Vec<IdleSession> = idle.collect();
+        idle.sort_by_key(|session| (Reverse(count(&session.tenant)), session.last_active_ms));
+        idle
+    }
+
+    /// Takes a session out of the known ones, if it is still idle.
+    fn take_if_idle(&self, id: &ContainerId) -> Option<Arc<Session>> {
         let known = self.known.upgrade()?;
         let mut known = lock(&known);
-        let idle = known.values().filter(|session| Arc::strong_count(session) == 1 && session.is_live());
-        let id = idle.min_by_key(|session| (session.tenant() != tenant, session.last_active_ms()))?.id().clone();
-        known.remove(&id)
+        known.get(id).filter(|session| is_idle(session))?;
+        known.remove(id)
     }
 }
 
 impl Sessions {
     /// No session is known at first; those in the store are found when they are asked for.
     pub fn new(store: Store, backend: Arc<dyn Backend>, settings: Settings) -> Self {
-        let permits = Arc::new(Semaphore::new(settings.sessions));
+        let permits = Places::new(settings.sessions, settings.sessions);
         let known = Arc::default();
         Self { shared: Arc::new(Shared { store, backend, settings, permits, known: Arc::downgrade(&known) }), known }
     }
@@ -248,7 +290,7 @@ impl Sessions {
 
     /// The number of live sessions, and of those that have reserved room to be.
     pub fn taken(&self) -> usize {
-        self.shared.settings.sessions.saturating_sub(self.shared.permits.available_permits())
+        self.shared.permits.taken()
     }
 
     /// Ends the live part of every session.

@@ -14,7 +14,7 @@ use aludel_store::{
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::sync::Mutex;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, info_span};
 
@@ -22,7 +22,7 @@ use super::live::open_bounded;
 use super::names::{check_name, shortened};
 use super::registry::Shared;
 use super::{LiveSession, WORKSPACE};
-use crate::Error;
+use crate::{Error, places};
 
 /// Files that no execution reported, of which so many are kept at once.
 const MAX_UNREPORTED: usize = 1000;
@@ -49,9 +49,9 @@ pub struct Session {
 enum State {
     /// No live part: nothing needed one yet, or it ended. The next one starts from the files in the store, with the permit that is kept
     /// for it if there is one.
-    Dormant(Option<OwnedSemaphorePermit>),
+    Dormant(Option<places::Place>),
     /// One that counts among the live sessions.
-    Live { live: LiveSession, _permit: OwnedSemaphorePermit },
+    Live { live: LiveSession, _permit: places::Place },
     /// There will be none any more.
     Deleted,
 }

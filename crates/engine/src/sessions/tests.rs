@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aludel_sandbox::memory::{Memory as MemoryBackend, ScriptedCell, simple};
 use aludel_sandbox::{Backend, Event, Finished, Limits};
-use aludel_store::{NewFile, Store, Tenant};
+use aludel_store::{ContainerId, NewFile, Store, Tenant};
 
 use super::*;
 use crate::{Error, Kind, Settings};
@@ -228,6 +228,55 @@ async fn a_container_gets_the_memory_that_it_asked_for() {
         assert_eq!(session.live().await.unwrap().limits().memory, memory);
         session.end().await;
     }
+}
+
+#[tokio::test]
+async fn live_sessions_are_shared_between_tenants() {
+    let data = tempfile::tempdir().unwrap();
+    let place = Place::enter(data.path(), Settings { sessions: 6, ..settings() }).await;
+    let mut tenants = Vec::new();
+    for name in ["greedy", "good", "new"] {
+        let key = place.store.create_key(name).await.unwrap();
+        tenants.push(place.store.tenant_of_key(&key.secret).await.unwrap().unwrap());
+    }
+    let [greedy, good, new] = &tenants[..] else { unreachable!() };
+    let start = async |tenant: &Tenant| {
+        let session = place.sessions.open(tenant, auto()).await.unwrap();
+        session.live().await.map(|_| session)
+    };
+    let lives = async |tenant: &Tenant, id: &ContainerId| {
+        // Idle times are compared in milliseconds.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        place.sessions.open(tenant, SessionChoice::Explicit(id.clone())).await.unwrap().is_live()
+    };
+    let mut idle = Vec::new();
+    for _ in 0..6 {
+        idle.push(start(greedy).await.unwrap().id().clone());
+    }
+    let live = async || {
+        let mut live = Vec::new();
+        for id in &idle {
+            live.push(lives(greedy, id).await);
+        }
+        live
+    };
+    assert_eq!(live().await, [false, false, true, true, true, true], "two places are left for others");
+    let mut busy = vec![start(good).await.unwrap(), start(good).await.unwrap()];
+    assert_eq!(live().await, [false, false, true, true, true, true]);
+    busy.push(start(good).await.unwrap());
+    assert_eq!(live().await, [false, false, false, true, true, true], "the tenant that has most makes room");
+    assert_eq!(start(good).await.unwrap_err().kind(), Kind::Full, "both have three");
+    let newest = start(new).await.unwrap().id().clone();
+    assert_eq!(live().await, [false, false, false, false, true, true]);
+    start(greedy).await.unwrap();
+    assert_eq!(live().await, [false, false, false, false, false, true], "its own, and not those of whoever has fewer");
+    assert!(lives(new, &newest).await);
+    busy.clear();
+    start(new).await.unwrap();
+    start(new).await.unwrap();
+    assert_eq!(live().await, [false, false, false, false, false, true], "of whoever has three");
+    place.sessions.close_all().await;
+    assert_eq!(place.sessions.taken(), 0);
 }
 
 #[tokio::test]

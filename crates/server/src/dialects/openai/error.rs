@@ -59,6 +59,12 @@ impl From<aludel_engine::Error> for ApiError {
                 let message = format!("All {limit} containers (server.containers) are in use; try again later.");
                 Self::too_many(message, Duration::from_secs(10))
             }
+            Error::SessionsShared { limit } => {
+                let message = format!(
+                    "Your share of the {limit} containers (server.containers) is in use; try again later, or delete some."
+                );
+                Self::too_many(message, Duration::from_secs(10))
+            }
             Error::StorageFull { limit } => {
                 let mb = limit >> 20;
                 let message = format!("The {mb} MB that you may store here are used up; delete files or containers.");
