@@ -249,7 +249,7 @@ async fn too_many_requests_at_once_are_told_to_come_again() {
 #[tokio::test]
 async fn the_memory_of_large_bodies_is_shared() {
     let data = tempfile::tempdir().unwrap();
-    let settings = settings().server(|server| server.bodies = 64 << 20);
+    let settings = settings().server(|server| server.bodies = 128 << 20);
     let mut server = listen(data.path(), settings, Vec::new()).await;
     let (one, other) = (server.store.create_key("one").await.unwrap(), server.store.create_key("other").await.unwrap());
     // One tenant sends most of large bodies, and holds them.
@@ -266,7 +266,7 @@ async fn the_memory_of_large_bodies_is_shared() {
         held.push((stream, sent));
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let large = format!("{{\"name\": \"x\", \"more\": \"{}\"}}", "x".repeat(6 << 20));
+    let large = format!("{{\"name\": \"x\", \"more\": \"{}\"}}", "x".repeat(4 << 20));
     let send = async |server: &common::Server, body: String| {
         server.ask(server.request(Method::POST, "/v1/containers").body(body)).await
     };

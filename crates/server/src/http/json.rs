@@ -28,11 +28,11 @@ const MAX_OTHER_VALUES: usize = 50_000;
 /// The fields that bring a conversation.
 const HISTORY: [&[u8]; 3] = [b"input", b"messages", b"items"];
 /// Bytes of memory that an object takes besides its values, in all copies that are made of it.
-const OBJECT: usize = 1600;
+const OBJECT: usize = 2400;
 /// The same of any value.
-const VALUE: usize = 160;
+const VALUE: usize = 240;
 /// Copies of a body's text that are in memory at the same time.
-const COPIES: usize = 3;
+const COPIES: usize = 6;
 /// Bytes of memory for which a request needs no share: every tenant may send small ones at any time.
 const FREE: usize = 256 << 10;
 /// Time for which a client may stop sending.
