@@ -115,7 +115,8 @@ impl<L: Link> Kernel<L> {
             Some(_) => self.control.usage().await.cpu,
             None => Duration::ZERO,
         };
-        let before = scan(&self.workspace, &self.limits).await?;
+        let most = most_entries(&self.limits);
+        let before = Arc::clone(&self.workspace).blocking(move |workspace| Snapshot::of(workspace, most)).await?;
         // Whoever gives up in the middle leaves half a frame behind, which must not run later, unseen.
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
         // A kernel whose loop was stopped by an earlier cell does not read.
@@ -294,8 +295,9 @@ impl<C: Control> Run<C> {
             self.tell_text(stream, tail);
             output_dropped += dropped;
         }
-        let after = scan(&self.workspace, &self.limits).await.unwrap_or_default();
-        let (files, files_left_out) = after.changed_since(&self.before);
+        let (before, most) = (std::mem::take(&mut self.before), most_entries(&self.limits));
+        let changes = Arc::clone(&self.workspace).blocking(move |workspace| before.changes(workspace, most)).await;
+        let (files, files_left_out) = changes.unwrap_or_default();
         let finished = Finished {
             outcome,
             files,
@@ -518,9 +520,9 @@ async fn wait_for_exit(exit: &mut watch::Receiver<Option<Exit>>) -> Exit {
     exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit).unwrap_or_default()
 }
 
-async fn scan(workspace: &Arc<dyn Workspace>, limits: &Limits) -> Result<Snapshot, Error> {
-    let most = limits.files.saturating_add(1);
-    Arc::clone(workspace).blocking(move |workspace| workspace.snapshot(most)).await
+/// The most entries of a workspace that are looked at.
+fn most_entries(limits: &Limits) -> u64 {
+    limits.files.saturating_add(1)
 }
 
 fn length(data: &MimeData) -> usize {

@@ -34,4 +34,4 @@ pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outc
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use limits::Limits;
 pub use template::Template;
-pub use workspace::{FileEntry, Fingerprint, Room, Snapshot, Workspace, mime_of};
+pub use workspace::{FileEntry, Fingerprint, Found, Room, Workspace, mime_of};

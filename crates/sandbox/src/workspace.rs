@@ -1,8 +1,9 @@
 //! The files of a session, which outlive the sandbox.
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -38,8 +39,8 @@ pub trait Workspace: Any + fmt::Debug + Send + Sync {
     /// Returns how full it is.
     fn room(&self) -> Result<Room, Error>;
 
-    /// Looks at everything, at most a little more than `most` entries.
-    fn snapshot(&self, most: u64) -> Result<Snapshot, Error>;
+    /// Visits everything, at most a little more than `most` entries.
+    fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error>;
 }
 
 impl dyn Workspace {
@@ -115,45 +116,62 @@ pub struct Room {
 /// Figures that differ when a file has changed: for example its inode, size and times.
 pub type Fingerprint = [u64; 6];
 
-/// The state of a workspace at one moment.
+/// Something in a workspace.
+#[derive(Debug)]
+pub enum Found {
+    /// A regular file.
+    File(FileEntry, Fingerprint),
+    /// A file or directory that cannot be reported: its name is not UTF-8, or its path too long or too deep.
+    Unreportable(Fingerprint),
+}
+
+/// The state of a workspace at one moment, as far as it takes to see what has changed since. It keeps no names: there may be 50,000 of
+/// them, of a thousand bytes each.
 #[derive(Debug, Default)]
-pub struct Snapshot {
-    files: BTreeMap<String, (FileEntry, Fingerprint)>,
+pub(crate) struct Snapshot {
+    /// The files, by hashes of their paths that the guest cannot foresee.
+    files: HashMap<u64, Fingerprint>,
     unreportable: BTreeSet<Fingerprint>,
-    entries: u64,
+    hasher: RandomState,
 }
 
 impl Snapshot {
-    /// Notes a regular file.
-    pub fn insert(&mut self, entry: FileEntry, fingerprint: Fingerprint) {
-        self.files.insert(entry.path.clone(), (entry, fingerprint));
+    /// Takes a snapshot of a workspace, of at most a little more than `most` entries. Blocks.
+    pub(crate) fn of(workspace: &dyn Workspace, most: u64) -> Result<Self, Error> {
+        let mut snapshot = Self::default();
+        workspace.walk(most, &mut |found| match found {
+            Found::File(entry, print) => {
+                snapshot.files.insert(snapshot.hasher.hash_one(&entry.path), print);
+            }
+            Found::Unreportable(print) => {
+                snapshot.unreportable.insert(print);
+            }
+        })?;
+        Ok(snapshot)
     }
 
-    /// Notes a file or directory that cannot be reported: its name is not UTF-8, or its path too long or too deep.
-    pub fn insert_unreportable(&mut self, fingerprint: Fingerprint) {
-        self.unreportable.insert(fingerprint);
-    }
-
-    /// Counts an entry that was looked at, and returns how many there are.
-    pub fn count(&mut self) -> u64 {
-        self.entries += 1;
-        self.entries
-    }
-
-    /// Returns the files, by path.
-    pub fn into_entries(self) -> Vec<FileEntry> {
-        self.files.into_values().map(|(entry, _)| entry).collect()
-    }
-
-    /// Returns the files that are new or different since `before`, and how many more there are that are not reported.
-    pub(crate) fn changed_since(&self, before: &Self) -> (Vec<FileEntry>, u64) {
-        let changed = |(path, (_, print)): &(&String, &(FileEntry, Fingerprint))| {
-            before.files.get(*path).is_none_or(|(_, old)| old != print)
-        };
-        let mut changed = self.files.iter().filter(changed).map(|(_, (entry, _))| entry);
-        let reported = changed.by_ref().take(MAX_REPORTED).cloned().collect();
-        let left_out = changed.count() + self.unreportable.difference(&before.unreportable).count();
-        (reported, left_out as u64)
+    /// Returns the files that are new or different since, the first ones by path, and how many more there are that are not reported.
+    /// Blocks.
+    pub(crate) fn changes(&self, workspace: &dyn Workspace, most: u64) -> Result<(Vec<FileEntry>, u64), Error> {
+        let (mut changed, mut unreportable, mut left_out) = (BTreeMap::new(), BTreeSet::new(), 0);
+        workspace.walk(most, &mut |found| match found {
+            Found::File(entry, print) => {
+                if self.files.get(&self.hasher.hash_one(&entry.path)) == Some(&print) {
+                    return;
+                }
+                changed.insert(entry.path.clone(), entry);
+                if changed.len() > MAX_REPORTED {
+                    changed.pop_last();
+                    left_out += 1;
+                }
+            }
+            Found::Unreportable(print) => {
+                if !self.unreportable.contains(&print) {
+                    unreportable.insert(print);
+                }
+            }
+        })?;
+        Ok((changed.into_values().collect(), left_out + unreportable.len() as u64))
     }
 }
 
@@ -224,5 +242,64 @@ pub fn mime_of(path: &str) -> &'static str {
         "wav" => "audio/wav",
         "mp4" => "video/mp4",
         _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A workspace of files with these fingerprints, which can only be looked at.
+    #[derive(Debug)]
+    struct Listed(Vec<(String, u64)>);
+
+    impl Workspace for Listed {
+        fn files(&self) -> Result<Vec<FileEntry>, Error> {
+            Err(Error::NotSupported("files"))
+        }
+
+        fn open(&self, _path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
+            Err(Error::NotSupported("files"))
+        }
+
+        fn write(&self, _name: &str, _source: &mut dyn Read, _limit: u64) -> Result<FileEntry, Error> {
+            Err(Error::NotSupported("files"))
+        }
+
+        fn remove(&self, _name: &str) -> Result<(), Error> {
+            Err(Error::NotSupported("files"))
+        }
+
+        fn room(&self) -> Result<Room, Error> {
+            Err(Error::NotSupported("files"))
+        }
+
+        fn walk(&self, _most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+            for (path, version) in &self.0 {
+                let print = [*version, 0, 0, 0, 0, 0];
+                if path.is_empty() {
+                    visit(Found::Unreportable(print));
+                } else {
+                    visit(Found::File(FileEntry { path: path.clone(), size: 0, mime: mime_of(path) }, print));
+                }
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_first_changed_files_are_reported_and_the_others_counted() {
+        let mut files: Vec<(String, u64)> = (0..3000).rev().map(|number| (format!("{number:04}"), 1)).collect();
+        files.extend([(String::new(), 1), (String::new(), 2)]);
+        let before = Snapshot::of(&Listed(files.clone()), 0).unwrap();
+        assert_eq!(before.changes(&Listed(files.clone()), 0).unwrap(), (Vec::new(), 0));
+        for (path, version) in files.iter_mut().filter(|(path, _)| path.as_str() >= "0500") {
+            *version = if path.is_empty() { *version } else { 2 };
+        }
+        files.extend([("new".to_owned(), 1), (String::new(), 3), (String::new(), 3)]);
+        let (reported, left_out) = before.changes(&Listed(files), 0).unwrap();
+        let paths: Vec<&str> = reported.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!((paths.len(), paths[0], paths[999], left_out), (1000, "0500", "1499", 1502));
+        assert!(paths.is_sorted());
     }
 }

@@ -15,9 +15,7 @@ use rustix::fs::{
 };
 
 use crate::Error;
-use crate::workspace::{
-    FileEntry, Fingerprint, MAX_PATH, Room, Snapshot, Workspace, copy, file_error, mime_of, relative,
-};
+use crate::workspace::{FileEntry, Fingerprint, Found, MAX_PATH, Room, Workspace, copy, file_error, mime_of, relative};
 
 /// The depth to which the host looks into a workspace, directories.
 const MAX_DEPTH: usize = 32;
@@ -42,8 +40,8 @@ impl Directory {
         directory: &OwnedFd,
         prefix: &str,
         depth: usize,
-        max_entries: u64,
-        snapshot: &mut Snapshot,
+        entries_left: &mut u64,
+        visit: &mut dyn FnMut(Found),
     ) {
         let mut buffer = vec![MaybeUninit::<u8>::uninit(); 16 << 10];
         let mut reader = RawDir::new(directory, &mut buffer);
@@ -53,20 +51,19 @@ impl Directory {
             if name == c"." || name == c".." {
                 continue;
             }
-            if snapshot.count() > max_entries {
-                return;
-            }
+            let Some(left) = entries_left.checked_sub(1) else { return };
+            *entries_left = left;
             let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
             match (FileType::from_raw_mode(stat.st_mode), report_path(prefix, name)) {
                 (FileType::RegularFile, Some(path)) => {
                     let entry =
                         FileEntry { mime: mime_of(&path), size: u64::try_from(stat.st_size).unwrap_or(0), path };
-                    snapshot.insert(entry, fingerprint(&stat));
+                    visit(Found::File(entry, fingerprint(&stat)));
                 }
                 (FileType::Directory, _) if name == c"__pycache__" => {}
                 (FileType::Directory, Some(path)) if depth < MAX_DEPTH => directories.push((name.to_owned(), path)),
                 (FileType::RegularFile | FileType::Directory, _) => {
-                    snapshot.insert_unreportable(fingerprint(&stat));
+                    visit(Found::Unreportable(fingerprint(&stat)));
                 }
                 _ => {}
             }
@@ -74,7 +71,7 @@ impl Directory {
         for (name, path) in directories {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             if let Ok(below) = openat2(directory, &name, flags, Mode::empty(), beneath()) {
-                self.scan_directory(&below, &format!("{path}/"), depth + 1, max_entries, snapshot);
+                self.scan_directory(&below, &format!("{path}/"), depth + 1, entries_left, visit);
             }
         }
     }
@@ -120,7 +117,16 @@ impl Workspace for Directory {
     fn files(&self) -> Result<Vec<FileEntry>, Error> {
         // No more than there can be: a directory in which names change all the time need not come to an end.
         let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
-        Ok(self.snapshot(stat.f_files)?.into_entries())
+        let mut files = Vec::new();
+        self.walk(stat.f_files, &mut |found| {
+            if let Found::File(entry, _) = found {
+                files.push(entry);
+            }
+        })?;
+        files.sort_by(|one, other| one.path.cmp(&other.path));
+        // A file may be seen twice while its directory changes.
+        files.dedup_by(|one, other| one.path == other.path);
+        Ok(files)
     }
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
@@ -173,11 +179,10 @@ impl Workspace for Directory {
         Ok(Room { used, limit, takes_files: stat.f_ffree > 0 })
     }
 
-    fn snapshot(&self, most: u64) -> Result<Snapshot, Error> {
-        let mut snapshot = Snapshot::default();
+    fn walk(&self, mut most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
         let root = self.open_at(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        self.scan_directory(&root, "", 0, most, &mut snapshot);
-        Ok(snapshot)
+        self.scan_directory(&root, "", 0, &mut most, visit);
+        Ok(())
     }
 }
 

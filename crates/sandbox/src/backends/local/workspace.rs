@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::slots::Slot;
 use super::warden_client::WardenClient;
 use crate::backends::directory::Directory;
-use crate::workspace::{FileEntry, Room, Snapshot};
+use crate::workspace::{FileEntry, Found, Room};
 use crate::{Error, Workspace};
 
 /// A file system in memory that holds one session's files. It is mounted where only the warden and the sandbox see it; the host reaches it
@@ -95,7 +95,7 @@ impl Workspace for LocalWorkspace {
         self.files.room()
     }
 
-    fn snapshot(&self, most: u64) -> Result<Snapshot, Error> {
-        self.files.snapshot(most)
+    fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+        self.files.walk(most, visit)
     }
 }

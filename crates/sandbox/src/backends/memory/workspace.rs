@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Error;
-use crate::workspace::{FileEntry, Room, Snapshot, Workspace, copy, file_error, mime_of, relative};
+use crate::workspace::{FileEntry, Found, Room, Workspace, copy, file_error, mime_of, relative};
 
 /// The files of a session, in this process.
 #[derive(Debug)]
@@ -64,6 +64,12 @@ impl MemoryWorkspace {
     }
 }
 
+impl File {
+    fn entry(&self, path: &str) -> FileEntry {
+        FileEntry { path: path.to_owned(), size: self.bytes.len() as u64, mime: mime_of(path) }
+    }
+}
+
 impl Files {
     fn used(&self) -> u64 {
         self.by_path.values().map(|file| file.bytes.len() as u64).sum()
@@ -78,7 +84,8 @@ impl Files {
 
 impl Workspace for MemoryWorkspace {
     fn files(&self) -> Result<Vec<FileEntry>, Error> {
-        Ok(self.snapshot(u64::MAX)?.into_entries())
+        let files = self.lock();
+        Ok(files.by_path.iter().map(|(path, file)| file.entry(path)).collect())
     }
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
@@ -114,15 +121,11 @@ impl Workspace for MemoryWorkspace {
         Ok(Room { used: files.used(), limit: self.bytes, takes_files })
     }
 
-    fn snapshot(&self, most: u64) -> Result<Snapshot, Error> {
-        let mut snapshot = Snapshot::default();
-        for (path, file) in &self.lock().by_path {
-            if snapshot.count() > most {
-                break;
-            }
-            let entry = FileEntry { path: path.clone(), size: file.bytes.len() as u64, mime: mime_of(path) };
-            snapshot.insert(entry, [file.version, 0, 0, 0, 0, 0]);
+    fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        for (path, file) in self.lock().by_path.iter().take(most) {
+            visit(Found::File(file.entry(path), [file.version, 0, 0, 0, 0, 0]));
         }
-        Ok(snapshot)
+        Ok(())
     }
 }
