@@ -97,8 +97,21 @@ def test_approve_and_refuse(upstream, api):
         assert "6 entries, unchanged" in aludel(server, "audit", "--verify").stdout
 
 
-def test_what_cannot_be_decided(upstream):
+def test_a_key_does_not_decide_for_the_operator(upstream):
     with holding(upstream) as server:
+        key = aludel(server, "keys", "create", "ada").stdout.split()[-1]
+        ada = server.client().with_options(api_key=key, max_retries=0)
+        later = Later(lambda: ask(ada, "2**20"))
+        (approval,) = pending(ada)
+        with pytest.raises(openai.PermissionDeniedError, match="Only the operator"):
+            decide(ada, approval)
+        assert pending(ada) == [approval]
+        aludel(server, "approvals", "approve", approval["id"])
+        assert later.get().status == "completed"
+
+
+def test_what_cannot_be_decided(upstream):
+    with holding(upstream, decided_by='"key"') as server:
         client = server.client()
         keys = {}
         for name in ("ada", "eve"):
