@@ -105,9 +105,14 @@ impl<L: Link> Kernel<L> {
         if !self.is_alive() {
             return Err(Error::KernelGone("it ended before".into()));
         }
-        if self.exit.borrow().is_some() && !kernel.link.resume().await {
-            self.state.is_lost.store(true, Ordering::Relaxed);
-            return Err(Error::KernelGone("it ended between two executions".into()));
+        if self.exit.borrow().is_some() {
+            // In a task: a caller that goes away halfway would leave a checkpoint awake whose channel is gone.
+            let resuming = tokio::spawn(async move { kernel.link.resume().await.then_some(kernel) });
+            let Ok(Some(resumed)) = resuming.await else {
+                self.state.is_lost.store(true, Ordering::Relaxed);
+                return Err(Error::KernelGone("it ended between two executions".into()));
+            };
+            kernel = resumed;
         }
         self.control.cell_started();
         let _of_earlier_ones = self.control.take_blocked();

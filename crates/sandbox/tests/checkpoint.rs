@@ -8,6 +8,8 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use aludel_sandbox::{Death, LimitHit, Limits, Outcome, Sandbox, State};
+use futures_util::FutureExt;
+
 use common::{CHECKPOINT, Told, backend, later, limits, run, sandbox, wait_beside};
 
 const SHARED_MEMORY_HOG: &str = "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1";
@@ -70,6 +72,28 @@ async fn a_kernel_that_ends_between_two_cells_goes_on_too() {
     wait_beside(&sandbox, "touch /tmp/now && [ ! -e /proc/2 ]").await;
     let told = run(&sandbox, "print(x, threading.active_count())").await;
     assert_eq!((told.stdout.as_str(), told.finished.state), ("1 1\n", State::Kept));
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_while_the_checkpoint_wakes_costs_no_state() {
+    let scratch = backend().await;
+    for polls in [1, 2, 3, 4, 6, 8, 12, 16, 24] {
+        let sandbox = sandbox(&scratch.local, limits()).await;
+        run(&sandbox, &later("os._exit(1)")).await;
+        wait_beside(&sandbox, CHECKPOINT).await;
+        wait_beside(&sandbox, "touch /tmp/now && [ ! -e /proc/2 ]").await;
+        let mut execution = Box::pin(sandbox.execute("print(x)"));
+        for _ in 0..polls {
+            if (&mut execution).now_or_never().is_some() {
+                break;
+            }
+            tokio::task::yield_now().await;
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        drop(execution);
+        let told = run(&sandbox, "print(x)").await;
+        assert_eq!(told.stdout, "1\n", "{polls} polls: {told:?}");
+    }
 }
 
 #[tokio::test]
