@@ -64,6 +64,10 @@ const FORBIDDEN_CLONE_FLAGS: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PARENT
     | libc::CLONE_PTRACE) as u32 as u64;
 
+/// A descriptor table is shared by the threads of one process alone: locks belong to the table, and would outlive the process that the
+/// kernel's list names for them.
+const THREAD: u64 = (libc::CLONE_FILES | libc::CLONE_THREAD) as u64;
+
 /// Terminal size, blocking mode, bytes waiting, close-on-exec, sharing of file blocks. Not TIOCSTI: it types into a terminal.
 const IOCTLS: &[u64] = &[0x5401, 0x5413, 0x540f, 0x541b, 0x5421, 0x5450, 0x5451, 0x4004_9409, 0x4020_940d];
 
@@ -158,7 +162,7 @@ const COMMON: &[Allow] = allow! {
     SYS_brk, "malloc";
     SYS_msync, "numpy.memmap";
     SYS_memfd_create: When::Without(1, MFD_HUGETLB), "multiprocessing, pyarrow";
-    SYS_clone: When::Without(0, FORBIDDEN_CLONE_FLAGS), "threads, fork";
+    SYS_clone: When::Masked(0, FORBIDDEN_CLONE_FLAGS | THREAD, &[0, THREAD]), "threads, fork";
     SYS_clone3, "answered ENOSYS by the first filter";
     SYS_execve, "subprocess";
     SYS_exit, "threads";
