@@ -119,8 +119,17 @@ fn keys_are_made_listed_and_revoked_while_the_server_runs() {
     assert!(keys(&["list"]).stdout.contains("revoked"));
     let is_refused = || ask(&address, "GET /v1/models", Some(key), "").starts_with("HTTP/1.1 401 ");
     wait_until(is_refused, "a key is served long after it was revoked");
-    let unknown = keys(&["revoke", "key_0"]);
-    assert!(unknown.status == Some(2) && unknown.stderr.contains("key_0"), "{unknown:#?}");
+    for nobody in ["key_0", "laptop"] {
+        let unknown = keys(&["revoke", nobody]);
+        assert!(unknown.status == Some(2) && unknown.stderr.contains(nobody), "{unknown:#?}");
+    }
+    keys(&["create", "phone"]);
+    keys(&["create", "phone"]);
+    let two = keys(&["revoke", "phone"]);
+    assert!(two.status == Some(2) && two.stderr.contains("several keys are called phone"), "{two:#?}");
+    let id = keys(&["list"]).stdout.lines().last().unwrap().split_whitespace().next().unwrap().to_owned();
+    assert_eq!(keys(&["revoke", &id]).status, Some(0));
+    assert!(keys(&["revoke", "phone"]).stdout.starts_with("revoked key_"), "the other one has the name alone");
 
     let with_key = |key: &str| {
         let mut command = aludel(data.path());

@@ -32,9 +32,9 @@ pub(crate) enum KeysCommand {
     List,
     /// Refuse a key from now on; what was made with it stays
     Revoke {
-        /// Its id, key_…
-        #[arg(value_name = "ID")]
-        id: String,
+        /// Its id, key_…, or its name if no other key has it
+        #[arg(value_name = "ID|NAME")]
+        key: String,
     },
 }
 
@@ -71,20 +71,36 @@ pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
                 console.line(Stream::Stdout, &line(&key))?;
             }
         }
-        KeysCommand::Revoke { id } => {
+        KeysCommand::Revoke { key } => {
             let store = state::open_beside(context).await?;
-            let parsed = KeyId::parse(&id);
-            let revoked = match parsed {
-                Some(parsed) => store.revoke_key(parsed).await.context("cannot revoke the key")?,
-                None => false,
-            };
-            if !revoked {
-                return Err(usage(format!("there is no key {}; `aludel keys list` shows them", terminal::name(&id))));
+            let id = find(&store.keys().await.context("cannot read the keys")?, &key)?;
+            if !store.revoke_key(id.clone()).await.context("cannot revoke the key")? {
+                return Err(unknown(&key));
             }
             console.line(Stream::Stdout, &format!("revoked {id}"))?;
         }
     }
     Ok(Exit::Success)
+}
+
+/// Finds a key by its id, or by a name that no other key has that can still be used.
+fn find(keys: &[KeyRecord], given: &str) -> anyhow::Result<KeyId> {
+    if let Some(id) = KeyId::parse(given) {
+        return Ok(id);
+    }
+    let named: Vec<_> = keys.iter().filter(|key| key.name == given && key.revoked_at.is_none()).collect();
+    match named.as_slice() {
+        [key] => Ok(key.id.clone()),
+        [] => Err(unknown(given)),
+        several => {
+            let ids: Vec<_> = several.iter().map(|key| format!("{} {}", key.id, key.hint)).collect();
+            Err(usage(format!("several keys are called {}: {}; give the id", terminal::name(given), ids.join(", "))))
+        }
+    }
+}
+
+fn unknown(key: &str) -> anyhow::Error {
+    usage(format!("there is no key {}; `aludel keys list` shows them", terminal::name(key)))
 }
 
 /// A key that was made elsewhere. Whoever could guess it would be let in.
