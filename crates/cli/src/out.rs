@@ -13,6 +13,9 @@ use crate::exit::usage;
 /// The subdirectory of images that were shown rather than saved as files.
 pub(crate) const FIGURES: &str = "figures";
 
+/// The longest name of a file, bytes; most filesystems take 255.
+const LONGEST: usize = 240;
+
 /// A directory that takes what a program made.
 ///
 /// Names come from untrusted code. What they can do is bounded: nothing is written outside of the directory, nothing through a symbolic
@@ -49,7 +52,14 @@ impl Out {
 
     /// A directory that somebody named and wants to be there, which is tried at once.
     pub(crate) fn existing(path: PathBuf) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(&path).map_err(|error| usage(format!("--out {}: {error}", path.display())))?;
+        std::fs::create_dir_all(&path).map_err(|error| unwritable(&path, &error))?;
+        Self::possible(path)
+    }
+
+    /// A directory that is made when something is written, if that will be possible: it is tried at once, and leaves nothing behind.
+    pub(crate) fn possible(path: PathBuf) -> anyhow::Result<Self> {
+        let place = path.ancestors().find(|place| place.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
+        tempfile::tempfile_in(place).map_err(|error| unwritable(&path, &error))?;
         Ok(Self::directory(path))
     }
 
@@ -66,8 +76,14 @@ impl Out {
     /// Saves the image of something that was displayed, if it has one.
     pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<PathBuf>> {
         let Some((mime, data)) = bundle.image() else { return Ok(None) };
-        self.figures += 1;
         let ending = if mime == "image/jpeg" { "jpg" } else { "png" };
+        let directory = self.root()?.join(FIGURES);
+        // Nobody chose these names, so the figures of an earlier run stay.
+        self.figures = (self.figures + 1..)
+            .find(|number| {
+                !["jpg", "png"].iter().any(|ending| directory.join(format!("figure-{number}.{ending}")).exists())
+            })
+            .unwrap_or(self.figures);
         let path = self.place(&format!("{FIGURES}/figure-{}.{ending}", self.figures))?;
         write_whole(&path, data).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Some(path))
@@ -77,20 +93,28 @@ impl Out {
     pub(crate) async fn copy(&mut self, session: &LiveSession, files: &[FileEntry]) -> anyhow::Result<Vec<Saved>> {
         let wanted: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let there = session.files().await.context("cannot list the workspace")?;
-        let (mut saved, mut left) = (Vec::new(), session.limits().disk);
+        let (mut saved, mut left, mut failed) = (Vec::new(), session.limits().disk, None);
         for entry in there.into_iter().filter(|entry| wanted.contains(entry.path.as_str())) {
             let path = match &self.root {
                 Root::Temporary(_) => None,
                 Root::Given(_) => {
                     let path = self.place(&entry.path)?;
                     let copied = copy_out(session, &entry.path, &path, left).await;
-                    left -= copied.with_context(|| format!("cannot copy {} to {}", entry.path, path.display()))?;
+                    let shown = crate::terminal::name(&entry.path);
+                    match copied.with_context(|| format!("cannot copy {shown} to {}", path.display())) {
+                        Ok(bytes) => left = left.saturating_sub(bytes),
+                        // The others are not lost for it.
+                        Err(error) => {
+                            failed.get_or_insert(error);
+                            continue;
+                        }
+                    }
                     Some(path)
                 }
             };
             saved.push(Saved { entry, path });
         }
-        Ok(saved)
+        failed.map_or(Ok(saved), Err)
     }
 
     /// Writes a file of our own.
@@ -127,6 +151,10 @@ impl Out {
     }
 }
 
+fn unwritable(path: &Path, error: &io::Error) -> anyhow::Error {
+    usage(format!("--out {}: {error}", path.display()))
+}
+
 /// The parts of a path, each of which is a plain visible name.
 fn harmless(path: &str) -> Vec<String> {
     let parts = Path::new(path).components().filter_map(|component| match component {
@@ -138,9 +166,23 @@ fn harmless(path: &str) -> Vec<String> {
             let part: String =
                 part.chars().map(|letter| if crate::terminal::is_harmless(letter) { letter } else { '_' }).collect();
             // A dot hides a file and makes `.bashrc` of it; a dash makes an option of it.
-            if part.starts_with(['.', '-']) { format!("_{part}") } else { part }
+            let part = if part.starts_with(['.', '-']) { format!("_{part}") } else { part };
+            shortened(&part)
         })
         .collect()
+}
+
+/// A name that leaves room for a number, with its ending.
+fn shortened(name: &str) -> String {
+    if name.len() <= LONGEST {
+        return name.to_owned();
+    }
+    let (stem, ending) = name.rsplit_once('.').filter(|(_, ending)| ending.len() <= 16).unwrap_or((name, ""));
+    let dot = if ending.is_empty() { "" } else { "." };
+    format!(
+        "{}{dot}{ending}",
+        stem.get(..stem.floor_char_boundary(LONGEST - dot.len() - ending.len())).unwrap_or_default()
+    )
 }
 
 /// Makes a directory unless it is there. A symbolic link is not one: it might lead outside.
@@ -217,6 +259,33 @@ mod tests {
         assert_eq!(names, ["a.txt", "a-2.txt", "b/a.txt"]);
         assert_eq!(std::fs::read_to_string(&paths[0]).unwrap(), "a.txt");
         assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn long_names_keep_their_ending_and_leave_room_for_a_number() {
+        let long = format!("{}é.csv", "x".repeat(250));
+        let short = shortened(&long);
+        assert!(short.len() <= LONGEST && short.ends_with("x.csv"), "{short}");
+        assert_eq!(shortened(&"é".repeat(127)).len(), LONGEST);
+        let home = tempfile::tempdir().unwrap();
+        let mut out = Out::directory(home.path().to_path_buf());
+        for _ in 0..2 {
+            out.write(&long, b"x").unwrap();
+        }
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn figures_of_an_earlier_run_stay() {
+        let home = tempfile::tempdir().unwrap();
+        let shown = MimeBundle(vec![("image/png".into(), aludel_sandbox::MimeData::Binary(b"png".to_vec()))]);
+        for run in 0..2 {
+            let mut out = Out::directory(home.path().to_path_buf());
+            for figure in 1..3 {
+                let path = out.figure(&shown).unwrap().unwrap();
+                assert_eq!(path, home.path().join(format!("{FIGURES}/figure-{}.png", run * 2 + figure)));
+            }
+        }
     }
 
     #[test]

@@ -95,8 +95,11 @@ fn what_cannot_be_asked_is_said_before_anything_starts() {
     let directory = tempfile::tempdir().unwrap();
     let configured = "[[model]]\nname = 'a'\nurl = 'http://127.0.0.1:1/v1'\nkey = 'env:NO_SUCH_KEY'\n";
     std::fs::write(directory.path().join("aludel.toml"), configured).unwrap();
+    std::fs::write(directory.path().join("taken"), "a file").unwrap();
     for (arguments, status, words) in [
         (vec!["ask", " "], 2, "the question is empty"),
+        (vec!["ask", "Go", "--model", "demo", "--out", "taken"], 2, "--out taken: "),
+        (vec!["ask", "Go", "--model", "demo", "--out", "taken/below"], 2, "--out taken/below: "),
         (
             vec!["ask", "Go"],
             2,

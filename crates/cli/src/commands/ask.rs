@@ -81,7 +81,7 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
     console::tell(&paint::faint(&describe(model)));
     let out = match &args.out {
         Some(directory) => Out::existing(directory.clone())?,
-        None => Out::directory(PathBuf::from(OUT)),
+        None => Out::possible(PathBuf::from(OUT))?,
     };
     let view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new())) };
     let screen = Screen::new(view, out, Transcript::new(&args.question, &*model.name));
