@@ -133,7 +133,7 @@ async fn hostile_names_and_bodies_get_a_clear_400() {
 #[tokio::test]
 async fn after_its_time_a_container_says_so_and_its_files_can_still_be_fetched() {
     let data = tempfile::tempdir().unwrap();
-    let idle = Duration::from_secs(2);
+    let idle = Duration::from_millis(1500);
     let server = start_with(data.path(), settings().engine(|engine| engine.idle = idle)).await;
     let (path, _) = create(&server, json!({ "name": "c" })).await;
     let file = server.send(&format!("{path}/files"), &[], "a.txt", b"kept").await.ok();
@@ -142,7 +142,7 @@ async fn after_its_time_a_container_says_so_and_its_files_can_still_be_fetched()
         tokio::time::sleep(idle / 3).await;
         assert_eq!(server.get(&path).await.ok()["status"], "running");
     }
-    tokio::time::sleep(idle + Duration::from_secs(1)).await;
+    tokio::time::sleep(idle + Duration::from_millis(500)).await;
     assert_eq!(server.get(&path).await.ok()["status"], "expired");
     server.send(&format!("{path}/files"), &[], "b.txt", b"late").await.refused(400, "Container is expired.");
     let content = format!("{path}/files/{}/content", file["id"].as_str().unwrap());

@@ -4,7 +4,7 @@
 mod collector;
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy};
 use aludel_server::Traces;
@@ -333,28 +333,24 @@ async fn a_collector_that_is_dead_or_hangs_harms_nothing_and_what_it_loses_is_co
     let dead = tokio::net::TcpSocket::new_v4().unwrap();
     dead.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let (hangs, is_dead) = (hanging.local_addr().unwrap(), dead.local_addr().unwrap());
-    for address in [hangs, is_dead] {
+    let overload = async |address: std::net::SocketAddr| {
         let data = tempfile::tempdir().unwrap();
         let traces = Some(Traces::to(&format!("http://{address}")).unwrap());
         let server = listen(data.path(), measured().server(|server| server.traces = traces), Vec::new()).await;
         // More than wait in the queue at most.
-        let began = Instant::now();
         let clients = (0..8).map(async |_| {
             for _ in 0..700 {
                 server.get("/v1/models").await.ok();
             }
         });
         futures_util::future::join_all(clients).await;
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(60), "{took:?} for 5600 requests");
         let figures = figures(&server).await;
         let lost: u64 = value(&figures, "aludel_trace_spans_lost_total").parse().unwrap();
         assert!(lost > 500, "{figures}");
-        let began = Instant::now();
-        server.stop().await;
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(20), "{took:?} to end with {address}");
-    }
+        let stopped = tokio::time::timeout(Duration::from_secs(60), server.stop()).await;
+        stopped.unwrap_or_else(|_| panic!("the server does not end with {address}"));
+    };
+    tokio::join!(overload(hangs), overload(is_dead));
 }
 
 #[tokio::test]
