@@ -23,6 +23,7 @@ const LONGEST: usize = 240;
 #[derive(Debug)]
 pub(crate) struct Out {
     root: Root,
+    /// The number of the last figure, of this run or an earlier one: nobody chose their names, so none is replaced.
     figures: usize,
     /// What was written in this run, which is never overwritten.
     taken: BTreeSet<PathBuf>,
@@ -47,7 +48,8 @@ pub(crate) struct Saved {
 impl Out {
     /// A directory that somebody named. It is made when something is written.
     pub(crate) fn directory(path: PathBuf) -> Self {
-        Self { root: Root::Given(path), figures: 0, taken: BTreeSet::new() }
+        let figures = last_figure(&path.join(FIGURES));
+        Self { root: Root::Given(path), figures, taken: BTreeSet::new() }
     }
 
     /// A directory that somebody named and wants to be there, which is tried at once.
@@ -73,17 +75,16 @@ impl Out {
         matches!(self.root, Root::Given(_))
     }
 
+    /// Returns the number of the last figure that is there; the next one has the next number.
+    pub(crate) fn figures(&self) -> usize {
+        self.figures
+    }
+
     /// Saves the image of something that was displayed, if it has one.
     pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<PathBuf>> {
         let Some((mime, data)) = bundle.image() else { return Ok(None) };
         let ending = if mime == "image/jpeg" { "jpg" } else { "png" };
-        let directory = self.root()?.join(FIGURES);
-        // Nobody chose these names, so the figures of an earlier run stay.
-        self.figures = (self.figures + 1..)
-            .find(|number| {
-                !["jpg", "png"].iter().any(|ending| directory.join(format!("figure-{number}.{ending}")).exists())
-            })
-            .unwrap_or(self.figures);
+        self.figures += 1;
         let path = self.place(&format!("{FIGURES}/figure-{}.{ending}", self.figures))?;
         write_whole(&path, data).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Some(path))
@@ -149,6 +150,15 @@ impl Out {
         self.taken.insert(path.clone());
         Ok(path)
     }
+}
+
+/// Returns the highest number of a figure in a directory, 0 if there is none.
+fn last_figure(directory: &Path) -> usize {
+    let numbers = std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.strip_prefix("figure-")?.split(['.', '-']).next()?.parse::<u32>().ok()
+    });
+    numbers.max().unwrap_or(0) as usize
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> anyhow::Error {

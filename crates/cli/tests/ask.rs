@@ -48,6 +48,13 @@ async fn the_answer_goes_to_stdout_the_work_to_stderr_and_files_are_kept() {
     assert!(!out.join("data.csv").exists(), "what went in was not made");
     let tool = upstream.requests()[0]["tools"].to_string();
     assert!(tool.contains("/mnt/data/data.csv") && tool.contains("pandas"), "{tool}");
+    // Another question leaves the figure, and its transcript shows its own.
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python(MEAN), Scripted::Text("As before.")]).await;
+    let said = said_meanwhile(ask(&upstream, directory.path(), &["--file", "data.csv", "--out", "out"])).await;
+    assert!(said.stderr.contains("out/figures/figure-2.png"), "{said:#?}");
+    assert!(out.join("figures/figure-1.png").exists() && out.join("figures/figure-2.png").exists());
+    let transcript = std::fs::read_to_string(out.join("transcript.md")).unwrap();
+    assert!(transcript.contains("(figures/figure-2.png)") && !transcript.contains("figure-1"), "{transcript}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

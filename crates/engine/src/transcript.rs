@@ -130,6 +130,11 @@ impl Transcript {
         }
     }
 
+    /// Numbers its figures from the one after these, as they are saved.
+    pub fn after_figures(self, figures: usize) -> Self {
+        Self { figures, ..self }
+    }
+
     /// The transcript as Markdown. `figures` is the directory, relative to it, in which images are saved as `figure-1.png` and so on.
     pub fn markdown(&self, figures: &str) -> String {
         let mut text = format!(

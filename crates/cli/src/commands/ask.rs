@@ -45,7 +45,7 @@ pub(crate) struct AskArgs {
     /// Ask before each program runs; without it, `approval.mode` of the configuration holds
     #[arg(long)]
     approve: bool,
-    /// Where to put files that programs make, and a transcript; files of the same name are replaced
+    /// Where to put files that programs make, and a transcript; files of the same name are replaced, but no figures
     /// [default: aludel-out, without a transcript]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -84,7 +84,8 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
         None => Out::possible(PathBuf::from(OUT))?,
     };
     let view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new())) };
-    let screen = Screen::new(view, out, Transcript::new(&args.question, &*model.name));
+    let transcript = Transcript::new(&args.question, &*model.name).after_figures(out.figures());
+    let screen = Screen::new(view, out, transcript);
     let question = Question { text: &args.question, inputs: &inputs, model: asked, approval };
     let store = state::open(context).await?;
     let sandboxes = Sandboxes::start(context, 0).await?;
