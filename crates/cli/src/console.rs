@@ -115,11 +115,11 @@ pub(crate) fn fail(text: &str) {
 /// Weight of what is said outside of any result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// What goes on.
+    /// Progress.
     Info,
-    /// What works and should be looked at.
+    /// Something that works and should be looked at.
     Warning,
-    /// What does not work.
+    /// Something that does not work.
     Error,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Screen {
     pub(crate) view: View,
     pub(crate) out: Out,
     pub(crate) transcript: Transcript,
-    /// Whether somebody is asked about programs. Where nobody is, there is no word of it.
+    /// True if somebody is asked about programs. Where nobody is, there is no word of it.
     pub(crate) is_asked: bool,
     /// Ids of calls as the model's server has them.
     calls: HashMap<ItemId, String>,

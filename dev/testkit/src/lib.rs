@@ -1,4 +1,4 @@
-//! What tests share: scripted models, and sandboxes, scripted or real.
+//! Parts that tests share: scripted models, and sandboxes, scripted or real.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up should say so and stop")]
 
 mod sandbox;

@@ -59,7 +59,7 @@ pub async fn bench() -> Bench {
     Bench::memory(script).await
 }
 
-/// What programs do.
+/// The behaviour of programs.
 fn script(code: &str, cell: &mut ScriptedCell) {
     match code {
         "draw()" => cell.display_png(*b"\x89PNG"),

@@ -112,7 +112,7 @@ async fn run(
     Server { way, store, client: client(), key: None, stop, running }
 }
 
-/// What programs do.
+/// The behaviour of programs.
 fn script(code: &str, cell: &mut ScriptedCell) {
     match code {
         "print('marker-7f3a', 6 * 7)" => cell.print("marker-7f3a 42\n"),
