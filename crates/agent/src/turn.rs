@@ -24,6 +24,10 @@ use aludel_sandbox::KernelSpec;
 use program::{Consent, Halt};
 use reply::Reply;
 
+/// Rounds in which a model may ask for programs that it may not run any more. It was told each time; whoever asks again does not listen.
+const DEAF_ROUNDS: u32 = 2;
+/// The answer to a program beyond the most that the caller wants.
+const NO_PROGRAMS_LEFT: &str = "No more programs can be run for this answer. Answer with what you have.";
 /// Stands for no deadline where a budget is longer than the clock can count.
 const FOREVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
@@ -44,6 +48,7 @@ pub(crate) async fn drive(parts: Arc<Parts>, items: Vec<Item>, sink: Sink<Event>
         usage: Usage::default(),
         answer: String::new(),
         tool_calls: 0,
+        deaf_rounds: 0,
         last_failure: None,
         ask: true,
     };
@@ -69,6 +74,8 @@ struct State {
     /// The text of the last round.
     answer: String,
     tool_calls: u32,
+    /// Rounds that asked for nothing but programs when none were left.
+    deaf_rounds: u32,
     /// The program that failed last, if the last one did.
     last_failure: Option<String>,
     /// Whether approval is still asked for.
@@ -107,7 +114,8 @@ impl State {
     }
 
     fn listener(&self) -> Reply {
-        let ours = self.tool.as_ref().map(|tool| tool.name.clone());
+        // A program that cannot run any more is not shown.
+        let ours = self.tool.as_ref().filter(|_| !self.has_no_programs_left()).map(|tool| tool.name.clone());
         let taken: HashSet<String> = self
             .items
             .iter()
@@ -248,9 +256,16 @@ impl State {
         let cut_off = reply.finish == Some(FinishReason::Length);
         let mut for_client: Vec<Call> = Vec::new();
         let mut waiting: Vec<Call> = Vec::new();
+        if self.has_no_programs_left() && reply.calls.iter().all(|call| self.is_ours(&call.name)) {
+            self.deaf_rounds += 1;
+        }
         for call in &reply.calls {
             if self.parts.client_tools.iter().any(|tool| tool.name == call.name) {
                 for_client.push(call.item());
+                continue;
+            }
+            if self.is_ours(&call.name) && !call.is_shown() {
+                self.observe(&call.id, vec![Part::Text(NO_PROGRAMS_LEFT.to_owned())]).await;
                 continue;
             }
             match self.call(&call.id, &call.name, &call.arguments, cut_off, Consent::Asked).await {
@@ -262,7 +277,15 @@ impl State {
         if !waiting.is_empty() {
             return Some(Ending::AwaitsApproval { programs: waiting, client_tools: for_client });
         }
-        (!for_client.is_empty()).then_some(Ending::ClientTools(for_client))
+        if !for_client.is_empty() {
+            return Some(Ending::ClientTools(for_client));
+        }
+        let most = self.parts.max_programs.unwrap_or_default();
+        (self.deaf_rounds == DEAF_ROUNDS).then_some(Ending::Budget(Budget::ToolCalls(most)))
+    }
+
+    fn is_ours(&self, name: &str) -> bool {
+        self.tool.as_ref().is_some_and(|tool| tool.name == name)
     }
 
     async fn observe(&mut self, call_id: &str, parts: Vec<Part>) {
@@ -292,14 +315,12 @@ impl State {
         cut_off: bool,
         consent: Consent,
     ) -> Result<Vec<Part>, Halt> {
-        let is_ours = self.tool.as_ref().is_some_and(|tool| tool.name == name);
         let interpreter = match &self.parts.interpreter {
-            Some(interpreter) if is_ours => interpreter.clone(),
+            Some(interpreter) if self.is_ours(name) => interpreter.clone(),
             _ => return Ok(self.reject(id, self.no_such_tool(name)).await),
         };
         if self.has_no_programs_left() {
-            let reason = "No more programs can be run for this answer. Answer with what you have.";
-            return Ok(self.reject(id, reason.to_owned()).await);
+            return Ok(self.reject(id, NO_PROGRAMS_LEFT.to_owned()).await);
         }
         match interpreter::code_of(arguments) {
             Ok(code) => self.run(&interpreter, id, code, consent).await,

@@ -282,6 +282,20 @@ async fn after_the_last_program_the_model_must_answer() {
     bench.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_model_that_goes_on_asking_for_programs_is_stopped_and_its_attempts_are_not_shown() {
+    let bench = bench().await;
+    let upstream =
+        ScriptedTransport::new((0..30).map(|number| Scripted::Python(&*format!("{number}").leak())).collect());
+    let (events, turn) = follow(&agent(&upstream, &bench).max_programs(3).build(), "?").await;
+    assert_eq!(turn.ending, Ending::Budget(Budget::ToolCalls(3)));
+    assert_eq!(upstream.requests().len(), 5);
+    let shown = events.iter().filter(|event| matches!(event, Event::CodeStarted { .. } | Event::CallRejected { .. }));
+    assert_eq!(shown.count(), 3);
+    assert!(observations(&turn)[3..].iter().all(|text| text.contains("No more programs")), "{:?}", observations(&turn));
+    bench.stop().await;
+}
+
 /// A runtime that counts programs, and refuses them without another one behind it.
 struct Counting {
     inner: Option<Arc<BareSandbox>>,

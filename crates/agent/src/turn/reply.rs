@@ -177,6 +177,11 @@ impl Reply {
 }
 
 impl PendingCall {
+    /// Returns true if its program was told of while it was written.
+    pub(super) fn is_shown(&self) -> bool {
+        self.code.is_some()
+    }
+
     /// The call as a part of the conversation. What is not JSON is wrapped, so that the upstream can read its own history.
     pub(super) fn item(&self) -> Call {
         let arguments = match serde_json::from_str::<serde::de::IgnoredAny>(&self.arguments) {
