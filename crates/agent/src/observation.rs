@@ -167,8 +167,8 @@ pub fn describe_outcome(finished: &Finished) -> String {
             finished.files_left_out
         ));
     }
-    if !finished.blocked.is_empty() {
-        text.push_str(&format!(" System calls that the sandbox does not allow: {}.", finished.blocked.join(", ")));
+    if !finished.refusals().is_empty() {
+        text.push_str(&format!(" System calls that the sandbox does not allow: {}.", finished.refusals().join(", ")));
     }
     match finished.state {
         State::Kept => {}
@@ -264,6 +264,7 @@ mod tests {
             output_dropped: 0,
             state: State::Kept,
             blocked: Vec::new(),
+            felt_refusal: false,
         }
     }
 
@@ -291,6 +292,15 @@ mod tests {
     fn limits_are_told_with_figures() {
         let hit = Outcome::Limit(LimitHit::Memory { used: 800 << 20, limit: 1 << 30 });
         assert_eq!(describe_outcome(&finished(hit)), "Out of memory: used 800 MB of 1.0 GB.");
+    }
+
+    #[test]
+    fn refused_calls_are_told_where_the_program_felt_them() {
+        let blocked = vec!["socket".to_owned()];
+        let harmless = Finished { blocked, ..finished(Outcome::Completed) };
+        assert_eq!(describe_outcome(&harmless), "The program ran to its end.");
+        let felt = Finished { felt_refusal: true, ..harmless };
+        assert!(describe_outcome(&felt).ends_with("does not allow: socket."));
     }
 
     #[test]

@@ -76,8 +76,8 @@ impl ProgramView {
             );
             self.console.note(&format!("{} {text}", paint::warning("note:")))?;
         }
-        if !finished.blocked.is_empty() {
-            let text = format!("not allowed in the sandbox: {}", finished.blocked.join(", "));
+        if !finished.refusals().is_empty() {
+            let text = format!("not allowed in the sandbox: {}", finished.refusals().join(", "));
             self.console.note(&format!("{} {text}", paint::warning("note:")))?;
         }
         let advice = match &finished.outcome {

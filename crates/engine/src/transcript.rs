@@ -307,6 +307,7 @@ mod tests {
             output_dropped: 0,
             state: State::Kept,
             blocked: Vec::new(),
+            felt_refusal: false,
         };
         EventKind::ToolEnded { item: item.clone(), outcome: ToolOutcome::new(finished, Vec::new()) }
     }

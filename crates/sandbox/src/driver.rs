@@ -27,6 +27,8 @@ const MAX_DISPLAYS: usize = 500;
 const FULL: u64 = 1 << 20;
 /// The system's words for a full file system, in every library's message.
 const NO_SPACE: &str = "No space left on device";
+/// The system's words for a refused call.
+const NOT_PERMITTED: &str = "Operation not permitted";
 /// Time that a killed kernel may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a kernel may take to accept the answer to a display, for which it waits; deadlines wait for it.
@@ -145,6 +147,7 @@ impl<L: Link> Kernel<L> {
             before,
             output: [Output::new(self.limits.output), Output::new(self.limits.output)],
             error: None,
+            says_not_permitted: false,
             ending: None,
             displayed: 0,
             displays: 0,
@@ -256,6 +259,8 @@ struct Run<C> {
     /// Printed text, by stream.
     output: [Output; 2],
     error: Option<ProgramError>,
+    /// True if its error or its output has the system's words for a refused call.
+    says_not_permitted: bool,
     ending: Option<Ending>,
     displayed: usize,
     displays: usize,
@@ -297,6 +302,7 @@ impl<C: Control> Run<C> {
         let mut output_dropped = 0;
         for (stream, output) in [Stream::Stdout, Stream::Stderr].into_iter().zip(std::mem::take(&mut self.output)) {
             let (tail, dropped) = output.finish();
+            self.says_not_permitted |= tail.contains(NOT_PERMITTED);
             self.tell_text(stream, tail);
             output_dropped += dropped;
         }
@@ -304,6 +310,7 @@ impl<C: Control> Run<C> {
         let changes = Arc::clone(&self.workspace).blocking(move |workspace| before.changes(workspace, most)).await;
         let (files, files_left_out) = changes.unwrap_or_default();
         let finished = Finished {
+            felt_refusal: self.says_not_permitted || matches!(outcome, Outcome::KernelDied(_)),
             outcome,
             files,
             files_left_out,
@@ -394,6 +401,7 @@ impl<C: Control> Run<C> {
             Stream::Stderr => stderr,
         };
         let text = output.push(bytes);
+        self.says_not_permitted |= text.contains(NOT_PERMITTED);
         self.tell_text(stream, text);
     }
 
@@ -419,6 +427,7 @@ impl<C: Control> Run<C> {
             }
             FromKernel::Result(bundle) => self.display(bundle, Event::Result),
             FromKernel::Error(error) if self.error.is_none() => {
+                self.says_not_permitted |= error.value.contains(NOT_PERMITTED);
                 self.error = Some(error.clone());
                 self.tell(Event::Error(error));
             }

@@ -90,6 +90,17 @@ pub struct Finished {
     pub state: State,
     /// Names of the system calls that the sandbox refused meanwhile, each once, by name. Refusals are an error (EPERM) for the program.
     pub blocked: Vec<String>,
+    /// True if a refusal may have reached the program: its error or its output says that an operation is not permitted, or its interpreter
+    /// ended by itself. Libraries also try calls that they can do without.
+    #[serde(default)]
+    pub felt_refusal: bool,
+}
+
+impl Finished {
+    /// Returns the names of refused system calls that may be the reason for how it went.
+    pub fn refusals(&self) -> &[String] {
+        if self.felt_refusal { &self.blocked } else { &[] }
+    }
 }
 
 /// What became of the interpreter's variables.

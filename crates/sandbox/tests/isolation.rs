@@ -18,6 +18,12 @@ async fn refused_system_calls_are_told_by_name() {
     let told = run(&sandbox, code).await;
     assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
     assert_eq!(told.finished.blocked, ["chroot", "sethostname", "socket"]);
+    // Every one was caught, and what the child printed went nowhere.
+    assert!(told.finished.refusals().is_empty());
+    let told = run(&sandbox, "import socket\nsocket.socket()").await;
+    assert_eq!(told.finished.refusals(), ["socket"]);
+    let told = run(&sandbox, "import os\nos.system('python3 -c \"import os; os.chroot(chr(47))\"')").await;
+    assert_eq!(told.finished.refusals(), ["chroot"]);
     // Told once, with the execution that they belong to.
     assert!(run(&sandbox, "1").await.finished.blocked.is_empty());
     // A program can make up numbers, but not the length of the list.
