@@ -4,7 +4,7 @@ It speaks length-prefixed JSON frames over an inherited socket. What cells print
 host reads, so that C code and child processes are heard too. User code shares this process, so whatever it does to this module spoils
 its own results only: the host believes nothing it cannot bound.
 
-Frames in: start, touch, execute, shown. Frames out: ready, touched, display, result, error, done, failed, resumed.
+Frames in: start, touch, execute, shown. Frames out: ready, touched, display, result, flushed, error, done, failed, resumed.
 
 Between cells the kernel forks itself and keeps the copy, the checkpoint, asleep. When the kernel dies in a cell, the host wakes the copy,
 which goes on from the state before that cell.
@@ -13,6 +13,7 @@ which goes on from the state before that cell.
 import base64
 import ctypes
 import gc
+import io
 import json
 import os
 import platform
@@ -117,12 +118,17 @@ def is_child():
 
 
 def show(frame):
-    """Sends a display and waits until the host has it, so that what is printed next comes after it there too."""
-    global shown, shielded
+    """Sends a display; what is printed next comes after it on the host, too."""
     flush_streams()
     if is_child():
         print(frame["data"].get("text/plain", ""), flush=True)
         return
+    ask(frame)
+
+
+def ask(frame):
+    """Sends a frame and waits until the host has it and all that was printed before it."""
+    global shown, shielded
     with showing:
         if not in_cell:
             # A thread that goes on between two cells: nobody listens, and the next frame is a program.
@@ -138,6 +144,31 @@ def show(frame):
             shielded = False
     if interrupt_is_pending and threading.current_thread() is threading.main_thread():
         on_interrupt(None, None)
+
+
+# How often in one cell the order of the two streams is kept, which costs an answer of the host each time.
+MOST_TURNS = 1000
+turns = 0
+# The descriptor that was printed to last; child processes mostly use the first.
+printed_last = 1
+
+
+class StandardStream(io.FileIO):
+    """Standard output or standard error, which are two pipes: before one is written to, the host takes what is in the other."""
+
+    def write(self, data):
+        global printed_last, turns
+        if printed_last != self.fileno() and not is_child():
+            printed_last = self.fileno()
+            if turns < MOST_TURNS:
+                turns += 1
+                ask({"type": "flushed"})
+        return super().write(data)
+
+
+def standard_stream(descriptor):
+    buffered = io.BufferedWriter(StandardStream(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def build_shell():
@@ -456,8 +487,8 @@ def start_fresh():
     """Undoes what forks of one process would share."""
     gc.enable()
     sys.stdin = open(0, closefd=False)
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
-    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    sys.stdout = sys.__stdout__ = standard_stream(1)
+    sys.stderr = sys.__stderr__ = standard_stream(2)
     # The standard library's generator reseeds itself after a fork; numpy's global one does not.
     sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
     # Programs import their own modules from the workspace; after all others, so that a file called random.py hides nothing.
@@ -566,8 +597,9 @@ in_cell = False
 
 
 def execute(code):
-    global cell_number, in_cell
+    global cell_number, in_cell, turns, printed_last
     cell_number += 1
+    turns, printed_last = 0, 1
     lower_memory_limit()
     error = None
     try:

@@ -418,13 +418,15 @@ impl<C: Control> Run<C> {
         }
     }
 
-    /// Passes a frame on. Returns the number of a display that is to be answered.
+    /// Passes a frame on. Returns the number of one that is to be answered.
     fn frame(&mut self, frame: FromKernel) -> Option<u64> {
         match frame {
             FromKernel::Display(bundle, number) => {
                 self.display(bundle, Event::Display);
                 return Some(number);
             }
+            // All that was printed before it has just been taken.
+            FromKernel::Flushed(number) => return Some(number),
             FromKernel::Result(bundle) => self.display(bundle, Event::Result),
             FromKernel::Error(error) if self.error.is_none() => {
                 self.says_not_permitted |= error.value.contains(NOT_PERMITTED);

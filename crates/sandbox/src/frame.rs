@@ -55,6 +55,8 @@ pub(crate) enum FromKernel {
     /// With the number to answer.
     Display(MimeBundle, u64),
     Result(MimeBundle),
+    /// The program goes on to print to its other stream. With the number to answer.
+    Flushed(u64),
     Error(ProgramError),
     Done,
     Failed(String),
@@ -150,6 +152,7 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
     Ok(match frame.kind.as_str() {
         "ready" => FromKernel::Ready,
         "touched" => FromKernel::Touched,
+        "flushed" => FromKernel::Flushed(frame.number.ok_or_else(missing)?),
         "resumed" => FromKernel::Resumed,
         "done" => FromKernel::Done,
         "display" => FromKernel::Display(bundle(frame.data.ok_or_else(missing)?), frame.number.ok_or_else(missing)?),

@@ -22,7 +22,9 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
         FromKernel::Display(bundle, _) | FromKernel::Result(bundle) => Some(size(&bundle)),
         FromKernel::Error(error) => Some(error.name.len() + error.value.len() + error.traceback.len()),
         FromKernel::Failed(reason) => Some(reason.len()),
-        FromKernel::Ready | FromKernel::Touched | FromKernel::Resumed | FromKernel::Done => Some(0),
+        FromKernel::Ready | FromKernel::Touched | FromKernel::Resumed | FromKernel::Flushed(_) | FromKernel::Done => {
+            Some(0)
+        }
     }
 }
 

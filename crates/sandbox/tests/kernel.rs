@@ -57,6 +57,29 @@ async fn an_exception_points_at_the_users_lines() {
 }
 
 #[tokio::test]
+async fn both_streams_come_in_the_order_of_the_program() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let code = "import subprocess, sys\nfor n in range(50):\n    print(n)\n    subprocess.run(['echo', 'child']) if n % 10 == 0 else None\n    print(n, file=sys.stderr)";
+    let mut execution = sandbox.execute(code).await.unwrap();
+    let (mut told, mut expected) = (String::new(), String::new());
+    while let Some(event) = execution.next().await {
+        match event {
+            Event::Stdout(text) => told.push_str(&text),
+            Event::Stderr(text) => told.push_str(&text.replace('\n', "!\n")),
+            _ => {}
+        }
+    }
+    for n in 0..50 {
+        expected.push_str(&format!("{n}\n{}{n}!\n", if n % 10 == 0 { "child\n" } else { "" }));
+    }
+    assert_eq!(told, expected);
+    // However often they change places: the rest comes, too, if not in this order.
+    let told = run(&sandbox, "for n in range(3000): print(n); print(n, file=sys.stderr)").await;
+    assert_eq!((told.stdout.lines().count(), told.stderr.lines().count()), (3000, 3000));
+}
+
+#[tokio::test]
 async fn exit_is_told_by_its_code() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
