@@ -51,9 +51,10 @@ impl Observer {
             Some(_) => self.images_left_out += 1,
             None => {}
         }
-        let text = match bundle.text() {
-            Some(text) => text.to_owned(),
-            None => bundle
+        let text = match (bundle.page(), bundle.text()) {
+            (Some((mime, _)), _) => format!("({mime}, which the user sees)"),
+            (None, Some(text)) => text.to_owned(),
+            (None, None) => bundle
                 .0
                 .iter()
                 .find_map(|(_, data)| match data {
@@ -292,6 +293,18 @@ mod tests {
     fn limits_are_told_with_figures() {
         let hit = Outcome::Limit(LimitHit::Memory { used: 800 << 20, limit: 1 << 30 });
         assert_eq!(describe_outcome(&finished(hit)), "Out of memory: used 800 MB of 1.0 GB.");
+    }
+
+    #[test]
+    fn pages_are_told_as_shown_and_tables_by_their_text() {
+        let observe = |text: &str| {
+            let mut observer = Observer::default();
+            let form = |mime: &str, text: &str| (mime.to_owned(), MimeData::Text(text.to_owned()));
+            observer.see(&Event::Display(MimeBundle(vec![form("text/html", "<b>1</b>"), form("text/plain", text)])));
+            text_of(&observer.into_parts(false, false))
+        };
+        assert!(observe("<IPython.core.display.HTML object>").contains("(text/html, which the user sees)"));
+        assert!(observe("   a\n0  1").contains("   a\n0  1"));
     }
 
     #[test]

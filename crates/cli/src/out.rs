@@ -25,6 +25,8 @@ pub(crate) struct Out {
     root: Root,
     /// The number of the last figure, of this run or an earlier one: nobody chose their names, so none is replaced.
     figures: usize,
+    /// The same of pages for a browser.
+    pages: usize,
     /// What was written in this run, which is never overwritten.
     taken: BTreeSet<PathBuf>,
 }
@@ -48,8 +50,9 @@ pub(crate) struct Saved {
 impl Out {
     /// A directory that somebody named. It is made when something is written.
     pub(crate) fn directory(path: PathBuf) -> Self {
-        let figures = last_figure(&path.join(FIGURES));
-        Self { root: Root::Given(path), figures, taken: BTreeSet::new() }
+        let directory = path.join(FIGURES);
+        let (figures, pages) = (last(&directory, "figure-"), last(&directory, "page-"));
+        Self { root: Root::Given(path), figures, pages, taken: BTreeSet::new() }
     }
 
     /// A directory that somebody named and wants to be there, which is tried at once.
@@ -67,7 +70,7 @@ impl Out {
 
     /// No directory: files stay in the sandbox, images go to a temporary place.
     pub(crate) fn nowhere() -> Self {
-        Self { root: Root::Temporary(None), figures: 0, taken: BTreeSet::new() }
+        Self { root: Root::Temporary(None), figures: 0, pages: 0, taken: BTreeSet::new() }
     }
 
     /// Whether there is a place for files.
@@ -80,12 +83,22 @@ impl Out {
         self.figures
     }
 
-    /// Saves the image of something that was displayed, if it has one.
+    /// Saves the image of something that was displayed, or its page for a browser, if it has one.
     pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<PathBuf>> {
-        let Some((mime, data)) = bundle.image() else { return Ok(None) };
-        let ending = if mime == "image/jpeg" { "jpg" } else { "png" };
-        self.figures += 1;
-        let path = self.place(&format!("{FIGURES}/figure-{}.{ending}", self.figures))?;
+        let (name, data) = match (bundle.image(), bundle.page()) {
+            (Some((mime, data)), _) => {
+                self.figures += 1;
+                let ending = if mime == "image/jpeg" { "jpg" } else { "png" };
+                (format!("figure-{}.{ending}", self.figures), data)
+            }
+            (None, Some((mime, page))) => {
+                self.pages += 1;
+                let ending = if mime == "text/html" { "html" } else { "svg" };
+                (format!("page-{}.{ending}", self.pages), page.as_bytes())
+            }
+            (None, None) => return Ok(None),
+        };
+        let path = self.place(&format!("{FIGURES}/{name}"))?;
         write_whole(&path, data).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Some(path))
     }
@@ -153,10 +166,10 @@ impl Out {
 }
 
 /// Returns the highest number of a figure in a directory, 0 if there is none.
-fn last_figure(directory: &Path) -> usize {
+fn last(directory: &Path, prefix: &str) -> usize {
     let numbers = std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        name.strip_prefix("figure-")?.split(['.', '-']).next()?.parse::<u32>().ok()
+        name.strip_prefix(prefix)?.split(['.', '-']).next()?.parse::<u32>().ok()
     });
     numbers.max().unwrap_or(0) as usize
 }
@@ -296,6 +309,19 @@ mod tests {
                 assert_eq!(path, home.path().join(format!("{FIGURES}/figure-{}.png", run * 2 + figure)));
             }
         }
+    }
+
+    #[test]
+    fn a_page_is_saved_and_a_table_is_not() {
+        let home = tempfile::tempdir().unwrap();
+        let form = |mime: &str, text: &str| (mime.to_owned(), aludel_sandbox::MimeData::Text(text.to_owned()));
+        let mut out = Out::directory(home.path().to_path_buf());
+        let page = MimeBundle(vec![form("text/plain", "<a.B object>"), form("text/html", "<b>1</b>")]);
+        assert_eq!(out.figure(&page).unwrap(), Some(home.path().join(format!("{FIGURES}/page-1.html"))));
+        let drawing = MimeBundle(vec![form("image/svg+xml", "<svg/>")]);
+        assert_eq!(out.figure(&drawing).unwrap(), Some(home.path().join(format!("{FIGURES}/page-2.svg"))));
+        let table = MimeBundle(vec![form("text/plain", "   a\n0  1"), form("text/html", "<table/>")]);
+        assert_eq!(out.figure(&table).unwrap(), None);
     }
 
     #[test]

@@ -45,7 +45,8 @@ impl ProgramView {
     /// An image is saved; anything else is shown by its text.
     fn value(&mut self, bundle: &MimeBundle, out: &mut Out) -> anyhow::Result<()> {
         if let Some(path) = out.figure(bundle)? {
-            self.console.note(&format!("{} {}", paint::faint("image:"), path.display()))?;
+            let kind = if bundle.image().is_some() { "image:" } else { "page:" };
+            self.console.note(&format!("{} {}", paint::faint(kind), path.display()))?;
             return Ok(());
         }
         let any_text = || {

@@ -50,6 +50,17 @@ impl MimeBundle {
             MimeData::Text(_) => None,
         })
     }
+
+    /// Its form for a browser, where it has no image: SVG, or HTML whose plain text is an object's name at most, as in
+    /// `<IPython.core.display.HTML object>`. A table has both, and its text is told.
+    pub fn page(&self) -> Option<(&str, &str)> {
+        let page = ["image/svg+xml", "text/html"].into_iter().find_map(|mime| match self.get(mime)? {
+            MimeData::Text(text) => Some((mime, text.as_str())),
+            MimeData::Binary(_) => None,
+        });
+        let is_name = |text: &str| text.starts_with('<') && text.ends_with('>') && !text.contains('\n');
+        page.filter(|_| self.image().is_none() && self.text().is_none_or(is_name))
+    }
 }
 
 /// The data of one representation.

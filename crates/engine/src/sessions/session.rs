@@ -196,7 +196,7 @@ impl Session {
         Ok(records.into_iter().map(Into::into).collect())
     }
 
-    /// Keeps a picture that a program showed. It is not in the workspace.
+    /// Keeps a picture or a page that a program showed. It is not in the workspace.
     pub async fn add_figure(&self, bytes: &[u8], mime: &str) -> Result<SessionFile, Error> {
         let mut blob = self.shared.store.new_blob().await?;
         blob.write(bytes).await?;
@@ -205,6 +205,7 @@ impl Session {
         let ending = match mime {
             "image/jpeg" => "jpg",
             "image/svg+xml" => "svg",
+            "text/html" => "html",
             _ => "png",
         };
         let file = NewContainerFile {

@@ -163,7 +163,8 @@ struct Running {
     item: ItemId,
     input: String,
     is_running: bool,
-    images: Vec<SessionFile>,
+    /// Files of what it showed.
+    figures: Vec<SessionFile>,
 }
 
 impl Run {
@@ -530,16 +531,16 @@ impl Run {
             ExecutionEvent::Stdout(text) => Output::Stdout(text),
             ExecutionEvent::Stderr(text) => Output::Stderr(text),
             ExecutionEvent::Display(bundle) => {
-                Output::Display(shown(bundle, session.as_deref(), &mut call.images).await?)
+                Output::Display(shown(bundle, session.as_deref(), &mut call.figures).await?)
             }
             ExecutionEvent::Result(bundle) => {
-                Output::Result(shown(bundle, session.as_deref(), &mut call.images).await?)
+                Output::Result(shown(bundle, session.as_deref(), &mut call.figures).await?)
             }
             ExecutionEvent::Error(error) => {
                 Output::Error { name: error.name, value: error.value, traceback: error.traceback }
             }
             ExecutionEvent::Finished(finished) => {
-                let mut files = std::mem::take(&mut call.images);
+                let mut files = std::mem::take(&mut call.figures);
                 progress.calls.remove(call_id);
                 if let Some(gate) = &gate {
                     gate.ended(call_id, &finished).await.map_err(Failure::while_doing(UNNOTED))?;
@@ -717,14 +718,14 @@ impl Progress {
     /// Knows a program that waits.
     fn resume(&mut self, item: ItemId, program: &ApprovalRequest, ran_code: bool) {
         (self.has_called, self.ran_code) = (true, ran_code);
-        let call = Running { item, input: program.code.clone(), is_running: false, images: Vec::new() };
+        let call = Running { item, input: program.code.clone(), is_running: false, figures: Vec::new() };
         self.calls.insert(program.call_id.clone(), call);
     }
 
     fn start(&mut self, call_id: &str) -> ItemId {
         self.has_called = true;
         let item = ItemId::new();
-        let call = Running { item: item.clone(), input: String::new(), is_running: false, images: Vec::new() };
+        let call = Running { item: item.clone(), input: String::new(), is_running: false, figures: Vec::new() };
         self.calls.insert(call_id.to_owned(), call);
         item
     }
@@ -775,16 +776,19 @@ fn tool_call(call: Call) -> ToolCall {
     ToolCall { item: ItemId::new(), call_id: call.id, name: call.name, arguments: call.arguments }
 }
 
-/// A value that a program showed. Its image, if it has one, is kept as a file of the session.
-async fn shown(bundle: MimeBundle, session: Option<&Session>, images: &mut Vec<SessionFile>) -> Result<Rich, Error> {
+/// A value that a program showed. Its image, or else its page for a browser, is kept as a file of the session.
+async fn shown(bundle: MimeBundle, session: Option<&Session>, figures: &mut Vec<SessionFile>) -> Result<Rich, Error> {
     let image = match (bundle.image(), session) {
         (Some((mime, bytes)), Some(session)) => {
             let file = session.add_figure(bytes, mime).await?;
-            images.push(file.clone());
+            figures.push(file.clone());
             Some(Image { file, bytes: bytes.into() })
         }
         _ => None,
     };
+    if let (Some((mime, page)), Some(session)) = (bundle.page(), session) {
+        figures.push(session.add_figure(page.as_bytes(), mime).await?);
+    }
     Ok(Rich::new(bundle, image))
 }
 
