@@ -10,7 +10,7 @@ use std::sync::Arc;
 use aludel_sandbox::{Death, LimitHit, Limits, Outcome, Sandbox, State};
 use futures_util::FutureExt;
 
-use common::{CHECKPOINT, Told, backend, later, limits, run, sandbox, wait_beside};
+use common::{CHECKPOINT, Told, backend, later, limits, run, sandbox, shared, wait_beside};
 
 const SHARED_MEMORY_HOG: &str = "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1";
 
@@ -24,8 +24,7 @@ fn is_memory(told: &Told) -> bool {
 
 #[tokio::test]
 async fn a_cell_that_ends_its_kernel_leaves_the_state_before_it() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, Limits { timeout: Duration::from_secs(2), ..limits() }).await;
+    let sandbox = sandbox(shared().await, Limits { timeout: Duration::from_secs(2), ..limits() }).await;
     run(&sandbox, "import ctypes, os, signal\nx, d, z = 1, {'a': 1}, 0").await;
     let wall_clock = Outcome::Limit(LimitHit::WallClock { limit: Duration::from_secs(2) });
     for (round, (end, outcome)) in [
@@ -51,8 +50,7 @@ async fn a_cell_that_ends_its_kernel_leaves_the_state_before_it() {
 
 #[tokio::test]
 async fn running_out_of_memory_twice_leaves_the_state_twice() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import numpy as np\nx, d, z = 1, {'a': 1}, np.ones(4 << 20).sum()").await;
     for _ in 0..2 {
         let told = run(&sandbox, &format!("x = 2\n{SHARED_MEMORY_HOG}")).await;
@@ -64,8 +62,7 @@ async fn running_out_of_memory_twice_leaves_the_state_twice() {
 
 #[tokio::test]
 async fn a_kernel_that_ends_between_two_cells_goes_on_too() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, &later("os._exit(1)")).await;
     wait_beside(&sandbox, CHECKPOINT).await;
     // The warden tells of one end after the other: once the shell's is known, the kernel's is.
@@ -76,9 +73,8 @@ async fn a_kernel_that_ends_between_two_cells_goes_on_too() {
 
 #[tokio::test]
 async fn a_caller_that_goes_away_while_the_checkpoint_wakes_costs_no_state() {
-    let scratch = backend().await;
     for polls in [1, 2, 3, 4, 6, 8, 12, 16, 24] {
-        let sandbox = sandbox(&scratch.local, limits()).await;
+        let sandbox = sandbox(shared().await, limits()).await;
         run(&sandbox, &later("os._exit(1)")).await;
         wait_beside(&sandbox, CHECKPOINT).await;
         wait_beside(&sandbox, "touch /tmp/now && [ ! -e /proc/2 ]").await;
@@ -98,8 +94,7 @@ async fn a_caller_that_goes_away_while_the_checkpoint_wakes_costs_no_state() {
 
 #[tokio::test]
 async fn processes_of_the_dead_kernel_end_with_it() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import os, subprocess").await;
     run(&sandbox, "subprocess.Popen(['sleep', '600']); os._exit(1)").await;
     let left = run(
@@ -111,8 +106,7 @@ async fn processes_of_the_dead_kernel_end_with_it() {
 
 #[tokio::test]
 async fn a_checkpoint_is_not_noticed() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import os, random, numpy as np\nrandom.seed(1); np.random.seed(1)").await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     let told = run(&sandbox, "try: os.wait()\nexcept ChildProcessError: print('no child')").await;
@@ -138,8 +132,7 @@ async fn a_program_that_ends_the_checkpoint_loses_only_its_own_state() {
 
 #[tokio::test]
 async fn threads_of_the_program_do_not_hinder_it() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     run(
         &sandbox,
         "import os, threading, time\nx = 1\nthreading.Thread(target=lambda: time.sleep(60), daemon=True).start()",
@@ -153,8 +146,7 @@ async fn threads_of_the_program_do_not_hinder_it() {
 /// The system ends what is largest first; that must not be what the session is to go on with.
 #[tokio::test]
 async fn a_checkpoint_outlives_what_the_cell_started() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     const HOG: &str = "import os\\nbytes = b'x' * (1 << 20)\\nkept = []\\nwhile True:\\n    kept.append(os.memfd_create('m'))\\n    for _ in range(20): os.write(kept[-1], bytes)";
     run(&sandbox, "import os, subprocess, sys\nimport numpy as np\nx, d, z = 1, {'a': 1}, 0\nlarge = np.ones(8 << 20)")
         .await;

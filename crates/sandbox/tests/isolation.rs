@@ -7,12 +7,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aludel_sandbox::{Backend, Outcome, SandboxId, SandboxSpec};
-use common::{all_pids, backend, backend_at, limits, only_entry, parent_of, run, sandbox, warden_of};
+use common::{all_pids, backend, backend_at, limits, only_entry, parent_of, run, sandbox, shared, warden_of};
 
 #[tokio::test]
 async fn refused_system_calls_are_told_by_name() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     // Caught by the program, made by a child, and made so often that the warden lets the program wait.
     let code = "import ctypes, os, socket\ntry: socket.socket()\nexcept PermissionError: pass\nos.system('python3 -c \"import os; os.chroot(chr(47))\" 2>/dev/null')\nfor _ in range(300): ctypes.CDLL(None).sethostname(b'x', 1)";
     let told = run(&sandbox, code).await;
@@ -42,9 +41,8 @@ async fn refused_system_calls_are_told_by_name() {
 
 #[tokio::test]
 async fn two_sandboxes_do_not_see_each_other() {
-    let scratch = backend().await;
-    let one = sandbox(&scratch.local, limits()).await;
-    let two = sandbox(&scratch.local, limits()).await;
+    let one = sandbox(shared().await, limits()).await;
+    let two = sandbox(shared().await, limits()).await;
     let told = run(&one, "open('secret.txt', 'w').write('x'); open('/tmp/secret.txt', 'w').write('x'); open('/dev/shm/secret', 'w').write('x')\nimport os, socket\ns = socket.socket(socket.AF_UNIX); s.bind('\\0secret'); s.listen()\nprint(os.getuid(), os.getpid())").await;
     assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
     let code = "import os, socket\nprint([p for p in ('/mnt/data/secret.txt', '/tmp/secret.txt', '/dev/shm/secret') if os.path.exists(p)])\nprint(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))\ntry:\n    socket.socket(socket.AF_UNIX).connect('\\0secret')\n    print('connected')\nexcept ConnectionRefusedError:\n    print('refused')\nprint(os.getuid())";
@@ -133,8 +131,7 @@ except OSError as error: print(errno.errorcode[error.errno])
 
 #[tokio::test]
 async fn every_system_call_that_is_not_allowed_is_refused() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let allowed = aludel_jail::syscalls::numbers();
     // Beyond today's last number, and the x32 forms, which share the numbers with a bit on top. Not the two that the kernel itself uses for
     // probes: it lets them pass every filter, and whoever else calls them gets SIGILL.
@@ -152,8 +149,7 @@ async fn every_system_call_that_is_not_allowed_is_refused() {
 
 #[tokio::test]
 async fn arguments_are_checked_where_they_matter() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let code = r#"
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -184,8 +180,7 @@ print(libc.syscall(41, 1, 1, 0) > 0, libc.syscall(157, 39, 0, 0, 0, 0) == 1)
 
 #[tokio::test]
 async fn files_that_cannot_be_handed_on_are_counted() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let deep = "import os\nos.makedirs('d/' * 40)\nopen(b'bad\\xff', 'w'); open('good', 'w')";
     let told = run(&sandbox, deep).await.finished;
     assert_eq!((told.files.len(), told.files_left_out), (1, 2), "{told:?}");
@@ -199,8 +194,7 @@ async fn files_that_cannot_be_handed_on_are_counted() {
 
 #[tokio::test]
 async fn the_host_follows_no_path_of_the_guest() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let code = "import os, socket\nos.symlink('/etc/passwd', 'link'); os.symlink('/', 'root'); os.mkdir('d'); os.mkfifo('fifo')\nsocket.socket(socket.AF_UNIX).bind('sock')\nopen('d/real', 'w').write('real')\nos.symlink('d', 'alias')\nopen(b'bad\\xff', 'w'); open('new\\nline\\x1b[31m', 'w').write('x')";
     assert_eq!(run(&sandbox, code).await.finished.outcome, Outcome::Completed);
     let workspace = sandbox.workspace();
@@ -236,8 +230,7 @@ async fn the_host_follows_no_path_of_the_guest() {
 
 #[tokio::test]
 async fn daemons_end_with_their_sandbox() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let marker = format!("{}.5", 86_000_000 + u64::from(std::process::id()));
     let code = format!(
         "import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '{marker}'], start_new_session=True, stdout=-3, stderr=-3)\nprint('started')"

@@ -6,12 +6,11 @@ mod common;
 use std::time::Duration;
 
 use aludel_sandbox::{Backend, Event, MimeData, Outcome, State};
-use common::{backend, limits, run, sandbox};
+use common::{limits, run, sandbox, shared};
 
 #[tokio::test]
 async fn cells_share_state_and_tell_what_they_do() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
 
     let told = run(&sandbox, "x = 40\nprint('hello')\nimport sys; print('oops', file=sys.stderr)").await;
     assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("hello\n", "oops\n"));
@@ -37,8 +36,7 @@ async fn cells_share_state_and_tell_what_they_do() {
 
 #[tokio::test]
 async fn an_exception_points_at_the_users_lines() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import pandas as pd").await;
     let told = run(&sandbox, "def parse(values):\n    return pd.to_datetime(values, format='%Y-%m-%d')\n\nparse(['2026-01-31', '31.01.2026'])").await;
     let [Event::Error(error)] = told.events.as_slice() else { panic!("{told:?}") };
@@ -58,8 +56,7 @@ async fn an_exception_points_at_the_users_lines() {
 
 #[tokio::test]
 async fn both_streams_come_in_the_order_of_the_program() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let code = "import subprocess, sys\nfor n in range(50):\n    print(n)\n    subprocess.run(['echo', 'child']) if n % 10 == 0 else None\n    print(n, file=sys.stderr)";
     let mut execution = sandbox.execute(code).await.unwrap();
     let (mut told, mut expected) = (String::new(), String::new());
@@ -81,8 +78,7 @@ async fn both_streams_come_in_the_order_of_the_program() {
 
 #[tokio::test]
 async fn exit_is_told_by_its_code() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     assert_eq!(run(&sandbox, "import sys; sys.exit(0)").await.finished.outcome, Outcome::Completed);
     let Outcome::Failed(error) = run(&sandbox, "sys.exit(3)").await.finished.outcome else { panic!("not failed") };
     assert_eq!((error.name.as_str(), error.value.as_str()), ("SystemExit", "3"));
@@ -90,8 +86,7 @@ async fn exit_is_told_by_its_code() {
 
 #[tokio::test]
 async fn a_chart_is_shown_once_and_its_file_is_reported() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let code = "import matplotlib.pyplot as plt\nplt.bar(['a', 'b'], [1, 2])\nplt.savefig('chart.png')\nprint('before')\nplt.show()\nprint('after')";
     let told = run(&sandbox, code).await;
     let images: Vec<_> = told
@@ -115,8 +110,7 @@ async fn a_chart_is_shown_once_and_its_file_is_reported() {
 
 #[tokio::test]
 async fn displays_come_in_order_with_the_prints() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let code = "from IPython.display import display\nfor i in range(3):\n    print('line', i)\n    display(i)";
     let mut execution = sandbox.execute(code).await.unwrap();
     let mut order = String::new();
@@ -132,8 +126,7 @@ async fn displays_come_in_order_with_the_prints() {
 
 #[tokio::test]
 async fn a_large_csv_is_read() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let rows: String = (0..45_000).map(|row| format!("{row},2026-01-{:02},{}\n", row % 28 + 1, row % 97)).collect();
     let csv = format!("id,day,amount\n{rows}");
     sandbox.workspace().write("data/big.csv", &mut csv.as_bytes(), 1 << 30).unwrap();
@@ -151,10 +144,9 @@ async fn a_large_csv_is_read() {
 
 #[tokio::test]
 async fn forks_differ_in_what_must_be_random() {
-    let scratch = backend().await;
     let code = "import random, uuid, os, numpy as np, ssl\nprint(random.random(), np.random.rand(), np.random.default_rng().random(), uuid.uuid4(), ssl.RAND_bytes(8).hex())";
-    let one = run(&sandbox(&scratch.local, limits()).await, code).await.stdout;
-    let two = run(&sandbox(&scratch.local, limits()).await, code).await.stdout;
+    let one = run(&sandbox(shared().await, limits()).await, code).await.stdout;
+    let two = run(&sandbox(shared().await, limits()).await, code).await.stdout;
     assert_eq!(one.split(' ').count(), 5, "{one}");
     for (one, two) in one.split(' ').zip(two.split(' ')) {
         assert_ne!(one, two);
@@ -163,9 +155,8 @@ async fn forks_differ_in_what_must_be_random() {
 
 #[tokio::test]
 async fn the_usual_libraries_work_inside() {
-    let scratch = backend().await;
     let limits = aludel_sandbox::Limits { memory: 1 << 30, processes: 128, ..limits() };
-    let sandbox = sandbox(&scratch.local, limits).await;
+    let sandbox = sandbox(shared().await, limits).await;
     for code in [
         "from concurrent.futures import ThreadPoolExecutor, ProcessPoolExecutor\nprint(sum(ThreadPoolExecutor(4).map(abs, range(9))))",
         "import multiprocessing as mp\nwith mp.Pool(2) as pool:\n    print(sum(pool.map(abs, range(9))))",
@@ -213,8 +204,7 @@ async fn a_fresh_interpreter_works_alike_with_an_address_layout_of_its_own() {
 
 #[tokio::test]
 async fn modules_of_the_workspace_are_found_and_hide_no_others() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let code = "for name in ('mine', 'cmd', 'networkx'): open(f'{name}.py', 'w').write('where = 1')\n\
                 import mine, cmd, networkx\nprint(mine.where, hasattr(cmd, 'Cmd'), hasattr(networkx, 'Graph'))";
     assert_eq!(run(&sandbox, code).await.stdout, "1 True True\n");
@@ -222,8 +212,7 @@ async fn modules_of_the_workspace_are_found_and_hide_no_others() {
 
 #[tokio::test]
 async fn a_forked_child_is_no_second_kernel() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let told = run(&sandbox, "import os, sys\nchild = os.fork()\nif child: os.waitpid(child, 0)\nprint('on')\n7").await;
     assert_eq!((told.stdout.as_str(), told.events.len()), ("on\n7\non\n", 1), "{told:?}");
     for (end, status) in [("sys.exit(3)", 3), ("1 / 0", 1), ("pass", 0)] {
@@ -236,8 +225,7 @@ async fn a_forked_child_is_no_second_kernel() {
 
 #[tokio::test]
 async fn a_thread_that_shows_between_cells_takes_no_program() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let code = "import threading, time\nfrom IPython.display import display\ngo_on = True\ndef show():\n    while go_on: display(1); time.sleep(0.001)\nthread = threading.Thread(target=show); thread.start(); time.sleep(0.1)";
     assert!(!run(&sandbox, code).await.events.is_empty());
     for round in 0..20 {

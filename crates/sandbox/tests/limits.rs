@@ -10,14 +10,13 @@ use std::sync::Arc;
 use aludel_sandbox::{
     Backend, Death, Event, Execution, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec, State,
 };
-use common::{CHECKPOINT, backend, later, limits, listen, run, sandbox, wait_beside};
+use common::{CHECKPOINT, backend, later, limits, listen, run, sandbox, shared, wait_beside};
 
 #[tokio::test]
 async fn an_infinite_loop_is_interrupted_and_the_state_survives() {
-    let scratch = backend().await;
     // Long enough for what is to come to its end, on a machine that is busy, too.
     let limit = Duration::from_secs(3);
-    let sandbox = sandbox(&scratch.local, Limits { timeout: limit, ..limits() }).await;
+    let sandbox = sandbox(shared().await, Limits { timeout: limit, ..limits() }).await;
     run(&sandbox, "x = 7").await;
     let told = run(&sandbox, "while True: pass").await;
     assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
@@ -49,8 +48,7 @@ async fn a_loop_in_c_code_is_killed_and_the_files_survive() {
 
 #[tokio::test]
 async fn a_memory_hog_fails_and_the_session_lives() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import numpy as np\nx = 1").await;
     for hog in ["a = np.ones(10**9)", "a = [0]\nwhile True: a += a", "a = []\nwhile True: a.append(str(len(a)) * 10)"] {
         let told = run(&sandbox, hog).await;
@@ -64,8 +62,7 @@ async fn a_memory_hog_fails_and_the_session_lives() {
 
 #[tokio::test]
 async fn a_hog_that_evades_the_soft_limit_is_killed_with_the_figures() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     // Shared memory is no data segment, so only the control group counts it.
     let told =
         run(&sandbox, "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1").await;
@@ -76,8 +73,7 @@ async fn a_hog_that_evades_the_soft_limit_is_killed_with_the_figures() {
 
 #[tokio::test]
 async fn a_flood_of_output_keeps_its_head_and_tail() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let code = "print('first')\nimport os\nblock = b'x' * (1 << 20)\nfor _ in range(1024): os.write(1, block)\nprint()\nprint('last')";
     let told = run(&sandbox, code).await;
     assert_eq!(told.finished.outcome, Outcome::Completed, "{:?}", told.finished);
@@ -90,8 +86,7 @@ async fn a_flood_of_output_keeps_its_head_and_tail() {
 
 #[tokio::test]
 async fn a_full_workspace_is_told_with_the_figures_and_the_session_lives() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     for filler in [
         "for i in range(100): open(f'f{i}', 'wb').write(bytes(4 << 20))",
         // Deep down, and without any name at all.
@@ -117,16 +112,14 @@ async fn a_full_workspace_is_told_with_the_figures_and_the_session_lives() {
 
 #[tokio::test]
 async fn too_many_files_are_told() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, Limits { files: 1000, ..limits() }).await;
+    let sandbox = sandbox(shared().await, Limits { files: 1000, ..limits() }).await;
     let told = run(&sandbox, "for i in range(1100): open(f'f{i}', 'w')").await;
     assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::Files { limit: 1000 }), "{told:?}");
 }
 
 #[tokio::test]
 async fn a_fork_bomb_stops_at_the_limit() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let code = "import os, time\nn = 0\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(60); os._exit(0)\n        n += 1\nexcept OSError as e: print(e.errno, n < 32)";
     let told = run(&sandbox, code).await;
     assert_eq!(told.stdout, "11 True\n", "{told:?}");
@@ -151,8 +144,7 @@ async fn a_kernel_that_ends_itself_is_reported_with_its_reason() {
 
 #[tokio::test]
 async fn the_caller_can_interrupt_and_dropping_the_execution_does() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let execution = begun(&sandbox, "import time\nprint('on')\ntime.sleep(60)").await;
     execution.interrupter().interrupt();
     let told = listen(execution).await;
@@ -182,8 +174,7 @@ async fn begun(sandbox: &Arc<dyn Sandbox>, code: &str) -> Execution {
 /// The signal may come before the program has begun, and is lost then; another one follows.
 #[tokio::test]
 async fn an_interrupt_at_once_ends_the_program_too() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, Limits { grace: Duration::from_secs(20), ..limits() }).await;
+    let sandbox = sandbox(shared().await, Limits { grace: Duration::from_secs(20), ..limits() }).await;
     let execution = sandbox.execute("x = 1\nwhile True: pass").await.unwrap();
     execution.interrupter().interrupt();
     let told = listen(execution).await;
@@ -192,8 +183,7 @@ async fn an_interrupt_at_once_ends_the_program_too() {
 
 #[tokio::test]
 async fn a_program_that_spoils_its_channel_spoils_only_its_own_kernel() {
-    let scratch = backend().await;
-    let neighbour = sandbox(&scratch.local, limits()).await;
+    let neighbour = sandbox(shared().await, limits()).await;
     run(&neighbour, "x = 1").await;
     for code in [
         "import os\nos.write(3, b'\\xff\\xff\\xff\\xff garbage')\nimport time; time.sleep(5)",
@@ -201,7 +191,7 @@ async fn a_program_that_spoils_its_channel_spoils_only_its_own_kernel() {
         "import os\nos.closerange(0, 100)",
         "import os, json, struct\nframe = json.dumps({'type': 'done'}).encode()\nos.write(3, struct.pack('>I', len(frame)) + frame)\nimport time; time.sleep(0.2)\nos._exit(0)",
     ] {
-        let sandbox = sandbox(&scratch.local, limits()).await;
+        let sandbox = sandbox(shared().await, limits()).await;
         // Whatever it is told to be, it ends, and soon.
         tokio::time::timeout(Duration::from_secs(20), run(&sandbox, code)).await.expect(code);
     }
@@ -210,8 +200,7 @@ async fn a_program_that_spoils_its_channel_spoils_only_its_own_kernel() {
 
 #[tokio::test]
 async fn closing_ends_a_running_program_at_once() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let execution = sandbox
         .execute("while True:\n    try:\n        while True: pass\n    except BaseException: pass")
         .await
@@ -226,8 +215,7 @@ async fn closing_ends_a_running_program_at_once() {
 
 #[tokio::test]
 async fn a_flood_of_frames_is_cut() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let frames = "import os, json, struct\n\
         def send(frame):\n    data = json.dumps(frame).encode(); data = struct.pack('>I', len(data)) + data\n    \
         view = memoryview(data)\n    while view: view = view[os.write(3, view):]\n";
@@ -245,8 +233,7 @@ async fn a_flood_of_frames_is_cut() {
 
 #[tokio::test]
 async fn a_kernel_that_is_robbed_of_its_frames_is_given_up() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, Limits { timeout: Duration::from_secs(1), ..limits() }).await;
+    let sandbox = sandbox(shared().await, Limits { timeout: Duration::from_secs(1), ..limits() }).await;
     // A thread that lives on and reads what is meant for the kernel.
     run(&sandbox, "import threading, os\nthreading.Thread(target=lambda: [os.read(3, 65536) for _ in range(99)], daemon=True).start()").await;
     let told = run(&sandbox, "print('never')").await;
@@ -272,9 +259,8 @@ async fn a_program_that_was_sent_by_half_never_runs() {
 
 #[tokio::test]
 async fn processor_time_is_bounded_for_all_processes_together() {
-    let scratch = backend().await;
     let limit = Duration::from_secs(1);
-    let sandbox = sandbox(&scratch.local, Limits { cpu_time: Some(limit), ..limits() }).await;
+    let sandbox = sandbox(shared().await, Limits { cpu_time: Some(limit), ..limits() }).await;
     // Longer than the limit: nothing of a sandbox that waits, its init included, may use the processor.
     let sleeps = run(&sandbox, "import os, time\nx = 1\ntime.sleep(1.5)").await;
     assert_eq!(sleeps.finished.outcome, Outcome::Completed);
@@ -287,8 +273,7 @@ async fn processor_time_is_bounded_for_all_processes_together() {
 
 #[tokio::test]
 async fn a_program_that_keeps_every_descriptor_keeps_its_session() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, Limits { open_files: 64, ..limits() }).await;
+    let sandbox = sandbox(shared().await, Limits { open_files: 64, ..limits() }).await;
     let told = run(&sandbox, "import os\nkept = []\nwhile True: kept.append(open('/dev/null'))").await;
     assert!(matches!(&told.finished.outcome, Outcome::Failed(error) if error.value.contains("Too many open files")));
     assert_eq!(run(&sandbox, "print(len(kept) > 40)").await.stdout, "True\n");

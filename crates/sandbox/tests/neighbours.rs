@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aludel_sandbox::Limits;
-use common::{backend, limits, run, sandbox};
+use common::{backend, limits, run, sandbox, shared};
 
 const ABUSERS: [&str; 4] = [
     "import os, time\nwhile True:\n    try: os.fork() or time.sleep(1)\n    except OSError: pass",
@@ -19,11 +19,10 @@ const ABUSERS: [&str; 4] = [
 /// That it works at all: how fast is measured by `cargo bench -p aludel-sandbox --bench neighbours`; a test that times fails at random.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fifth_sandbox_answers_while_four_misbehave() {
-    let scratch = backend().await;
-    let quiet = sandbox(&scratch.local, limits()).await;
+    let quiet = sandbox(shared().await, limits()).await;
     let mut abused = Vec::new();
     for abuser in ABUSERS {
-        let hostile = sandbox(&scratch.local, Limits { timeout: Duration::from_secs(60), ..limits() }).await;
+        let hostile = sandbox(shared().await, Limits { timeout: Duration::from_secs(60), ..limits() }).await;
         abused.push(hostile.execute(abuser).await.unwrap());
     }
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use aludel_sandbox::Error;
 use aludel_sandbox::process::{Command, ExitStatus};
-use common::{backend, limits, listen, run, sandbox, wait_beside};
+use common::{limits, listen, run, sandbox, shared, wait_beside};
 
 fn command(arguments: &[&str]) -> Command {
     let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
@@ -18,8 +18,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_program_reads_writes_and_tells_its_status() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "open('f', 'w').write('of the kernel')").await;
     let shell = Command {
         environment: vec![("WORD".into(), "given".into())],
@@ -35,8 +34,7 @@ async fn a_program_reads_writes_and_tells_its_status() {
 
 #[tokio::test]
 async fn what_cannot_be_started_says_why() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     for (command, reason) in [
         (command(&["no-such-program"]), "No such file"),
         (command(&["/etc/passwd"]), "Permission denied"),
@@ -49,8 +47,7 @@ async fn what_cannot_be_started_says_why() {
 
 #[tokio::test]
 async fn a_long_command_line_and_a_long_input_arrive() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let part = "x".repeat(64 << 10);
     let long: Vec<&str> = ["printf", "%s"].into_iter().chain(std::iter::repeat_n(part.as_str(), 16)).collect();
     let output = sandbox.run(command(&long), b"", LONG, 2 << 20).await.unwrap();
@@ -61,8 +58,7 @@ async fn a_long_command_line_and_a_long_input_arrive() {
 
 #[tokio::test]
 async fn time_and_output_are_bounded() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let started = Instant::now();
     let hang = command(&["sh", "-c", "sleep 600 & sleep 601"]);
     let output = sandbox.run(hang, b"", Duration::from_millis(300), 10).await.unwrap();
@@ -77,8 +73,7 @@ async fn time_and_output_are_bounded() {
 
 #[tokio::test]
 async fn a_program_is_confined_like_the_kernel() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let look = "import os\nprint(os.getuid() > 0, [l for l in open('/proc/self/status') if l[:4] in ('CapE', 'NoNe', 'Secc')], sorted(os.listdir('/proc/self/fd')))\ntry: os.mount('a', 'b')\nexcept AttributeError: pass\nimport socket\ntry: socket.socket()\nexcept PermissionError: print('refused')";
     let of_kernel = run(&sandbox, look).await.stdout;
     let program = sandbox.run(command(&["python3", "-c", look]), b"", LONG, 10_000).await.unwrap();
@@ -92,8 +87,7 @@ async fn a_program_is_confined_like_the_kernel() {
 /// It is forked into a sandbox in which hostile programs may be running: until its filter is in place, none of them may get at it.
 #[tokio::test]
 async fn nobody_reaches_into_a_program_that_is_being_confined() {
-    let scratch = backend().await;
-    let sandbox = sandbox(&scratch.local, limits()).await;
+    let sandbox = sandbox(shared().await, limits()).await;
     let code = r#"
 import os
 seen, reached = set(), 0

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aludel_sandbox::process::{Command, ExitStatus};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use aludel_sandbox::{
     Backend, Event, Execution, Finished, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Start,
     Template, template,
 };
+use tokio::runtime::Runtime;
 
 /// Where tests keep the template; shared by all test programs, so that it is built once.
 pub fn data() -> PathBuf {
@@ -39,6 +40,19 @@ pub async fn backend_at(data: &Path, limits: Limits, pool: usize) -> Local {
 pub struct Scratch {
     pub local: Local,
     pub data: tempfile::TempDir,
+}
+
+/// The backend that most tests of a process share, since its start takes about two seconds of processor time. It lives in a runtime of its
+/// own, which outlives those of the tests.
+pub async fn shared() -> &'static Local {
+    static SHARED: OnceLock<Local> = OnceLock::new();
+    let start = || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime: &'static Runtime = Box::leak(Box::new(runtime.expect("a runtime")));
+        runtime.block_on(backend_at(&data(), limits(), 0))
+    };
+    // Others wait for it, too, so not on a thread of their runtimes.
+    tokio::task::spawn_blocking(move || SHARED.get_or_init(start)).await.expect("the backend starts")
 }
 
 pub async fn backend() -> Scratch {
