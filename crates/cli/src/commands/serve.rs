@@ -163,6 +163,14 @@ fn reload(context: &Context, engine: &Engine) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns an error if a server would refuse this configuration, whatever its data directory and the host hold.
+pub(crate) fn check(context: &Context) -> anyhow::Result<()> {
+    let config = &context.config;
+    upstream::all(&config.models, &context.surroundings)?;
+    config.approval.settings(&context.surroundings)?;
+    settings(config).map(drop)
+}
+
 fn settings(config: &Config) -> anyhow::Result<Settings> {
     let server = &config.server;
     let traces = match &*server.traces {

@@ -5,7 +5,7 @@ mod import;
 use clap::{Args, Subcommand};
 use serde_json::{Map, json};
 
-use super::Context;
+use super::{Context, serve};
 use crate::config::{Entry, Origin};
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
@@ -14,7 +14,7 @@ use crate::{json, paint, terminal};
 /// Show the configuration and where each value comes from
 ///
 /// Values come, in rising order, from defaults, from a file (--config FILE, $ALUDEL_CONFIG, ./aludel.toml,
-/// ~/.config/aludel/aludel.toml or /etc/aludel/aludel.toml, the first that is there), from the environment (ALUDEL_SANDBOX_MEMORY and so on) and from flags. Keys of models are never shown.
+/// ~/.config/aludel/aludel.toml or /etc/aludel/aludel.toml, the first that is there), from the environment (ALUDEL_SANDBOX_MEMORY and so on) and from flags. Keys of models are never shown. The exit status is 2 for a configuration that `aludel serve` refuses.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
     /// Print one JSON object
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Exit> 
             .map(|Entry { key, value, origin }| (key, json!({ "value": value, "origin": origin.to_string() })))
             .collect();
         json::print(&json!({ "file": context.config.file, "values": values }))?;
-        return Ok(Exit::Success);
+        return serve::check(context).map(|()| Exit::Success);
     }
     let mut console = Console::new();
     let file = match &context.config.file {
@@ -58,5 +58,5 @@ pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Exit> 
         let (key, value) = (terminal::name(key), terminal::name(value));
         console.line(Stream::Stdout, &format!("{key:key_width$}  {value:value_width$}  {origin}"))?;
     }
-    Ok(Exit::Success)
+    serve::check(context).map(|()| Exit::Success)
 }
