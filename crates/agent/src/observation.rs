@@ -15,6 +15,8 @@ const MAX_VALUE: usize = 8 << 10;
 const MAX_VALUES: usize = 32 << 10;
 /// Files that are named.
 const MAX_FILES: usize = 50;
+/// Files that take more than this part of the memory are told of when it is used up.
+const FILES_WORTH_TELLING: u64 = 4;
 /// Images that a model is shown, and their size in bytes.
 const MAX_IMAGES: usize = 4;
 const MAX_IMAGE_BYTES: usize = 5 << 20;
@@ -135,10 +137,19 @@ pub fn describe_outcome(finished: &Finished) -> String {
         Outcome::Completed => "The program ran to its end.".to_owned(),
         Outcome::Failed(error) => format!("The program failed: {}.", excerpt::line(&error.name, 100)),
         Outcome::Interrupted => "The program was interrupted by the user.".to_owned(),
-        // Without a control group nobody counts.
-        Outcome::Limit(LimitHit::Memory { used: 0, limit }) => format!("Out of memory: the limit is {}.", size(*limit)),
-        Outcome::Limit(LimitHit::Memory { used, limit }) => {
-            format!("Out of memory: used {} of {}.", size(*used), size(*limit))
+        Outcome::Limit(LimitHit::Memory { used, limit, files }) => {
+            // Without a control group nobody counts.
+            let mut text = match used {
+                0 => format!("Out of memory: the limit is {}.", size(*limit)),
+                used => format!("Out of memory: used {} of {}.", size(*used), size(*limit)),
+            };
+            if *files > limit / FILES_WORTH_TELLING {
+                text.push_str(&format!(
+                    " Files that programs write count, too, and the workspace holds {}: delete what is not needed.",
+                    size(*files)
+                ));
+            }
+            text
         }
         Outcome::Limit(LimitHit::WallClock { limit }) => {
             format!("The program was stopped after {} s, the time limit of one execution.", limit.as_secs_f64())
@@ -291,8 +302,9 @@ mod tests {
 
     #[test]
     fn limits_are_told_with_figures() {
-        let hit = Outcome::Limit(LimitHit::Memory { used: 800 << 20, limit: 1 << 30 });
-        assert_eq!(describe_outcome(&finished(hit)), "Out of memory: used 800 MB of 1.0 GB.");
+        let hit = |files| Outcome::Limit(LimitHit::Memory { used: 800 << 20, limit: 1 << 30, files });
+        assert_eq!(describe_outcome(&finished(hit(1 << 20))), "Out of memory: used 800 MB of 1.0 GB.");
+        assert!(describe_outcome(&finished(hit(600 << 20))).contains("the workspace holds 600 MB"));
     }
 
     #[test]

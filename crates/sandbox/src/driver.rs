@@ -465,7 +465,7 @@ impl<C: Control> Run<C> {
             None => Outcome::Completed,
             Some(error) if error.name == "MemoryError" => {
                 let used = self.control.usage().await.memory_peak;
-                Outcome::Limit(LimitHit::Memory { used, limit: self.limits.memory })
+                self.out_of_memory(used)
             }
             Some(error) if error.value.contains(NO_SPACE) => match self.full() {
                 Some(hit) => Outcome::Limit(hit),
@@ -474,6 +474,11 @@ impl<C: Control> Run<C> {
             },
             Some(error) => Outcome::Failed(error),
         }
+    }
+
+    fn out_of_memory(&self, used: u64) -> Outcome {
+        let files = self.workspace.room().map_or(0, |room| room.used);
+        Outcome::Limit(LimitHit::Memory { used, limit: self.limits.memory, files })
     }
 
     /// Which limit of the workspace is used up, if one is.
@@ -493,9 +498,7 @@ impl<C: Control> Run<C> {
             return self.outcome_of_cause(ending.cause);
         }
         match exit.status {
-            Some(ExitStatus::Signal(SIGKILL)) | None if out_of_memory => {
-                Outcome::Limit(LimitHit::Memory { used: exit.usage.memory_peak, limit: self.limits.memory })
-            }
+            Some(ExitStatus::Signal(SIGKILL)) | None if out_of_memory => self.out_of_memory(exit.usage.memory_peak),
             Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(Death::Signalled(signal)),
             Some(ExitStatus::Code(code)) => Outcome::KernelDied(Death::Exited(code)),
             None => Outcome::KernelDied(Death::Unknown),

@@ -170,6 +170,9 @@ pub enum LimitHit {
         used: u64,
         /// What was allowed, bytes.
         limit: u64,
+        /// Bytes of the workspace. What programs wrote of it is in memory, too, and counts.
+        #[serde(default)]
+        files: u64,
     },
     /// The execution ran longer than it may.
     WallClock {

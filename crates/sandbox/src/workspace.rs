@@ -194,6 +194,9 @@ pub(crate) fn copy(source: &mut dyn Read, target: &mut dyn io::Write, limit: u64
     }
 }
 
+/// The reason why a full workspace takes no file.
+pub(crate) const FULL: &str = "there is no room beside the workspace's other files; delete some, or raise sandbox.disk";
+
 fn too_large(size: u64, limit: u64) -> String {
     format!("{size} bytes are more than the workspace takes ({limit}); raise sandbox.disk")
 }

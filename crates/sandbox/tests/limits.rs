@@ -66,7 +66,7 @@ async fn a_hog_that_evades_the_soft_limit_is_killed_with_the_figures() {
     // Shared memory is no data segment, so only the control group counts it.
     let told =
         run(&sandbox, "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1").await;
-    let Outcome::Limit(LimitHit::Memory { used, limit }) = told.finished.outcome else { panic!("{told:?}") };
+    let Outcome::Limit(LimitHit::Memory { used, limit, .. }) = told.finished.outcome else { panic!("{told:?}") };
     assert!(used > limit / 2, "{used} of {limit}");
     assert_eq!(told.finished.state, State::Lost);
 }

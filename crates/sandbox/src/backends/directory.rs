@@ -4,7 +4,7 @@
 
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,9 @@ use rustix::fs::{
 };
 
 use crate::Error;
-use crate::workspace::{FileEntry, Fingerprint, Found, MAX_PATH, Room, Workspace, copy, file_error, mime_of, relative};
+use crate::workspace::{
+    FULL, FileEntry, Fingerprint, Found, MAX_PATH, Room, Workspace, copy, file_error, mime_of, relative,
+};
 
 /// The depth to which the host looks into a workspace, directories.
 const MAX_DEPTH: usize = 32;
@@ -155,7 +157,10 @@ impl Workspace for Directory {
             // Half a file is worse than none.
             let _gone = rustix::fs::unlinkat(&directory, &last, AtFlags::empty());
         }
-        let size = copied.map_err(|error| file_error(&path, &error.to_string()))?;
+        let size = copied.map_err(|error| match error.kind() {
+            io::ErrorKind::StorageFull => file_error(&path, FULL),
+            _ => file_error(&path, &error.to_string()),
+        })?;
         let path = path.to_string_lossy().into_owned();
         Ok(FileEntry { mime: mime_of(&path), size, path })
     }
@@ -205,6 +210,7 @@ fn open_reason(error: rustix::io::Errno) -> String {
     match error {
         rustix::io::Errno::NOENT => "no such file in the workspace".into(),
         rustix::io::Errno::LOOP => "a symbolic link, which is not followed".into(),
+        rustix::io::Errno::NOSPC => FULL.into(),
         rustix::io::Errno::XDEV => "outside the workspace".into(),
         other => other.to_string(),
     }

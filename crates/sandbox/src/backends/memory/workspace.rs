@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Error;
-use crate::workspace::{FileEntry, Found, Room, Workspace, copy, file_error, mime_of, relative};
+use crate::workspace::{FULL, FileEntry, Found, Room, Workspace, copy, file_error, mime_of, relative};
 
 /// The files of a session, in this process.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Workspace for MemoryWorkspace {
         let size = copy(source, &mut bytes, limit).map_err(|error| file_error(&path, &error.to_string()))?;
         let mut files = self.lock();
         if files.used() + size > self.bytes || files.by_path.len() as u64 >= self.entries {
-            return Err(file_error(&path, "No space left on device"));
+            return Err(file_error(&path, FULL));
         }
         files.insert(name, &bytes);
         Ok(FileEntry { path: name.to_owned(), size, mime: mime_of(name) })
