@@ -10,6 +10,9 @@ use crate::meaning::{Meaning, Meanings, add, function, method, result_of, texts,
 use crate::names::{BY_NAME, is_table, table_of};
 use crate::reader::Reader;
 
+/// What is read from files and people.
+const READ: [&str; 4] = ["builtins.open()", "builtins.input()", "io.open()", "pathlib.Path()"];
+
 /// What a call is given.
 struct Given<'a> {
     positional: Vec<Meanings>,
@@ -47,7 +50,7 @@ impl Reader<'_> {
         for meaning in &callee {
             let found = match meaning {
                 Meaning::Path(name) => {
-                    self.evaluated(name, call, &given, at);
+                    self.evaluated(name, &callee, call, &given, at);
                     self.function(canonical(&name.replace("()", "")), &given, at)
                 }
                 Meaning::Getter(names) => {
@@ -214,6 +217,13 @@ impl Reader<'_> {
                 }
                 given.at(0)
             }
+            "os.chdir" | "contextlib.chdir" => {
+                let is_path = |one: &Meaning| matches!(one, Meaning::Path(name) if name == "pathlib.Path()");
+                if !texts(&given.at(0)).1 && !given.at(0).iter().any(is_path) {
+                    self.undecidable(at, "goes to a directory that is put together while it runs");
+                }
+                return None;
+            }
             "importlib.reload" => given.at(0),
             "numpy.load" if given.positional.len() > 2 || given.named.iter().any(|(name, _)| name.is_none()) => {
                 self.note(at, Act::Attribute("allow_pickle".to_owned()));
@@ -241,20 +251,28 @@ impl Reader<'_> {
     }
 
     /// Texts that libraries evaluate, with the names that the program has.
-    fn evaluated(&mut self, name: &str, call: &ExprCall, given: &Given<'_>, at: usize) {
+    fn evaluated(&mut self, name: &str, callee: &Meanings, call: &ExprCall, given: &Given<'_>, at: usize) {
         let of = |package: &str| name.strip_prefix(package).is_some_and(|rest| rest.starts_with('.'));
         let is_last = |last: &str| name.strip_suffix(last).is_some_and(|rest| rest.ends_with('.'));
-        // Tables come from everywhere; what queries databases is given no expressions.
+        // Tables come from everywhere; what queries databases and trees is given no expressions.
         let is_table = of("pandas") || name.starts_with('?') || name.contains("()");
-        let is_database = of("duckdb") || of("sqlalchemy");
         let is_query = is_table && (is_last("query") || is_last("eval"));
+        let is_else = callee.iter().any(|one| {
+            let Meaning::Path(name) = one else { return false };
+            ["duckdb.", "sqlalchemy.", "scipy.", "sklearn."].into_iter().any(|package| name.starts_with(package))
+        });
         let is_template = of("jinja2");
         let is_model = of("statsmodels") || of("patsy");
         if !(is_query || is_template || is_model || of("sympy")) {
             return;
         }
-        let is_formula = (of("statsmodels.formula") || of("patsy")) && !name.contains("()");
-        let is_source = (is_query && !is_database) || is_formula || is_last("Template") || is_last("from_string");
+        let is_formula =
+            ((of("statsmodels.formula") || of("patsy")) && !name.contains("()")) || is_last("from_formula");
+        let is_read = |one: &Meaning| matches!(one, Meaning::Path(name) if READ.contains(&name.as_str()));
+        if (is_formula || of("sympy")) && given.all().flatten().any(is_read) {
+            self.undecidable(at, "evaluates a text that is read while it runs");
+        }
+        let is_source = (is_query && !is_else) || is_last("Template") || is_last("from_string");
         if is_source && given.all().next().is_some() && !given.all().any(|argument| texts(argument).1) {
             self.undecidable(at, "evaluates a text that is put together while it runs");
         }

@@ -6,6 +6,7 @@ use ruff_python_ast::{
 };
 use ruff_text_size::Ranged as _;
 
+use crate::act::Act;
 use crate::meaning::{Meaning, Meanings, add, beginning, combine, sum, unknown};
 use crate::names::is_table;
 use crate::reader::{LOOK, Reader, STEP};
@@ -22,7 +23,7 @@ impl Reader<'_> {
             Expr::StringLiteral(text) => self.text(text.value.to_str(), at),
             Expr::BytesLiteral(bytes) => {
                 let bytes: Vec<u8> = bytes.value.bytes().collect();
-                self.spend(bytes.len());
+                self.text(&String::from_utf8_lossy(&bytes), at);
                 Meanings::from([Meaning::Bytes(bytes)])
             }
             Expr::NumberLiteral(number) => match &number.value {
@@ -139,6 +140,12 @@ impl Reader<'_> {
         self.spend(text.len());
         if text.starts_with("module://") {
             self.undecidable(at, "names a module of its own to a library");
+        }
+        if text.contains("<!ENTITY") {
+            self.undecidable(at, "has an entity of XML, which may be a file");
+        }
+        if let Some((_, name)) = text.rsplit_once('.').filter(|(settings, _)| *settings == "animation") {
+            self.note(at, Act::Attribute(name.to_owned()));
         }
         if let Some(file) = text.strip_suffix(".py") {
             self.known.write(file.rsplit('/').next().unwrap_or_default());

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use crate::act::{Act, Seen};
 use crate::canonical::tails;
 use crate::groups::Group;
+use crate::harmless;
 use crate::known::Known;
 use crate::policy::{Decision, Rule, Rules, fits};
 use crate::reader::read;
@@ -20,6 +21,9 @@ const MAX_CODE: usize = 256 << 10;
 /// Modules whose names columns of tables have, too.
 const WORDS: [&str; 12] =
     ["cffi", "code", "dill", "gc", "imp", "inspect", "pipes", "pty", "requests", "sh", "socket", "ssl"];
+
+/// Names of functions that methods of texts, lists and tables have, too.
+const METHODS: [&str; 3] = ["remove", "rename", "replace"];
 
 /// What becomes of a program, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +123,7 @@ impl Rules {
             Act::Undecidable(_) => (self.undecidable, "undecidable".to_owned()),
             Act::IfModule(_) if handed.is_module => (self.undecidable, "undecidable".to_owned()),
             Act::Import(module) if !self.is_known(module) => (self.undecidable, "not of the template".to_owned()),
+            Act::Refer(name) if self.is_unlisted(name) => (self.undecidable, "not on the list".to_owned()),
             Act::Import(_) | Act::Shell(_) => (self.default, "default".to_owned()),
             Act::Refer(_)
             | Act::Reach(_)
@@ -127,6 +132,14 @@ impl Rules {
             | Act::Address(_)
             | Act::IfModule(_) => (Decision::Allow, String::new()),
         }
+    }
+
+    /// Whether a name is one of a known package, but of nothing in it that is listed. What calls return is judged where they are made.
+    fn is_unlisted(&self, name: &str) -> bool {
+        let top = name.split('.').next().unwrap_or_default();
+        (stdlib::has(top) || stdlib::has_package(top))
+            && !name.contains("()")
+            && !(harmless::has(name) || Group::any_has(name) || self.modules.iter().any(|known| fits(name, known)))
     }
 
     /// Whether a module's code is known: others may be files that programs wrote.
@@ -190,9 +203,15 @@ struct Names<'a> {
 impl<'a> Names<'a> {
     fn new(rule: &'a Rule, handed: &Handed<'_>) -> Self {
         let members = || rule.uses.iter().map(|group| group.members());
-        let import =
-            || rule.import.iter().map(String::as_str).chain(members().flat_map(|members| members.import).copied());
-        let call = || rule.call.iter().map(String::as_str).chain(members().flat_map(|members| members.call).copied());
+        let import = || {
+            rule.import
+                .iter()
+                .map(String::as_str)
+                .chain(members().flat_map(|members| &members.import).map(String::as_str))
+        };
+        let call = || {
+            rule.call.iter().map(String::as_str).chain(members().flat_map(|members| &members.call).map(String::as_str))
+        };
         let attribute = rule.attribute.iter().map(String::as_str);
         // All of it, if that cannot be the name of anything else; or the rest of it, after what was handed on.
         let named = import()
@@ -201,14 +220,14 @@ impl<'a> Names<'a> {
         let rest = call().chain(import()).flat_map(|pattern| {
             pattern.match_indices('.').filter_map(move |(at, _)| {
                 let (held, rest) = (pattern.get(..at)?, pattern.get(at + 1..)?);
-                handed.ends.contains(held).then_some(rest)
+                (handed.ends.contains(held) && !METHODS.contains(&rest)).then_some(rest)
             })
         });
         Self {
             reach: whole.chain(rest).collect(),
             import: import().collect(),
             call: call().collect(),
-            attribute: attribute.chain(members().flat_map(|members| members.attribute).copied()).collect(),
+            attribute: attribute.chain(members().flat_map(|members| &members.attribute).map(String::as_str)).collect(),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A program is read, never run: it is parsed as IPython would, names are followed through imports and assignments, text that is put together
 //! from constants is put together. What cannot be known by reading (an import by a computed name, `exec` of a computed text) is
-//! *undecidable*, and ends as the policy says, which is never with "allow".
+//! *undecidable*, and ends as the policy says, which is never with "allow". Undecidable is also what a known package holds besides the
+//! public names that are listed as harmless, unless a rule or a group names it.
 //!
 //! This is an aid for those who approve programs, and no boundary: a language in which everything can be changed while it runs cannot be
 //! judged by reading. The sandbox is the boundary.
@@ -14,6 +15,7 @@ mod canonical;
 mod expressions;
 mod files;
 mod groups;
+mod harmless;
 mod ipython;
 mod judge;
 mod known;

@@ -2,6 +2,7 @@
 
 use crate::act::Act;
 use crate::canonical::canonical;
+use crate::harmless;
 use crate::meaning::{Meaning, Meanings, add, attribute_of, path, texts, unknown};
 use crate::reader::{LOOK, Reader};
 
@@ -54,18 +55,8 @@ const TAKERS: [&str; 22] = [
     "timeit.Timer",
 ];
 /// Attributes by which everything can be reached, whosever they are.
-const REACHING: [&str; 9] = [
-    "__getattribute__",
-    "__getattr__",
-    "__globals__",
-    "__subclasses__",
-    "f_builtins",
-    "f_globals",
-    "f_locals",
-    // What some libraries call Python's own functions.
-    "bltns",
-    "builtin_mod",
-];
+const REACHING: [&str; 7] =
+    ["__getattribute__", "__getattr__", "__globals__", "__subclasses__", "f_builtins", "f_globals", "f_locals"];
 pub(crate) const BY_NAME: &str = "takes an attribute by a name";
 const ALL_NAMES: &str = "takes all names of a module";
 
@@ -86,7 +77,7 @@ impl Reader<'_> {
 
     pub(crate) fn bind_attribute(&mut self, name: &str, meanings: &Meanings) {
         self.spend(LOOK);
-        if matches!(name, "__class__" | "__match_args__") {
+        if matches!(name, "__class__" | "__match_args__" | "__annotations__") {
             self.undecidable(0, &format!("changes what attributes are by `{name}`"));
         }
         self.changed |= self.known.bind_attribute(name, meanings, self.settled);
@@ -117,8 +108,16 @@ impl Reader<'_> {
         let mut meanings = self.known.of_name(name).cloned().unwrap_or_default();
         self.spend(LOOK * (1 + 3 * self.known.stars().count()));
         // A name that has a meaning already is hardly one of those: nothing is looked for inside of it.
-        let mark = if meanings.is_empty() { "" } else { "*" };
-        meanings.extend(self.known.stars().map(|module| attribute_of(&format!("{mark}{module}"), name)));
+        let has = |module: &str| harmless::has(&format!("{module}.{name}"));
+        let is_found = !meanings.is_empty()
+            || self.is_quiet
+            || name.starts_with('_')
+            || has("builtins")
+            || self.known.stars().any(has);
+        let mark = |module: &str| if is_found && (!meanings.is_empty() || !has(module)) { "*" } else { "" };
+        let of_stars: Vec<Meaning> =
+            self.known.stars().map(|module| attribute_of(&format!("{}{module}", mark(module)), name)).collect();
+        meanings.extend(of_stars);
         let own = match name {
             "__builtins__" => Some("builtins".to_owned()),
             "get_ipython" => Some(name.to_owned()),

@@ -25,7 +25,7 @@ pub enum Decision {
 ///
 /// ```toml
 /// default = "allow"            # what a program imports that no rule names
-/// undecidable = "ask"          # what cannot be known by reading: ask or refuse
+/// undecidable = "ask"          # what cannot be known by reading, or is on no list of harmless names: ask or refuse
 ///
 /// [[rule]]
 /// do = "ask"                   # allow, ask or refuse; of all rules that fit, the strictest holds

@@ -123,7 +123,7 @@ pub(crate) struct Reader<'k> {
     noted: HashSet<Act>,
     depth: usize,
     /// Whether the program that is read may be none: then it does nothing.
-    is_quiet: bool,
+    pub(crate) is_quiet: bool,
     /// Where the lines of the outermost program begin.
     starts: Vec<usize>,
     /// Whether something new was learned in this pass.

@@ -7,7 +7,7 @@ use ruff_text_size::Ranged as _;
 use crate::act::Act;
 use crate::expressions::elements;
 use crate::ipython::{Magic, is_plain, magic};
-use crate::meaning::{Meaning, Meanings, add, path, unknown};
+use crate::meaning::{Meaning, Meanings, add, path, texts, unknown};
 use crate::names::is_table;
 use crate::reader::{LOOK, Reader};
 
@@ -42,6 +42,11 @@ impl Reader<'_> {
             }
             Expr::Subscript(subscript) => {
                 self.escape(meanings, at);
+                if let Expr::Attribute(holder) = &*subscript.value
+                    && &*holder.attr == "__annotations__"
+                {
+                    self.bind_attribute(&holder.attr, meanings);
+                }
                 let (of, key) = (self.value(&subscript.value), self.value(&subscript.slice));
                 self.escape(&key, at);
                 for table in of.iter().filter(|of| is_table(of)) {
@@ -157,10 +162,9 @@ impl<'a> Visitor<'a> for Reader<'_> {
 
     /// What a text says about a type is evaluated by whoever wants to know it.
     fn visit_annotation(&mut self, annotation: &'a Expr) {
-        if let Expr::StringLiteral(text) = annotation {
-            self.formula(text.value.to_str(), annotation.range().start().to_usize());
-        }
-        self.visit_expr(annotation);
+        let (meanings, at) = (self.value(annotation), annotation.range().start().to_usize());
+        self.escape(&meanings, at);
+        texts(&meanings).0.iter().for_each(|text| self.formula(text, at));
     }
 
     fn visit_stmt(&mut self, statement: &'a Stmt) {

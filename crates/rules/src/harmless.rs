@@ -1,0 +1,89 @@
+//! Public names of Python's own modules and of the default template's packages, without those that load code, start processes or open
+//! connections.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// Names of each module, in order; `cm=matplotlib.cm` is a module by another name, and `COLOR_*` stands for constants that begin so.
+static MODULES: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
+    let mut modules: HashMap<&str, Vec<&str>> = HashMap::new();
+    let mut names = Vec::new();
+    // From the end: a line that begins with a space belongs to the module above it.
+    for line in include_str!("harmless.txt").lines().rev() {
+        match line.strip_prefix(' ') {
+            Some(line) => names.extend(line.split(' ').rev()),
+            None => {
+                names.reverse();
+                modules.insert(line, std::mem::take(&mut names));
+            }
+        }
+    }
+    modules
+});
+
+/// Whether a dotted name is one of a listed module, of a name in it, or of something public inside of that.
+pub(crate) fn has(path: &str) -> bool {
+    let is_private = |name: &str| name.starts_with('_') && !name.ends_with("__");
+    let Some(module) = ends(path).find(|module| MODULES.contains_key(module)) else { return false };
+    let mut rest = path.get(module.len() + 1..).unwrap_or_default().splitn(2, '.');
+    let (name, inside) = (rest.next().unwrap_or_default(), rest.next());
+    if path.split('.').any(is_private) {
+        return false;
+    }
+    if name.is_empty() || name.starts_with("__") {
+        return true;
+    }
+    // A module has the names of the packages around it, too.
+    let constants = name.split_once('_').map(|(beginning, _)| format!("{beginning}_*"));
+    let mut names = ends(module).filter_map(|module| MODULES.get(module));
+    let Some(listed) = names.find_map(|names| {
+        let entry = |name| {
+            let at = names.binary_search_by_key(&name, |listed| listed.split('=').next().unwrap_or_default());
+            at.ok().and_then(|at| names.get(at))
+        };
+        entry(name).or_else(|| entry(constants.as_deref()?))
+    }) else {
+        return false;
+    };
+    match (listed.split_once('='), inside) {
+        (Some((_, module)), Some(inside)) => has(&format!("{module}.{inside}")),
+        _ => true,
+    }
+}
+
+/// A dotted name, and what is around it, from inside.
+fn ends(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |path| Some(path.rsplit_once('.')?.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_listed_modules_are_found() {
+        for name in [
+            "numpy",
+            "numpy.linalg.svd",
+            "pandas.DataFrame.from_dict",
+            "matplotlib.pyplot.cm.viridis",
+            "os.path.join",
+            "networkx.algorithms.shortest_path",
+            "datetime.datetime.now",
+            "pandas.__version__",
+            "cv2.COLOR_BGR2GRAY",
+        ] {
+            assert!(has(name), "{name}");
+        }
+        for name in [
+            "numpy.os",
+            "matplotlib.pyplot.cm.mpl.os",
+            "matplotlib._get_executable_info",
+            "pandas.compat",
+            "json.codecs",
+            "elsewhere.x",
+        ] {
+            assert!(!has(name), "{name}");
+        }
+    }
+}
