@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_sandbox::probe::{self, Status};
 use aludel_sandbox::{Backend, Local, LocalConfig, Start, Template, template};
 use anyhow::Context as _;
 
@@ -61,6 +62,14 @@ fn tell(warnings: &[String], verbose: bool) {
 pub(crate) async fn prepare(context: &Context, force: bool) -> anyhow::Result<Template> {
     let data = (*context.config.server.data).clone();
     state::make_data_directory(context)?;
+    if matches!(template::state(&data), template::State::Missing) {
+        // Before more than a gigabyte is fetched for nothing.
+        let tried = probe::sandbox(&data).await;
+        if tried.status == Status::Missing {
+            let mend = tried.mend.map(|mend| format!("; {mend}")).unwrap_or_default();
+            anyhow::bail!("sandboxes cannot be started here: {}{mend}", tried.detail);
+        }
+    }
     let built = tokio::task::spawn_blocking(move || {
         let mut progress = TemplateProgress::new();
         template::ensure(&data, force, &mut |step| progress.show(&step))

@@ -77,6 +77,15 @@ impl KernelSpec {
         self.fences.first().unwrap_or(&self.language)
     }
 
+    /// Python without a package, for a trial of a sandbox.
+    pub(crate) fn trial(interpreter: &str) -> Self {
+        let [(zygote, forks), (_, python)] = PYTHON_PROGRAMS;
+        let programs =
+            [(zygote, forks), ("kernel.py", include_str!("../kernel/trial.py")), ("python_kernel.py", python)];
+        let programs = programs.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+        Self { programs, checkpoints: false, ..Self::python(interpreter) }
+    }
+
     /// Python, run by this interpreter.
     pub fn python(interpreter: &str) -> Self {
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());

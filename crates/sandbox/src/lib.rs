@@ -22,6 +22,7 @@ pub mod probe;
 pub mod process;
 mod random;
 pub mod template;
+mod trial;
 mod workspace;
 
 pub use backend::{Backend, Capabilities, Connection, Health, Sandbox, SandboxId, SandboxSpec, Status, Usage};
@@ -34,4 +35,5 @@ pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outc
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use limits::Limits;
 pub use template::Template;
+pub use trial::trial;
 pub use workspace::{FileEntry, Fingerprint, Found, Room, Workspace, mime_of};

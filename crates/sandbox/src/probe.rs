@@ -1,7 +1,16 @@
 //! What this host can enforce, in words for `aludel doctor`.
 
+use std::env;
+use std::path::Path;
+
 use aludel_jail::cgroup::Hierarchy;
 use aludel_jail::probe::Host;
+
+use crate::trial;
+
+/// The settings of a host that keep namespaces from users.
+const USER_NAMESPACES: &str = "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0 \
+    user.max_user_namespaces=100000 (those that exist), or run as root";
 
 /// One thing the host can or cannot do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +42,36 @@ pub fn probe() -> Vec<Check> {
     vec![kernel(&host), namespaces(&host), ids(&host), cgroups(&host), seccomp(&host), landlock(&host), crashes(&host)]
 }
 
+/// Starts a sandbox and runs a program in it, see [`trial`].
+pub async fn sandbox(data: &Path) -> Check {
+    let (status, detail, mend) = match trial(data).await {
+        Ok(took) => (Status::Ok, format!("one was started and ran a program, in {} ms", took.as_millis()), None),
+        Err(error) => (Status::Missing, format!("none can be started: {error}"), Some(remedy(&error.to_string()))),
+    };
+    Check { name: "sandbox", status, detail, mend }
+}
+
+/// The way to a host that starts sandboxes, where `failure` is the step that it refused.
+fn remedy(failure: &str) -> String {
+    let hides_proc = failure.contains("mount /proc");
+    if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return "for the pod: hostUsers: false; for its container: securityContext.procMount: Unmasked, \
+                seccompProfile.type: Unconfined and, where AppArmor is used, appArmorProfile.type: Unconfined"
+            .into();
+    }
+    if ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists()) {
+        return "docker run --user 1000 --security-opt seccomp=unconfined --security-opt systempaths=unconfined and, where AppArmor \
+                is used, --security-opt apparmor=unconfined"
+            .into();
+    }
+    if hides_proc {
+        return "parts of /proc are hidden by other mounts, as in a container: start aludel where they are not \
+                (systempaths=unconfined, procMount: Unmasked)"
+            .into();
+    }
+    USER_NAMESPACES.into()
+}
+
 fn kernel(host: &Host) -> Check {
     let mut numbers = host.kernel.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -48,11 +87,7 @@ fn kernel(host: &Host) -> Check {
 fn namespaces(host: &Host) -> Check {
     let (status, detail, mend) = match &host.namespaces {
         Ok(()) => (Status::Ok, "mount, pid, net, ipc, uts, user and cgroup namespaces can be made".into(), None),
-        Err(error) => {
-            let mend = "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0 \
-                        user.max_user_namespaces=100000 (those that exist), or run as root; in a container, add --privileged";
-            (Status::Missing, format!("namespaces cannot be made: {error}"), Some(mend.into()))
-        }
+        Err(error) => (Status::Missing, format!("namespaces cannot be made: {error}"), Some(remedy("namespaces"))),
     };
     Check { name: "namespaces", status, detail, mend }
 }

@@ -3,6 +3,7 @@
 //! A template is a root filesystem with an interpreter and its packages, made once from the host's own Python and a hash-locked list, and
 //! mounted read-only ever after. It holds everything a sandbox needs, so that nothing else of the host has to be visible.
 
+mod bare;
 mod build;
 mod command;
 mod host_python;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{Error, KernelSpec};
+pub(crate) use bare::{bare, remove_bare};
 use host_python::HostPython;
 
 /// The packages of the default template, with versions and hashes.

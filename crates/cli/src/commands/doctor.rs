@@ -12,10 +12,11 @@ use serde_json::json;
 use super::Context;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
-use crate::{json, paint};
+use crate::{json, paint, state};
 
 /// Check what this host can enforce, and say how to mend the rest
 ///
+/// One sandbox is started and runs a program; without a template, from the interpreter alone.
 /// The exit status is 0 when sandboxes can start, also with less protection than possible, and 4 when they cannot.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -35,12 +36,18 @@ pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<
         return attack::run(context, args.slow, args.json).await;
     }
     let data = (*context.config.server.data).clone();
+    let directory = data.clone();
     let looked = tokio::task::spawn_blocking(move || {
         let mut checks = probe::probe();
-        checks.push(template_check(&data));
+        checks.push(template_check(&directory));
         checks
     });
-    let checks = looked.await.context("the examination ended early")?;
+    let mut checks = looked.await.context("the examination ended early")?;
+    // What is missing is said already.
+    if checks.iter().all(|check| check.status != Status::Missing) {
+        state::make_data_directory(context)?;
+        checks.push(probe::sandbox(&data).await);
+    }
     let usable = checks.iter().all(|check| check.status != Status::Missing);
     if args.json {
         let checks: Vec<_> = checks.iter().map(as_json).collect();

@@ -1,0 +1,62 @@
+//! A trial: one real sandbox is started, used and ended, which tells more of a host than any list of its features.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::template::{self, State, Template};
+use crate::{Backend, Error, Event, Limits, Local, LocalConfig, Outcome, Require, SandboxId, SandboxSpec, Start};
+
+/// A program, and the text that it prints.
+const PROGRAM: (&str, &str) = ("print(6 * 7, flush=True)", "42\n");
+
+/// Starts a sandbox, runs a program in it, and returns the time that this took. Without the default template it starts from a bare one, which
+/// is made of the host's own files within seconds and removed again; nothing is fetched.
+pub async fn trial(data: &Path) -> Result<Duration, Error> {
+    let directory = data.to_path_buf();
+    let template = tokio::task::spawn_blocking(move || match template::state(&directory) {
+        State::Ready(template) => Ok(template),
+        State::Missing => template::bare(&directory),
+        State::Unbuildable(reason) => Err(Error::Template(reason)),
+    });
+    let template = template.await.map_err(|error| Error::Setup(error.to_string()))??;
+    let started = Instant::now();
+    let tried = run(data, template.clone()).await;
+    let elapsed = started.elapsed();
+    tokio::task::spawn_blocking(move || template::remove_bare(template))
+        .await
+        .map_err(|error| Error::Setup(error.to_string()))??;
+    tried.map(|()| elapsed)
+}
+
+async fn run(data: &Path, template: Template) -> Result<(), Error> {
+    let config = LocalConfig {
+        data: data.to_path_buf(),
+        template,
+        limits: Limits::default(),
+        pool: 0,
+        require: Require::Default,
+        start: Start::Fork,
+    };
+    let backend = Local::start(config).await?;
+    let ran = async {
+        let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await?;
+        let mut execution = sandbox.execute(PROGRAM.0).await?;
+        let mut printed = String::new();
+        while let Some(event) = execution.next().await {
+            match event {
+                Event::Stdout(text) => printed.push_str(&text),
+                Event::Finished(finished) if finished.outcome != Outcome::Completed => {
+                    return Err(Error::Setup(format!("the program ended as {}", finished.outcome.name())));
+                }
+                _ => {}
+            }
+        }
+        if printed != PROGRAM.1 {
+            return Err(Error::Setup(format!("the program printed {printed:?} instead of {:?}", PROGRAM.1)));
+        }
+        sandbox.close().await
+    };
+    let ran = ran.await;
+    backend.shutdown().await;
+    ran
+}
