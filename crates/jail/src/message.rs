@@ -309,9 +309,31 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: impl AsFd) -> io::Result<Opti
     Ok(Some((message, descriptors)))
 }
 
+/// Returns true if the other end of the socket is closed.
+pub(crate) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(&socket, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::io::retry_on_intr(|| poll(&mut fds, Some(&now))).is_ok_and(|ready| ready > 0)
+}
+
 /// Whether a message, or the end of the socket, comes in time.
 pub(crate) fn is_readable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     Ok(rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout)))? > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_has_hung_up_when_its_other_end_is_closed() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        assert!(!has_hung_up(ours.as_fd()));
+        drop(theirs);
+        assert!(has_hung_up(ours.as_fd()));
+    }
 }

@@ -81,9 +81,11 @@ struct Warden {
     foreground: VecDeque<(Instant, u64)>,
     /// When to look at the locks of files.
     locks_due: Instant,
+    /// True if its owner was told that it makes no more sandboxes: the zygote has ended.
+    is_unusable: bool,
 }
 
-/// Runs until aludel closes the control socket, then removes everything. Runs as pid 1 of its pid namespace.
+/// Runs until aludel closes the control socket or the zygote ends, then removes everything. Runs as pid 1 of its pid namespace.
 pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Result<Hierarchy>) {
     let start = || -> Result<(Warden, OwnedFd, Vec<String>), StepError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the parent")?;
@@ -127,6 +129,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             resting: Vec::new(),
             foreground: VecDeque::new(),
             locks_due: Instant::now(),
+            is_unusable: false,
         };
         Ok((warden, children, warnings))
     };
@@ -196,7 +199,7 @@ impl Warden {
 
     fn serve(&mut self, children: &OwnedFd) {
         let mut events = Vec::with_capacity(EVENTS);
-        loop {
+        while !self.is_unusable {
             let timeout = self.until_something_is_due();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) => {}
@@ -395,7 +398,12 @@ impl Warden {
             }
             Request::Create { start, id, slot, workspace, limits } => {
                 let created = self.create(id, start, slot, workspace, limits, descriptors);
-                self.answer(number, created);
+                // Not answered without a zygote: another warden may do it.
+                if created.is_err() && self.zygote.has_hung_up() {
+                    self.give_up("the zygote ended");
+                } else {
+                    self.answer(number, created);
+                }
             }
             Request::Signal { id, signal } => {
                 let kernel = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernel.as_ref());
@@ -585,7 +593,7 @@ impl Warden {
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             if pid == self.zygote.pid {
-                self.reply(&Reply::Unusable { reason: format!("the zygote ended ({:?})", exit_status(status)) });
+                self.give_up(&format!("the zygote ended ({:?})", exit_status(status)));
                 continue;
             }
             let Some((id, role)) = self.children.remove(&pid) else { continue };
@@ -603,6 +611,13 @@ impl Warden {
                 }
             }
             self.finish(id);
+        }
+    }
+
+    /// Tells the owner, as the last thing that it hears, that no more sandboxes are made.
+    fn give_up(&mut self, reason: &str) {
+        if !std::mem::replace(&mut self.is_unusable, true) {
+            self.reply(&Reply::Unusable { reason: reason.to_owned() });
         }
     }
 
@@ -637,7 +652,7 @@ impl Warden {
         self.workspaces.join(workspace.to_string())
     }
 
-    /// Ends everything: aludel is gone or wants it so.
+    /// Ends everything: aludel is gone or wants it so, or the zygote is gone.
     fn end(&mut self, children: &OwnedFd) {
         for sandbox in self.sandboxes.values_mut() {
             sandbox.closing = true;

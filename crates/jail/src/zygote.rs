@@ -138,6 +138,11 @@ impl Zygote {
         }
     }
 
+    /// Returns true if nobody holds the other end of its socket any more.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        message::has_hung_up(self.socket.as_fd())
+    }
+
     fn reply(&self, timeout: Duration) -> Result<ZygoteReply, StepError> {
         if !message::is_readable(self.socket.as_fd(), timeout).step("wait for the zygote")? {
             return Err(failed("wait for the zygote", "no answer in time".into()));
