@@ -62,24 +62,6 @@ fn a_server_starts_serves_and_ends_and_what_it_was_told_is_there_afterwards() {
     assert!(TcpStream::connect(&address).is_err());
 }
 
-#[test]
-fn a_server_whose_sandboxes_are_gone_ends_and_says_so() {
-    let data = data();
-    let (mut child, _) = serve(data.path());
-    for process in descendants(data.path()) {
-        let number = process.file_name().unwrap().to_str().unwrap().parse().unwrap();
-        let _ended = rustix::process::kill_process(
-            rustix::process::Pid::from_raw(number).unwrap(),
-            rustix::process::Signal::KILL,
-        );
-    }
-    assert_eq!(child.wait().unwrap().code(), Some(4));
-    let mut errors = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-    assert!(errors.contains("there are no sandboxes any more"), "{errors}");
-    wait_until(|| !has_descendants(data.path()), "it leaves processes behind");
-}
-
 /// Whether a process works in the run directory of this data directory.
 fn has_descendants(data: &Path) -> bool {
     !descendants(data).is_empty()

@@ -54,8 +54,8 @@ pub enum WardenError {
 
 impl Warden {
     /// Starts a warden and its zygote, and waits until it is ready. Blocks for as long as the template's imports take. Raises the number of
-    /// files that this process may open to what it may be raised to.
-    pub fn spawn(setup: &Setup, lock: &File) -> Result<(Self, Reply), WardenError> {
+    /// files that this process may open to what it may be raised to. From then on the warden alone holds the instance's lock.
+    pub fn spawn(setup: &Setup, lock: File) -> Result<(Self, Reply), WardenError> {
         // The linker keeps the constructor only if something refers to it.
         std::hint::black_box(CONSTRUCTOR);
         allow_many_descriptors().step("raise the limit of open files")?;
@@ -68,7 +68,6 @@ impl Warden {
         .step("make the warden's socket")?;
         let log = setup.instance.join("log");
         let log_file = File::create(&log).step(format!("make {}", log.display()))?;
-        let lock = lock.try_clone().step("copy the lock")?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0(NAME).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log_file);
         // Its own process group: the terminal's Ctrl-C is for aludel, which interrupts the program and keeps the sandbox.
@@ -85,7 +84,7 @@ impl Warden {
             });
         }
         let child = command.spawn().step("start the warden")?;
-        // The command holds the warden's end of the socket; without it gone, the warden's death would go unnoticed.
+        // The command holds the warden's end of the socket, and the lock; without it gone, the warden's death would go unnoticed.
         drop(command);
         let warden = Self { control, child: Mutex::new(child), log };
         message::send(&warden.control, setup, &[]).step("greet the warden")?;

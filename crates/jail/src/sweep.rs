@@ -1,7 +1,7 @@
-//! Removing what a killed instance left behind.
+//! Removing what a killed warden left behind.
 //!
-//! Every instance has a directory with a lock that it holds while it lives, and notes there what it makes outside of it. Processes need no
-//! note: they end with the warden, the warden with aludel.
+//! Every warden is an instance: it has a directory with a lock that it holds while it lives, and notes there what it makes outside of it.
+//! Processes need no note: they end with the warden, the warden with aludel.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -55,6 +55,16 @@ pub fn sweep(run: &Path) -> usize {
     entries
         .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".") && remove_if_abandoned(&entry.path()))
         .count()
+}
+
+/// Removes what a warden that has ended left of its instance. Blocks until nobody holds the lock any more.
+pub fn remove_ended(instance: &Path) {
+    // Without the lock there is nothing left, or no telling.
+    if let Ok(lock) = File::open(instance.join(LOCK))
+        && lock.lock().is_ok()
+    {
+        remove_instance(instance);
+    }
 }
 
 fn remove_if_abandoned(instance: &Path) -> bool {

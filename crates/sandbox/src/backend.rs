@@ -20,7 +20,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn capabilities(&self) -> &Capabilities;
 
     /// Makes a sandbox with a kernel that is ready. What the spec asks for and the backend cannot honour is [`Error::NotSupported`]; an id
-    /// that a living sandbox of this backend has is [`Error::Exists`].
+    /// that a living sandbox of this backend has is [`Error::Exists`]; a workspace that was lost with its sandbox is
+    /// [`Error::WorkspaceLost`].
     fn create(&self, id: SandboxId, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>>;
 
     /// Destroys the sandbox, whatever runs in it, and waits until nothing of it is left but the workspace. One that is not there is fine;
@@ -38,9 +39,6 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// Says whether sandboxes can be made now, as far as is known without making one.
     fn health(&self) -> Health;
-
-    /// Waits until no sandbox can be made any more, and says why. Never returns from a backend that does not end.
-    fn ended(&self) -> BoxFuture<'_, Error>;
 
     /// Ends every sandbox, removes what they left, and waits until that is done.
     fn shutdown(&self) -> BoxFuture<'_, ()>;
@@ -232,13 +230,8 @@ pub struct Health {
 pub enum Status {
     /// As far as is known, they can.
     Ready,
-    /// The last one that the backend wanted could not be made.
+    /// The last one that the backend wanted could not be made, or it has to recover before it makes another.
     Degraded {
-        /// The reason.
-        reason: String,
-    },
-    /// None can be made any more.
-    Over {
         /// The reason.
         reason: String,
     },

@@ -13,9 +13,13 @@ pub enum Error {
     /// There are as many sandboxes as there may be.
     #[error("the sandbox could not be set up: too many sandboxes")]
     Full,
-    /// The backend has ended and makes no more sandboxes; another one has to be started.
+    /// The backend was shut down, or the part of it that was asked ended before it answered.
     #[error("the sandbox could not be set up: {0}")]
     Over(String),
+    /// The part of the backend that held the workspace has ended, and every sandbox on it: no other one can be made there. Its files may be
+    /// read as long as somebody holds it.
+    #[error("the sandbox could not be set up: the workspace was lost")]
+    WorkspaceLost,
     /// The backend did not answer in time. What was asked for is undone.
     #[error("the sandbox could not be set up: no {what} within {} s", limit.as_secs())]
     Timeout {

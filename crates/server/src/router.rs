@@ -41,7 +41,7 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
     }
     match app.engine.backend_health().status {
         BackendStatus::Ready => Ok("ready\n"),
-        BackendStatus::Degraded { reason } | BackendStatus::Over { reason } => Err(ApiError::unavailable(reason)),
+        BackendStatus::Degraded { reason } => Err(ApiError::unavailable(reason)),
     }
 }
 

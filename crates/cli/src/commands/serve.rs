@@ -97,10 +97,6 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     };
     let exit = tokio::select! {
         () = reloading => Exit::Success,
-        why = backend.ended() => {
-            console::fail(&format!("there are no sandboxes any more: {why}. Start the server again; systemd does with Restart=on-failure"));
-            Exit::Ours
-        }
         served = served => {
             served.context("cannot serve")?;
             Exit::Success

@@ -5,26 +5,26 @@ mod pool;
 mod process;
 mod sandbox;
 mod slots;
+mod supervisor;
 mod warden_client;
 mod workspace;
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use aludel_jail::message::Start;
-use aludel_jail::message::{Reply, Request, Setup};
-use aludel_jail::{WORKSPACES, Warden, message, sweep};
+use aludel_jail::message::{self, Request, Setup};
 use futures_util::future::BoxFuture;
 
 use self::link::LocalLink;
 use self::pool::Pool;
 use self::sandbox::LocalSandbox;
 use self::slots::Slots;
+use self::supervisor::Supervisor;
 use self::warden_client::{Handle, WardenClient};
 use self::workspace::{LocalWorkspace, Mount};
-use super::registry::Registry;
+use super::registry::{Registration, Registry};
 use super::streams::{KernelEnds, Streams};
 use crate::backend::{Backend, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Status};
 use crate::driver::Kernel;
@@ -37,6 +37,9 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 const WORKSPACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Inodes of a sandbox's `/tmp` and `/dev/shm` together; without a bound, empty files use up memory that no limit counts.
 const TMP_INODES: u64 = 32 << 10;
+/// The error for a workspace that is none of ours.
+const FOREIGN: Error = Error::NotSupported("the workspace of another backend");
+
 /// Settings of the local backend.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
@@ -74,7 +77,6 @@ struct Inner {
     registry: Arc<Registry<Handle>>,
     capabilities: Capabilities,
     warnings: Vec<String>,
-    _lock: File,
     /// Its lock is on the root, which sandboxes see, too: one that took it would keep the template from everybody else.
     _template: Template,
 }
@@ -82,10 +84,8 @@ struct Inner {
 /// The part of the backend that sandboxes need. They do not keep the backend alive.
 #[derive(Debug)]
 struct Shared {
-    client: Arc<WardenClient>,
+    supervisor: Arc<Supervisor>,
     slots: Slots,
-    owner_base: Option<u32>,
-    memory_is_bounded: bool,
     start: Start,
 }
 
@@ -103,29 +103,14 @@ impl Local {
 
     async fn start_with(config: LocalConfig, observe: bool) -> Result<Self, Error> {
         let LocalConfig { data, template, limits, pool, require, start } = config;
-        let run = data.join("run");
         let root = template.root().to_path_buf();
         let kernel = Arc::clone(template.kernel());
         let KernelSpec { argv, env, programs, checkpoints, .. } = (*kernel).clone();
-        let started = tokio::task::spawn_blocking(move || {
-            sweep::sweep(&run);
-            let (instance, lock) =
-                sweep::new_instance(&run).map_err(|source| Error::Io { path: run.clone(), source })?;
-            let workspaces = instance.join(WORKSPACES);
-            std::fs::create_dir(&workspaces).map_err(|source| Error::Io { path: workspaces, source })?;
-            let setup = Setup { root, argv, environment: env, programs, instance: instance.clone(), observe };
-            let (warden, ready) = Warden::spawn(&setup, &lock).map_err(|error| Error::Setup(error.to_string()))?;
-            Ok::<_, Error>((lock, warden, ready))
-        });
-        let (lock, warden, ready) = started.await.map_err(|error| Error::Setup(error.to_string()))??;
-        let Reply::Ready { owner_base, warnings, memory_is_bounded } = ready else {
-            return Err(Error::Setup("the warden answered out of turn".into()));
-        };
-        if require == Require::Strict && !warnings.is_empty() {
-            return Err(Error::Setup(format!("sandbox.require is strict, and: {}", warnings.join("; "))));
-        }
-        let client = WardenClient::start(warden).map_err(|error| Error::Setup(format!("start a thread: {error}")))?;
-        let shared = Arc::new(Shared { client, slots: Slots::default(), owner_base, memory_is_bounded, start });
+        let setup = Setup { root, argv, environment: env, programs, instance: PathBuf::new(), observe };
+        let settings = supervisor::Settings { run: data.join("run"), setup, require };
+        let started = tokio::task::spawn_blocking(move || Supervisor::start(settings)).await;
+        let (supervisor, warnings) = started.map_err(|error| Error::Setup(error.to_string()))??;
+        let shared = Arc::new(Shared { supervisor, slots: Slots::default(), start });
         let pool = Pool::start(pool, limits, &shared);
         let capabilities = Capabilities {
             backend: "local",
@@ -141,7 +126,7 @@ impl Local {
             connect: false,
         };
         let registry = Arc::default();
-        let inner = Inner { shared, pool, registry, capabilities, warnings, _lock: lock, _template: template };
+        let inner = Inner { shared, pool, registry, capabilities, warnings, _template: template };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -154,9 +139,6 @@ impl Local {
         let SandboxSpec { limits, workspace, language, owner } = spec;
         let Inner { shared, pool, registry, capabilities, .. } = &*self.0;
         let kernel = Arc::clone(capabilities.kernel_of(language.as_deref())?);
-        if workspace.as_ref().is_some_and(|workspace| LocalWorkspace::of(workspace).is_none()) {
-            return Err(Error::NotSupported("the workspace of another backend"));
-        }
         let registration = Registry::register(registry, id, owner)?;
         let pooled = if workspace.is_none() { pool.take(&limits) } else { None };
         let made = match pooled {
@@ -165,10 +147,10 @@ impl Local {
                 made
             }
             None => {
-                // Made before anything is asked for: from here on, giving up drops the handle, which destroys the sandbox.
-                let handle = Arc::new(Handle::new(&shared.client)?);
-                registration.bind(&handle)?;
-                let made = shared.make(handle, limits, workspace).await;
+                let made = match workspace {
+                    Some(workspace) => shared.make_on(workspace, &registration, limits).await,
+                    None => shared.make_anywhere(&registration, limits).await,
+                };
                 pool.note(made.as_ref().err());
                 made?
             }
@@ -201,34 +183,26 @@ impl Backend for Local {
 
     fn health(&self) -> Health {
         let Inner { shared, pool, .. } = &*self.0;
-        let status = match (shared.client.reason_of_end(), pool.failure()) {
-            (Some(reason), _) => Status::Over { reason },
-            (None, Some(reason)) => Status::Degraded { reason },
-            (None, None) => Status::Ready,
-        };
+        let failure = shared.supervisor.failure().or_else(|| pool.failure());
+        let status = failure.map_or(Status::Ready, |reason| Status::Degraded { reason });
         Health { status, pooled: pool.ready() }
-    }
-
-    /// The warden or the zygote ends: nothing but the host or its operator does that to them.
-    fn ended(&self) -> BoxFuture<'_, Error> {
-        Box::pin(self.0.shared.client.ended())
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let shared = Arc::clone(&self.0.shared);
             self.0.pool.clear();
-            shared.client.hang_up();
+            shared.supervisor.end();
             // The thread may outlive a runtime that is ending; the warden finishes in any case.
-            let _finished = tokio::task::spawn_blocking(move || shared.client.wait()).await;
+            let _finished = tokio::task::spawn_blocking(move || shared.supervisor.wait()).await;
         })
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The listener holds the rest until it hears the end.
-        self.shared.client.hang_up();
+        // Its thread holds the rest until it hears the end.
+        self.shared.supervisor.end();
     }
 }
 
@@ -240,18 +214,61 @@ struct Made {
 }
 
 impl Shared {
+    /// Makes a sandbox that goes by this id on an empty workspace, once more where the warden ends meanwhile.
+    async fn make_anywhere(&self, registration: &Registration<Handle>, limits: Limits) -> Result<Made, Error> {
+        let client = self.supervisor.client().await?;
+        match self.make_at(&client, registration, limits.clone(), None).await {
+            Err(Error::Over(_)) => {
+                let next = self.supervisor.client_after(&client).await?;
+                self.make_at(&next, registration, limits, None).await
+            }
+            made => made,
+        }
+    }
+
+    /// Makes a sandbox that goes by this id on a workspace, which is at its own warden and no other.
+    async fn make_on(
+        &self,
+        workspace: Arc<dyn Workspace>,
+        registration: &Registration<Handle>,
+        limits: Limits,
+    ) -> Result<Made, Error> {
+        let client = Arc::clone(LocalWorkspace::of(&workspace).ok_or(FOREIGN)?.mount().client());
+        match self.make_at(&client, registration, limits, Some(workspace)).await {
+            Err(Error::Over(_)) => Err(Error::WorkspaceLost),
+            made => made,
+        }
+    }
+
+    async fn make_at(
+        &self,
+        client: &Arc<WardenClient>,
+        registration: &Registration<Handle>,
+        limits: Limits,
+        workspace: Option<Arc<dyn Workspace>>,
+    ) -> Result<Made, Error> {
+        // Made before anything is asked for: from here on, giving up drops the handle, which destroys the sandbox.
+        let handle = Arc::new(Handle::new(client)?);
+        registration.bind(&handle)?;
+        match self.make(handle, limits, workspace).await {
+            // A kernel that is gone may have gone with its warden.
+            Err(Error::Setup(_) | Error::KernelGone(_)) if client.is_over().await => Err(client.over()),
+            made => made,
+        }
+    }
+
     async fn make(
         &self,
         handle: Arc<Handle>,
         limits: Limits,
         workspace: Option<Arc<dyn Workspace>>,
     ) -> Result<Made, Error> {
+        let client = handle.client();
         let workspace: Arc<dyn Workspace> = match workspace {
             Some(workspace) => workspace,
-            None => Arc::new(self.new_workspace(&limits).await?),
+            None => Arc::new(self.new_workspace(client, &limits).await?),
         };
-        let mount =
-            LocalWorkspace::of(&workspace).ok_or(Error::NotSupported("the workspace of another backend"))?.mount();
+        let mount = LocalWorkspace::of(&workspace).ok_or(FOREIGN)?.mount();
         let (mut streams, KernelEnds { control, stdout, stderr }) = Streams::pair()?;
         let request = Request::Create {
             id: handle.id(),
@@ -261,29 +278,30 @@ impl Shared {
             limits: jail_limits(&limits),
         };
         handle.check()?;
-        self.client.ask("sandbox", request, vec![control, stdout, stderr], CREATE_TIMEOUT).await?;
+        client.ask("sandbox", request, vec![control, stdout, stderr], CREATE_TIMEOUT).await?;
         // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
         handle.check()?;
         streams.ready(CREATE_TIMEOUT).await?;
         let threads = (limits.cpus.ceil() as u32).max(1);
         streams
-            .send(&ToKernel::Start { memory: limits.memory, threads, hard: !self.memory_is_bounded })
+            .send(&ToKernel::Start { memory: limits.memory, threads, hard: !client.memory_is_bounded() })
             .await
             .map_err(|error| Error::KernelGone(error.to_string()))?;
+        client.prove();
         let link = LocalLink { handle: Arc::clone(&handle), streams };
         Ok(Made { handle, kernel: Kernel::new(link, workspace, limits) })
     }
 
-    async fn new_workspace(&self, limits: &Limits) -> Result<LocalWorkspace, Error> {
-        let mount = Mount::new(&self.client, self.slots.take().ok_or(Error::Full)?);
-        let owner = self.owner_base.map(|base| base + mount.slot());
+    async fn new_workspace(&self, client: &Arc<WardenClient>, limits: &Limits) -> Result<LocalWorkspace, Error> {
+        let mount = Mount::new(client, self.slots.take().ok_or(Error::Full)?);
+        let owner = client.owner_of(mount.slot());
         let request = Request::OpenWorkspace {
             workspace: mount.id(),
             slot: mount.slot(),
             bytes: limits.disk,
             inodes: limits.files,
         };
-        let (_, descriptors) = self.client.ask("workspace", request, Vec::new(), WORKSPACE_TIMEOUT).await?;
+        let (_, descriptors) = client.ask("workspace", request, Vec::new(), WORKSPACE_TIMEOUT).await?;
         let root = descriptors.into_iter().next();
         let root = root.ok_or_else(|| Error::Setup("the workspace came without its root".into()))?;
         Ok(LocalWorkspace::new(root, owner, mount))

@@ -41,14 +41,16 @@ impl Pool {
         if *limits != self.limits {
             return None;
         }
-        let made = lock(&self.ready).pop_front();
+        let made = std::iter::from_fn(|| lock(&self.ready).pop_front()).find(|made| made.kernel.is_alive());
         self.wanted.notify_one();
-        made.filter(|made| made.kernel.is_alive())
+        made
     }
 
-    /// Returns how many are ready.
+    /// Returns how many are ready, and lets go of those that have died.
     pub(super) fn ready(&self) -> usize {
-        lock(&self.ready).len()
+        let mut ready = lock(&self.ready);
+        ready.retain(|made| made.kernel.is_alive());
+        ready.len()
     }
 
     /// Destroys those that are ready.
@@ -65,8 +67,10 @@ impl Pool {
     /// Notes whether a sandbox could be made, and logs a change.
     pub(super) fn note(&self, error: Option<&Error>) {
         // Without a pool nobody would try again, and one failure would stand for ever. The other errors say nothing of the host: there are
-        // as many sandboxes as there may be, or all is over, which is told elsewhere.
-        if self.size == 0 || matches!(error, Some(Error::Full | Error::Over(_))) {
+        // as many sandboxes as there may be, the wrong workspace was given, or the warden has ended, which its supervisor tells.
+        let is_harmless =
+            matches!(error, Some(Error::Full | Error::NotSupported(_) | Error::WorkspaceLost | Error::Over(_)));
+        if self.size == 0 || is_harmless {
             return;
         }
         let reason = error.map(ToString::to_string);
@@ -98,7 +102,7 @@ impl Pool {
     }
 
     async fn make(&self, shared: &Shared) -> Result<Made, Error> {
-        let handle = Arc::new(Handle::new(&shared.client)?);
+        let handle = Arc::new(Handle::new(&shared.supervisor.client().await?)?);
         let made = shared.make(handle, self.limits.clone(), None).await?;
         made.kernel.touch().await?;
         Ok(made)

@@ -1,7 +1,7 @@
 //! The warden's client: requests and their answers by number, reports by sandbox.
 //!
-//! Nothing here blocks the caller. A request is sent at once where the warden's queue has room, and by a thread otherwise; what the warden
-//! says is heard by another thread.
+//! Asking blocks nobody: a request is sent at once where the warden's queue has room, and by a thread otherwise. Another thread, which is
+//! the supervisor's, hears what the warden says.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,6 +26,10 @@ const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
 const UNKNOWN_CALL: &str = "(an unknown number)";
 /// Number of requests whose answer nobody waits for.
 const UNANSWERED: u64 = 0;
+/// Reason of an end that the warden did not tell.
+const ENDED: &str = "the warden ended";
+/// Number that no sandbox has.
+const NOTHING: u64 = 0;
 
 /// The way to one warden.
 #[derive(Debug)]
@@ -34,9 +38,13 @@ pub(crate) struct WardenClient {
     state: Mutex<State>,
     queue: Mutex<Queue>,
     queued: Condvar,
-    is_over: watch::Sender<bool>,
     next_number: AtomicU64,
     next_id: AtomicU64,
+    /// The host uid of slot 0, when every slot has its own.
+    owner_base: Option<u32>,
+    memory_is_bounded: bool,
+    /// True if it has made a sandbox.
+    is_proven: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -90,22 +98,46 @@ enum Work {
 }
 
 impl WardenClient {
-    /// Takes over a warden that is ready and starts the threads that speak with it.
-    pub(super) fn start(warden: Warden) -> std::io::Result<Arc<Self>> {
+    /// Takes over a warden that is ready and starts the thread that writes to it.
+    pub(super) fn start(
+        warden: Warden,
+        owner_base: Option<u32>,
+        memory_is_bounded: bool,
+    ) -> std::io::Result<Arc<Self>> {
         let client = Arc::new(Self {
             warden,
             state: Mutex::default(),
             queue: Mutex::default(),
             queued: Condvar::new(),
-            is_over: watch::Sender::new(false),
             next_number: AtomicU64::new(UNANSWERED + 1),
             next_id: AtomicU64::new(1),
+            owner_base,
+            memory_is_bounded,
+            is_proven: AtomicBool::new(false),
         });
-        for (name, work) in [("aludel-listener", Self::listen as fn(&Self)), ("aludel-writer", Self::write)] {
-            let client = Arc::clone(&client);
-            std::thread::Builder::new().name(name.into()).spawn(move || work(&client))?;
-        }
+        let writer = Arc::clone(&client);
+        std::thread::Builder::new().name("aludel-writer".into()).spawn(move || writer.write())?;
         Ok(client)
+    }
+
+    /// The host's user id of a slot, where every slot has its own.
+    pub(super) fn owner_of(&self, slot: u32) -> Option<u32> {
+        self.owner_base.map(|base| base + slot)
+    }
+
+    /// Returns true if a control group bounds the memory of a sandbox.
+    pub(super) fn memory_is_bounded(&self) -> bool {
+        self.memory_is_bounded
+    }
+
+    /// Returns true if it has made a sandbox.
+    pub(super) fn is_proven(&self) -> bool {
+        self.is_proven.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it has made a sandbox.
+    pub(super) fn prove(&self) {
+        self.is_proven.store(true, Ordering::Relaxed);
     }
 
     /// A number that no other sandbox or workspace of this warden has had.
@@ -123,17 +155,10 @@ impl WardenClient {
         self.warden.wait();
     }
 
-    /// Waits until nothing will be answered any more.
-    pub(super) async fn ended(&self) -> Error {
-        // An error would mean that the sender is gone, which is held here.
-        let mut is_over = self.is_over.subscribe();
-        let _over = is_over.wait_for(|is_over| *is_over).await.map(|is_over| *is_over);
-        self.over()
-    }
-
-    /// Reason for which nothing will be answered any more, if that is so.
-    pub(super) fn reason_of_end(&self) -> Option<String> {
-        lock(&self.state).over.clone()
+    /// Returns true if nothing will be answered any more. Asks the warden: what it made may be gone before its own end is known.
+    pub(super) async fn is_over(&self) -> bool {
+        let nothing = Request::Usage { id: NOTHING };
+        matches!(self.ask("sign of life", nothing, Vec::new(), ANSWER_TIMEOUT).await, Err(Error::Over(_)))
     }
 
     /// Sends a request and waits for its answer, at most for `limit`. Whoever gives up leaves nothing behind here.
@@ -186,6 +211,7 @@ impl WardenClient {
             let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             match self.warden.try_send(&request, &borrowed) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) if is_hang_up(&error) => return Err(self.over()),
                 sent => return sent.map_err(|error| Error::Setup(format!("ask the warden: {error}"))),
             }
         }
@@ -225,19 +251,20 @@ impl WardenClient {
         }
     }
 
-    /// Hands on what the warden says until it hangs up.
-    fn listen(&self) {
+    /// Hands on what the warden says until it hangs up, and returns the reason for that.
+    pub(super) fn listen(&self) -> String {
         let over = loop {
             match self.warden.receive() {
                 Ok(Some((Reply::Unusable { reason }, _))) => break reason,
                 Ok(Some((reply, descriptors))) => self.dispatch(reply, descriptors),
-                Ok(None) => break "the warden ended".to_owned(),
+                Ok(None) => break ENDED.to_owned(),
+                Err(error) if is_hang_up(&error) => break ENDED.to_owned(),
                 Err(error) => break format!("the warden is not understood: {error}"),
             }
         };
         let ended = {
             let mut state = lock(&self.state);
-            std::mem::replace(&mut *state, State { over: Some(over), ..State::default() })
+            std::mem::replace(&mut *state, State { over: Some(over.clone()), ..State::default() })
         };
         for (_, Live { exit, .. }) in ended.live {
             exit.send_replace(Some(Exit::default()));
@@ -246,7 +273,7 @@ impl WardenClient {
         drop(ended.waiters);
         lock(&self.queue).is_over = true;
         self.queued.notify_all();
-        self.is_over.send_replace(true);
+        over
     }
 
     fn dispatch(&self, reply: Reply, descriptors: Vec<OwnedFd>) {
@@ -299,8 +326,9 @@ impl WardenClient {
         }
     }
 
-    fn over(&self) -> Error {
-        Error::Over(self.reason_of_end().unwrap_or_else(|| "the warden gave no answer".into()))
+    /// The error of whoever asks for something that will not be answered any more.
+    pub(super) fn over(&self) -> Error {
+        Error::Over(lock(&self.state).over.clone().unwrap_or_else(|| ENDED.into()))
     }
 }
 
@@ -339,6 +367,11 @@ impl Handle {
     /// The number that the sandbox has at the warden.
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The way to its warden.
+    pub(super) fn client(&self) -> &Arc<WardenClient> {
+        &self.client
     }
 
     /// The end of the kernel process, once it has ended and no checkpoint has taken over.
@@ -430,6 +463,11 @@ impl Drop for Handle {
         // Even if its end was asked for before: that may have been before it was made.
         self.client.tell(Request::Destroy { id: self.id });
     }
+}
+
+/// Returns true for the errors of a socket whose other end is closed.
+fn is_hang_up(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset)
 }
 
 fn exit_status(status: message::ExitStatus) -> ExitStatus {

@@ -41,6 +41,11 @@ impl Mount {
         self.id
     }
 
+    /// The way to its warden.
+    pub(super) fn client(&self) -> &Arc<WardenClient> {
+        &self.client
+    }
+
     /// The number of its slot.
     pub(super) fn slot(&self) -> u32 {
         self.slot.as_ref().map_or(0, Slot::number)

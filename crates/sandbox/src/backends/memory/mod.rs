@@ -7,10 +7,10 @@ mod kernel;
 mod script;
 mod workspace;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
-use tokio::sync::watch;
 
 use self::kernel::{MemoryControl, MemoryLink};
 pub use self::script::{ScriptedCell, simple};
@@ -33,7 +33,8 @@ struct Inner {
     registry: Arc<Registry<MemoryControl>>,
     /// Reason for which no sandbox can be made now.
     failure: Mutex<Option<String>>,
-    over: watch::Sender<Option<String>>,
+    /// Times that everything was lost.
+    losses: AtomicU64,
 }
 
 impl std::fmt::Debug for Inner {
@@ -71,8 +72,8 @@ impl Memory {
             fork: false,
             connect: false,
         };
-        let (registry, failure, over) = (Arc::default(), Mutex::default(), watch::Sender::new(None));
-        Self(Arc::new(Inner { script: Arc::new(script), capabilities, registry, failure, over }))
+        let (registry, failure, losses) = (Arc::default(), Mutex::default(), AtomicU64::new(0));
+        Self(Arc::new(Inner { script: Arc::new(script), capabilities, registry, failure, losses }))
     }
 
     /// Lets the making of sandboxes fail from now on, for this reason, or succeed again.
@@ -80,12 +81,12 @@ impl Memory {
         *self.failure() = reason.map(str::to_owned);
     }
 
-    /// Ends the backend, as a host may end one.
-    pub fn end(&self, reason: &str) {
-        self.0.over.send_replace(Some(reason.to_owned()));
+    /// Loses every sandbox with its workspace, as a host does whose warden ends. Others can be made at once.
+    pub fn lose(&self) {
+        self.0.losses.fetch_add(1, Ordering::SeqCst);
         for id in self.0.registry.list(None) {
             if let Some(control) = self.0.registry.end(&id) {
-                control.kill();
+                control.kill_for_good();
             }
         }
     }
@@ -100,12 +101,13 @@ impl Memory {
         if limits.cpu_time.is_some() {
             return Err(Error::NotSupported("a limit of processor time"));
         }
+        let losses = self.0.losses.load(Ordering::SeqCst);
         let workspace = match workspace {
-            None => Arc::new(MemoryWorkspace::new(limits.disk, limits.files)),
+            None => Arc::new(MemoryWorkspace::new(limits.disk, limits.files, losses)),
             Some(given) => MemoryWorkspace::of(given).ok_or(Error::NotSupported("the workspace of another backend"))?,
         };
-        if let Some(reason) = self.0.over.borrow().clone() {
-            return Err(Error::Over(reason));
+        if workspace.losses() < losses {
+            return Err(Error::WorkspaceLost);
         }
         if let Some(reason) = self.failure().clone() {
             return Err(Error::Setup(reason));
@@ -142,24 +144,15 @@ impl Backend for Memory {
     }
 
     fn health(&self) -> Health {
-        let status = match (self.0.over.borrow().clone(), self.failure().clone()) {
-            (Some(reason), _) => Status::Over { reason },
-            (None, Some(reason)) => Status::Degraded { reason },
-            (None, None) => Status::Ready,
-        };
+        let status = self.failure().clone().map_or(Status::Ready, |reason| Status::Degraded { reason });
         Health { status, pooled: 0 }
     }
 
-    fn ended(&self) -> BoxFuture<'_, Error> {
-        Box::pin(async move {
-            let mut over = self.0.over.subscribe();
-            let reason = over.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
-            Error::Over(reason.unwrap_or_default())
-        })
-    }
-
     fn shutdown(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move { self.end("the backend was shut down") })
+        Box::pin(async move {
+            self.fail(Some("the backend was shut down"));
+            self.lose();
+        })
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct MemoryWorkspace {
     files: Mutex<Files>,
     bytes: u64,
     entries: u64,
+    /// Times that the backend had lost everything before this was made.
+    losses: u64,
 }
 
 #[derive(Debug, Default)]
@@ -31,8 +33,12 @@ struct File {
 }
 
 impl MemoryWorkspace {
-    pub(super) fn new(bytes: u64, entries: u64) -> Self {
-        Self { files: Mutex::default(), bytes, entries }
+    pub(super) fn new(bytes: u64, entries: u64, losses: u64) -> Self {
+        Self { files: Mutex::default(), bytes, entries, losses }
+    }
+
+    pub(super) fn losses(&self) -> u64 {
+        self.losses
     }
 
     /// The workspace, if it is of this backend.

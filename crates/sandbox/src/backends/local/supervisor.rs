@@ -1,0 +1,224 @@
+//! The supervisor of the warden: starts another one when the warden ends, and removes what that one left.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aludel_jail::message::{Reply, Setup};
+use aludel_jail::{WORKSPACES, Warden, sweep};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::warden_client::{WardenClient, lock};
+use super::{CREATE_TIMEOUT, Require};
+use crate::Error;
+
+/// Pause before another warden is started. It doubles with every one that ends before it has made a sandbox.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest such pause.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// The warden of a backend, whichever that is at the moment.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    current: watch::Sender<Current>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+enum Current {
+    Up(Arc<WardenClient>),
+    /// Another one is being started, for this reason.
+    Down(String),
+    /// The backend was shut down.
+    Over,
+}
+
+/// Everything that a warden is started with.
+#[derive(Debug)]
+pub(super) struct Settings {
+    /// The directory of all instances.
+    pub(super) run: PathBuf,
+    /// The setup; each warden gets an instance of its own.
+    pub(super) setup: Setup,
+    /// The isolation that must be enforceable.
+    pub(super) require: Require,
+}
+
+/// A warden that was started.
+struct Started {
+    client: Arc<WardenClient>,
+    instance: PathBuf,
+}
+
+impl Supervisor {
+    /// Starts the first warden and returns what the host cannot enforce, in words. Blocks for as long as the template's imports take.
+    pub(super) fn start(settings: Settings) -> Result<(Arc<Self>, Vec<String>), Error> {
+        sweep::sweep(&settings.run);
+        let (first, warnings) = settings.start()?;
+        let current = watch::Sender::new(Current::Up(Arc::clone(&first.client)));
+        let supervisor = Arc::new(Self { current, thread: Mutex::default() });
+        let supervising = Arc::clone(&supervisor);
+        let thread = std::thread::Builder::new().name("aludel-warden".into());
+        let thread = thread.spawn(move || supervising.supervise(&settings, first));
+        *lock(&supervisor.thread) = Some(thread.map_err(|error| Error::Setup(format!("start a thread: {error}")))?);
+        Ok((supervisor, warnings))
+    }
+
+    /// The way to the warden. Waits for one where there is none, as long as a sandbox may take to be made.
+    pub(super) async fn client(&self) -> Result<Arc<WardenClient>, Error> {
+        self.client_if(|_| true).await
+    }
+
+    /// The way to the warden that comes after this one.
+    pub(super) async fn client_after(&self, ended: &Arc<WardenClient>) -> Result<Arc<WardenClient>, Error> {
+        // Its end may be known here later than to whoever asked it.
+        self.client_if(|client| !Arc::ptr_eq(client, ended)).await
+    }
+
+    async fn client_if(&self, is_wanted: impl Fn(&Arc<WardenClient>) -> bool) -> Result<Arc<WardenClient>, Error> {
+        let mut current = self.current.subscribe();
+        let settled = current.wait_for(|current| match current {
+            Current::Up(client) => is_wanted(client),
+            Current::Down(_) => false,
+            Current::Over => true,
+        });
+        let settled = timeout(CREATE_TIMEOUT, settled).await;
+        let settled = settled.map_err(|_| Error::Timeout { what: "warden", limit: CREATE_TIMEOUT })?;
+        match settled.as_deref() {
+            Ok(Current::Up(client)) => Ok(Arc::clone(client)),
+            Ok(Current::Down(_) | Current::Over) | Err(_) => Err(Error::Over("the backend was shut down".into())),
+        }
+    }
+
+    /// Reason for which there is no warden now, if that is so.
+    pub(super) fn failure(&self) -> Option<String> {
+        match &*self.current.borrow() {
+            Current::Up(_) => None,
+            Current::Down(reason) => Some(format!("{reason}; another warden is being started")),
+            Current::Over => Some("the backend was shut down".into()),
+        }
+    }
+
+    /// Has the warden remove everything and end, and starts no other.
+    pub(super) fn end(&self) {
+        if let Current::Up(client) = self.current.send_replace(Current::Over) {
+            client.hang_up();
+        }
+        if let Some(thread) = &*lock(&self.thread) {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Waits until the last warden has removed everything. Blocks; to be called after [`Supervisor::end`].
+    pub(super) fn wait(&self) {
+        let thread = lock(&self.thread).take();
+        // A panic of the thread was told by itself.
+        let _ended = thread.map(JoinHandle::join);
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(*self.current.borrow(), Current::Over)
+    }
+
+    /// Sets the current state, unless all is over.
+    fn set(&self, next: Current) {
+        self.current.send_if_modified(|current| {
+            let goes_on = !matches!(current, Current::Over);
+            if goes_on {
+                *current = next;
+            }
+            goes_on
+        });
+    }
+
+    fn supervise(&self, settings: &Settings, mut warden: Started) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let reason = warden.client.listen();
+            self.set(Current::Down(reason.clone()));
+            if !self.is_over() {
+                tracing::warn!(reason, "there is no warden any more: its sandboxes are lost, another one is started");
+            }
+            let Started { client, instance } = warden;
+            client.hang_up();
+            client.wait();
+            sweep::remove_ended(&instance);
+            if client.is_proven() {
+                pause = FIRST_PAUSE;
+            }
+            drop(client);
+            let Some(next) = self.start_another(settings, &mut pause) else { return };
+            warden = next;
+            self.set(Current::Up(Arc::clone(&warden.client)));
+            if self.is_over() {
+                warden.client.hang_up();
+            } else {
+                tracing::info!("there is a warden again");
+            }
+        }
+    }
+
+    /// Starts a warden, however often that takes; `None` once all is over.
+    fn start_another(&self, settings: &Settings, pause: &mut Duration) -> Option<Started> {
+        loop {
+            self.park(*pause);
+            if self.is_over() {
+                return None;
+            }
+            *pause = (*pause * 2).min(MAX_PAUSE);
+            match settings.start() {
+                Ok((started, _)) => return Some(started),
+                Err(error) => {
+                    tracing::warn!(%error, "no warden could be started; it is tried again in {} ms", pause.as_millis());
+                    self.set(Current::Down(error.to_string()));
+                }
+            }
+        }
+    }
+
+    /// Waits so long, or until all is over.
+    fn park(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        while !self.is_over() {
+            match until.checked_duration_since(Instant::now()) {
+                Some(left) if !left.is_zero() => std::thread::park_timeout(left),
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Settings {
+    /// Starts a warden in an instance of its own. One that fails leaves nothing.
+    fn start(&self) -> Result<(Started, Vec<String>), Error> {
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| Error::Io { path, source }
+        };
+        let (instance, lock) = sweep::new_instance(&self.run).map_err(failed(&self.run))?;
+        let started = || {
+            let workspaces = instance.join(WORKSPACES);
+            std::fs::create_dir(&workspaces).map_err(failed(&workspaces))?;
+            let setup = Setup { instance: instance.clone(), ..self.setup.clone() };
+            let (warden, ready) = Warden::spawn(&setup, lock).map_err(|error| Error::Setup(error.to_string()))?;
+            let Reply::Ready { owner_base, warnings, memory_is_bounded } = ready else {
+                return Err(Error::Setup("the warden answered out of turn".into()));
+            };
+            if self.require == Require::Strict && !warnings.is_empty() {
+                return Err(Error::Setup(format!("sandbox.require is strict, and: {}", warnings.join("; "))));
+            }
+            let client = WardenClient::start(warden, owner_base, memory_is_bounded);
+            let client = client.map_err(|error| Error::Setup(format!("start a thread: {error}")))?;
+            Ok((client, warnings))
+        };
+        match started() {
+            Ok((client, warnings)) => Ok((Started { client, instance }, warnings)),
+            Err(error) => {
+                sweep::remove_ended(&instance);
+                Err(error)
+            }
+        }
+    }
+}

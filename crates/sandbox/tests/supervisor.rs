@@ -1,0 +1,214 @@
+//! Wardens that end, and the ones that take their places.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use aludel_sandbox::{Backend, Error, Local, Outcome, SandboxId, SandboxSpec, State, Status};
+use common::{Held, all_pids, backend_at, limits, listen, only_entry, parent_of, run, sandbox, warden_of};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::Mutex;
+
+/// Held by the test that runs: one counts what the whole process holds.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// A process without which no sandbox is made.
+#[derive(Debug, Clone, Copy)]
+enum Victim {
+    Warden,
+    /// The warden's parent, in the host's process namespace.
+    Outside,
+    Zygote,
+}
+
+impl Victim {
+    fn kill(self, data: &Path) {
+        let warden = warden_of(&only_entry(&data.join("run")));
+        let pid = match self {
+            Self::Warden => warden,
+            Self::Outside => parent_of(warden),
+            // The only child of the warden that is in its process namespace.
+            Self::Zygote => all_pids()
+                .find(|pid| parent_of(*pid) == warden && namespace(*pid) == namespace(warden))
+                .expect("a zygote"),
+        };
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    }
+}
+
+/// The process namespace of a process.
+fn namespace(pid: i32) -> Option<std::path::PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
+}
+
+/// Waits until the backend knows that its warden is gone.
+async fn wait_until_degraded(local: &Local) {
+    wait_until(|| local.health().status != Status::Ready, "nobody noticed").await;
+}
+
+async fn wait_until(mut is_so: impl FnMut() -> bool, words: &str) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{words}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_sandbox_another_warden_takes_over() {
+    let _alone = ALONE.lock().await;
+    for victim in [Victim::Warden, Victim::Outside, Victim::Zygote] {
+        let data = tempfile::tempdir().unwrap();
+        let local = backend_at(data.path(), limits(), 1).await;
+        let busy = sandbox(&local, limits()).await;
+        run(&busy, "open('file', 'w').write('kept')\nx = 1").await;
+        let execution = busy.execute("open('late', 'w').write('as well')\nwhile True: pass").await.unwrap();
+        let old = only_entry(&data.path().join("run"));
+        let groups = std::fs::read_to_string(old.join("cgroups")).unwrap();
+        let started = Instant::now();
+        victim.kill(data.path());
+        let told = listen(execution).await.finished;
+        assert!(matches!(told.outcome, Outcome::KernelDied(_)), "{victim:?} {told:?}");
+        assert_eq!(told.state, State::Lost);
+        wait_until_degraded(&local).await;
+        assert_eq!(local.health().pooled, 0);
+        // Nobody is told of the gap but by the clock.
+        let next = sandbox(&local, limits()).await;
+        assert_eq!(run(&next, "print('x' in dir())").await.stdout, "False\n");
+        println!("{victim:?}: a program ran {} ms after the kill", started.elapsed().as_millis());
+        assert_eq!(local.health().status, Status::Ready);
+        assert!(matches!(busy.execute("1").await, Err(Error::KernelGone(_))));
+        let on_the_old = SandboxSpec::new(limits()).with_workspace(busy.workspace().clone());
+        let refused = local.create(SandboxId::unique(), on_the_old).await;
+        assert!(matches!(refused, Err(Error::WorkspaceLost)), "{refused:?}");
+        assert_eq!(busy.workspace().read("file", 10).unwrap(), b"kept");
+        busy.close().await.unwrap();
+        assert!(!old.exists(), "{victim:?}");
+        assert!(groups.lines().all(|group| !Path::new(group).exists()), "{groups}");
+        drop((busy, next));
+        wait_until(|| local.health().pooled == 1, "the pool is not filled again").await;
+        local.shutdown().await;
+        assert_eq!(std::fs::read_dir(data.path().join("run")).unwrap().count(), 0);
+    }
+}
+
+/// What this process and its backend hold on the host.
+#[derive(Debug)]
+struct Footprint {
+    descriptors: usize,
+    /// Our own, not the runtime's.
+    threads: usize,
+    children: usize,
+    mounts: usize,
+    instances: usize,
+    groups: usize,
+}
+
+impl Footprint {
+    fn take(data: &Path) -> Self {
+        let count = |directory: &str| std::fs::read_dir(directory).unwrap().count();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = names.map(|thread| std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default());
+        let groups = std::fs::read_to_string(only_entry(&data.join("run")).join("cgroups")).unwrap();
+        let prefix = format!("aludel-{own}-");
+        let siblings = groups.lines().filter_map(|group| std::fs::read_dir(Path::new(group).parent()?).ok()).flatten();
+        Self {
+            descriptors: count("/proc/self/fd"),
+            threads: names.filter(|name| name.starts_with("aludel-")).count(),
+            children: all_pids().filter(|pid| parent_of(*pid) == own).count(),
+            mounts: std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count(),
+            instances: count(data.join("run").to_str().unwrap()),
+            groups: siblings.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count(),
+        }
+    }
+
+    /// Waits until no more is held than this: threads of the last warden's client may be about to let go of something.
+    async fn no_more_soon(&self, data: &Path) {
+        let figures = |Self { descriptors, threads, children, mounts, instances, groups }: &Self| {
+            [*descriptors, *threads, *children, *mounts, *instances, *groups]
+        };
+        let before = figures(self);
+        let is_no_more = || figures(&Self::take(data)).iter().zip(before).all(|(now, before)| *now <= before);
+        wait_until(is_no_more, &format!("more is held than after the first kill: {self:?}")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_sandbox_ten_kills_fail_no_request_and_leave_nothing() {
+    let _alone = ALONE.lock().await;
+    let data = tempfile::tempdir().unwrap();
+    let local = backend_at(data.path(), limits(), 0).await;
+    let mut first = None;
+    for round in 0..10 {
+        let kept = sandbox(&local, limits()).await;
+        run(&kept, "x = 1").await;
+        let creates: Vec<_> = (0..4)
+            .map(|_| {
+                let local = local.clone();
+                tokio::spawn(async move { local.create(SandboxId::unique(), SandboxSpec::new(limits())).await })
+            })
+            .collect();
+        // Before they are asked for, while they are made, and after.
+        tokio::time::sleep(Duration::from_millis(round * 3)).await;
+        let started = Instant::now();
+        [Victim::Warden, Victim::Zygote, Victim::Outside][round as usize % 3].kill(data.path());
+        for create in creates {
+            drop(create.await.unwrap().unwrap());
+        }
+        drop(kept);
+        let next = sandbox(&local, limits()).await;
+        assert_eq!(run(&next, "print(1)").await.stdout, "1\n");
+        println!("round {round}: a program ran {} ms after the kill", started.elapsed().as_millis());
+        next.close().await.unwrap();
+        drop(next);
+        Held::nothing_soon(data.path()).await;
+        let first = first.get_or_insert_with(|| Footprint::take(data.path()));
+        first.no_more_soon(data.path()).await;
+    }
+    local.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_sandbox_a_backend_ends_while_a_warden_is_started() {
+    let _alone = ALONE.lock().await;
+    let data = tempfile::tempdir().unwrap();
+    let local = backend_at(data.path(), limits(), 0).await;
+    Victim::Warden.kill(data.path());
+    wait_until_degraded(&local).await;
+    let waiting = local.create(SandboxId::unique(), SandboxSpec::new(limits()));
+    let (made, ()) = tokio::join!(waiting, local.shutdown());
+    assert!(matches!(made, Err(Error::Over(_))), "{made:?}");
+    assert_eq!(std::fs::read_dir(data.path().join("run")).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_sandbox_a_warden_is_started_when_one_can_be() {
+    let _alone = ALONE.lock().await;
+    let data = tempfile::tempdir().unwrap();
+    let local = backend_at(data.path(), limits(), 0).await;
+    let (run_directory, aside) = (data.path().join("run"), data.path().join("aside"));
+    let (old, victim) = (only_entry(&run_directory), warden_of(&only_entry(&run_directory)));
+    let groups = std::fs::read_to_string(old.join("cgroups")).unwrap();
+    std::fs::rename(&run_directory, &aside).unwrap();
+    std::fs::write(&run_directory, "no directory").unwrap();
+    kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+    let is_refused = || match local.health().status {
+        Status::Degraded { reason } => reason.contains(run_directory.to_str().unwrap()),
+        Status::Ready => false,
+    };
+    wait_until(is_refused, "the reason is not told").await;
+    let waiting = local.create(SandboxId::unique(), SandboxSpec::new(limits()));
+    let (made, ()) = tokio::join!(waiting, async {
+        std::fs::remove_file(&run_directory).unwrap();
+        std::fs::rename(&aside, &run_directory).unwrap();
+    });
+    assert_eq!(run(&made.unwrap(), "print(1)").await.stdout, "1\n");
+    local.shutdown().await;
+    // What could not be removed then is found by the next start.
+    assert!(old.exists());
+    backend_at(data.path(), limits(), 0).await.shutdown().await;
+    assert!(!old.exists() && groups.lines().all(|group| !Path::new(group).exists()), "{groups}");
+}
