@@ -190,6 +190,9 @@ pub fn describe_outcome(finished: &Finished) -> String {
         State::Lost => {
             text.push_str(" All variables are lost; the files are kept. A new interpreter starts with the next program.");
         }
+        State::Restarted => text.push_str(
+            " The session was restarted before this program: the variables of earlier ones are lost, the files that they had saved are kept.",
+        ),
     }
     text
 }

@@ -23,7 +23,7 @@ With --json, stdout has one JSON object a line, told apart by `type`:
   error             name, value, traceback
   finished          outcome (completed, failed, limit, interrupted, died), limit, signal, status,
                     elapsed_ms, output_dropped, blocked (names of refused system calls),
-                    state (kept, rolled_back, lost), files (path, size, mime),
+                    state (kept, rolled_back, lost, restarted), files (path, size, mime),
                     files_left_out (how many more cannot be handed on)
   ended             exit (as below), files (with `saved`, the path it was copied to), message";
 
@@ -259,6 +259,7 @@ fn finished_line(finished: &Finished) -> FinishedLine<'_> {
             State::Kept => "kept",
             State::RolledBack => "rolled_back",
             State::Lost => "lost",
+            State::Restarted => "restarted",
         },
         blocked: &finished.blocked,
         files: finished

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-use common::{aludel, aludel_by, said, signal, wait_until};
+use common::{aludel, aludel_by, runs, said, signal, wait_until};
 use serde_json::{Value, json};
 
 struct Desk {
@@ -92,14 +92,6 @@ fn nothing_outlives_an_aludel_that_is_killed() {
     // The warden has seen it, too, and has removed what was made for the instance.
     let run = data.path().join("run");
     wait_until(|| std::fs::read_dir(&run).unwrap().count() == 0, "the instance is still there");
-}
-
-/// Whether any process of this host has this argument.
-fn runs(argument: &str) -> bool {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    entries
-        .map(|entry| std::fs::read(entry.path().join("cmdline")).unwrap_or_default())
-        .any(|line| line.starts_with(b"sleep") && line.split(|byte| *byte == 0).any(|part| part == argument.as_bytes()))
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Child;
 
 use aludel_store::{Store, Tenant, TurnId, TurnRecord, TurnState};
-use aludel_testkit::{Scripted, ScriptedUpstream};
-use common::{aludel, audit_log, data, left, said, signal, wait_until};
+use aludel_testkit::{Keeper, Scripted, ScriptedUpstream};
+use common::{aludel, audit_log, data, left, runs, said, signal, wait_until};
 
 /// Starts a server and waits until it says where it listens.
 fn serve(data: &Path) -> (Child, String) {
@@ -60,6 +60,76 @@ fn a_server_starts_serves_and_ends_and_what_it_was_told_is_there_afterwards() {
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(TcpStream::connect(&address).is_err());
+}
+
+/// Asks for a response of a model that may run programs, and returns the answer.
+fn respond(address: &str, key: &str, model: &str, previous: Option<&str>) -> String {
+    let previous = previous.map(|id| format!(r#","previous_response_id":"{id}""#)).unwrap_or_default();
+    let body = format!(
+        r#"{{"model":"{model}","input":"Go","tools":[{{"type":"code_interpreter","container":{{"type":"auto"}}}}]{previous}}}"#
+    );
+    let answer = ask(address, "POST /v1/responses", Some(key), &body);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_sandbox_a_server_outlives_its_warden_and_its_tenants_go_on() {
+    let marker = format!("{}.25", 88_000_000 + u64::from(std::process::id()));
+    let sleep = format!("import subprocess\nopen('b', 'w').write('late')\nsubprocess.run(['sleep', '{marker}'])");
+    let idle = ScriptedUpstream::start(vec![
+        Scripted::Python("open('a', 'w').write('kept')\nx = 1"),
+        Scripted::Text("Made."),
+        Scripted::Python("print(open('a').read(), 'x' in dir())"),
+        Scripted::Text("Read."),
+    ])
+    .await;
+    let busy = ScriptedUpstream::start(vec![
+        Scripted::Python(Box::leak(sleep.into_boxed_str())),
+        Scripted::Python("print(open('b').read())"),
+        Scripted::Text("Read."),
+    ])
+    .await;
+    let data = data();
+    let models =
+        format!("[[model]]\nname='idle'\nurl='{}'\n[[model]]\nname='busy'\nurl='{}'\n", idle.url(), busy.url());
+    std::fs::write(data.path().join("aludel.toml"), models).unwrap();
+    let key = |name: &str| {
+        let made = said(aludel(data.path()).args(["keys", "create", name, "--data"]).arg(data.path()));
+        made.stdout.trim_end().to_owned()
+    };
+    let (idle_key, busy_key) = (key("idle"), key("busy"));
+    let (mut child, address) = serve(data.path());
+    let first = respond(&address, &idle_key, "idle", None);
+    let id = first.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let running = std::thread::spawn({
+        let (address, key) = (address.clone(), busy_key.clone());
+        move || respond(&address, &key, "busy", None)
+    });
+    wait_until(|| runs(&marker), "the program does not run");
+
+    Keeper::Warden.kill(data.path());
+    let killed = std::time::Instant::now();
+    let ready = || ask(&address, "GET /readyz", Some(&idle_key), "");
+    wait_until(|| ready().starts_with("HTTP/1.1 503 "), "nobody noticed");
+    assert!(ready().contains("the warden ended"), "{}", ready());
+    let second = respond(&address, &idle_key, "idle", Some(&id));
+    println!("a response came {} ms after the kill", killed.elapsed().as_millis());
+    assert!(second.contains("Read."), "{second}");
+    let seen = idle.requests()[3]["messages"].to_string();
+    assert!(seen.contains("kept False") && seen.contains("The session was restarted"), "{seen}");
+    assert!(running.join().unwrap().contains("Read."));
+    let seen = busy.requests()[1]["messages"].to_string();
+    assert!(seen.contains("All variables are lost; the files are kept."), "{seen}");
+    assert!(busy.requests()[2]["messages"].to_string().contains("late"));
+    assert!(ready().starts_with("HTTP/1.1 200 "), "{}", ready());
+    assert!(!runs(&marker), "a program outlived its warden");
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert!(errors.contains("there is no warden any more"), "{errors}");
+    assert_eq!(std::fs::read_dir(data.path().join("run")).unwrap().count(), 0);
 }
 
 /// Whether a process works in the run directory of this data directory.

@@ -154,7 +154,7 @@ impl<L: Link> Kernel<L> {
             displays_enough: false,
         };
         tokio::spawn(run.drive(kernel));
-        Ok(Execution { events: receiver, interrupter })
+        Ok(Execution { events: receiver, interrupter, is_restarted: false })
     }
 
     /// Makes the kernel rehearse a first cell.
@@ -196,12 +196,26 @@ impl<L: Link> Drop for KillUnless<'_, L> {
 pub struct Execution {
     events: mpsc::UnboundedReceiver<Event>,
     interrupter: Interrupter,
+    is_restarted: bool,
 }
 
 impl Execution {
+    /// Tells with the outcome that the sandbox of the executions before was lost: [`State::Restarted`].
+    #[must_use]
+    pub fn restarted(mut self) -> Self {
+        self.is_restarted = true;
+        self
+    }
+
     /// The next event; `None` after [`Event::Finished`]. Cancel-safe.
     pub async fn next(&mut self) -> Option<Event> {
-        self.events.recv().await
+        let mut event = self.events.recv().await;
+        if let Some(Event::Finished(Finished { state: state @ State::Kept, .. })) = &mut event
+            && self.is_restarted
+        {
+            *state = State::Restarted;
+        }
+        event
     }
 
     /// A handle that can interrupt the program from elsewhere.

@@ -125,6 +125,9 @@ pub enum State {
     RolledBack,
     /// The kernel is gone; the next execution starts a new one. The files are kept.
     Lost,
+    /// The kernel lives, and is another one than before: the sandbox of the executions before this one was lost with their variables. Files
+    /// are as they were stored.
+    Restarted,
 }
 
 /// What ended an execution.

@@ -4,5 +4,5 @@
 mod sandbox;
 mod upstream;
 
-pub use sandbox::{Bench, data, local};
+pub use sandbox::{Bench, Keeper, data, local};
 pub use upstream::{End, Scripted, ScriptedTransport, ScriptedUpstream};

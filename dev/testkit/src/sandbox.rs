@@ -31,6 +31,44 @@ pub async fn local(data: &Path, limits: Limits) -> Arc<dyn Backend> {
     Arc::new(Local::start(config).await.expect("the local backend starts"))
 }
 
+/// A process that the local backend starts another one for when it ends.
+#[derive(Debug, Clone, Copy)]
+pub enum Keeper {
+    /// The warden itself, the first process of its process namespace.
+    Warden,
+    /// The zygote.
+    Zygote,
+}
+
+impl Keeper {
+    /// Kills the one of the only backend on this data directory.
+    pub fn kill(self, data: &Path) {
+        let parent = |pid: u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
+        };
+        let namespace = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        // It holds its log, and so does its parent, which is in the host's process namespace.
+        let is_named =
+            |pid: u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"aludel-jail"));
+        let logs = |pid: u32| std::fs::read_link(format!("/proc/{pid}/fd/2")).ok();
+        let entries = std::fs::read_dir("/proc").expect("the processes").flatten();
+        let pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        let of_data = |pid: u32| is_named(pid) && logs(pid).is_some_and(|log| log.starts_with(data.join("run")));
+        let warden = pids.iter().copied().find(|pid| of_data(*pid) && of_data(parent(*pid))).expect("a warden");
+        let pid = match self {
+            Self::Warden => warden,
+            // The only other process in its namespace; kernels are in their own.
+            Self::Zygote => {
+                let is_zygote = |pid: &u32| parent(*pid) == warden && namespace(*pid) == namespace(warden);
+                pids.iter().copied().find(is_zygote).expect("a zygote")
+            }
+        };
+        let killed = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        assert!(killed.is_ok_and(|status| status.success()), "the process {pid} cannot be killed");
+    }
+}
+
 /// A backend with one sandbox.
 pub struct Bench {
     /// The sandbox, as agents use it.

@@ -43,13 +43,18 @@ impl LiveSession {
         Ok(Self(Arc::new(Inner { limits, backend, state })))
     }
 
+    /// Returns true if the other one is a clone of this.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The limits of every execution.
     pub fn limits(&self) -> &Limits {
         &self.0.limits
     }
 
-    /// Runs one cell. Executions of one session run one after another; this waits for its turn. A kernel that died is replaced first.
-    /// Dropping the returned [`Execution`] interrupts the program.
+    /// Runs one cell. Executions of one session run one after another; this waits for its turn. A kernel that died is replaced first,
+    /// unless the workspace was lost with it. Dropping the returned [`Execution`] interrupts the program.
     pub async fn execute(&self, code: &str) -> Result<Execution, Error> {
         let mut tries = 0;
         loop {

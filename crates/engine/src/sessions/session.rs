@@ -149,6 +149,33 @@ impl Session {
         Ok(live)
     }
 
+    /// Runs one cell. A live part that was lost is replaced first, and the outcome tells so.
+    pub async fn execute(&self, code: &str) -> Result<Execution, Error> {
+        let mut losses = 0;
+        loop {
+            let live = self.live().await?;
+            match live.execute(code).await {
+                // Nothing of this code ran.
+                Err(Error::Sandbox(SandboxError::WorkspaceLost)) if losses < 2 => {
+                    losses += 1;
+                    self.drop_live(&live).await;
+                }
+                Ok(execution) if losses > 0 => return Ok(execution.restarted()),
+                result => return result,
+            }
+        }
+    }
+
+    /// Lets go of a live part that was lost; its permit is kept for the next one.
+    async fn drop_live(&self, lost: &LiveSession) {
+        let mut state = self.state.lock().await;
+        *state = match std::mem::replace(&mut *state, State::Dormant(None)) {
+            State::Live { live, _permit } if live.is(lost) => State::Dormant(Some(_permit)),
+            // Somebody else was faster.
+            state => state,
+        };
+    }
+
     async fn restore(&self, live: &LiveSession) -> Result<(), Error> {
         for file in self.shared.store.all_container_files(&self.tenant, &self.id).await? {
             if file.place == Place::Workspace {
@@ -360,10 +387,7 @@ impl Runtime for Session {
     }
 
     fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        Box::pin(async move {
-            let live = self.live().await.map_err(RuntimeError::new)?;
-            live.execute(code).await.map_err(RuntimeError::new)
-        })
+        Box::pin(async move { Session::execute(self, code).await.map_err(RuntimeError::new) })
     }
 }
 

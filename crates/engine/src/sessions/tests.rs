@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_sandbox::memory::{Memory as MemoryBackend, ScriptedCell, simple};
-use aludel_sandbox::{Backend, Event, Finished, Limits};
+use aludel_sandbox::{Backend, Event, Execution, Finished, Limits, Outcome, State};
 use aludel_store::{ContainerId, NewFile, Store, Tenant};
 
 use super::*;
@@ -78,7 +78,16 @@ fn auto() -> SessionChoice {
 
 /// Runs a program and keeps what it made. Returns what it printed, and the paths that can be downloaded.
 async fn run(session: &Session, code: &str) -> (String, Vec<SessionFile>) {
-    let mut execution = session.live().await.unwrap().execute(code).await.unwrap();
+    let (text, finished) = execute(session, code).await;
+    (text, session.store_changes(&finished.files).await.unwrap())
+}
+
+/// Runs a program. Returns what it printed, and its end.
+async fn execute(session: &Session, code: &str) -> (String, Finished) {
+    finish(session.execute(code).await.unwrap()).await
+}
+
+async fn finish(mut execution: Execution) -> (String, Finished) {
     let (mut text, mut finished) = (String::new(), None::<Finished>);
     while let Some(event) = execution.next().await {
         match event {
@@ -88,7 +97,7 @@ async fn run(session: &Session, code: &str) -> (String, Vec<SessionFile>) {
             _ => {}
         }
     }
-    (text, session.store_changes(&finished.unwrap().files).await.unwrap())
+    (text, finished.unwrap())
 }
 
 fn paths(files: &[SessionFile]) -> Vec<&str> {
@@ -297,4 +306,27 @@ async fn when_all_places_are_taken_the_longest_idle_makes_room_and_its_files_sta
     drop(third);
     let first = place.open(SessionChoice::Explicit(first_id)).await;
     assert_eq!(run(&first, "print(open('a').read(), 'x' in dir())").await.0, "first False\n");
+}
+
+#[tokio::test]
+async fn a_session_whose_sandbox_was_lost_goes_on_from_its_files_and_says_so() {
+    let data = tempfile::tempdir().unwrap();
+    let backend = MemoryBackend::new(script);
+    let store = Store::open(data.path()).await.unwrap();
+    let place = Place::on(Arc::new(backend.clone()), store, Settings { sessions: 2, ..settings() });
+    let (idle, busy) = (place.open(auto()).await, place.open(auto()).await);
+    run(&idle, "open('a', 'w').write('first')\nx = 1").await;
+    let running = busy.execute("while True: pass").await.unwrap();
+    backend.lose();
+    let (_, end) = finish(running).await;
+    assert!(matches!(end.outcome, Outcome::KernelDied(_)), "{end:?}");
+    assert_eq!(end.state, State::Lost);
+    let (text, end) = execute(&idle, "print(open('a').read(), 'x' in dir())").await;
+    assert_eq!((text.as_str(), end.state), ("first False\n", State::Restarted));
+    assert_eq!(execute(&idle, "print(1)").await.1.state, State::Kept, "said once");
+    assert_eq!(execute(&busy, "print(1)").await.1.state, State::Restarted);
+    assert_eq!(place.sessions.taken(), 2, "each has its permit still");
+    drop((idle, busy));
+    place.sessions.close_all().await;
+    assert_eq!(place.sessions.taken(), 0);
 }

@@ -1,5 +1,7 @@
 //! Sessions with Python in them, in the local sandbox: what depends on a real file system.
 
+use aludel_testkit::Keeper;
+
 use super::*;
 
 async fn enter(data: &Path) -> Place {
@@ -104,4 +106,28 @@ async fn more_files_than_an_execution_reports_are_kept_all_the_same() {
     session.end().await;
     let text = run(&session, "import os; print(len(os.listdir('.')), open('777.txt').read())").await.0;
     assert_eq!(text, "1200 777\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_outlives_the_warden_and_the_zygote() {
+    let data = tempfile::tempdir().unwrap();
+    let place = enter(data.path()).await;
+    let session = place.open(auto()).await;
+    run(&session, "open('old', 'w').write('stored')").await;
+    for keeper in [Keeper::Warden, Keeper::Zygote] {
+        run(&session, "x = 1").await;
+        let endless = "open('late', 'w').write('as well'); print('on', flush=True)\nwhile True: pass";
+        let mut running = session.execute(endless).await.unwrap();
+        assert_eq!(running.next().await, Some(Event::Stdout("on\n".into())));
+        let started = std::time::Instant::now();
+        keeper.kill(data.path());
+        let (_, lost) = finish(running).await;
+        assert!(matches!(lost.outcome, Outcome::KernelDied(_)), "{keeper:?} {lost:?}");
+        assert_eq!(lost.state, State::Lost);
+        session.store_changes(&lost.files).await.unwrap();
+        let (text, end) = execute(&session, "print(open('old').read(), open('late').read(), 'x' in dir())").await;
+        println!("{keeper:?}: the next program ended {} ms after the kill", started.elapsed().as_millis());
+        assert_eq!((text.as_str(), end.state), ("stored as well False\n", State::Restarted));
+    }
+    assert_eq!(place.sessions.taken(), 1);
 }
