@@ -75,7 +75,7 @@ impl Input {
             return Err(aludel_sandbox::Error::File { path: self.path.display().to_string(), reason }.into());
         }
         // It may grow meanwhile; what is too much by then, the workspace refuses.
-        for blob in store.write_blobs(vec![file.take(limit + 1)]).await? {
+        for blob in store.write_blobs(store.no_room(session.tenant()), vec![file.take(limit + 1)]).await? {
             session.add_file_as_named(&self.name, mime_of(&self.name), blob).await?;
         }
         Ok(())

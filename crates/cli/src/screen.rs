@@ -98,7 +98,9 @@ pub(crate) fn failure_of(ending: &Ending) -> Option<anyhow::Error> {
         | FailureKind::Upstream
         | FailureKind::Sandbox => None,
         FailureKind::Storage => Some(state::Failed(words).into()),
-        FailureKind::TooLarge | FailureKind::Unavailable | FailureKind::Internal => Some(anyhow!(words)),
+        FailureKind::StorageFull | FailureKind::TooLarge | FailureKind::Unavailable | FailureKind::Internal => {
+            Some(anyhow!(words))
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub enum Error {
         limit: usize,
     },
     /// The tenant has stored as much as it may.
-    #[error("the {} MB that may be stored are used up", limit >> 20)]
+    #[error("the {} MB that may be stored (server.storage) are used up", limit >> 20)]
     StorageFull {
         /// Bytes that the tenant may store.
         limit: u64,
@@ -70,7 +70,7 @@ pub enum Error {
     },
     /// The state could not be read or written.
     #[error(transparent)]
-    Store(#[from] aludel_store::Error),
+    Store(aludel_store::Error),
     /// The sandbox layer failed.
     #[error(transparent)]
     Sandbox(#[from] aludel_sandbox::Error),
@@ -139,6 +139,15 @@ impl Error {
     /// A defect of ours, in words for the log.
     pub fn internal(cause: impl fmt::Display) -> Self {
         Self::Internal(cause.to_string())
+    }
+}
+
+impl From<aludel_store::Error> for Error {
+    fn from(error: aludel_store::Error) -> Self {
+        match error {
+            aludel_store::Error::Full { limit } => Self::StorageFull { limit },
+            error => Self::Store(error),
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use aludel_agent::upstream::Upstream;
 pub use aludel_sandbox::KernelSpec;
 pub use aludel_sandbox::Status as BackendStatus;
 use aludel_sandbox::{Backend, Health};
-use aludel_store::{Store, Tenant};
+use aludel_store::Store;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -130,11 +130,5 @@ impl Engine {
     /// Replaces the approval policy. Turns under way keep the one that they began with.
     pub fn set_approvals(&self, approvals: ApprovalPolicy) {
         *self.approvals.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(approvals);
-    }
-
-    /// Bytes that a tenant may still store. An error when there are none left.
-    pub async fn storage_left(&self, tenant: &Tenant) -> Result<u64, Error> {
-        let used = self.store.bytes_of(tenant).await?;
-        self.settings.storage.checked_sub(used).ok_or(Error::StorageFull { limit: self.settings.storage })
     }
 }

@@ -226,7 +226,8 @@ impl Cell {
         let outcome = self.outcome.as_ref()?;
         let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);
         let is_cut = |finished: &Finished| finished.output_dropped > 0 || finished.files_left_out > 0;
-        (!is_plain || outcome.finished.as_ref().is_some_and(is_cut)).then(|| outcome.words.clone())
+        let is_stored = outcome.without_room.is_empty();
+        (!is_plain || !is_stored || outcome.finished.as_ref().is_some_and(is_cut)).then(|| outcome.words.clone())
     }
 }
 
@@ -309,7 +310,7 @@ mod tests {
             blocked: Vec::new(),
             felt_refusal: false,
         };
-        EventKind::ToolEnded { item: item.clone(), outcome: ToolOutcome::new(finished, Vec::new()) }
+        EventKind::ToolEnded { item: item.clone(), outcome: ToolOutcome::new(finished, Default::default()) }
     }
 
     fn example() -> Transcript {

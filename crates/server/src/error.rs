@@ -149,7 +149,7 @@ pub(crate) struct Told;
 
 impl From<aludel_store::Error> for ApiError {
     fn from(error: aludel_store::Error) -> Self {
-        Self::internal(error)
+        aludel_engine::Error::from(error).into()
     }
 }
 
@@ -162,6 +162,7 @@ impl From<aludel_engine::turns::Failure> for ApiError {
                 Self::too_many(message, Duration::from_millis(retry_after_ms.unwrap_or(1000)))
             }
             FailureKind::Rejected => Self::bad_request(message),
+            FailureKind::StorageFull => Self::bad_request(message).code("storage_limit_exceeded"),
             FailureKind::Upstream => Self { status: StatusCode::BAD_GATEWAY, message, ..Self::internal("") },
             FailureKind::TooLarge => Self::too_large(message),
             FailureKind::Unavailable => Self::unavailable(message),

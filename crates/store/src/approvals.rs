@@ -177,7 +177,7 @@ impl Store {
             started_at: None,
         };
         let row = record.clone();
-        self.write(move |database| {
+        self.write_for(tenant, move |database, _| {
             let query = format!(
                 "INSERT INTO approvals ({COLUMNS})
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, NULL, NULL, NULL, NULL)"
@@ -312,10 +312,9 @@ impl Store {
         code: &str,
         patience: i64,
     ) -> Result<(), Error> {
-        let (tenant, request, call_id) = (tenant.clone(), request.to_owned(), call_id.to_owned());
+        let (request, call_id) = (request.to_owned(), call_id.to_owned());
         let digest = program_digest(code);
-        self.write(move |database| {
-            database.execute("DELETE FROM approvals WHERE decider = 'client' AND expires_at < ?1", [now()])?;
+        self.write_for(tenant, move |database, tenant| {
             let query = "INSERT OR IGNORE INTO approvals (id, tenant, request, call_id, container, model, code, sha256,
                              reasons, created_at, expires_at, status, decider)
                          VALUES (?1, ?2, ?3, ?4, '', '', '', ?5, '[]', ?6, ?7, 'pending', 'client')";

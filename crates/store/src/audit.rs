@@ -1,7 +1,9 @@
 //! The audit log: every program that was decided about or run. It is only ever added to, which the database itself enforces, and each entry
-//! holds a digest of all before it, so that a changed or missing one is found.
+//! holds a digest of all before it, so that a changed or missing one is found. Entries refer to their programs by hash. Those at the
+//! beginning can be archived: the log then goes on from the digest of the last of them.
 
 use rusqlite::{Connection, Row, params};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::approvals::program_digest;
@@ -55,14 +57,15 @@ impl AuditEvent {
     }
 }
 
-/// An entry of the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An entry of the log. Its JSON is a line of an archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditRecord {
     /// Position in the log, from 1.
     pub number: i64,
     /// Time, milliseconds since 1970.
     pub at_ms: i64,
     /// Tenant whose program it is.
+    #[serde(deserialize_with = "Tenant::deserialize_known")]
     pub tenant: Tenant,
     /// Event, as [`AuditEvent::word`] has it.
     pub event: String,
@@ -78,7 +81,30 @@ pub struct AuditRecord {
     pub actor: String,
     /// Outcome or reason.
     pub outcome: String,
-    chain: String,
+    /// Digest of the entry and all before it, in hexadecimal.
+    pub chain: String,
+}
+
+/// A place in the log: the number of an entry, and the digest of it and all before it. The default is the place before the first one. Its
+/// JSON is the first line of an archive, which goes on from there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditChain {
+    /// Number of the entry.
+    pub number: i64,
+    /// Digest, in hexadecimal.
+    pub chain: String,
+}
+
+impl AuditChain {
+    /// Goes on to the next entry, if that is as it was written.
+    pub fn follow(&mut self, record: &AuditRecord) -> Result<(), Tampered> {
+        let number = self.number + 1;
+        if record.number != number || record.link(&self.chain, &program_digest(&record.code)) != record.chain {
+            return Err(Tampered { number });
+        }
+        *self = Self { number, chain: record.chain.clone() };
+        Ok(())
+    }
 }
 
 /// Evidence that the log was tampered with.
@@ -88,7 +114,13 @@ pub struct Tampered {
     pub number: i64,
 }
 
-const COLUMNS: &str = "number, at_ms, tenant, event, request, container, sha256, code, actor, outcome, chain";
+/// The columns of an entry with its program, which is in a table of its own but for entries that an earlier version wrote.
+const SELECTED: &str = "number, at_ms, tenant, event, request, container, sha256, \
+    coalesce((SELECT programs.code FROM programs WHERE audit.code = '' AND programs.tenant = audit.tenant \
+                  AND programs.sha256 = audit.sha256), code) AS code, actor, outcome, chain";
+
+/// The number and the digest of the last entry that was archived.
+const ARCHIVED: &str = "SELECT number, chain FROM audit_archives ORDER BY number DESC LIMIT 1";
 
 impl AuditRecord {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
@@ -151,11 +183,12 @@ impl Store {
         let outcome = outcome.to_owned();
         self.run(move |store| {
             store.0.database.write(|database| {
-                let query =
-                "SELECT tenant, request, container, code, sha256, sum(event = 'started') - sum(event = 'ended') AS open
-                         FROM audit WHERE number > (SELECT max(number) FROM audit) - ?1
-                         GROUP BY tenant, request, container, sha256 HAVING open > 0 ORDER BY max(number)";
-                let open = all(database, query, params![LAST], |row| {
+                let query = format!(
+                    "SELECT tenant, request, container, code, sha256, sum(event = 'started') - sum(event = 'ended') AS open
+                         FROM (SELECT {SELECTED} FROM audit WHERE number > (SELECT max(number) FROM audit) - ?1)
+                         GROUP BY tenant, request, container, sha256 HAVING open > 0 ORDER BY max(number)"
+                );
+                let open = all(database, &query, params![LAST], |row| {
                     let entry = AuditEntry {
                         event: AuditEvent::Ended,
                         request: row.get(1)?,
@@ -185,45 +218,79 @@ impl Store {
         .await
     }
 
-    /// Returns at most `limit` entries after one, oldest first.
+    /// Returns at most `limit` entries after one, oldest first. Archived ones are not there any more.
     pub async fn audit_log(&self, after: i64, limit: usize) -> Result<Vec<AuditRecord>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.read_any(move |database| {
-            let query = format!("SELECT {COLUMNS} FROM audit WHERE number > ?1 ORDER BY number LIMIT ?2");
-            all(database, &query, params![after, limit], AuditRecord::read)
+            let (archived, _) = last(database, ARCHIVED)?;
+            let query = format!("SELECT {SELECTED} FROM audit WHERE number > ?1 ORDER BY number LIMIT ?2");
+            all(database, &query, params![after.max(archived), limit], AuditRecord::read)
         })
         .await
     }
 
-    /// The number of entries of the log, or the place where it was changed. Entries that were taken off its end cannot be seen missing here: keep the
-    /// number and compare.
+    /// Returns the place where the log begins: behind the last entry that was archived.
+    pub async fn audit_log_start(&self) -> Result<AuditChain, Error> {
+        self.read_any(|database| {
+            let (number, chain) = last(database, ARCHIVED)?;
+            Ok(AuditChain { number, chain })
+        })
+        .await
+    }
+
+    /// Returns the number of entries that were ever written, or the place where they were changed. Entries that were taken off the end
+    /// cannot be seen missing here: keep the number and compare.
     pub async fn verify_audit_log(&self) -> Result<Result<i64, Tampered>, Error> {
         const AT_ONCE: usize = 1000;
-        let (mut number, mut chain) = (0, String::new());
+        let mut chain = self.audit_log_start().await?;
         loop {
-            let records = self.audit_log(number, AT_ONCE).await?;
+            let records = self.audit_log(chain.number, AT_ONCE).await?;
             if records.is_empty() {
-                return Ok(Ok(number));
+                return Ok(Ok(chain.number));
             }
-            for record in records {
-                if record.number != number + 1 || record.link(&chain, &program_digest(&record.code)) != record.chain {
-                    return Ok(Err(Tampered { number: number + 1 }));
+            for record in &records {
+                if let Err(tampered) = chain.follow(record) {
+                    return Ok(Err(tampered));
                 }
-                number = record.number;
-                chain = record.chain;
             }
         }
     }
+
+    /// Removes the entries up to this one, which are archived elsewhere, with the programs that no later entry refers to. The log goes on
+    /// from its digest. An error when the log has no such entry.
+    pub async fn remove_archived(&self, end: AuditChain) -> Result<(), Error> {
+        /// Entries of one transaction: others write meanwhile.
+        const AT_ONCE: i64 = 10_000;
+        self.run(move |store| {
+            let AuditChain { number, chain } = end;
+            store.0.database.write(|database| {
+                Ok(database.execute("INSERT INTO audit_archives VALUES (?1, ?2)", params![number, chain])?)
+            })?;
+            let query = "DELETE FROM audit WHERE number IN (SELECT number FROM audit WHERE number <= ?1 LIMIT ?2)";
+            while store.0.database.write(|database| Ok(database.execute(query, [number, AT_ONCE])?))? > 0 {}
+            let query = "DELETE FROM programs WHERE number <= ?1 AND (tenant, sha256) NOT IN (SELECT tenant, sha256 FROM audit)";
+            store.0.database.write(|database| Ok(database.execute(query, [number])?))?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Returns the number and the digest of an entry; none before the first.
+fn last(database: &Connection, query: &str) -> Result<(i64, String), Error> {
+    Ok(one(database, query, [], |row| Ok((row.get(0)?, row.get(1)?)))?.unwrap_or_default())
 }
 
 /// Writes entries behind the last one, each with its tenant and the digest of its program.
 fn append(database: &Connection, entries: impl Iterator<Item = (Tenant, AuditEntry, String)>) -> Result<(), Error> {
-    let last = one(database, "SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1", [], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
-    })?;
-    let (mut number, mut chain) = last.unwrap_or_default();
-    let query = format!("INSERT INTO audit ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)");
-    let mut insert = database.prepare_cached(&query)?;
+    let written = last(database, "SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1")?;
+    let (mut number, mut chain) = if written.0 > 0 { written } else { last(database, ARCHIVED)? };
+    let query =
+        "INSERT INTO audit (number, at_ms, tenant, event, request, container, sha256, code, actor, outcome, chain)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, '', ?8, ?9, ?10)";
+    let mut insert = database.prepare_cached(query)?;
+    let query = "INSERT INTO programs (number, tenant, sha256, code) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
+    let mut insert_program = database.prepare_cached(query)?;
     for (tenant, entry, sha256) in entries {
         number += 1;
         let AuditEntry { event, request, container, code, actor, outcome } = entry;
@@ -243,8 +310,8 @@ fn append(database: &Connection, entries: impl Iterator<Item = (Tenant, AuditEnt
         record.chain = record.link(&chain, &record.sha256);
         let AuditRecord { number, at_ms, tenant, event, request, container, sha256, code, actor, outcome, chain: link } =
             record;
-        insert
-            .execute(params![number, at_ms, tenant, event, request, container, sha256, code, actor, outcome, link])?;
+        insert_program.execute(params![number, tenant, sha256, code])?;
+        insert.execute(params![number, at_ms, tenant, event, request, container, sha256, actor, outcome, link])?;
         chain = link;
     }
     Ok(())

@@ -5,24 +5,29 @@
 
 use std::fs::File;
 use std::io::{self, Read, SeekFrom, Write};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncWriteExt, ReadBuf};
 use tracing::warn;
 
 use crate::id::hex;
-use crate::{Error, Store};
+use crate::usage::FILE_COST;
+use crate::{Error, Reservation, Store, Tenant};
 
 /// Most files that are synced one by one. More of them take longer than syncing the whole file system once.
 const SYNCED_ONE_BY_ONE: usize = 4;
 
 /// Bytes that are copied and hashed at a time.
 const CHUNK: usize = 128 << 10;
+
+/// Most bytes that are reserved ahead of what a writer was given.
+const AHEAD: u64 = 1 << 20;
 
 /// The name of a blob, which clients never see.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -48,6 +53,7 @@ pub struct NewBlob {
     path: PathBuf,
     bytes: u64,
     sha256: String,
+    room: Reservation,
     kept: bool,
 }
 
@@ -55,6 +61,11 @@ impl NewBlob {
     /// Returns the size, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Returns the bytes that are reserved for it, which are those that it will count.
+    pub(crate) fn held(&self) -> u64 {
+        self.room.bytes()
     }
 
     /// Returns the SHA-256 of the content, in hexadecimal.
@@ -67,7 +78,7 @@ impl NewBlob {
         &self.name
     }
 
-    /// Keeps it: a row names it now.
+    /// Keeps it: a row names it, and counts it, now.
     pub(crate) fn keep(mut self) {
         self.kept = true;
     }
@@ -155,6 +166,8 @@ pub struct BlobWriter {
     file: tokio::fs::File,
     hash: Sha256,
     bytes: u64,
+    tenant: Tenant,
+    room: Reservation,
 }
 
 /// A file that was written whole and is not a blob yet.
@@ -165,12 +178,20 @@ struct Written {
     file: Option<File>,
     bytes: u64,
     sha256: String,
+    room: Reservation,
 }
 
 impl BlobWriter {
-    /// Adds to the end.
+    /// Adds to the end. An error, and nothing written, when the tenant has no room for it.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.write_all(bytes).await.map_err(|source| self.scratch.failed(source))
+        let written = self.bytes + bytes.len() as u64;
+        if let Some(wanted) = missing(&self.room, written) {
+            self.room.add(self.store.reserve(&self.tenant, wanted).await?);
+        }
+        self.file.write_all(bytes).await.map_err(|source| self.scratch.failed(source))?;
+        self.hash.update(bytes);
+        self.bytes = written;
+        Ok(())
     }
 
     /// Returns the number of bytes that were written.
@@ -187,34 +208,82 @@ impl BlobWriter {
 
     async fn close(mut self) -> Result<Written, Error> {
         self.file.flush().await.map_err(|source| self.scratch.failed(source))?;
-        let Self { store: _, scratch, file, hash, bytes } = self;
-        Ok(Written { scratch, file: Some(file.into_std().await), bytes, sha256: hex(&hash.finalize()) })
+        let Self { store: _, scratch, file, hash, bytes, tenant: _, mut room } = self;
+        room.shrink_to(bytes + FILE_COST);
+        Ok(Written { scratch, file: Some(file.into_std().await), bytes, sha256: hex(&hash.finalize()), room })
     }
 }
 
-impl AsyncWrite for BlobWriter {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let count = ready!(Pin::new(&mut self.file).poll_write(cx, bytes))?;
-        self.hash.update(bytes.get(..count).unwrap_or(bytes));
-        self.bytes += count as u64;
-        Poll::Ready(Ok(count))
+/// Returns the bytes that a blob of this size lacks beside those that are reserved for it: at least and, so that not every piece asks anew, at
+/// most.
+fn missing(room: &Reservation, bytes: u64) -> Option<RangeInclusive<u64>> {
+    let least = (bytes + FILE_COST).checked_sub(room.bytes()).filter(|least| *least > 0)?;
+    Some(least..=least + bytes.min(AHEAD))
+}
+
+/// Files that are written one after the other, and become blobs together.
+pub(crate) struct Writing {
+    /// What was reserved for them before. What they need beyond that is reserved as they grow.
+    room: Reservation,
+    written: Vec<Written>,
+    buffer: Vec<u8>,
+}
+
+impl Writing {
+    pub(crate) fn new(room: Reservation) -> Self {
+        Self { room, written: Vec::new(), buffer: vec![0; CHUNK] }
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.file).poll_flush(cx)
+    fn reserve(&mut self, store: &Store, wanted: RangeInclusive<u64>) -> Result<Reservation, Error> {
+        if self.room.bytes() >= *wanted.start() {
+            return Ok(self.room.split(*wanted.start()));
+        }
+        store.reserve_now(self.room.tenant(), wanted)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.file).poll_shutdown(cx)
+    /// Writes what a reader gives. After an error there is nothing of it, and others can still be written.
+    pub(crate) fn add(&mut self, store: &Store, mut reader: impl Read) -> Result<(), Error> {
+        let mut room = self.reserve(store, FILE_COST..=FILE_COST)?;
+        let (scratch, mut file) = store.new_scratch()?;
+        let (mut hash, mut bytes) = (Sha256::new(), 0);
+        loop {
+            let count = match reader.read(&mut self.buffer) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Error::Source(error)),
+            };
+            bytes += count as u64;
+            if let Some(wanted) = missing(&room, bytes) {
+                room.add(self.reserve(store, wanted)?);
+            }
+            let chunk = self.buffer.get(..count).unwrap_or(&self.buffer);
+            file.write_all(chunk).map_err(|source| scratch.failed(source))?;
+            hash.update(chunk);
+        }
+        room.shrink_to(bytes + FILE_COST);
+        // Of many files none is kept open: they are synced together.
+        let file = (self.written.len() <= SYNCED_ONE_BY_ONE).then_some(file);
+        self.written.push(Written { scratch, file, bytes, sha256: hex(&hash.finalize()), room });
+        Ok(())
+    }
+
+    pub(crate) fn finish(self, store: &Store) -> Result<Vec<NewBlob>, Error> {
+        store.place_all(self.written)
     }
 }
 
 impl Store {
-    /// Begins a blob.
-    pub async fn new_blob(&self) -> Result<BlobWriter, Error> {
-        let (scratch, file) = self.run(Self::new_scratch).await?;
-        let file = tokio::fs::File::from_std(file);
-        Ok(BlobWriter { store: self.clone(), scratch, file, hash: Sha256::new(), bytes: 0 })
+    /// Begins a blob of a tenant. Room for it is reserved as it grows.
+    pub async fn new_blob(&self, tenant: &Tenant) -> Result<BlobWriter, Error> {
+        let tenant = tenant.clone();
+        self.run(move |store| {
+            let room = store.reserve_now(&tenant, FILE_COST..=FILE_COST)?;
+            let (scratch, file) = store.new_scratch()?;
+            let file = tokio::fs::File::from_std(file);
+            Ok(BlobWriter { store: store.clone(), scratch, file, hash: Sha256::new(), bytes: 0, tenant, room })
+        })
+        .await
     }
 
     /// Opens a blob.
@@ -229,68 +298,46 @@ impl Store {
         .await
     }
 
-    /// Finishes blobs, in the same order, with one wait for the disk if they are many.
-    pub async fn finish_blobs(&self, writers: Vec<BlobWriter>) -> Result<Vec<NewBlob>, Error> {
-        let mut written = Vec::new();
-        for writer in writers {
-            written.push(writer.close().await?);
-        }
-        self.run(move |store| store.place_all(written)).await
+    /// Makes blobs of what readers give, in the same order, with one wait for the disk if they are many. They take the room that was
+    /// reserved, and more if they need it. A reader that fails is [`Error::Source`], and nothing is kept.
+    pub async fn write_blobs<R: Read + Send + 'static>(
+        &self,
+        room: Reservation,
+        readers: Vec<R>,
+    ) -> Result<Vec<NewBlob>, Error> {
+        self.run(move |store| {
+            let mut writing = Writing::new(room);
+            readers.into_iter().try_for_each(|reader| writing.add(store, reader))?;
+            writing.finish(store)
+        })
+        .await
     }
 
-    /// Makes blobs of what readers give, in the same order, with one wait for the disk if they are many. A reader that fails is
-    /// [`Error::Source`], and nothing is kept.
-    pub async fn write_blobs<R: Read + Send + 'static>(&self, readers: Vec<R>) -> Result<Vec<NewBlob>, Error> {
-        self.run(move |store| store.write_blobs_now(readers)).await
+    /// Makes a second blob of the same content, without copying it. It counts as if it were one of its own.
+    pub async fn copy_blob(&self, tenant: &Tenant, of: &BlobName) -> Result<NewBlob, Error> {
+        let (tenant, of) = (tenant.clone(), of.clone());
+        self.run(move |store| store.copy_blob_now(&tenant, &of)).await
     }
 
-    pub(crate) fn write_blobs_now<R: Read>(&self, readers: impl IntoIterator<Item = R>) -> Result<Vec<NewBlob>, Error> {
-        let mut buffer = vec![0; CHUNK];
-        let mut all = Vec::new();
-        for mut reader in readers {
-            let (scratch, mut file) = self.new_scratch()?;
-            let (mut hash, mut bytes) = (Sha256::new(), 0);
-            loop {
-                let count = match reader.read(&mut buffer) {
-                    Ok(0) => break,
-                    Ok(count) => count,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(Error::Source(error)),
-                };
-                let chunk = buffer.get(..count).unwrap_or(&buffer);
-                file.write_all(chunk).map_err(|source| scratch.failed(source))?;
-                hash.update(chunk);
-                bytes += count as u64;
-            }
-            // Of many files none is kept open: they are synced together.
-            let file = (all.len() <= SYNCED_ONE_BY_ONE).then_some(file);
-            all.push(Written { scratch, file, bytes, sha256: hex(&hash.finalize()) });
-        }
-        self.place_all(all)
-    }
-
-    /// Makes a second blob of the same content, without copying it.
-    pub async fn copy_blob(&self, of: &BlobName) -> Result<NewBlob, Error> {
-        let of = of.clone();
-        self.run(move |store| store.copy_blob_now(&of)).await
-    }
-
-    pub(crate) fn copy_blob_now(&self, of: &BlobName) -> Result<NewBlob, Error> {
+    pub(crate) fn copy_blob_now(&self, tenant: &Tenant, of: &BlobName) -> Result<NewBlob, Error> {
         self.0.owner.register()?;
         let from = self.blob_path(of);
         let failed = |source| Error::Io { path: from.clone(), source };
+        let mut file = File::open(&from).map_err(failed)?;
+        let bytes = file.metadata().map_err(failed)?.len();
+        let room = self.reserve_now(tenant, bytes + FILE_COST..=bytes + FILE_COST)?;
         let mut hash = Sha256::new();
-        let bytes = io::copy(&mut File::open(&from).map_err(failed)?, &mut hash).map_err(failed)?;
-        self.link(&from, bytes, hex(&hash.finalize()))
+        io::copy(&mut file, &mut hash).map_err(failed)?;
+        self.link(&from, hex(&hash.finalize()), bytes, room)
     }
 
     /// Gives the file of a blob a second name.
-    fn link(&self, from: &Path, bytes: u64, sha256: String) -> Result<NewBlob, Error> {
+    fn link(&self, from: &Path, sha256: String, bytes: u64, room: Reservation) -> Result<NewBlob, Error> {
         let name = BlobName(self.0.owner.name_in_flight());
         let path = self.blob_path(&name);
         let parent = make_parent(&path)?;
         std::fs::hard_link(from, &path).map_err(|source| Error::Io { path: from.to_path_buf(), source })?;
-        let blob = NewBlob { name, path, bytes, sha256, kept: false };
+        let blob = NewBlob { name, path, bytes, sha256, room, kept: false };
         sync_directory(&parent)?;
         Ok(blob)
     }
@@ -326,7 +373,7 @@ impl Store {
     }
 
     /// Gives what was written its name. Without a file to sync, the caller syncs everything.
-    fn place(&self, Written { scratch, file, bytes, sha256 }: Written) -> Result<NewBlob, Error> {
+    fn place(&self, Written { scratch, file, bytes, sha256, room }: Written) -> Result<NewBlob, Error> {
         if let Some(file) = &file {
             file.sync_all().map_err(|source| scratch.failed(source))?;
         }
@@ -334,7 +381,7 @@ impl Store {
         let path = self.blob_path(&name);
         let parent = make_parent(&path)?;
         std::fs::rename(&scratch.0, &path).map_err(|source| Error::Io { path: path.clone(), source })?;
-        let blob = NewBlob { name, path, bytes, sha256, kept: false };
+        let blob = NewBlob { name, path, bytes, sha256, room, kept: false };
         if file.is_some() {
             sync_directory(&parent)?;
         }

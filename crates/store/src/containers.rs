@@ -6,6 +6,7 @@ use std::time::Duration;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, params};
 
+use crate::blobs::Writing;
 use crate::database::{all, one};
 use crate::{BlobName, ContainerFileId, ContainerId, Error, NewBlob, Page, PageQuery, Store, Tenant, now, now_ms};
 
@@ -162,6 +163,15 @@ pub struct NewContainerFile {
     pub place: Place,
 }
 
+/// Outcome of writing files of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenFiles {
+    /// The files that are there.
+    pub records: Vec<ContainerFileRecord>,
+    /// Paths of those that the tenant has no room for. Files of these paths that were there before stay.
+    pub without_room: Vec<String>,
+}
+
 impl ContainerFileRecord {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
@@ -198,9 +208,9 @@ impl Store {
     ) -> Result<ContainerRecord, Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
-            let copied = files.into_iter().map(|(file, blob)| Ok((file, store.copy_blob_now(&blob)?)));
+            let copied = files.into_iter().map(|(file, blob)| Ok((file, store.copy_blob_now(&tenant, &blob)?)));
             let files = copied.collect::<Result<Vec<_>, Error>>()?;
-            let record = store.0.database.write(|database| {
+            let record = store.write_counted(&tenant, held(&files), |database| {
                 let record = insert(database, &tenant, new)?;
                 put_files(database, &tenant, &record.id, &files, &mut Vec::new())?;
                 Ok(record)
@@ -213,15 +223,14 @@ impl Store {
 
     /// Returns the container of this name that was used last, or a new one.
     pub async fn container_by_name(&self, tenant: &Tenant, new: NewContainer) -> Result<ContainerRecord, Error> {
-        let tenant = tenant.clone();
         // One at a time: requests that come at once find the same one.
-        self.write(move |database| {
+        self.write_for(tenant, move |database, tenant| {
             let query = format!(
                 "SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND name = ?2 ORDER BY last_active_ms DESC LIMIT 1"
             );
             match one(database, &query, params![tenant, new.name], ContainerRecord::read)? {
                 Some(record) => Ok(record),
-                None => insert(database, &tenant, new),
+                None => insert(database, tenant, new),
             }
         })
         .await
@@ -325,7 +334,7 @@ impl Store {
         self.run(move |store| {
             let mut replaced = Vec::new();
             let put = |database: &Connection| put_files(database, &tenant, &container, &files, &mut replaced);
-            let Some(records) = store.0.database.write(put)? else { return Ok(None) };
+            let Some(records) = store.write_counted(&tenant, held(&files), put)? else { return Ok(None) };
             files.into_iter().for_each(|(_, blob)| blob.keep());
             store.remove_blobs(&replaced);
             Ok(Some(records))
@@ -333,29 +342,32 @@ impl Store {
         .await
     }
 
-    /// Keeps what readers give as files of a container, and forgets others, all or nothing. Each reader is asked for when the one before it
-    /// has been read, so they need not be open at once. Once begun it is finished, blobs and rows, though nobody waits for it any more. A
-    /// file takes the place of the one of the same path; if that one has the same content, it stays as it is. `None` when the container is
-    /// gone.
+    /// Keeps what readers give as files of a container, and forgets others, all or nothing but for files that the tenant has no room for.
+    /// Each reader is asked for when the one before it has been read, so they need not be open at once. Once begun it is finished, blobs and
+    /// rows, though nobody waits for it any more. A file takes the place of the one of the same path; if that one has the same content, it
+    /// stays as it is. `None` when the container is gone.
     pub async fn write_container_files<R: Read>(
         &self,
         tenant: &Tenant,
         container: &ContainerId,
         files: impl IntoIterator<Item = (NewContainerFile, R)> + Send + 'static,
         gone: Vec<ContainerFileId>,
-    ) -> Result<Option<Vec<ContainerFileRecord>>, Error> {
+    ) -> Result<Option<WrittenFiles>, Error> {
         let (tenant, container) = (tenant.clone(), container.clone());
         self.run(move |store| {
-            let mut named = Vec::new();
-            let readers = files.into_iter().map(|(file, reader)| {
-                named.push(file);
-                reader
-            });
-            let blobs = store.write_blobs_now(readers)?;
-            let mut files: Vec<_> = named.into_iter().zip(blobs).collect();
+            let (mut named, mut without_room) = (Vec::new(), Vec::new());
+            let mut writing = Writing::new(store.no_room(&tenant));
+            for (file, reader) in files {
+                match writing.add(store, reader) {
+                    Ok(()) => named.push(file),
+                    Err(Error::Full { .. }) => without_room.push(file.path),
+                    Err(error) => return Err(error),
+                }
+            }
+            let mut files: Vec<_> = named.into_iter().zip(writing.finish(store)?).collect();
             let mut replaced = Vec::new();
             let (mut same, mut records) = (Vec::new(), Vec::new());
-            let written = store.0.database.write(|database| {
+            let written = store.write_counted(&tenant, held(&files), |database| {
                 let query = format!(
                     "SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3 AND sha256 = ?4"
                 );
@@ -375,7 +387,7 @@ impl Store {
             files.into_iter().for_each(|(_, blob)| blob.keep());
             store.remove_blobs(&replaced);
             records.extend(same);
-            Ok(Some(records))
+            Ok(Some(WrittenFiles { records, without_room }))
         })
         .await
     }
@@ -441,6 +453,11 @@ impl Store {
         })
         .await
     }
+}
+
+/// Returns the bytes that are reserved for files.
+fn held(files: &[(NewContainerFile, NewBlob)]) -> u64 {
+    files.iter().map(|(_, blob)| blob.held()).sum()
 }
 
 /// Writes the rows of files, and adds the blobs of those that they replace to `replaced`. `None` when the container is gone.

@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{ConversationId, Error, Page, PageQuery, Store, Tenant, now};
+use crate::{ConversationId, Error, Page, PageQuery, Room, Store, Tenant, now};
 
 /// A conversation.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +29,7 @@ impl Store {
         self.run(move |store| {
             let record = ConversationRecord { id: ConversationId::new(), created_at: now(), metadata };
             let (metadata, items) = (record.metadata.to_string(), texts(items));
-            store.0.database.write(|database| {
+            store.write_counted(&tenant, 0, |database| {
                 let query = "INSERT INTO conversations (id, tenant, created_at, metadata) VALUES (?1, ?2, ?3, ?4)";
                 database.execute(query, params![record.id, tenant, record.created_at, metadata])?;
                 insert_items(database, &tenant, &record.id, &items)
@@ -64,9 +64,10 @@ impl Store {
         id: &ConversationId,
         metadata: &Value,
     ) -> Result<bool, Error> {
-        let (tenant, id, metadata) = (tenant.clone(), id.clone(), metadata.to_string());
+        let (id, metadata) = (id.clone(), metadata.to_string());
         let query = "UPDATE conversations SET metadata = ?3 WHERE tenant = ?1 AND id = ?2";
-        self.write(move |database| Ok(database.execute(query, params![tenant, id, metadata])? > 0)).await
+        self.write_for(tenant, move |database, tenant| Ok(database.execute(query, params![tenant, id, metadata])? > 0))
+            .await
     }
 
     /// Removes a conversation with its items. Returns whether there was one.
@@ -83,11 +84,12 @@ impl Store {
         tenant: &Tenant,
         conversation: &ConversationId,
         items: Vec<(String, Value)>,
+        room: Room,
     ) -> Result<bool, Error> {
         let (tenant, conversation) = (tenant.clone(), conversation.clone());
         self.run(move |store| {
             let items = texts(items);
-            store.0.database.write(|database| {
+            store.write_counted(&tenant, room.held(), |database| {
                 let query = "SELECT 1 FROM conversations WHERE tenant = ?1 AND id = ?2";
                 if one(database, query, params![tenant, conversation], |_| Ok(()))?.is_none() {
                     return Ok(false);

@@ -8,8 +8,44 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row,
 
 use crate::{Error, Tenant};
 
+/// Makes the rows of a table count for their tenants, each with what it costs in bytes, those that are there and those to come.
+macro_rules! counted {
+    ($table:literal, $cost:literal) => {
+        concat!(
+            "\nALTER TABLE ",
+            $table,
+            " ADD COLUMN cost INTEGER AS (",
+            $cost,
+            ");\n",
+            "INSERT INTO usage SELECT tenant, sum(cost) FROM ",
+            $table,
+            " WHERE TRUE GROUP BY tenant ",
+            "ON CONFLICT (tenant) DO UPDATE SET bytes = bytes + excluded.bytes;\n",
+            "CREATE TRIGGER ",
+            $table,
+            "_are_counted AFTER INSERT ON ",
+            $table,
+            " BEGIN\n",
+            "    INSERT INTO usage VALUES (new.tenant, new.cost)\n",
+            "        ON CONFLICT (tenant) DO UPDATE SET bytes = bytes + excluded.bytes; END;\n",
+            "CREATE TRIGGER ",
+            $table,
+            "_are_counted_anew AFTER UPDATE ON ",
+            $table,
+            " WHEN new.cost <> old.cost BEGIN\n",
+            "    UPDATE usage SET bytes = bytes + new.cost - old.cost WHERE tenant = new.tenant; END;\n",
+            "CREATE TRIGGER ",
+            $table,
+            "_are_given_back AFTER DELETE ON ",
+            $table,
+            " BEGIN\n",
+            "    UPDATE usage SET bytes = bytes - old.cost WHERE tenant = old.tenant; END;\n",
+        )
+    };
+}
+
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 7] = [
+const FORMATS: [&str; 8] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -140,6 +176,62 @@ INSERT OR IGNORE INTO response_items
     SELECT tenant, iif(items.type = 'object', items.value ->> 'id', NULL) AS item, responses.id FROM responses,
         json_each(iif(json_valid(input), input, '[]')) AS items WHERE typeof(item) = 'text';
 ",
+    // The cost of a row is what it counts for its tenant: its texts and the content of its file, and a flat sum for all else.
+    concat!(
+        "
+CREATE TABLE usage (tenant TEXT PRIMARY KEY, bytes INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+
+ALTER TABLE turns ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+UPDATE turns SET bytes = (SELECT coalesce(sum(128 + octet_length(event)), 0) FROM turn_events WHERE turn = id)
+    + (SELECT coalesce(sum(128 + octet_length(item)), 0) FROM turn_items WHERE turn = id)
+    + (SELECT coalesce(sum(4096 + bytes), 0) FROM turn_blobs WHERE turn = id);
+
+CREATE TABLE programs (
+    number INTEGER NOT NULL, tenant TEXT NOT NULL, sha256 TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY (tenant, sha256)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE audit_archives (number INTEGER PRIMARY KEY, chain TEXT NOT NULL) STRICT;
+CREATE TRIGGER audit_archives_are_in_order BEFORE INSERT ON audit_archives
+    WHEN NOT EXISTS (SELECT 1 FROM audit WHERE number = new.number AND chain = new.chain)
+        OR new.number <= (SELECT max(number) FROM audit_archives)
+    BEGIN SELECT RAISE(ABORT, 'only what the audit log ends or goes on with can be archived'); END;
+CREATE TRIGGER audit_archives_are_not_changed BEFORE UPDATE ON audit_archives
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+CREATE TRIGGER audit_archives_are_not_forgotten BEFORE DELETE ON audit_archives
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+DROP TRIGGER audit_is_not_shortened;
+CREATE TRIGGER audit_is_not_shortened BEFORE DELETE ON audit
+    WHEN old.number > coalesce((SELECT max(number) FROM audit_archives), 0)
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+DROP TRIGGER audit_is_not_replaced;
+CREATE TRIGGER audit_is_not_replaced BEFORE INSERT ON audit
+    WHEN new.number <= max(coalesce((SELECT max(number) FROM audit), 0), coalesce((SELECT max(number) FROM audit_archives), 0))
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+CREATE TRIGGER programs_are_not_changed BEFORE UPDATE ON programs
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+CREATE TRIGGER programs_are_not_replaced BEFORE INSERT ON programs
+    WHEN EXISTS (SELECT 1 FROM programs WHERE tenant = new.tenant AND sha256 = new.sha256 AND code <> new.code)
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+CREATE TRIGGER programs_are_not_forgotten BEFORE DELETE ON programs
+    WHEN old.number > coalesce((SELECT max(number) FROM audit_archives), 0)
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+",
+        counted!("files", "4096 + bytes"),
+        counted!("upload_parts", "4096 + bytes"),
+        counted!("container_files", "4096 + bytes"),
+        counted!("uploads", "2048"),
+        counted!("containers", "1024 + octet_length(name)"),
+        counted!("conversations", "1024 + octet_length(metadata)"),
+        counted!("conversation_items", "512 + 3 * octet_length(id) + octet_length(item)"),
+        counted!("responses", "1024 + octet_length(object) + octet_length(input)"),
+        counted!("response_items", "256 + 2 * octet_length(id)"),
+        counted!("turns", "2048 + bytes + octet_length(spec) + octet_length(dialect_state)"),
+        counted!(
+            "approvals",
+            "1024 + 3 * octet_length(call_id) + octet_length(code) + octet_length(reasons) + octet_length(coalesce(reason, ''))"
+        ),
+        counted!("programs", "512 + octet_length(code)"),
+        counted!("audit", "512 + octet_length(code) + octet_length(actor) + octet_length(outcome)"),
+    ),
 ];
 
 /// Longest wait of a statement for another process that is writing.
@@ -417,6 +509,25 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
     }
 
     #[test]
+    fn what_the_format_before_stored_is_counted() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        upgrade(&mut connection, &FORMATS[..7]).unwrap();
+        let rows = "INSERT INTO files VALUES ('file-1', 'a', 'b', 1, 'f', 'user_data', 'text/plain', 1, NULL);
+                    INSERT INTO responses VALUES ('resp_1', 'a', 'completed', 1, NULL, '{}', '[]');
+                    INSERT INTO turns VALUES ('resp_1', 'b', 'd', 'ended', 'o', 1, 0, 0, 0, NULL, NULL, NULL, '', '', 1, 0);
+                    INSERT INTO turn_events VALUES ('resp_1', 0, 0, '{}'), ('resp_1', 1, 0, '{}');
+                    INSERT INTO turn_blobs VALUES ('resp_1', 'b', 1000);
+                    INSERT INTO audit VALUES (1, 1, 'b', 'started', 'r', 'c', 's', 'code', 'actor', '', 'chain');";
+        connection.execute_batch(rows).unwrap();
+        upgrade(&mut connection, &FORMATS).unwrap();
+        let found = all(&connection, "SELECT tenant, bytes FROM usage", [], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, u64>(1)?))
+        });
+        let (file, response, turn, audit) = (4096 + 1, 1024 + 4, 2048 + 2 * (128 + 2) + 4096 + 1000, 512 + 4 + 5);
+        assert_eq!(found.unwrap(), [("a".to_owned(), file + response), ("b".to_owned(), turn + audit)]);
+    }
+
+    #[test]
     fn a_state_that_several_make_at_once_is_made_once() {
         for round in 0..20 {
             let directory = tempfile::tempdir().unwrap();
@@ -440,6 +551,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 8, known: 7 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 9, known: 8 })));
     }
 }

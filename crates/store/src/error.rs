@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::TurnId;
 
-/// The state could not be read or written. None of this is a client's fault.
+/// The state could not be read or written. None of this is a client's fault, but for [`Error::Full`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -35,6 +35,12 @@ pub enum Error {
         sequence: u64,
         /// Least number that is free.
         next: u64,
+    },
+    /// The tenant stores as much as it may.
+    #[error("the {} MB that may be stored are used up", limit >> 20)]
+    Full {
+        /// Bytes that the tenant may store.
+        limit: u64,
     },
     /// Another server works on the same data.
     #[error("another server is using {}; end it, or give another directory with --data", .0.display())]

@@ -7,6 +7,9 @@ use crate::{BlobName, Error, FileId, NewBlob, Page, PageQuery, Store, Tenant, no
 
 const COLUMNS: &str = "id, blob, bytes, filename, purpose, mime, created_at, expires_at";
 
+/// Seconds.
+const DAY: i64 = 24 * 3600;
+
 /// A file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRecord {
@@ -61,7 +64,8 @@ impl Store {
     pub async fn add_file(&self, tenant: &Tenant, file: NewFile, blob: NewBlob) -> Result<FileRecord, Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
-            let record = store.0.database.write(|database| insert(database, &tenant, file, &blob))?;
+            let record =
+                store.write_counted(&tenant, blob.held(), |database| insert(database, &tenant, file, &blob))?;
             blob.keep();
             Ok(record)
         })
@@ -111,7 +115,7 @@ impl Store {
         .await
     }
 
-    /// Removes the files, uploads, responses and ended turns whose time has come, and what dead processes left.
+    /// Removes the files, uploads, responses, approvals and ended turns whose time has come, and what dead processes left.
     pub async fn remove_expired(&self) -> Result<(), Error> {
         self.run(|store| {
             let now = now();
@@ -122,22 +126,16 @@ impl Store {
                              RETURNING blob";
                 blobs.extend(all(database, query, [now], |row| row.get::<_, BlobName>(0))?);
                 database.execute("DELETE FROM responses WHERE expires_at <= ?1", [now])?;
+                // A while after they are over: a client may still ask for them.
+                database.execute("DELETE FROM uploads WHERE expires_at <= ?1", [now - DAY])?;
+                let query = "DELETE FROM approvals WHERE expires_at <= ?1 AND status <> 'pending'
+                                 OR expires_at < ?2 AND decider = 'client'";
+                database.execute(query, [now - 30 * DAY, now])?;
                 blobs.extend(turns::remove_expired(database)?);
                 Ok(blobs)
             })?;
             store.remove_blobs(&blobs);
             store.sweep_if_due()
-        })
-        .await
-    }
-
-    /// Returns the size of all files of a tenant, bytes.
-    pub async fn bytes_of(&self, tenant: &Tenant) -> Result<u64, Error> {
-        let query = "SELECT coalesce((SELECT sum(bytes) FROM files WHERE tenant = ?1), 0)
-                          + coalesce((SELECT sum(bytes) FROM upload_parts WHERE tenant = ?1), 0)
-                          + coalesce((SELECT sum(bytes) FROM container_files WHERE tenant = ?1), 0)";
-        self.read(tenant, move |database, tenant| {
-            Ok(database.prepare_cached(query)?.query_row([tenant], |row| row.get(0))?)
         })
         .await
     }

@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use serde::{Deserialize as _, Deserializer, Serialize};
 
 /// Length of the longest id, characters.
 const MAX_ID: usize = 64;
 
 /// A tenant, to whom a row belongs.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Tenant(String);
 
 impl Tenant {
@@ -26,6 +27,11 @@ impl Tenant {
     /// Returns the tenant of a key.
     pub(crate) fn of_key(key: &KeyId) -> Self {
         Self(key.0.clone())
+    }
+
+    /// Reads what an archive of ours has. Of what clients send, no tenant is made.
+    pub(crate) fn deserialize_known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self)
     }
 
     /// Returns the text that stands in the database.

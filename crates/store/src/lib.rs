@@ -20,6 +20,7 @@ mod responses;
 mod sweep;
 mod turns;
 mod uploads;
+mod usage;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -29,9 +30,11 @@ use std::time::Instant;
 use rusqlite::Connection;
 
 pub use approvals::{ApprovalRecord, ApprovalStatus, Decided, Decision, NewApproval, program_digest};
-pub use audit::{AuditEntry, AuditEvent, AuditRecord, Tampered};
+pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, Tampered};
 pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob};
-pub use containers::{ContainerFileRecord, ContainerRecord, NewContainer, NewContainerFile, Place, Source};
+pub use containers::{
+    ContainerFileRecord, ContainerRecord, NewContainer, NewContainerFile, Place, Source, WrittenFiles,
+};
 pub use conversations::ConversationRecord;
 use database::Database;
 pub use database::Dropped;
@@ -49,6 +52,8 @@ pub use responses::ResponseRecord;
 pub use sweep::Swept;
 pub use turns::{Appended, NewTurn, TurnEventRecord, TurnLease, TurnRecord, TurnState, TurnUpdate};
 pub use uploads::{NewUpload, PartRecord, UploadRecord, UploadStatus};
+use usage::Quota;
+pub use usage::{FILE_COST, Reservation, Room};
 
 /// Everything that outlives the process. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -61,6 +66,7 @@ struct Inner {
     scratch: PathBuf,
     owners: PathBuf,
     owner: Owner,
+    quota: Arc<Quota>,
     next_sweep: Mutex<Option<Instant>>,
     /// Held as long as the process lives, so that no second server works on the same data.
     lock: Option<File>,
@@ -106,7 +112,8 @@ impl Store {
         make_directory(&scratch)?;
         let database = Database::open(&directory.join("aludel.db"))?;
         let owner = Owner::new(owners.clone());
-        Ok(Self(Arc::new(Inner { database, blobs, scratch, owners, owner, next_sweep: Mutex::default(), lock })))
+        let (quota, next_sweep) = Default::default();
+        Ok(Self(Arc::new(Inner { database, blobs, scratch, owners, owner, quota, next_sweep, lock })))
     }
 
     /// Returns what was dropped when an older version's state was opened, for the log.
@@ -134,6 +141,16 @@ impl Store {
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.run(move |store| store.0.database.write(work)).await
+    }
+
+    /// Runs `work` in a transaction of the writer that adds to what a tenant stores.
+    async fn write_for<T: Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        work: impl FnOnce(&Connection, &Tenant) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let tenant = tenant.clone();
+        self.run(move |store| store.write_counted(&tenant, 0, |database| work(database, &tenant))).await
     }
 
     /// Runs the queries of a tenant.

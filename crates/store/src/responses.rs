@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{Error, ResponseId, Store, Tenant, now};
+use crate::{Error, ResponseId, Room, Store, Tenant, now};
 
 /// A response.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,7 +23,7 @@ pub struct ResponseRecord {
 
 impl Store {
     /// Keeps a response, in place of what was known of it; its event log stays. The object's `status` is noted apart.
-    pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord) -> Result<(), Error> {
+    pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord, room: Room) -> Result<(), Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
             let ResponseRecord { id, object, input, expires_at } = response;
@@ -38,7 +38,7 @@ impl Store {
             let items: Vec<String> = items.filter_map(|item| item.get("id")?.as_str()).map(ToOwned::to_owned).collect();
             let (object, input) = (object.to_string(), Value::Array(input).to_string());
             let row = params![&id, &tenant, status, now(), expires_at, object, input];
-            store.0.database.write(|database| {
+            store.write_counted(&tenant, room.held(), |database| {
                 if database.prepare_cached(query)?.execute(row)? > 0 {
                     let query = "INSERT OR IGNORE INTO response_items (tenant, id, response) VALUES (?1, ?2, ?3)";
                     let mut statement = database.prepare_cached(query)?;

@@ -15,6 +15,9 @@ use crate::{BlobName, Error, NewBlob, OwnerId, Store, Tenant, TurnId, now, now_m
 const COLUMNS: &str = "id, tenant, dialect, state, owner, epoch, lease_until_ms, created_at_ms, updated_at_ms, ended_at_ms, \
                        expires_at, session, spec, dialect_state, next_sequence, next_position";
 
+/// Bytes that an event or an item counts besides its text.
+const ROW: u64 = 128;
+
 /// State of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TurnState {
@@ -190,6 +193,19 @@ pub struct TurnUpdate {
     pub session: Option<String>,
 }
 
+impl TurnUpdate {
+    /// Returns the bytes that its events, blobs and items count for the tenant.
+    pub fn bytes(&self) -> u64 {
+        let events: u64 = self.events.iter().map(|event| ROW + event.event.len() as u64).sum();
+        let blobs: u64 = self.blobs.iter().map(NewBlob::held).sum();
+        events + blobs + bytes_of_items(&self.items)
+    }
+}
+
+fn bytes_of_items(items: &[String]) -> u64 {
+    items.iter().map(|item| ROW + item.len() as u64).sum()
+}
+
 /// Outcome of a write for a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "what was refused is not stored"]
@@ -252,9 +268,11 @@ impl Store {
         };
         self.run(move |store| {
             store.0.owner.name_in_rows()?;
-            store.0.database.write(|database| {
+            let tenant = record.tenant.clone();
+            store.write_counted(&tenant, 0, |database| {
                 let query = format!(
-                    "INSERT INTO turns ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, NULL, ?10, ?11, ?12, ?13, ?14, ?15)
+                    "INSERT INTO turns ({COLUMNS}, bytes)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, NULL, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
                      ON CONFLICT (id) DO NOTHING"
                 );
                 let row = params![
@@ -273,6 +291,7 @@ impl Store {
                     record.dialect_state,
                     record.next_sequence,
                     items.len(),
+                    bytes_of_items(&items),
                 ];
                 if database.prepare_cached(&query)?.execute(row)? == 0 {
                     return Ok(None);
@@ -295,7 +314,8 @@ impl Store {
     }
 
     /// Adds events, their blobs and items to a turn and changes its state, in one transaction that is refused when the lease is not the
-    /// row's any more. Events whose numbers were used before are [`Error::Sequence`].
+    /// row's any more. Events whose numbers were used before are [`Error::Sequence`]. It is stored whether there is room or not: a turn has to
+    /// be able to end, so whoever drives it reserves room for its events before they happen.
     pub async fn append_turn(&self, lease: &TurnLease, update: TurnUpdate) -> Result<Appended, Error> {
         let lease = lease.clone();
         self.run(move |store| {
@@ -486,10 +506,12 @@ fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Resu
     insert_items(database, &lease.turn, position, items)?;
     let query = "UPDATE turns SET state = coalesce(?2, state), spec = coalesce(?3, spec),
                      dialect_state = coalesce(?4, dialect_state), session = coalesce(?5, session), updated_at_ms = ?6,
-                     ended_at_ms = CASE WHEN ?2 = 'ended' THEN ?6 END, next_sequence = ?7, next_position = ?8
+                     ended_at_ms = CASE WHEN ?2 = 'ended' THEN ?6 END, next_sequence = ?7, next_position = ?8,
+                     bytes = bytes + ?9
                  WHERE id = ?1";
     let position = position.saturating_add(items.len() as u64);
-    let row = params![lease.turn, state, spec, dialect_state, session, now_ms(), next_sequence, position];
+    let bytes = update.bytes();
+    let row = params![lease.turn, state, spec, dialect_state, session, now_ms(), next_sequence, position, bytes];
     database.prepare_cached(query)?.execute(row)?;
     Ok(Appended::Stored { next_sequence })
 }

@@ -125,9 +125,8 @@ impl UploadRecord {
 impl Store {
     /// Begins an upload.
     pub async fn add_upload(&self, tenant: &Tenant, upload: NewUpload) -> Result<UploadRecord, Error> {
-        let tenant = tenant.clone();
         let NewUpload { bytes, filename, purpose, mime, expires_at, file_lives } = upload;
-        self.write(move |database| {
+        self.write_for(tenant, move |database, tenant| {
             let id = UploadId::new();
             let (status, created_at) = (UploadStatus::Pending, now());
             let query = format!(
@@ -175,7 +174,7 @@ impl Store {
             let query = "INSERT INTO upload_parts (id, tenant, upload, blob, bytes, created_at)
                          SELECT ?1, ?2, ?3, ?4, ?5, ?6 FROM uploads WHERE tenant = ?2 AND id = ?3 AND status = ?7";
             let row = params![part.id, tenant, upload, part.blob, part.bytes, part.created_at, UploadStatus::Pending];
-            if store.0.database.write(|database| Ok(database.execute(query, row)?))? == 0 {
+            if store.write_counted(&tenant, blob.held(), |database| Ok(database.execute(query, row)?))? == 0 {
                 return Ok(None);
             }
             blob.keep();
@@ -207,7 +206,7 @@ impl Store {
                 mime: upload.mime,
                 expires_at: upload.file_lives.map(|seconds| now().saturating_add(seconds)),
             };
-            let made = store.0.database.write(|database| {
+            let made = store.write_counted(&tenant, blob.held(), |database| {
                 let query = "UPDATE uploads SET status = ?3 WHERE tenant = ?1 AND id = ?2 AND status = ?4";
                 let row = params![tenant, upload.id, UploadStatus::Completed, UploadStatus::Pending];
                 if database.execute(query, row)? == 0 {

@@ -75,8 +75,8 @@ async fn other_process() {
     let store = Store::open_beside(Path::new(&state)).await.unwrap();
     match &*work {
         "blob in flight" => {
-            let blob = store.write_blobs(vec![&b"in flight"[..]]).await.unwrap();
-            let mut writer = store.new_blob().await.unwrap();
+            let blob = store.write_blobs(store.no_room(&Tenant::local()), vec![&b"in flight"[..]]).await.unwrap();
+            let mut writer = store.new_blob(&Tenant::local()).await.unwrap();
             writer.write(b"half").await.unwrap();
             say("written");
             std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
@@ -115,7 +115,7 @@ async fn what_a_living_process_has_in_flight_is_left_alone_and_a_dead_ones_goes(
     let store = Store::open(directory.path()).await.unwrap();
     let mut other = Other::start("blob in flight", directory.path());
     assert_eq!(other.said().unwrap(), "written");
-    let mine = store.write_blobs(vec![&b"mine"[..]]).await.unwrap();
+    let mine = store.write_blobs(store.no_room(&Tenant::local()), vec![&b"mine"[..]]).await.unwrap();
     assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), Swept::default());
     other.kill();
     assert_eq!(store.sweep(Duration::from_secs(60)).await.unwrap(), Swept { removed: 0, young: 2 });

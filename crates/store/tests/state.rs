@@ -8,15 +8,15 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use aludel_store::{
-    ApprovalStatus, AuditEntry, AuditEvent, ContainerFileId, ContainerId, Decided, Decision, Error, FileRecord,
-    NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place, ResponseId,
-    ResponseRecord, Source, Store, Swept, Tampered, Tenant, UploadStatus, program_digest,
+    ApprovalStatus, AuditChain, AuditEntry, AuditEvent, ContainerFileId, ContainerId, Decided, Decision, Error,
+    FileRecord, NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place,
+    ResponseId, ResponseRecord, Room, Source, Store, Swept, Tampered, Tenant, UploadStatus, program_digest,
 };
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 async fn blob(store: &Store, content: &[u8]) -> NewBlob {
-    let mut writer = store.new_blob().await.unwrap();
+    let mut writer = store.new_blob(&Tenant::local()).await.unwrap();
     writer.write(content).await.unwrap();
     writer.finish().await.unwrap()
 }
@@ -179,7 +179,7 @@ async fn files_of_a_container_are_written_and_forgotten_together() {
     let container = store.add_container(&tenant, new_container(Duration::from_secs(60)), vec![]).await.unwrap().id;
     let write = async |files: Vec<(&'static str, &'static str)>, gone: Vec<ContainerFileId>| {
         let files = files.into_iter().map(|(path, text)| (new_file(path), text.as_bytes()));
-        let mut files = store.write_container_files(&tenant, &container, files, gone).await.unwrap().unwrap();
+        let mut files = store.write_container_files(&tenant, &container, files, gone).await.unwrap().unwrap().records;
         files.sort_by(|one, other| one.path.cmp(&other.path));
         files
     };
@@ -203,14 +203,16 @@ async fn blobs_are_written_and_read_as_streams() {
     // As many as are synced one by one, and more.
     for number in [1, 4, 9] {
         let texts: Vec<Vec<u8>> = (0..number).map(|text| vec![b'a' + text; 300_000]).collect();
-        let blobs = store.write_blobs(texts.iter().cloned().map(std::io::Cursor::new).collect()).await.unwrap();
-        let mut writers = Vec::new();
+        let blobs = store
+            .write_blobs(store.no_room(&Tenant::local()), texts.iter().cloned().map(std::io::Cursor::new).collect())
+            .await
+            .unwrap();
+        let mut others = Vec::new();
         for text in &texts {
-            let mut writer = store.new_blob().await.unwrap();
-            writer.write_all(text).await.unwrap();
-            writers.push(writer);
+            let mut writer = store.new_blob(&Tenant::local()).await.unwrap();
+            writer.write(text).await.unwrap();
+            others.push(writer.finish().await.unwrap());
         }
-        let others = store.finish_blobs(writers).await.unwrap();
         for blobs in [&blobs, &others] {
             for (blob, text) in blobs.iter().zip(&texts) {
                 assert_eq!((blob.bytes(), blob.sha256()), (300_000, &*hash(text)));
@@ -229,7 +231,7 @@ async fn blobs_are_written_and_read_as_streams() {
         }
     }
     let readers: Vec<Box<dyn std::io::Read + Send>> = vec![Box::new(&b"whole"[..]), Box::new(Broken)];
-    assert!(matches!(store.write_blobs(readers).await, Err(Error::Source(_))));
+    assert!(matches!(store.write_blobs(store.no_room(&Tenant::local()), readers).await, Err(Error::Source(_))));
     assert_eq!((count(&directory.path().join("blobs")), count(&directory.path().join("scratch"))), (0, 0));
 }
 
@@ -266,7 +268,7 @@ async fn files_are_their_tenants_alone_and_survive_a_restart() {
     let again = store.file(&mine, &kept.id).await.unwrap().unwrap();
     assert_eq!(again, kept);
     assert_eq!(content(&store, &again).await, b"hello");
-    assert_eq!(store.bytes_of(&mine).await.unwrap(), 5);
+    assert_eq!(store.bytes_of(&mine).await.unwrap(), 4096 + 5);
     assert!(store.delete_file(&mine, &kept.id).await.unwrap());
     assert_eq!(count(&directory.path().join("blobs")), 0);
 }
@@ -279,7 +281,7 @@ async fn what_was_half_written_is_gone_after_a_restart_and_the_rest_is_not() {
     let kept = file(&store, &tenant, b"kept").await;
     // As a killed process leaves them: a blob without a row, and a file that never became one.
     std::mem::forget(blob(&store, b"orphan").await);
-    let mut writer = store.new_blob().await.unwrap();
+    let mut writer = store.new_blob(&Tenant::local()).await.unwrap();
     writer.write(b"half").await.unwrap();
     std::mem::forget(writer);
     assert_eq!(count(&directory.path().join("blobs")), 2);
@@ -303,7 +305,7 @@ async fn a_blob_that_no_row_took_is_removed() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     drop(blob(&store, b"x").await);
-    let mut writer = store.new_blob().await.unwrap();
+    let mut writer = store.new_blob(&Tenant::local()).await.unwrap();
     writer.write(b"x").await.unwrap();
     drop(writer);
     assert_eq!((count(&directory.path().join("blobs")), count(&directory.path().join("scratch"))), (0, 0));
@@ -367,7 +369,7 @@ async fn a_file_of_the_same_path_takes_the_id_over_and_the_blob_away() {
     assert!(put(&other, "b.txt", b"3").await.is_none());
     assert_eq!(count(&directory.path().join("blobs")), 1);
     assert!(store.container_file(&other, &container.id, &second.id).await.unwrap().is_none());
-    let copy = store.copy_blob(&second.blob).await.unwrap();
+    let copy = store.copy_blob(&Tenant::local(), &second.blob).await.unwrap();
     assert_eq!(copy.sha256(), second.sha256);
     drop(copy);
     assert!(store.delete_container(&mine, &container.id).await.unwrap());
@@ -451,8 +453,8 @@ async fn conversations_keep_their_items_in_order() {
     let item = |id: &str| (id.to_owned(), json!({ "id": id }));
     // Ids of items come from clients too, so their order is not the order of time.
     let conversation = store.add_conversation(&mine, json!({}), vec![item("z"), item("a")]).await.unwrap();
-    assert!(store.add_items(&mine, &conversation.id, vec![item("m"), item("a")]).await.unwrap());
-    assert!(!store.add_items(&other, &conversation.id, vec![item("q")]).await.unwrap());
+    assert!(store.add_items(&mine, &conversation.id, vec![item("m"), item("a")], Room::Checked).await.unwrap());
+    assert!(!store.add_items(&other, &conversation.id, vec![item("q")], Room::Checked).await.unwrap());
     let page = PageQuery { after: Some("z".into()), limit: 1, order: Order::Ascending };
     let page = store.items(&mine, &conversation.id, page).await.unwrap();
     assert_eq!((page.data, page.has_more), (vec![json!({ "id": "a" })], true));
@@ -477,15 +479,15 @@ async fn a_response_survives_a_restart() {
         input: vec![json!({ "type": "message" })],
         expires_at: None,
     };
-    store.put_response(&mine, record("in_progress")).await.unwrap();
+    store.put_response(&mine, record("in_progress"), Room::Checked).await.unwrap();
     drop(store);
     let store = Store::open(directory.path()).await.unwrap();
     let unfinished = store.responses_with_status(&["queued", "in_progress"]).await.unwrap();
     assert_eq!(unfinished, [(mine.clone(), id.clone())]);
     // Another tenant that guesses an id neither reads nor overwrites.
-    store.put_response(&other, record("stolen")).await.unwrap();
+    store.put_response(&other, record("stolen"), Room::Checked).await.unwrap();
     assert!(store.response(&other, &id).await.unwrap().is_none());
-    store.put_response(&mine, record("completed")).await.unwrap();
+    store.put_response(&mine, record("completed"), Room::Checked).await.unwrap();
     assert_eq!(store.response(&mine, &id).await.unwrap().unwrap(), record("completed"));
     assert!(store.delete_response(&mine, &id).await.unwrap());
     assert!(store.response(&mine, &id).await.unwrap().is_none());
@@ -504,7 +506,7 @@ async fn items_are_found_by_their_ids_among_what_their_tenant_stored() {
     };
     let (first, second, third) = (record("msg_1", "msg_2"), record("msg_2", "msg_3"), record("msg_4", "msg_5"));
     for record in [&first, &second, &third] {
-        store.put_response(&mine, record.clone()).await.unwrap();
+        store.put_response(&mine, record.clone(), Room::Checked).await.unwrap();
     }
     let of = async |tenant: &Tenant, ids: &[&str]| {
         let ids = ids.iter().map(|id| (*id).to_owned()).collect();
@@ -517,7 +519,7 @@ async fn items_are_found_by_their_ids_among_what_their_tenant_stored() {
     store.delete_response(&mine, &second.id).await.unwrap();
     assert_eq!(of(&mine, &["msg_2", "msg_3"]).await, [first]);
     let expired = ResponseRecord { expires_at: Some(1), ..third };
-    store.put_response(&mine, expired).await.unwrap();
+    store.put_response(&mine, expired, Room::Checked).await.unwrap();
     assert_eq!(of(&mine, &["msg_5"]).await, []);
     let items = vec![("msg_7".to_owned(), json!({ "id": "msg_7" }))];
     store.add_conversation(&mine, json!({}), items.clone()).await.unwrap();
@@ -662,4 +664,72 @@ async fn the_audit_log_only_grows_and_shows_what_was_changed() {
             )
             .unwrap();
     }
+}
+
+#[tokio::test]
+async fn the_beginning_of_the_audit_log_can_be_archived_and_the_rest_follows_from_it() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open(data.path()).await.unwrap();
+    let entry = |event, code: &str| AuditEntry {
+        event,
+        request: "resp_1".into(),
+        container: "cntr_1".into(),
+        code: code.into(),
+        actor: "rules".into(),
+        outcome: String::new(),
+    };
+    let tenant = Tenant::local();
+    for code in ["1", "", "2", "3"] {
+        let entries = vec![entry(AuditEvent::Started, code), entry(AuditEvent::Ended, code)];
+        store.audit(&tenant, entries).await.unwrap();
+    }
+    store.audit(&tenant, vec![entry(AuditEvent::Started, "2")]).await.unwrap();
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    let programs = || {
+        let mut query = database.prepare("SELECT code FROM programs ORDER BY code").unwrap();
+        query.query_map([], |row| row.get::<_, String>(0)).unwrap().collect::<Result<Vec<_>, _>>().unwrap()
+    };
+    assert_eq!(programs(), ["", "1", "2", "3"], "each once");
+    // As an earlier version wrote it: the program in the entry.
+    let trigger = "SELECT sql FROM sqlite_master WHERE name = 'audit_is_not_changed'";
+    let trigger: String = database.query_row(trigger, [], |row| row.get(0)).unwrap();
+    database.execute_batch("DROP TRIGGER audit_is_not_changed; UPDATE audit SET code = '1' WHERE number = 1;").unwrap();
+    database.execute_batch(&trigger).unwrap();
+    assert_eq!(store.verify_audit_log().await.unwrap(), Ok(9));
+
+    let log = store.audit_log(0, 100).await.unwrap();
+    assert_eq!(log.iter().map(|entry| &*entry.code).collect::<String>(), "1122332");
+    let used = store.bytes_of(&tenant).await.unwrap();
+    let end = AuditChain { number: 6, chain: log[5].chain.clone() };
+    let other = AuditChain { chain: log[4].chain.clone(), ..end.clone() };
+    assert!(store.remove_archived(other).await.is_err(), "the digest of another entry");
+    store.remove_archived(end.clone()).await.unwrap();
+    assert_eq!(store.audit_log_start().await.unwrap(), end);
+    assert_eq!(store.audit_log(0, 100).await.unwrap(), log[6..]);
+    assert_eq!(programs(), ["2", "3"]);
+    assert!(store.bytes_of(&tenant).await.unwrap() < used);
+    assert_eq!(store.verify_audit_log().await.unwrap(), Ok(9));
+    assert!(store.remove_archived(end).await.is_err(), "it is gone");
+    for query in [
+        "DELETE FROM audit WHERE number = 8",
+        "DELETE FROM audit_archives",
+        "UPDATE audit_archives SET number = 8",
+        "INSERT INTO audit SELECT 5, at_ms, tenant, event, request, container, sha256, code, actor, outcome, chain FROM audit",
+        "UPDATE programs SET code = 'x'",
+        "INSERT OR REPLACE INTO programs SELECT number, tenant, sha256, 'x' FROM programs",
+        "DELETE FROM programs WHERE code = '3'",
+    ] {
+        assert!(database.execute(query, []).unwrap_err().to_string().contains("only be added to"), "{query}");
+    }
+    store.remove_archived(AuditChain { number: 9, chain: log[8].chain.clone() }).await.unwrap();
+    store.audit(&tenant, vec![entry(AuditEvent::Ended, "2")]).await.unwrap();
+    assert_eq!(store.verify_audit_log().await.unwrap(), Ok(10));
+    assert_eq!(programs(), ["2"]);
+    // The archive itself tells that it is whole, and that the log goes on from it.
+    let mut chain = AuditChain::default();
+    for record in &log {
+        chain.follow(record).unwrap();
+    }
+    assert_eq!(chain, store.audit_log_start().await.unwrap());
+    assert_eq!(AuditChain::default().follow(&log[1]), Err(Tampered { number: 1 }));
 }

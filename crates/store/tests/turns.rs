@@ -44,7 +44,7 @@ async fn all(store: &Store, turn: &TurnRecord) -> (Option<TurnRecord>, Vec<TurnE
 }
 
 async fn blob(store: &Store, content: &'static [u8]) -> (BlobName, NewBlob) {
-    let blob = store.write_blobs(vec![content]).await.unwrap().remove(0);
+    let blob = store.write_blobs(store.no_room(&Tenant::local()), vec![content]).await.unwrap().remove(0);
     (blob.name().clone(), blob)
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome};
 use aludel_rules::Decision as Verdict;
 use aludel_sandbox::Finished;
-use aludel_store::{ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, NewApproval, Tenant, now};
+use aludel_store::{
+    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, NewApproval, Reservation, Tenant, now,
+};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -26,6 +28,8 @@ use crate::{Engine, Error, Session};
 const PAUSE: Duration = Duration::from_millis(250);
 /// Time for which a client may answer, seconds.
 const CLIENT_PATIENCE: i64 = 30 * 86_400;
+/// Bytes of the audit log's entries about one program, besides the program.
+const NOTES: u64 = 4096;
 /// The language that rules read.
 const RULED: &str = "python";
 /// The person at the terminal, in the audit log.
@@ -178,7 +182,11 @@ impl Gate {
                     return pending().await;
                 }
                 error!("{}: a program was not run: {error}", self.request);
-                Approval::Deny { reason: "the server could not ask whether it may run".to_owned() }
+                let reason = match error {
+                    Error::StorageFull { .. } => error.to_string(),
+                    _ => "the server could not ask whether it may run".to_owned(),
+                };
+                Approval::Deny { reason }
             }
         }
     }
@@ -194,6 +202,7 @@ impl Gate {
 
     /// Decides whether a program may run. An error when that cannot be decided or noted: then it must not run.
     pub async fn decide(&self, program: &ApprovalRequest) -> Result<Approval, Error> {
+        let _room = self.room(&program.code).await?;
         let (verdict, reasons) = self.verdict(&program.code).await?;
         match (verdict, self.decider) {
             (Verdict::Refuse, _) => {
@@ -387,6 +396,12 @@ impl Gate {
         }
     }
 
+    /// Reserves room for what the audit log is told of a program. What then happens is written in any case.
+    async fn room(&self, code: &str) -> Result<Reservation, Error> {
+        let bytes = NOTES + code.len() as u64;
+        Ok(self.engine.store.reserve(&self.tenant, bytes..=bytes).await?)
+    }
+
     async fn start(&self, call_id: &str, code: &str, actor: &str) -> Result<(), Error> {
         // Known first: an entry that is written although nobody waits for it any more still gets its end.
         self.running().insert(call_id.to_owned(), code.to_owned());
@@ -404,6 +419,7 @@ impl Gate {
     /// Judges a program that the client says it approved, and takes the approval: it was asked about the program, and each answer counts
     /// once. Returns the reason if it must not run.
     pub async fn take_approval(&self, code: &str) -> Result<Option<String>, Error> {
+        let _room = self.room(code).await?;
         let (verdict, reasons) = self.verdict(code).await?;
         let reason = if verdict == Verdict::Refuse {
             reasons.join("; ")
@@ -424,6 +440,7 @@ impl Gate {
 
     /// A program that the client refused in this request.
     pub async fn refused_by_client(&self, code: &str, reason: &str) -> Result<(), Error> {
+        let _room = self.room(code).await?;
         // Of one that nobody asked about, there is nothing to refuse.
         let _asked = self.engine.store.tenant_answered(&self.tenant, code, ApprovalStatus::Refused).await?;
         self.note(AuditEvent::Refused, code, "the client", reason).await

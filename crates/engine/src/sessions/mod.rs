@@ -12,7 +12,7 @@ pub use live::LiveSession;
 pub use memory::Memory;
 pub use names::check_name;
 pub use registry::{NewSession, SessionChoice, Sessions, Status, keep, reap};
-pub use session::{Session, SessionFile};
+pub use session::{Session, SessionFile, StoredChanges};
 
 /// The directory where programs find the workspace.
 pub const WORKSPACE: &str = "/mnt/data";

@@ -99,9 +99,7 @@ impl Shared {
 
     /// A permit to be live, for a tenant that has room to store what its programs make.
     pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<Place, Error> {
-        if self.store.bytes_of(tenant).await? >= self.settings.storage {
-            return Err(Error::StorageFull { limit: self.settings.storage });
-        }
+        self.store.check_room(tenant, 1).await?;
         loop {
             let idle = self.idle_sessions(tenant);
             let limit = self.settings.sessions;
@@ -153,6 +151,7 @@ impl Shared {
 impl Sessions {
     /// No session is known at first; those in the store are found when they are asked for.
     pub fn new(store: Store, backend: Arc<dyn Backend>, settings: Settings) -> Self {
+        store.limit_storage(settings.storage);
         let permits = Places::new(settings.sessions, settings.sessions);
         let known = Arc::default();
         Self { shared: Arc::new(Shared { store, backend, settings, permits, known: Arc::downgrade(&known) }), known }

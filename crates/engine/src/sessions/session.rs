@@ -10,7 +10,7 @@ use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::{Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
 use aludel_store::{
     BlobName, ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileRecord, NewBlob,
-    NewContainerFile, Place, Source, Tenant, now_ms,
+    NewContainerFile, Place, Source, Tenant, WrittenFiles, now_ms,
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -80,6 +80,15 @@ impl From<ContainerFileRecord> for SessionFile {
         let ContainerFileRecord { id, path, bytes, mime, source, created_at, .. } = record;
         Self { id, path: format!("{WORKSPACE}/{path}"), bytes, mime, source, created_at }
     }
+}
+
+/// Outcome of storing what an execution changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoredChanges {
+    /// Files that are there, each as a client can download it.
+    pub files: Vec<SessionFile>,
+    /// Paths of those that the tenant has no room for.
+    pub without_room: Vec<String>,
 }
 
 impl Session {
@@ -194,10 +203,10 @@ impl Session {
     }
 
     /// Keeps what an execution created or changed, and forgets what is not there any more. Returns the files of `changed` that are
-    /// still there, each as a client can download it.
-    pub async fn store_changes(&self, changed: &[FileEntry]) -> Result<Vec<SessionFile>, Error> {
+    /// still there, each as a client can download it, and those that the tenant has no room for.
+    pub async fn store_changes(&self, changed: &[FileEntry]) -> Result<StoredChanges, Error> {
         let state = self.state.lock().await;
-        let State::Live { live, .. } = &*state else { return Ok(Vec::new()) };
+        let State::Live { live, .. } = &*state else { return Ok(StoredChanges::default()) };
         self.touch();
         let present = live.files().await?;
         let paths: HashSet<&str> = present.iter().map(|file| file.path.as_str()).collect();
@@ -217,15 +226,15 @@ impl Session {
         let gone = inside().filter(|file| !paths.contains(file.path.as_str())).map(|file| file.id.clone()).collect();
         let files = readers(live.workspace().await?, wanted, self.limits.disk.saturating_sub(others));
         let written = self.shared.store.write_container_files(&self.tenant, &self.id, files, gone).await?;
-        let mut records = written.ok_or_else(|| Error::no_session(&self.id))?;
+        let WrittenFiles { mut records, without_room } = written.ok_or_else(|| Error::no_session(&self.id))?;
         records.retain(|record| reported.contains(record.path.as_str()));
         records.sort_by(|one, other| one.path.cmp(&other.path));
-        Ok(records.into_iter().map(Into::into).collect())
+        Ok(StoredChanges { files: records.into_iter().map(Into::into).collect(), without_room })
     }
 
     /// Keeps a picture or a page that a program showed. It is not in the workspace.
     pub async fn add_figure(&self, bytes: &[u8], mime: &str) -> Result<SessionFile, Error> {
-        let mut blob = self.shared.store.new_blob().await?;
+        let mut blob = self.shared.store.new_blob(&self.tenant).await?;
         blob.write(bytes).await?;
         let blob = blob.finish().await?;
         let id = ContainerFileId::new();
@@ -268,7 +277,7 @@ impl Session {
     /// Puts a file of the Files API in, under a name that no other file has.
     pub async fn add_stored_file(&self, file: &FileRecord) -> Result<SessionFile, Error> {
         let taken: HashSet<String> = self.records().await?.into_iter().map(|file| file.path).collect();
-        let blob = self.shared.store.copy_blob(&file.blob).await?;
+        let blob = self.shared.store.copy_blob(&self.tenant, &file.blob).await?;
         self.add_file(&free_name(&file.filename, &taken), &file.mime, blob).await
     }
 
@@ -347,7 +356,8 @@ impl Session {
         self.state.try_lock().is_ok_and(|state| matches!(*state, State::Live { .. }))
     }
 
-    pub(super) fn tenant(&self) -> &Tenant {
+    /// The tenant whose session it is.
+    pub fn tenant(&self) -> &Tenant {
         &self.tenant
     }
 

@@ -79,7 +79,7 @@ fn auto() -> SessionChoice {
 /// Runs a program and keeps what it made. Returns what it printed, and the paths that can be downloaded.
 async fn run(session: &Session, code: &str) -> (String, Vec<SessionFile>) {
     let (text, finished) = execute(session, code).await;
-    (text, session.store_changes(&finished.files).await.unwrap())
+    (text, session.store_changes(&finished.files).await.unwrap().files)
 }
 
 /// Runs a program. Returns what it printed, and its end.
@@ -109,7 +109,7 @@ async fn clients_and_programs_see_the_same_files() {
     let data = tempfile::tempdir().unwrap();
     let place = Place::enter(data.path(), settings()).await;
     let blob = async |content: &[u8]| {
-        let mut writer = place.store.new_blob().await.unwrap();
+        let mut writer = place.store.new_blob(&me()).await.unwrap();
         writer.write(content).await.unwrap();
         writer.finish().await.unwrap()
     };
@@ -156,7 +156,7 @@ async fn a_container_that_nobody_waits_for_has_all_its_files_or_is_not_there() {
     let mut file_ids = Vec::new();
     for number in 0..20 {
         let content = std::io::Cursor::new(vec![number; 1 << 16]);
-        let blob = place.store.write_blobs(vec![content]).await.unwrap().remove(0);
+        let blob = place.store.write_blobs(place.store.no_room(&me()), vec![content]).await.unwrap().remove(0);
         let (filename, mime) = (format!("{number}.txt"), "text/plain".to_owned());
         let new = NewFile { filename, purpose: "user_data".into(), mime, expires_at: None };
         file_ids.push(place.store.add_file(&me(), new, blob).await.unwrap().id);

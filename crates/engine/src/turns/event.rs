@@ -3,19 +3,21 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use aludel_agent::CutOff;
 use aludel_agent::upstream::Usage;
+use aludel_agent::{CutOff, excerpt};
 use aludel_sandbox::{Finished, LimitHit, MimeBundle, MimeData, Outcome};
-use aludel_store::BlobName;
+use aludel_store::{BlobName, FILE_COST};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::{Failure, FailureKind};
-use crate::sessions::SessionFile;
+use crate::sessions::{SessionFile, StoredChanges};
 
 /// Bytes of a value's forms beside its plain text and its image: what a log can hold of each value.
 const MAX_OTHERS: usize = 8 << 20;
+/// Characters of the paths that an outcome names in words.
+const MAX_PATHS: usize = 1000;
 
 /// Something that happened in a turn, told after its effects are stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -294,6 +296,16 @@ impl Rich {
         rich
     }
 
+    /// Returns the bytes that its binary forms take as base64 or as files.
+    fn bytes(&self) -> u64 {
+        let others = self.others.iter().filter_map(|(_, form)| match form {
+            Form::Binary(bytes) => Some(bytes.len()),
+            Form::Text(_) => None,
+        });
+        let image = self.image.iter().map(|image| image.bytes.len());
+        image.chain(others).map(|bytes| bytes as u64 / 3 * 4 + FILE_COST).sum()
+    }
+
     /// All of it, as the sandbox told it.
     pub fn bundle(&self) -> MimeBundle {
         let text = self.text.iter().map(|text| ("text/plain".to_owned(), MimeData::Text(text.clone())));
@@ -371,6 +383,18 @@ impl Deref for StoredBytes {
 }
 
 impl Event {
+    /// Returns the bytes of its stored form, with those in it as base64, which is how documents hold them.
+    pub(super) fn stored_bytes(&self) -> u64 {
+        let mut count = Count(0);
+        // Plain data can always be written.
+        let _written = serde_json::to_writer(&mut count, self);
+        let bytes = match &self.kind {
+            EventKind::Output { output: Output::Display(rich) | Output::Result(rich), .. } => rich.bytes(),
+            _ => 0,
+        };
+        count.0 + bytes
+    }
+
     /// The bytes in it.
     pub(super) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut StoredBytes> {
         let rich = match &mut self.kind {
@@ -387,6 +411,20 @@ impl Event {
     }
 }
 
+/// A writer that counts.
+struct Count(u64);
+
+impl std::io::Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The end of a program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolOutcome {
@@ -398,6 +436,9 @@ pub struct ToolOutcome {
     pub elapsed_ms: u64,
     /// Files that it made or changed and images that it showed, all stored.
     pub files: Vec<SessionFile>,
+    /// Paths of files that it made or changed and that are not stored, since the tenant has no room for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without_room: Vec<String>,
     /// Everything that the sandbox told of it: the limit, the variables, refused system calls and so on. It is not in events that an
     /// earlier version stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -406,12 +447,18 @@ pub struct ToolOutcome {
 
 impl ToolOutcome {
     /// The outcome that the sandbox told, with these files stored.
-    pub(crate) fn new(finished: Finished, files: Vec<SessionFile>) -> Self {
+    pub(crate) fn new(finished: Finished, StoredChanges { files, without_room }: StoredChanges) -> Self {
+        let mut words = aludel_agent::describe_outcome(&finished);
+        if !without_room.is_empty() {
+            let paths = excerpt::line(&without_room.join(", "), MAX_PATHS);
+            words.push_str(&format!(" Not stored, since all that may be stored is used up: {paths}."));
+        }
         Self {
             end: ToolEnd::of(&finished),
-            words: aludel_agent::describe_outcome(&finished),
+            words,
             elapsed_ms: u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX),
             files,
+            without_room,
             finished: Some(finished),
         }
     }

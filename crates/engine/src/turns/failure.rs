@@ -44,6 +44,8 @@ pub enum FailureKind {
     TooLarge,
     /// The server is about to end, or has ended meanwhile.
     Unavailable,
+    /// The tenant stores as much as it may.
+    StorageFull,
     /// The state could not be read or written: our fault or the host's.
     Storage,
     /// Our fault or the host's.
@@ -66,7 +68,10 @@ impl Failure {
 
     /// Makes an error of the engine's a failure, with words for the log about what it kept us from.
     pub(crate) fn while_doing(what: &'static str) -> impl FnOnce(Error) -> Self {
-        move |error| Self { kind: kind_of(&error), ..Self::internal(format_args!("{what}: {}", with_causes(&error))) }
+        move |error| match error {
+            Error::StorageFull { .. } => error.into(),
+            _ => Self { kind: kind_of(&error), ..Self::internal(format_args!("{what}: {}", with_causes(&error))) },
+        }
     }
 
     /// The sandbox failed. The cause is for the log.
@@ -92,7 +97,16 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { kind: kind_of(&error), ..Self::internal(with_causes(&error)) }
+        match error {
+            Error::StorageFull { limit } => {
+                let message = format!(
+                    "{} MB may be stored here and are used up; delete files, containers or responses.",
+                    limit >> 20
+                );
+                Self { should_retry: Some(false), ..Self::new(FailureKind::StorageFull, message) }
+            }
+            _ => Self { kind: kind_of(&error), ..Self::internal(with_causes(&error)) },
+        }
     }
 }
 

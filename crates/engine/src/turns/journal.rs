@@ -4,14 +4,20 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use aludel_agent::{Item, Part};
-use aludel_store::{Appended, NewTurn, Store, Tenant, TurnEventRecord, TurnId, TurnLease, TurnState, TurnUpdate};
+use aludel_store::{
+    Appended, FILE_COST, NewTurn, Reservation, Store, Tenant, TurnEventRecord, TurnId, TurnLease, TurnState, TurnUpdate,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::lease;
-use super::{Event, Frame};
+use super::{Event, EventKind, Frame};
 use crate::Error;
 
+/// Bytes that are reserved for the last events of a request, and at once for more.
+const ENDING: u64 = 64 << 10;
+/// Copies of an event at a request's end: in the log, in the document and in the conversation.
+const COPIES: u64 = 3;
 /// Numbers of frames that are reserved at once. A crash skips at most so many, and none is told twice.
 const RESERVED: u64 = 4096;
 
@@ -27,6 +33,12 @@ pub struct Journal {
     state: DialectState,
     /// The number of the next frame.
     next_frame: u64,
+    /// Room for its end.
+    room: Reservation,
+    /// Bytes that are still to be stored: what waits for the next flush, and what the end will store of all of it once more.
+    owed: u64,
+    /// True once there was no room for an event.
+    is_full: bool,
 }
 
 /// A request that is to be stored.
@@ -82,14 +94,16 @@ impl Journal {
             dialect_state: written(&state),
             items: items.iter().filter(|_| keeps_items).map(stored).collect(),
         };
+        let room = store.reserve(tenant, ENDING..=ENDING).await?;
         let record = store.create_turn(tenant, record).await?;
-        Ok(record.map(|record| Self::of(record.lease(), 0, keeps_items, state)))
+        Ok(record.map(|record| Self { room, ..Self::of(store, record.lease(), 0, keeps_items, state) }))
     }
 
     /// The log of a request that this process took over, from this number on. Frames are numbered from what was reserved on.
-    pub(super) fn of(lease: TurnLease, next: u64, keeps_items: bool, state: DialectState) -> Self {
-        let next_frame = state.reserved_frames;
-        Self { lease, next, events: Vec::new(), items: Vec::new(), keeps_items, state, next_frame }
+    pub(super) fn of(store: &Store, lease: TurnLease, next: u64, keeps_items: bool, state: DialectState) -> Self {
+        let (next_frame, room) = (state.reserved_frames, store.no_room(&lease.tenant));
+        let (events, items) = (Vec::new(), Vec::new());
+        Self { lease, next, events, items, keeps_items, state, next_frame, room, owed: 0, is_full: false }
     }
 
     /// The number of the next event.
@@ -97,10 +111,23 @@ impl Journal {
         self.next
     }
 
-    /// Adds an event, to be stored by the next [`Journal::flush`].
-    pub(super) fn push(&mut self, event: &Event) {
+    /// Adds an event, to be stored by the next [`Journal::flush`]. An error when there is no room for it and for what the request's end will
+    /// store of it once more; for the end itself there always is.
+    pub(super) async fn push(&mut self, store: &Store, event: &Event) -> Result<(), Error> {
+        let is_end = matches!(event.kind, EventKind::Ended { .. } | EventKind::Closed | EventKind::Resumed { .. });
+        let owed = self.owed + COPIES * event.stored_bytes();
+        let lack = (owed + ENDING).saturating_sub(self.room.bytes());
+        if !is_end && (lack > 0 || self.is_full) {
+            // Once there was no room, a smaller event would leave a gap.
+            let least = if self.is_full { u64::MAX } else { lack };
+            let room = store.reserve(&self.lease.tenant, least..=least.saturating_add(ENDING)).await;
+            self.is_full |= room.is_err();
+            self.room.add(room?);
+        }
+        self.owed = owed;
         self.next = event.sequence + 1;
         self.events.push(event.clone());
+        Ok(())
     }
 
     /// Adds to the conversation, to be stored by the next [`Journal::flush`].
@@ -127,7 +154,11 @@ impl Journal {
             return Ok(());
         }
         let update = self.take(store).await?;
-        self.append(store, TurnUpdate { state, ..update }).await
+        let stored = update.bytes();
+        self.append(store, TurnUpdate { state, ..update }).await?;
+        self.owed = self.owed.saturating_sub(stored);
+        self.room.shrink_to(self.owed + 2 * ENDING);
+        Ok(())
     }
 
     /// Stores what was added, and gives back the numbers of frames that were reserved and not told: another process goes on from there.
@@ -143,7 +174,9 @@ impl Journal {
         let (mut events, items) = (std::mem::take(&mut self.events), std::mem::take(&mut self.items));
         let bytes = events.iter_mut().flat_map(Event::bytes_mut);
         let readers: Vec<_> = bytes.map(|bytes| Cursor::new(Arc::clone(&bytes.bytes))).collect();
-        let blobs = if readers.is_empty() { Vec::new() } else { store.write_blobs(readers).await? };
+        let bytes = readers.iter().map(|reader| FILE_COST + reader.get_ref().len() as u64).sum();
+        let room = self.room.split(bytes);
+        let blobs = if readers.is_empty() { Vec::new() } else { store.write_blobs(room, readers).await? };
         for (bytes, blob) in events.iter_mut().flat_map(Event::bytes_mut).zip(&blobs) {
             bytes.blob = Some(blob.name().clone());
         }

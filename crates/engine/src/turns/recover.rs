@@ -137,7 +137,7 @@ async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) 
     let Ok(live) = live else { return Err(Error::internal(format!("{} goes on already", turn.id))) };
     live.tell(frames);
     let next_frame = state.reserved_frames;
-    let journal = Journal::of(turn.lease(), turn.next_sequence, true, state);
+    let journal = Journal::of(&engine.store, turn.lease(), turn.next_sequence, true, state);
     let mut run = Run::new(engine, &turn.tenant, Arc::clone(&live), Vec::new(), render);
     (run.documents, run.journal) = (Some(documents), Some(journal));
     run.resume(next_frame).await;

@@ -19,7 +19,7 @@ use super::journal::Journal;
 use super::render::{Documents, Flow, Frame, Render, Rendered};
 use super::{End, Failure, FailureKind, Live};
 use crate::approvals::{Decider, Gate};
-use crate::sessions::{Session, SessionFile, WORKSPACE};
+use crate::sessions::{Session, SessionFile, StoredChanges, WORKSPACE};
 use crate::{Engine, Error};
 
 /// Bytes of all frames of one request: they are in memory as long as somebody may follow them.
@@ -171,6 +171,9 @@ impl Run {
     /// Makes the request known: whoever is told its id finds it.
     pub async fn create(&mut self, background: bool) -> Result<(), Failure> {
         self.tell(0, EventKind::Created { background }).await;
+        if let Some(failure) = self.unstored.take() {
+            return Err(failure);
+        }
         self.save().await?;
         self.flush(None).await
     }
@@ -540,16 +543,18 @@ impl Run {
                 Output::Error { name: error.name, value: error.value, traceback: error.traceback }
             }
             ExecutionEvent::Finished(finished) => {
-                let mut files = std::mem::take(&mut call.figures);
+                let mut stored = StoredChanges { files: std::mem::take(&mut call.figures), ..StoredChanges::default() };
                 progress.calls.remove(call_id);
                 if let Some(gate) = &gate {
                     gate.ended(call_id, &finished).await.map_err(Failure::while_doing(UNNOTED))?;
                 }
                 if let Some(session) = &session {
-                    let stored = session.store_changes(&finished.files).await;
-                    files.extend(stored.map_err(Failure::while_doing("cannot store what the program made"))?);
+                    let changes = session.store_changes(&finished.files).await;
+                    let changes = changes.map_err(Failure::while_doing("cannot store what the program made"))?;
+                    stored.files.extend(changes.files);
+                    stored.without_room = changes.without_room;
                 }
-                let outcome = ToolOutcome::new(finished, files);
+                let outcome = ToolOutcome::new(finished, stored);
                 return Ok(self.tell(turn, EventKind::ToolEnded { item, outcome }).await);
             }
         };
@@ -568,7 +573,7 @@ impl Run {
     async fn end_turn(&mut self, turn: usize, mut ending: Ending, all: &mut [Progress]) -> Flow {
         let Some(progress) = all.get_mut(turn).filter(|progress| !progress.has_ended) else { return Flow::GoOn };
         progress.has_ended = true;
-        if ending == Ending::Cancelled
+        if !matches!(ending, Ending::Failed { .. })
             && let Some(failure) = self.unstored.take()
         {
             ending = Ending::failed(failure);
@@ -643,14 +648,19 @@ impl Run {
         rendered.flow
     }
 
-    /// Makes an event and renders it. It is stored with the next flush.
+    /// Makes an event and renders it. It is stored with the next flush. Where there is no room for it, there is no such event, and the request
+    /// is cancelled.
     pub(super) async fn event(&mut self, turn: usize, kind: EventKind) -> Rendered {
         let sequence = self.journal.as_ref().map_or(self.next, Journal::next);
-        self.next = sequence + 1;
         let event = Event { sequence, at_ms: now_ms(), turn, kind };
-        if let Some(journal) = &mut self.journal {
-            journal.push(&event);
+        if let Some(journal) = &mut self.journal
+            && let Err(error) = journal.push(&self.engine.store, &event).await
+        {
+            self.live.cancel.cancel();
+            self.unstored.get_or_insert_with(|| error.into());
+            return Rendered::default();
         }
+        self.next = sequence + 1;
         let rendered = self.render.render(&event);
         if let Some(journal) = &mut self.journal
             && let Some(last) = rendered.frames.last()

@@ -72,6 +72,10 @@ fn program(code: &str, cell: &mut ScriptedCell) {
             ("application/pdf".into(), MimeData::Binary(b"%PDF".to_vec())),
         ]));
         cell.write("f.txt", "x");
+    } else if code == "flood()" {
+        cell.print("x".repeat(200_000));
+    } else if code == "files()" {
+        cell.write("large", "x".repeat(300_000)).write("small", "x");
     } else {
         simple(code, cell);
     }
@@ -236,6 +240,70 @@ async fn a_turn_whose_state_fails_ends_with_that() {
             assert_eq!(row.state, TurnState::Ended);
         }
     }
+}
+
+/// Returns the one ending among events.
+fn ending(events: &[Event]) -> &Ending {
+    let endings = events.iter().filter_map(|event| match &event.kind {
+        EventKind::Ended { ending, .. } => Some(ending),
+        _ => None,
+    });
+    let [ending] = endings.collect::<Vec<_>>()[..] else { panic!("{events:?}") };
+    ending
+}
+
+fn ran(events: &[Event]) -> usize {
+    events.iter().filter(|event| matches!(event.kind, EventKind::ToolRunning { .. })).count()
+}
+
+#[tokio::test]
+async fn a_turn_that_runs_out_of_storage_says_so_and_keeps_what_was_stored() {
+    let data = tempfile::tempdir().unwrap();
+    let script = vec![Scripted::Python("show()"), Scripted::Python("flood()"), Scripted::Text("Done.")];
+    let engine = beside(data.path(), script).await;
+    let limit = 400 << 10;
+    engine.store.limit_storage(limit);
+    let (id, events) = carried_out(&engine).await;
+    let Ending::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
+    assert_eq!(failure.kind, FailureKind::StorageFull);
+    assert_eq!(ran(&events), 2);
+    let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
+    assert_eq!(row.state, TurnState::Ended);
+    // Whatever was told is stored, and nothing else.
+    let stored = super::recover::events(&engine, &row).await.unwrap();
+    assert_eq!(stored, events);
+    assert!(stored.iter().any(|event| matches!(event.kind, EventKind::ToolEnded { .. })));
+    assert!(engine.store.bytes_of(&Tenant::terminal()).await.unwrap() <= limit);
+}
+
+#[tokio::test]
+async fn no_program_begins_without_storage() {
+    let data = tempfile::tempdir().unwrap();
+    let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Text("Done.")]).await;
+    let (run, seen, _) = turn(&engine, true).await;
+    engine.store.limit_storage(1);
+    run.carry_out().await;
+    let events = seen.0.lock().unwrap().clone();
+    let Ending::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
+    assert_eq!((failure.kind, ran(&events)), (FailureKind::StorageFull, 0));
+    assert!(engine.store.audit_log(0, 10).await.unwrap().is_empty(), "an endless log would be a way around the bound");
+}
+
+#[tokio::test]
+async fn a_program_whose_files_do_not_fit_goes_on_and_its_outcome_says_so() {
+    let data = tempfile::tempdir().unwrap();
+    let engine = beside(data.path(), vec![Scripted::Python("files()"), Scripted::Text("Done.")]).await;
+    engine.store.limit_storage(300 << 10);
+    let (_, events) = carried_out(&engine).await;
+    assert_eq!(*ending(&events), Ending::Answered);
+    let outcome = events.iter().find_map(|event| match &event.kind {
+        EventKind::ToolEnded { outcome, .. } => Some(outcome),
+        _ => None,
+    });
+    let outcome = outcome.unwrap();
+    assert_eq!(outcome.files.iter().map(|file| &*file.path).collect::<Vec<_>>(), ["/mnt/data/small"]);
+    assert_eq!(outcome.without_room, ["large"]);
+    assert!(outcome.words.ends_with("used up: large."), "{}", outcome.words);
 }
 
 #[tokio::test]

@@ -111,15 +111,13 @@ async fn read_file(
     let name = part.file_name().unwrap_or(param).to_owned();
     aludel_engine::sessions::check_name(&name)?;
     let mime = mime_of(&name, part.content_type());
-    let mut room = app.engine.storage_left(tenant).await?;
-    let mut blob = app.store.new_blob().await?;
+    let mut blob = app.store.new_blob(tenant).await?;
     while let Some(chunk) = in_time(pace, part.chunk()).await? {
         let more = chunk.len() as u64;
         if blob.bytes() + more > max {
             let message = format!("The file '{name}' is larger than the {} MB that one file may have.", max >> 20);
             return Err(ApiError::too_large(message).param(param));
         }
-        room = room.checked_sub(more).ok_or_else(|| storage_full(app))?;
         blob.write(&chunk).await?;
     }
     Ok(Upload { name, mime, blob: blob.finish().await? })
@@ -159,9 +157,4 @@ fn causes(error: &dyn Error) -> String {
         next = cause.source();
     }
     text
-}
-
-/// The error for a tenant that has stored as much as it may.
-pub(crate) fn storage_full(app: &App) -> ApiError {
-    aludel_engine::Error::StorageFull { limit: app.engine.settings.storage }.into()
 }

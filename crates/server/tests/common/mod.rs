@@ -122,6 +122,10 @@ fn script(code: &str, cell: &mut ScriptedCell) {
             let document = MimeData::Binary(b"%PDF".to_vec());
             cell.display(MimeBundle(vec![("image/png".into(), image), ("application/pdf".into(), document)]))
         }
+        "show(100_000)" => {
+            let image = MimeData::Binary(vec![0x89; 100_000]);
+            cell.display(MimeBundle(vec![("image/png".into(), image)]))
+        }
         _ => cell.fail("NotImplementedError", code),
     };
 }

@@ -103,14 +103,14 @@ fn of_room() -> Vec<Case> {
             .post(CHAT, completion(&json!({})))
             .post(CHAT, completion(&json!({ "stream": true }))),
         Case::new("storage_is_full")
-            .settings(|settings| settings.storage = 10)
+            .settings(|settings| settings.storage = 4096 + 1200)
             .upload("/v1/files", &[("purpose", "user_data")], "file", "large.csv")
             .upload("/v1/files", &[("purpose", "user_data")], "file", "large.csv")
-            .post("/v1/uploads", json!({ "bytes": 11, "filename": "a", "purpose": "batch", "mime_type": "text/csv" }))
+            .post("/v1/uploads", json!({ "bytes": 5000, "filename": "a", "purpose": "batch", "mime_type": "text/csv" }))
             .post("/v1/containers", json!({ "name": "c" }))
             .upload("/v1/containers/<cntr 1>/files", &[], "file", "large.csv"),
         Case::new("storage_is_used_up")
-            .settings(|settings| settings.storage = 8)
+            .settings(|settings| settings.storage = 4096 + 8)
             .upload("/v1/files", &[("purpose", "user_data")], "file", "data.csv")
             .post(RESPONSES, turn.clone())
             .post(CHAT, completion(&json!({}))),

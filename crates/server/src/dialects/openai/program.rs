@@ -79,7 +79,7 @@ impl Printed {
                 "failed"
             }
         };
-        if status != "completed" {
+        if status != "completed" || !outcome.without_room.is_empty() {
             logs.push_str(&outcome.words);
         }
         let url = |image: &Image| format!("data:{};base64,{}", image.file.mime, BASE64_STANDARD.encode(&*image.bytes));

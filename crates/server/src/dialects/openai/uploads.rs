@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt;
 use crate::app::App;
 use crate::dialects::openai::files::{check_life, check_purpose};
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, Form, storage_full};
+use crate::http::{Caller, Fields, Form};
 
 /// Bytes of one upload.
 const MAX_UPLOAD: u64 = 8 << 30;
@@ -35,9 +35,7 @@ pub(crate) async fn create(
     if bytes > MAX_UPLOAD {
         return Err(ApiError::too_large(format!("An upload may have at most {} GB.", MAX_UPLOAD >> 30)).param("bytes"));
     }
-    if app.engine.storage_left(&tenant).await? < bytes {
-        return Err(storage_full(&app));
-    }
+    app.store.check_room(&tenant, bytes).await?;
     let mime = crate::http::mime_of(&filename, Some(&fields.required::<String>("mime_type")?));
     let life = fields.optional::<Life>("expires_after")?;
     let file_lives = life.map(|life| check_life(Some(&life.anchor), Some(life.seconds))).transpose()?;
@@ -87,10 +85,7 @@ pub(crate) async fn complete(
         return Err(ApiError::invalid("part_ids", message));
     }
     // The parts are there until the file is, so both need room.
-    if app.engine.storage_left(&tenant).await? < bytes {
-        return Err(storage_full(&app));
-    }
-    let mut blob = app.store.new_blob().await?;
+    let mut blob = app.store.new_blob(&tenant).await?;
     let mut buffer = vec![0; 256 << 10];
     for part in &parts {
         let mut file = app.store.read_blob(&part.blob).await?;

@@ -203,15 +203,16 @@ impl Conversation {
         if self.files.is_empty() {
             return Ok(());
         }
+        let tenant = container.tenant();
         let present: HashSet<String> = container.files().await?.into_iter().map(|file| file.path).collect();
         for (index, file) in self.files.iter().enumerate() {
             if index < self.old_files && present.contains(&format!("{WORKSPACE}/{}", file.name())) {
                 continue;
             }
             let (mime, blob) = match file {
-                Attached::Stored(file) => (&file.mime, app.store.copy_blob(&file.blob).await?),
+                Attached::Stored(file) => (&file.mime, app.store.copy_blob(tenant, &file.blob).await?),
                 Attached::Inline { mime, bytes, .. } => {
-                    let mut blob = app.store.new_blob().await?;
+                    let mut blob = app.store.new_blob(tenant).await?;
                     blob.write(bytes).await?;
                     (mime, blob.finish().await?)
                 }

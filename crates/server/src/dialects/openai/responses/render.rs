@@ -7,7 +7,7 @@ use aludel_engine::Error;
 use aludel_engine::turns::{
     Dialect, Documents, Ending, Event, EventKind, Failure, FailureKind, ItemId, LiveTurns, Render, Rendered, Restored,
 };
-use aludel_store::{ConversationId, ResponseId, ResponseRecord, Store, Tenant, TurnRecord};
+use aludel_store::{ConversationId, Reservation, ResponseId, ResponseRecord, Room, Store, Tenant, TurnRecord};
 use aludel_wire::openai::responses::{self, Response, ResponseError};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -181,14 +181,16 @@ pub(super) struct Stored {
     /// Returns the items that it adds to the conversation.
     pub(super) input: Vec<Value>,
     pub(super) conversation: Option<ConversationId>,
+    /// Room for its items in the conversation.
+    pub(super) _room: Reservation,
     /// Time after which it is forgotten, seconds since 1970.
     pub(super) expires_at: Option<i64>,
 }
 
 impl Stored {
-    async fn put(&self, object: Value) -> Result<(), Error> {
+    async fn put(&self, object: Value, room: Room) -> Result<(), Error> {
         let (id, input, expires_at) = (self.id.clone(), self.input.clone(), self.expires_at);
-        Ok(self.store.put_response(&self.tenant, ResponseRecord { id, object, input, expires_at }).await?)
+        Ok(self.store.put_response(&self.tenant, ResponseRecord { id, object, input, expires_at }, room).await?)
     }
 
     /// Makes its items a part of the conversation, unless nothing came of it.
@@ -201,14 +203,14 @@ impl Stored {
         let input = self.input.iter().cloned().map(responses::ItemDocument::from);
         let items = input.chain(response.output.iter().map(responses::Item::document));
         let items = items.filter_map(|item| Some((item.id()?.to_owned(), item.into_json()))).collect();
-        self.store.add_items(&self.tenant, conversation, items).await?;
+        self.store.add_items(&self.tenant, conversation, items, Room::Reserved).await?;
         Ok(())
     }
 }
 
 impl Documents for Stored {
     fn save(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.put(document))
+        Box::pin(self.put(document, Room::Checked))
     }
 
     fn hand_over(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
@@ -219,7 +221,7 @@ impl Documents for Stored {
         // The status last of all: whoever polls for it goes on at once, in the same conversation.
         Box::pin(async move {
             let added = self.add_to_conversation(&document).await;
-            self.put(document).await.and(added)
+            self.put(document, Room::Reserved).await.and(added)
         })
     }
 }
@@ -247,6 +249,7 @@ impl Dialect for Responses {
                 id,
                 input: record.input,
                 conversation,
+                _room: self.store.no_room(&turn.tenant),
                 expires_at: record.expires_at,
             };
             Ok(Some(Restored { render: Box::new(Answer::new(beginning)), documents: Box::new(documents) }))
@@ -272,7 +275,8 @@ impl Dialect for Responses {
                 let message = "The server was stopped before the response was done.".to_owned();
                 let error = Some(ResponseError { code: "server_error".to_owned(), message });
                 let object = Response { status: responses::Status::Failed, error, ..response }.json();
-                self.store.put_response(&tenant, ResponseRecord { id, object, input, expires_at }).await?;
+                let record = ResponseRecord { id, object, input, expires_at };
+                self.store.put_response(&tenant, record, Room::Reserved).await?;
             }
             Ok(())
         })

@@ -7,6 +7,7 @@ use aludel_engine::approvals::{ApprovalMode, Decider};
 use aludel_engine::turns::{Agreement, Journal, Live, NewJournal, Run, Spec};
 use aludel_store::{ResponseId, Tenant, now};
 use aludel_wire::openai::responses::Response;
+use serde_json::Value;
 use tracing::{Instrument, info_span};
 
 use super::ask::Ask;
@@ -17,6 +18,8 @@ use crate::error::ApiError;
 
 /// Time for which a response that is not to be stored is kept for its client to poll for, seconds.
 const UNSTORED: i64 = 600;
+/// Bytes that an item of a conversation takes besides its text.
+const ITEM: u64 = 1024;
 
 /// Checks everything that can be wrong with a request, and starts the turn.
 pub(super) async fn new(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
@@ -110,6 +113,10 @@ async fn make(
     let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
     (run.truncate, run.outlives) = (ask.truncate, outlives);
     if ask.store || ask.background {
+        let input: Vec<Value> = context.into_new().iter().map(|item| item.json().clone()).collect();
+        let in_conversation = ask.conversation.iter().flat_map(|_| &input);
+        let bytes = in_conversation.map(|item| ITEM + item.to_string().len() as u64).sum();
+        let room = app.store.reserve(tenant, bytes..=bytes).await?;
         let expires_at = (!ask.store).then(|| now() + UNSTORED);
         let new = NewJournal {
             id: id.clone().into(),
@@ -134,8 +141,9 @@ async fn make(
             store: app.store.clone(),
             tenant: tenant.clone(),
             id,
-            input: context.into_new().iter().map(|item| item.json().clone()).collect(),
+            input,
             conversation: ask.conversation,
+            _room: room,
             expires_at,
         }));
     }

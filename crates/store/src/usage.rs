@@ -1,0 +1,183 @@
+//! Bytes that tenants store, and the bound on them.
+//!
+//! Each tenant has a row in the table `usage`, which triggers change in the same transaction as the rows that it counts: no statement can
+//! forget it. What is still being written is reserved in memory first, until its row is there or it was given up.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rusqlite::Connection;
+
+use crate::database::one;
+use crate::{Error, Store, Tenant};
+
+/// Bytes that a file counts besides its content, for its names, its row and the rest of its last block.
+pub const FILE_COST: u64 = 4096;
+
+/// The bound on what each tenant stores, and what this process is writing for them.
+#[derive(Debug)]
+pub(crate) struct Quota {
+    limit: AtomicU64,
+    reserved: Mutex<HashMap<Tenant, u64>>,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self { limit: AtomicU64::new(u64::MAX), reserved: Mutex::default() }
+    }
+}
+
+impl Quota {
+    fn reserved(&self) -> MutexGuard<'_, HashMap<Tenant, u64>> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves the most that there is room for beside `used` bytes, or the least; an error when that does not fit either. `used` is read
+    /// while nothing else is reserved or given back, so that what becomes a row meanwhile is counted twice rather than not at all.
+    fn admit(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        wanted: RangeInclusive<u64>,
+        used: impl FnOnce() -> Result<u64, Error>,
+    ) -> Result<Reservation, Error> {
+        let mut reserved = self.reserved();
+        let limit = self.limit.load(Ordering::Relaxed);
+        let taken = reserved.get(tenant).copied().unwrap_or_default();
+        let room = limit.saturating_sub(used()?).saturating_sub(taken);
+        let (least, most) = wanted.into_inner();
+        let bytes = if most <= room { most } else { least };
+        if bytes > room {
+            return Err(Error::Full { limit });
+        }
+        if bytes > 0 {
+            reserved.insert(tenant.clone(), taken + bytes);
+        }
+        Ok(Reservation { quota: Arc::clone(self), tenant: tenant.clone(), bytes })
+    }
+}
+
+/// Room for something that is being written. Dropping it gives the room back.
+#[derive(Debug)]
+pub struct Reservation {
+    quota: Arc<Quota>,
+    tenant: Tenant,
+    bytes: u64,
+}
+
+impl Reservation {
+    pub(crate) fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    /// Returns the number of bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Adds another one of the same tenant.
+    pub fn add(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Takes a part of it, or all of it if it has less.
+    pub fn split(&mut self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { quota: Arc::clone(&self.quota), tenant: self.tenant.clone(), bytes }
+    }
+
+    /// Gives back all but so many bytes.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        let spare = self.bytes.saturating_sub(bytes);
+        self.bytes -= spare;
+        let mut reserved = self.quota.reserved();
+        if let Some(taken) = reserved.get_mut(&self.tenant) {
+            *taken = taken.saturating_sub(spare);
+            if *taken == 0 {
+                reserved.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+/// Room for texts that are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// Looked for: what does not fit is [`Error::Full`].
+    Checked,
+    /// Reserved before, such as for the document of a turn while it ran: it is written in any case.
+    Reserved,
+}
+
+impl Room {
+    /// Returns the bytes that need not be looked for.
+    pub(crate) fn held(self) -> u64 {
+        match self {
+            Self::Checked => 0,
+            Self::Reserved => u64::MAX,
+        }
+    }
+}
+
+impl Store {
+    /// Bounds what each tenant may store from now on, bytes. Without it there is no bound.
+    pub fn limit_storage(&self, bytes: u64) {
+        self.0.quota.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that a tenant stores: contents of files, texts, and a flat sum for each row and each file.
+    pub async fn bytes_of(&self, tenant: &Tenant) -> Result<u64, Error> {
+        self.read(tenant, used).await
+    }
+
+    /// Reserves `wanted` bytes for a tenant: the most of it if there is room, or else the least. An error when even that does not fit.
+    pub async fn reserve(&self, tenant: &Tenant, wanted: RangeInclusive<u64>) -> Result<Reservation, Error> {
+        let tenant = tenant.clone();
+        self.run(move |store| store.reserve_now(&tenant, wanted)).await
+    }
+
+    /// Returns an empty reservation, to be added to.
+    pub fn no_room(&self, tenant: &Tenant) -> Reservation {
+        Reservation { quota: Arc::clone(&self.0.quota), tenant: tenant.clone(), bytes: 0 }
+    }
+
+    /// Checks that a tenant may store so much more, bytes.
+    pub async fn check_room(&self, tenant: &Tenant, bytes: u64) -> Result<(), Error> {
+        self.reserve(tenant, bytes..=bytes).await.map(drop)
+    }
+
+    pub(crate) fn reserve_now(&self, tenant: &Tenant, wanted: RangeInclusive<u64>) -> Result<Reservation, Error> {
+        let quota = &self.0.quota;
+        self.0.database.read(Some(tenant), |database| quota.admit(tenant, wanted, || used(database, tenant)))
+    }
+
+    /// Runs `work` in a transaction of the writer, which is rolled back when it adds more for the tenant than the `held` bytes that are
+    /// reserved for it and there is no room for the rest.
+    pub(crate) fn write_counted<T>(
+        &self,
+        tenant: &Tenant,
+        held: u64,
+        work: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let (done, _until_committed) = self.0.database.write(|database| {
+            let before = used(database, tenant)?;
+            let done = work(database)?;
+            let added = used(database, tenant)?.saturating_sub(before).saturating_sub(held);
+            let room = if added > 0 { Some(self.0.quota.admit(tenant, added..=added, || Ok(before))?) } else { None };
+            Ok((done, room))
+        })?;
+        Ok(done)
+    }
+}
+
+fn used(database: &Connection, tenant: &Tenant) -> Result<u64, Error> {
+    Ok(one(database, "SELECT bytes FROM usage WHERE tenant = ?1", [tenant], |row| row.get(0))?.unwrap_or_default())
+}
