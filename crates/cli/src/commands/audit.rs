@@ -1,16 +1,19 @@
 //! `aludel audit`: what was run, and who allowed it.
 
+mod archive;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
 use aludel_store::{AuditRecord, Tampered};
 use anyhow::Context as _;
-use clap::Args;
-use serde_json::json;
+use clap::{Args, Subcommand};
+use jiff::civil::Date;
 
 use super::Context;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
-use crate::{state, terminal};
+use crate::{console, state, terminal};
 
 /// Entries that are read at once.
 const AT_ONCE: usize = 500;
@@ -23,8 +26,12 @@ const SHOWN: usize = 60;
 ///
 /// The server, `aludel ask` and `aludel demo` write it, and it can only be added to. Each entry holds a digest of all before it: `--verify`
 /// finds entries that were changed or taken out, but not those taken off the end; compare the number of entries with what you noted before.
+/// Entries count as stored by their keys (server.storage): `archive` moves old ones to a file.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct AuditArgs {
+    #[command(subcommand)]
+    command: Option<AuditCommand>,
     /// Print one JSON object a line, with the whole programs
     #[arg(long)]
     json: bool,
@@ -39,13 +46,49 @@ pub(crate) struct AuditArgs {
     verify: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum AuditCommand {
+    /// Move old entries, with their programs, to a new file of JSON lines; the log goes on from their digest
+    Archive {
+        /// Where to, a file that is not there yet
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Move what is older than this day, such as 2026-11-01, which begins in UTC
+        #[arg(long, value_name = "DATE")]
+        before: Date,
+    },
+    /// Check that nothing was changed in an archive, and print the digest that the log goes on from
+    Verify {
+        /// The archive
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
 pub(crate) async fn run(args: AuditArgs, context: &Context) -> anyhow::Result<Exit> {
-    let store = state::open_beside(context).await?;
     let mut console = Console::new();
+    if let Some(AuditCommand::Verify { file }) = &args.command {
+        let verified = archive::verify(file).with_context(|| format!("the archive {}", file.display()))?;
+        console.line(Stream::Stdout, &verified.to_string())?;
+        return Ok(Exit::Success);
+    }
+    let store = state::open_beside(context).await?;
+    if let Some(AuditCommand::Archive { file, before }) = &args.command {
+        match archive::write(&store, file, *before).await? {
+            Some(archived) => console.line(Stream::Stdout, &archived.to_string())?,
+            None => console::tell(&format!("there is nothing before {before} to be archived")),
+        }
+        return Ok(Exit::Success);
+    }
     if args.verify {
+        let start = store.audit_log_start().await.context("cannot read the audit log")?;
+        let archived = match start.number {
+            0 => String::new(),
+            number => format!("; {number} of them are archived, up to digest {}", start.chain),
+        };
         return match store.verify_audit_log().await.context("cannot read the audit log")? {
             Ok(entries) => {
-                console.line(Stream::Stdout, &format!("{entries} entries, unchanged"))?;
+                console.line(Stream::Stdout, &format!("{entries} entries, unchanged{archived}"))?;
                 Ok(Exit::Success)
             }
             Err(Tampered { number }) => {
@@ -58,7 +101,7 @@ pub(crate) async fn run(args: AuditArgs, context: &Context) -> anyhow::Result<Ex
         let records = store.audit_log(after, AT_ONCE).await.context("cannot read the audit log")?;
         for record in &records {
             after = record.number;
-            console.line(Stream::Stdout, &if args.json { whole(record) } else { line(record) })?;
+            console.line(Stream::Stdout, &if args.json { serde_json::to_string(record)? } else { line(record) })?;
         }
         if records.len() == AT_ONCE {
             continue;
@@ -68,15 +111,6 @@ pub(crate) async fn run(args: AuditArgs, context: &Context) -> anyhow::Result<Ex
         }
         tokio::time::sleep(PAUSE).await;
     }
-}
-
-fn whole(record: &AuditRecord) -> String {
-    json!({
-        "number": record.number, "at_ms": record.at_ms, "tenant": record.tenant.as_str(), "event": record.event,
-        "request": record.request, "container": record.container, "sha256": record.sha256, "code": record.code,
-        "actor": record.actor, "outcome": record.outcome,
-    })
-    .to_string()
 }
 
 /// One entry for a person. Everything in it may come from a model.

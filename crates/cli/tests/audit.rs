@@ -1,0 +1,65 @@
+//! `aludel audit`: archives of the log.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use std::path::Path;
+
+use aludel_store::{AuditEntry, AuditEvent, Store, Tenant};
+use common::{Said, aludel, data, said};
+
+fn audit(data: &Path, arguments: &[&str]) -> Said {
+    said(aludel(data).arg("audit").args(arguments).arg("--data").arg(data))
+}
+
+async fn note(data: &Path, code: &str) {
+    let store = Store::open_beside(&data.join("state")).await.unwrap();
+    let (request, container) = ("resp_1".into(), "cntr_1".into());
+    let (code, actor, outcome) = (code.into(), "nobody".into(), String::new());
+    let entry = AuditEntry { event: AuditEvent::Started, request, container, code, actor, outcome };
+    store.audit(&Tenant::local(), vec![entry.clone(), entry]).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_archive_can_be_checked_alone_and_the_log_goes_on_from_it() {
+    let data = data();
+    let data = data.path();
+    std::fs::create_dir(data.join("state")).unwrap();
+    note(data, "print(1)").await;
+    let none = audit(data, &["archive", "a.jsonl", "--before", "2020-01-01"]);
+    assert!(none.status == Some(0) && none.stderr.contains("nothing before 2020-01-01"), "{none:#?}");
+    assert!(!data.join("a.jsonl").exists() && !data.join("a.jsonl.part").exists());
+
+    let archived = audit(data, &["archive", "a.jsonl", "--before", "9999-12-01"]);
+    assert!(archived.stdout.starts_with("entries 1 to 2, unchanged, up to digest "), "{archived:#?}");
+    assert_eq!(audit(data, &["verify", "a.jsonl"]).stdout, archived.stdout);
+    assert_eq!(audit(data, &[]).stdout, "");
+    let twice = audit(data, &["archive", "a.jsonl", "--before", "9999-12-01"]);
+    assert!(twice.status == Some(2) && twice.stderr.contains("there already"), "{twice:#?}");
+
+    note(data, "print(2)").await;
+    let verified = audit(data, &["--verify"]);
+    assert!(
+        verified.stdout.starts_with("4 entries, unchanged; 2 of them are archived, up to digest "),
+        "{verified:#?}"
+    );
+    let archived = audit(data, &["archive", "b.jsonl", "--before", "9999-12-01"]);
+    assert!(archived.stdout.starts_with("entries 3 to 4, unchanged"), "{archived:#?}");
+    assert_eq!(audit(data, &["verify", "b.jsonl"]).stdout, archived.stdout);
+
+    let text = std::fs::read_to_string(data.join("b.jsonl")).unwrap();
+    assert_eq!(text.lines().count(), 3);
+    for (changed, words) in [
+        (text.replace("print(2)", "print(3)"), "entry 3 is not as it was written"),
+        (
+            text.lines().enumerate().filter(|(index, _)| *index != 1).map(|(_, line)| format!("{line}\n")).collect(),
+            "entry 3",
+        ),
+        (text.replacen("\"number\":4", "number", 1), "line 3 is no entry"),
+        (text.lines().skip(1).collect(), "line 1"),
+    ] {
+        std::fs::write(data.join("c.jsonl"), changed).unwrap();
+        let refused = audit(data, &["verify", "c.jsonl"]);
+        assert!(refused.status != Some(0) && refused.stderr.contains(words), "{refused:#?}");
+    }
+}
