@@ -248,6 +248,8 @@ def build_shell():
     main_module = types.ModuleType("__main__", "Automatically created module for the interactive environment")
     built = Shell.instance(config=config, user_module=main_module)
     warnings.filterwarnings("ignore", message="To exit: use")
+    # The template's pip says all that there is to say.
+    warnings.filterwarnings("ignore", message="You executed the system command !pip")
     return built
 
 

@@ -22,7 +22,7 @@ pub async fn trial(data: &Path) -> Result<Duration, Error> {
     let started = Instant::now();
     let tried = run(data, template.clone()).await;
     let elapsed = started.elapsed();
-    tokio::task::spawn_blocking(move || template::remove_bare(template))
+    tokio::task::spawn_blocking(move || template::remove_bare(&template))
         .await
         .map_err(|error| Error::Setup(error.to_string()))??;
     tried.map(|()| elapsed)

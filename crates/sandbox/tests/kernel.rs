@@ -77,6 +77,16 @@ async fn both_streams_come_in_the_order_of_the_program() {
 }
 
 #[tokio::test]
+async fn pip_says_in_a_sentence_that_there_is_no_network() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let told =
+        run(&sandbox, "!pip install some-package\n!python3 -m pip install -q pandas; echo $?\n!pip nonsense").await;
+    assert_eq!(told.stderr.matches("There is no network in this sandbox").count(), 1, "{told:?}");
+    assert!(told.stderr.contains("unknown command \"nonsense\"") && told.stdout == "0\n", "{told:?}");
+    assert_eq!(told.stderr.lines().count(), 2, "{told:?}");
+}
+
+#[tokio::test]
 async fn exit_is_told_by_its_code() {
     let sandbox = sandbox(shared().await, limits()).await;
     assert_eq!(run(&sandbox, "import sys; sys.exit(0)").await.finished.outcome, Outcome::Completed);

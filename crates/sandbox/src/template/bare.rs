@@ -37,7 +37,7 @@ pub(crate) fn bare(data: &Path) -> Result<Template, Error> {
 }
 
 /// Removes a bare template; any other stays. Blocks.
-pub(crate) fn remove_bare(template: Template) -> Result<(), Error> {
+pub(crate) fn remove_bare(template: &Template) -> Result<(), Error> {
     let name = template.root.file_name().unwrap_or_default();
     if name.as_encoded_bytes().starts_with(format!("{UNFINISHED}{PREFIX}").as_bytes()) {
         fs::remove_dir_all(&template.root).map_err(at(&template.root))?;

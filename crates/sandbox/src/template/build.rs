@@ -81,8 +81,8 @@ fn fill(site: &Site<'_>, progress: &mut dyn FnMut(Progress)) -> Result<(), Error
     progress(Progress::Phase { name: "collecting shared libraries", total: 0 });
     libraries::copy(site)?;
     progress(Progress::Phase { name: "compiling", total: 0 });
-    packages::compile(site)?;
     packages::settle(site)?;
+    packages::compile(site)?;
     let packages = packages::list(&site.site_packages())?;
     let bytes = tree::normalize(&site.root)?;
     let manifest =

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -39,7 +38,7 @@ print(json.dumps({
     'platlibdir': sys.platlibdir,
     'stdlib': sysconfig.get_path('stdlib', vars={'installed_base': sys.base_prefix}),
     'has_venv': all(importlib.util.find_spec(name) for name in ('venv', 'ensurepip')),
-    'machine': os.uname().machine,
+    'soabi': sysconfig.get_config_var('SOABI') or '',
 }))
 ";
 
@@ -56,7 +55,8 @@ pub(super) struct HostPython {
     /// The name of the directory below the prefix that it expects its library in: `lib`, or `lib64` on some distributions.
     pub(super) platlibdir: String,
     has_venv: bool,
-    machine: String,
+    /// The interface that compiled packages are for, such as `cpython-311-x86_64-linux-gnu`.
+    soabi: String,
 }
 
 /// Why an interpreter is of no use.
@@ -124,11 +124,9 @@ impl HostPython {
         format!("python{}.{}", self.major, self.minor)
     }
 
-    /// Changes when the interpreter does.
+    /// Changes when packages have to be fetched again: with the version and the interface, not with the place of the interpreter.
     pub(super) fn identity(&self) -> String {
-        let (size, time) =
-            std::fs::metadata(&self.program).map(|metadata| (metadata.size(), metadata.mtime())).unwrap_or_default();
-        format!("{} {} {} {size} {time}", self.program.display(), self.version, self.machine)
+        format!("{} {}", self.version, self.soabi)
     }
 
     /// A command that runs it without what a user's environment would add.
@@ -172,7 +170,7 @@ mod tests {
     /// Answers the question as an interpreter of the given facts would.
     fn answer(major: u32, minor: u32, has_venv: bool) -> String {
         format!(
-            r#"echo '{{"program":"/x","version":"{major}.{minor}.0","major":{major},"minor":{minor},"platlibdir":"lib","stdlib":"/l","has_venv":{has_venv},"machine":"m"}}'"#
+            r#"echo '{{"program":"/x","version":"{major}.{minor}.0","major":{major},"minor":{minor},"platlibdir":"lib","stdlib":"/l","has_venv":{has_venv},"soabi":"m"}}'"#
         )
     }
 

@@ -12,6 +12,9 @@ use super::pip_output::PipOutput;
 use super::{Package, Progress, at, host_python, tree};
 use crate::Error;
 
+/// The program `pip` inside.
+const PIP: &str = "#!/usr/local/bin/python3\nimport runpy\n\nrunpy.run_module(\"pip\", run_name=\"__main__\")\n";
+
 /// Makes the environment and installs everything of `lock`, and nothing else but pip.
 pub(super) fn install(site: &Site<'_>, lock: &str, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
     let environment = site.environment();
@@ -76,12 +79,17 @@ pub(super) fn settle(site: &Site<'_>) -> Result<(), Error> {
     for entry in tree::entries(&programs)? {
         let name = entry.file_name();
         let name = name.to_string_lossy().to_lowercase();
-        if name.starts_with("python") || name.starts_with("activate") {
+        if name.starts_with("pip") {
+            let path = entry.path();
+            fs::write(&path, PIP).map_err(at(&path))?;
+        } else if name.starts_with("python") || name.starts_with("activate") {
             fs::remove_file(entry.path()).map_err(at(&entry.path()))?;
         } else {
             correct_script(&entry.path(), &environment.to_string_lossy())?;
         }
     }
+    let pip = site.site_packages().join("pip/__main__.py");
+    fs::write(&pip, include_str!("pip_main.py")).map_err(at(&pip))?;
     let name = site.python.name();
     let interpreter = format!("/usr/bin/{name}");
     for (link, target) in [(&*name, &*interpreter), ("python3", &*name), ("python", "python3")] {
