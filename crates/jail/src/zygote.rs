@@ -105,11 +105,17 @@ impl Zygote {
         go_sender.write_all(b"g").step("start the zygote")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the zygote")?;
         let zygote = Self { pid, pidfd, socket, requests: Cell::new(0) };
-        message::send(&zygote.socket, &Hello { filters: lockdown::filters()? }, &[]).step("greet the zygote")?;
-        match zygote.reply(START_TIMEOUT)? {
-            ZygoteReply::Ready => Ok(zygote),
-            ZygoteReply::Failed(_, reason) => Err(failed("start the zygote", reason)),
-            ZygoteReply::Forked(..) => Err(failed("start the zygote", "it answered out of turn".into())),
+        let hello = Hello { filters: lockdown::filters()? };
+        let greeted = message::send(&zygote.socket, &hello, &[]).step("greet the zygote");
+        // One that has ended before left its reason.
+        let reply = zygote.reply(if greeted.is_ok() { START_TIMEOUT } else { Duration::ZERO });
+        match (reply, greeted) {
+            (Ok(ZygoteReply::Ready), Ok(())) => Ok(zygote),
+            (Ok(ZygoteReply::Failed(_, reason)), _) => Err(failed("start the zygote", reason)),
+            (Ok(ZygoteReply::Ready | ZygoteReply::Forked(..)), _) => {
+                Err(failed("start the zygote", "it answered out of turn".into()))
+            }
+            (Err(error), Ok(())) | (Err(_), Err(error)) => Err(error),
         }
     }
 
