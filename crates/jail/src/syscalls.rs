@@ -79,8 +79,8 @@ const FCNTLS: &[u64] = &[0, 1, 2, 3, 4, 5, 6, 7, 1030, 1031, 1032, 1033, 1034];
 /// for the kernel. No descriptors of the peer.
 const SOCKET_OPTIONS: &[u64] = &[2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 20, 21, 30, 38, 39];
 
-/// Names of threads and memory, the parent-death signal, no_new_privs, reading of harmless state.
-const PRCTLS: &[u64] = &[1, 2, 3, 15, 16, 23, 38, 39, 40, 41, 42, 0x5356_4d41];
+/// Names of threads, but not of memory, which no control group counts; the parent-death signal, no_new_privs, reading of harmless state.
+const PRCTLS: &[u64] = &[1, 2, 3, 15, 16, 23, 38, 39, 40, 41, 42];
 
 /// `mkfifo` and plain files, never devices.
 const NODE_TYPES: &[u64] = &[0, libc::S_IFREG as u64, libc::S_IFIFO as u64, libc::S_IFSOCK as u64];
@@ -186,7 +186,7 @@ const COMMON: &[Allow] = allow! {
     SYS_set_tid_address, "thread library start";
     SYS_set_robust_list, "thread library start";
     SYS_rseq, "thread library start";
-    SYS_prctl: When::OneOf(0, PRCTLS), "thread names, malloc";
+    SYS_prctl: When::OneOf(0, PRCTLS), "thread names";
     SYS_prlimit64: When::NotBut(1, libc::RLIMIT_CORE as u64, 2), "resource; only downwards; that of core dumps stays, see the lockdown";
     SYS_getrusage, "resource, time";
     SYS_sysinfo, "os.sysconf of memory";

@@ -162,7 +162,7 @@ print(all(refused(41, family, 1, 0) for family in range(2, 46)), all(refused(53,
 print(refused(41, 2 | 1 << 32, 1, 0), refused(16, 0, 0x5412, 0), refused(16, 0, 0x5412 | 1 << 32, 0))
 import os, socket, fcntl
 print(os.getpgrp() == os.getpid() == os.getsid(0), refused(72, 0, 37, 0), refused(72, 0, 1024, 0), refused(54, 3, 1, 26, 0, 0), refused(55, 3, 1, 77, 0, 0))
-print(refused(157, 4, 1), refused(157, 22, 2), refused(157, 35, 0), refused(259, -100, 0, 0o020666, 259))
+print(refused(157, 4, 1), refused(157, 22, 2), refused(157, 35, 0), refused(157, 0x53564d41, 0), refused(259, -100, 0, 0o020666, 259))
 print(refused(62, 1, 0), refused(62, 1 | 1 << 32, 0), refused(234, 1, 1, 0), libc.syscall(62, 2, 0) == 0)
 # The controls: the same calls with harmless arguments.
 print(libc.syscall(41, 1, 1, 0) > 0, libc.syscall(157, 39, 0, 0, 0, 0) == 1)
@@ -170,7 +170,7 @@ print(libc.syscall(41, 1, 1, 0) > 0, libc.syscall(157, 39, 0, 0, 0, 0) == 1)
     let told = run(&sandbox, code).await;
     assert_eq!(
         told.stdout,
-        "True\nTrue True\nTrue True True\nTrue True True True True\nTrue True True True\nTrue True True True\nTrue True\n",
+        "True\nTrue True\nTrue True True\nTrue True True True True\nTrue True True True True\nTrue True True True\nTrue True\n",
         "{told:?}"
     );
     // Init has another user id where sandboxes have their own: that it was the filter which refused shows in what it tells.
