@@ -27,6 +27,7 @@ mod mounts;
 pub mod probe;
 mod sandbox;
 mod shell;
+mod sockets;
 pub mod sweep;
 mod sys;
 pub mod syscalls;

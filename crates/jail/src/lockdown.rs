@@ -82,6 +82,8 @@ const WARDEN_FD: i64 = 4;
 const LANDLOCK_FD: i64 = 5;
 /// Processes of all sandboxes together, where they share a user id.
 const SHARED_PROCESSES: u64 = 4096;
+/// Signals of one user id that wait to be taken. The user namespace has one number for all sandboxes together, the host's own limit.
+const PENDING_SIGNALS: u64 = 1024;
 /// Inside the sandbox, where the workspace is and programs start.
 const START_DIRECTORY: &[u8] = b"/mnt/data\0";
 
@@ -231,6 +233,7 @@ impl Lockdown<'_> {
             (libc::RLIMIT_FSIZE.into(), self.limits.file_size),
             (libc::RLIMIT_MEMLOCK.into(), 64 << 10),
             (libc::RLIMIT_MSGQUEUE.into(), 0),
+            (libc::RLIMIT_SIGPENDING.into(), PENDING_SIGNALS),
             (libc::RLIMIT_RTPRIO.into(), 0),
             // The host's users may be allowed to raise their priority.
             (libc::RLIMIT_NICE.into(), 0),

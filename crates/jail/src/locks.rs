@@ -4,26 +4,63 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use rustix::process::Pid;
 
-/// How often they are looked at. What can be taken in between is little against a host's memory.
-pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
-/// The most that one sandbox may hold. A database takes five for each of its users.
-pub(crate) const MOST: usize = 4_000;
-/// How much of the list is read, bytes. The newest come first, and each line has less than a hundred.
+use crate::sandbox;
+
+/// Locks that one sandbox may hold. A database takes five for each of its users.
+const MOST: usize = 1_000;
+/// Bytes of the list that are read: some 16,000 locks. Reading on gets ever slower, and nobody can lock a file meanwhile.
 const READ: u64 = 1 << 20;
 
-/// How many each process holds or waits for: those of the process namespace of `/proc`, and of the newest only.
-pub(crate) fn holders() -> io::Result<HashMap<Pid, usize>> {
-    let mut text = String::new();
-    File::open("/proc/locks")?.take(READ).read_to_string(&mut text)?;
-    let mut holders = HashMap::new();
-    for pid in text.lines().filter_map(holder) {
-        *holders.entry(pid).or_default() += 1;
+/// The locks of the processes in the process namespace of `/proc`.
+#[derive(Default)]
+pub(crate) struct Locks {
+    /// Locks that each process holds or waits for.
+    holders: HashMap<Pid, usize>,
+    count: usize,
+    is_cut: bool,
+}
+
+impl Locks {
+    /// Reads the list.
+    pub(crate) fn read() -> io::Result<Self> {
+        let mut text = String::new();
+        File::open("/proc/locks")?.take(READ).read_to_string(&mut text)?;
+        Ok(Self::of(&text))
     }
-    Ok(holders)
+
+    fn of(text: &str) -> Self {
+        let mut locks = Self { holders: HashMap::new(), count: 0, is_cut: text.len() as u64 == READ };
+        for pid in text.lines().filter_map(holder) {
+            *locks.holders.entry(pid).or_default() += 1;
+            locks.count += 1;
+        }
+        locks
+    }
+
+    /// Counts those of each process namespace. None are counted where nobody can have too many.
+    pub(crate) fn by_namespace(&self) -> HashMap<PathBuf, usize> {
+        let mut counts = HashMap::new();
+        if self.is_cut || self.count > MOST {
+            for (pid, count) in &self.holders {
+                if let Some(namespace) = sandbox::namespace_of(*pid) {
+                    *counts.entry(namespace).or_default() += count;
+                }
+            }
+        }
+        counts
+    }
+
+    /// Locks that each of so many sandboxes may hold.
+    ///
+    /// The list is that of one processor after another, so that many sandboxes could hide the locks of another one behind theirs. Where it is
+    /// too long to be read, each has its share of what was read, and one at least has more.
+    pub(crate) fn limit(&self, sandboxes: usize) -> usize {
+        if self.is_cut { MOST.min(self.count / (sandboxes + 1)) } else { MOST }
+    }
 }
 
 /// The process in a line such as `7: -> POSIX  ADVISORY  WRITE 4711 00:2e:5 0 EOF`: the first number that stands alone.
@@ -43,5 +80,17 @@ mod tests {
         assert_eq!(pid("1: -> FLOCK  ADVISORY  READ 12 00:2e:5 0 EOF"), Some(12));
         assert_eq!(pid("2: OFDLCK ADVISORY  READ -1 00:06:9 0 EOF"), None);
         assert_eq!(pid(""), None);
+    }
+
+    #[test]
+    fn where_the_list_is_too_long_somebody_has_more_than_a_share() {
+        let line = |sandbox: usize| format!("1: POSIX  ADVISORY  WRITE {} 00:2e:5 0 EOF\n", 100 + sandbox);
+        let short = Locks::of(&line(0).repeat(2_000));
+        assert_eq!((short.limit(30), short.count), (MOST, 2_000));
+        let mut list: String = (0..30_000).map(|number| line(number % 30)).collect();
+        list.truncate(READ as usize);
+        let long = Locks::of(&list);
+        let limit = long.limit(30);
+        assert!(limit < MOST && long.holders.values().any(|count| *count > limit), "{limit}");
     }
 }

@@ -6,6 +6,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -70,12 +71,6 @@ impl Sandbox {
     pub(crate) fn is_over(&self) -> bool {
         let kernel_is_ours = self.kernel.as_ref().is_some_and(|kernel| kernel.pid.is_some());
         self.init_ended && !kernel_is_ours && self.commands.is_empty()
-    }
-
-    /// How much of what is counted for each process is of its own processes.
-    pub(crate) fn count(&self, counted: &HashMap<Pid, usize>) -> usize {
-        let Some(own) = self.init.pid.and_then(namespace_of) else { return 0 };
-        counted.iter().filter(|(pid, _)| namespace_of(**pid).as_ref() == Some(&own)).map(|(_, count)| count).sum()
     }
 
     /// Asks the checkpoint to take the kernel's place, with a new control socket. Whether there is somebody to ask.
@@ -150,7 +145,8 @@ pub(crate) fn rank_of(pid: Pid) -> Option<File> {
     File::options().write(true).open(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero())).ok()
 }
 
-fn namespace_of(pid: Pid) -> Option<std::path::PathBuf> {
+/// The process namespace of a process.
+pub(crate) fn namespace_of(pid: Pid) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{}/ns/pid", pid.as_raw_nonzero())).ok()
 }
 

@@ -13,11 +13,12 @@ use crate::cgroup::{self, Cgroup, Hierarchy, Share};
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::listener::{Heard, Listener};
 use crate::lockdown::{Identity, Lockdown, Refusal};
+use crate::locks::Locks;
 use crate::message::{self, Answer, ExitStatus, Limits, MAX_SLOTS, Numbered, Reply, Request, Setup, Start};
 use crate::sandbox::{self, Process, Rank, Sandbox};
 use crate::shell::{self, ShellSources};
 use crate::zygote::{ForkRequest, Program, Zygote};
-use crate::{Step, StepError, landlock, locks, mounts, sweep, sys};
+use crate::{Step, StepError, landlock, mounts, sockets, sweep, sys};
 
 /// Where an instance has its workspaces mounted, in its directory.
 pub const WORKSPACES: &str = "workspaces";
@@ -30,6 +31,8 @@ const CHILDREN: u64 = 1;
 const EVENTS: usize = 64;
 /// How long something new in a sandbox comes before what has run for longer in others.
 const FOREGROUND: Duration = Duration::from_secs(1);
+/// Time between two counts of what no control group counts. A processor can take some 50 MB of locks, or of connections, in it.
+const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Reason of a resume that fails.
 const NO_CHECKPOINT: &str = "there is no checkpoint that could take over";
@@ -79,8 +82,8 @@ struct Warden {
     resting: Vec<(Instant, u64)>,
     /// Sandboxes in the foreground, and until when, the first to leave it first.
     foreground: VecDeque<(Instant, u64)>,
-    /// When to look at the locks of files.
-    locks_due: Instant,
+    /// When to count locks and sockets.
+    objects_due: Instant,
     /// True if its owner was told that it makes no more sandboxes: the zygote has ended.
     is_unusable: bool,
 }
@@ -128,7 +131,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             next_watch: CHILDREN + 1,
             resting: Vec::new(),
             foreground: VecDeque::new(),
-            locks_due: Instant::now(),
+            objects_due: Instant::now(),
             is_unusable: false,
         };
         Ok((warden, children, warnings))
@@ -228,7 +231,7 @@ impl Warden {
     /// Does what is due, and says how long until something is.
     fn until_something_is_due(&mut self) -> Option<Timespec> {
         let now = Instant::now();
-        let next = [self.watch_the_rested(now), self.put_into_background(now), self.end_hoarders(now)];
+        let next = [self.watch_the_rested(now), self.put_into_background(now), self.enforce_object_limits(now)];
         let next = next.into_iter().flatten().min()?;
         let wait = next.saturating_duration_since(now) + Duration::from_millis(1);
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
@@ -284,22 +287,25 @@ impl Warden {
         }
     }
 
-    /// Ends the sandboxes that hold more locks of files than anybody needs, and says when to look again.
-    fn end_hoarders(&mut self, now: Instant) -> Option<Instant> {
+    /// Ends the sandboxes that hold more of what no control group counts than anybody needs, and says when to look again.
+    fn enforce_object_limits(&mut self, now: Instant) -> Option<Instant> {
         if self.sandboxes.is_empty() {
             return None;
         }
-        if self.locks_due <= now {
-            self.locks_due = now + locks::INTERVAL;
+        if self.objects_due <= now {
+            self.objects_due = now + OBJECTS_INTERVAL;
             // Where the kernel shows none there is nothing to be done.
-            let holders = locks::holders().unwrap_or_default();
-            if holders.values().sum::<usize>() > locks::MOST {
-                for sandbox in self.sandboxes.values().filter(|sandbox| sandbox.count(&holders) > locks::MOST) {
+            let locks = Locks::read().unwrap_or_default();
+            let (limit, counts) = (locks.limit(self.sandboxes.len()), locks.by_namespace());
+            let locks = |init| *sandbox::namespace_of(init).and_then(|of| counts.get(&of)).unwrap_or(&0);
+            for sandbox in self.sandboxes.values() {
+                let Some(init) = sandbox.init.pid else { continue };
+                if (!counts.is_empty() && locks(init) > limit) || sockets::count(init) > Some(sockets::MOST) {
                     sandbox.kill();
                 }
             }
         }
-        Some(self.locks_due)
+        Some(self.objects_due)
     }
 
     fn watch_fd(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
