@@ -176,14 +176,15 @@ INSERT OR IGNORE INTO response_items
     SELECT tenant, iif(items.type = 'object', items.value ->> 'id', NULL) AS item, responses.id FROM responses,
         json_each(iif(json_valid(input), input, '[]')) AS items WHERE typeof(item) = 'text';
 ",
-    // The cost of a row is what it counts for its tenant: its texts and the content of its file, and a flat sum for all else.
+    // The cost of a row is what it counts for its tenant: its texts and the content of its file, and a flat sum for all else. Without
+    // octet_length(), which the sqlite3 of Debian 12 does not know: an operator can read the file with it.
     concat!(
         "
 CREATE TABLE usage (tenant TEXT PRIMARY KEY, bytes INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
 ALTER TABLE turns ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
-UPDATE turns SET bytes = (SELECT coalesce(sum(128 + octet_length(event)), 0) FROM turn_events WHERE turn = id)
-    + (SELECT coalesce(sum(128 + octet_length(item)), 0) FROM turn_items WHERE turn = id)
+UPDATE turns SET bytes = (SELECT coalesce(sum(128 + length(CAST(event AS BLOB))), 0) FROM turn_events WHERE turn = id)
+    + (SELECT coalesce(sum(128 + length(CAST(item AS BLOB))), 0) FROM turn_items WHERE turn = id)
     + (SELECT coalesce(sum(4096 + bytes), 0) FROM turn_blobs WHERE turn = id);
 
 CREATE TABLE programs (
@@ -219,18 +220,18 @@ CREATE TRIGGER programs_are_not_forgotten BEFORE DELETE ON programs
         counted!("upload_parts", "4096 + bytes"),
         counted!("container_files", "4096 + bytes"),
         counted!("uploads", "2048"),
-        counted!("containers", "1024 + octet_length(name)"),
-        counted!("conversations", "1024 + octet_length(metadata)"),
-        counted!("conversation_items", "512 + 3 * octet_length(id) + octet_length(item)"),
-        counted!("responses", "1024 + octet_length(object) + octet_length(input)"),
-        counted!("response_items", "256 + 2 * octet_length(id)"),
-        counted!("turns", "2048 + bytes + octet_length(spec) + octet_length(dialect_state)"),
+        counted!("containers", "1024 + length(CAST(name AS BLOB))"),
+        counted!("conversations", "1024 + length(CAST(metadata AS BLOB))"),
+        counted!("conversation_items", "512 + 3 * length(CAST(id AS BLOB)) + length(CAST(item AS BLOB))"),
+        counted!("responses", "1024 + length(CAST(object AS BLOB)) + length(CAST(input AS BLOB))"),
+        counted!("response_items", "256 + 2 * length(CAST(id AS BLOB))"),
+        counted!("turns", "2048 + bytes + length(CAST(spec AS BLOB)) + length(CAST(dialect_state AS BLOB))"),
         counted!(
             "approvals",
-            "1024 + 3 * octet_length(call_id) + octet_length(code) + octet_length(reasons) + octet_length(coalesce(reason, ''))"
+            "1024 + 3 * length(CAST(call_id AS BLOB)) + length(CAST(code AS BLOB)) + length(CAST(reasons AS BLOB)) + length(CAST(coalesce(reason, '') AS BLOB))"
         ),
-        counted!("programs", "512 + octet_length(code)"),
-        counted!("audit", "512 + octet_length(code) + octet_length(actor) + octet_length(outcome)"),
+        counted!("programs", "512 + length(CAST(code AS BLOB))"),
+        counted!("audit", "512 + length(CAST(code AS BLOB)) + length(CAST(actor AS BLOB)) + length(CAST(outcome AS BLOB))"),
     ),
 ];
 
