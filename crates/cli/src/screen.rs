@@ -97,7 +97,7 @@ pub(crate) fn failure_of(ending: &Ending) -> Option<anyhow::Error> {
         | FailureKind::Rejected
         | FailureKind::Upstream
         | FailureKind::Sandbox => None,
-        FailureKind::Storage => Some(state::Failed(words).into()),
+        FailureKind::DiskFull | FailureKind::Storage => Some(state::Failed(words).into()),
         FailureKind::StorageFull | FailureKind::TooLarge | FailureKind::Unavailable | FailureKind::Internal => {
             Some(anyhow!(words))
         }

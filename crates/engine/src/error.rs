@@ -32,6 +32,9 @@ pub enum Error {
         /// Bytes that the tenant may store.
         limit: u64,
     },
+    /// The file system of the state has no room.
+    #[error("the disk of the data directory is full: {0}")]
+    DiskFull(#[source] aludel_store::Error),
     /// A file does not fit beside the session's other files.
     #[error("the files of a session may have {} MB", limit >> 20)]
     WorkspaceFull {
@@ -125,7 +128,7 @@ impl Error {
             | Self::TooManyFiles { .. }
             | Self::InvalidName { .. }
             | Self::FileRefused { .. } => Kind::Invalid,
-            Self::Store(_) | Self::Io { .. } => Kind::Storage,
+            Self::DiskFull(_) | Self::Store(_) | Self::Io { .. } => Kind::Storage,
             Self::Sandbox(_) => Kind::Sandbox,
             Self::Internal(_) => Kind::Internal,
         }
@@ -146,6 +149,7 @@ impl From<aludel_store::Error> for Error {
     fn from(error: aludel_store::Error) -> Self {
         match error {
             aludel_store::Error::Full { limit } => Self::StorageFull { limit },
+            error if error.is_disk_full() => Self::DiskFull(error),
             error => Self::Store(error),
         }
     }

@@ -111,6 +111,13 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message)
     }
 
+    /// 507: the disk is full. The cause is for the log.
+    pub(crate) fn disk_full(cause: impl std::fmt::Display) -> Self {
+        let message = "The disk of the server is full, so this could not be stored; its operator has to make room.";
+        let error = Self::new(StatusCode::INSUFFICIENT_STORAGE, ErrorKind::Server, message).code("disk_full");
+        Self { cause: Some(cause.to_string()), ..error }
+    }
+
     /// 500: our fault. The cause is for the log.
     pub(crate) fn internal(cause: impl std::fmt::Display) -> Self {
         let message = "The server failed to do this; its log says why, under the request's id (x-request-id).";
@@ -166,6 +173,7 @@ impl From<aludel_engine::turns::Failure> for ApiError {
             FailureKind::Upstream => Self { status: StatusCode::BAD_GATEWAY, message, ..Self::internal("") },
             FailureKind::TooLarge => Self::too_large(message),
             FailureKind::Unavailable => Self::unavailable(message),
+            FailureKind::DiskFull => Self::disk_full(""),
             FailureKind::Sandbox => Self::internal(""),
             FailureKind::Storage | FailureKind::Internal => Self { message, ..Self::internal("") },
         };

@@ -54,3 +54,14 @@ pub enum Error {
         known: i64,
     },
 }
+
+impl Error {
+    /// Returns true if the file system has no room.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            Self::Database(error) => error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull),
+            Self::Io { source, .. } | Self::Source(source) => source.kind() == io::ErrorKind::StorageFull,
+            _ => false,
+        }
+    }
+}

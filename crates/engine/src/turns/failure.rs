@@ -46,11 +46,16 @@ pub enum FailureKind {
     Unavailable,
     /// The tenant stores as much as it may.
     StorageFull,
+    /// The file system of the state has no room.
+    DiskFull,
     /// The state could not be read or written: our fault or the host's.
     Storage,
     /// Our fault or the host's.
     Internal,
 }
+
+/// The words for a full disk.
+const DISK_FULL: &str = "The disk of the server is full, so this could not be stored; its operator has to make room.";
 
 /// The words for failures that only the log explains.
 const SEE_LOG: &str = "The server failed to do this; its log says why, under the request's id (x-request-id).";
@@ -70,6 +75,7 @@ impl Failure {
     pub(crate) fn while_doing(what: &'static str) -> impl FnOnce(Error) -> Self {
         move |error| match error {
             Error::StorageFull { .. } => error.into(),
+            Error::DiskFull(_) => Self { cause: Some(format!("{what}: {error}")), ..error.into() },
             _ => Self { kind: kind_of(&error), ..Self::internal(format_args!("{what}: {}", with_causes(&error))) },
         }
     }
@@ -104,6 +110,9 @@ impl From<Error> for Failure {
                     limit >> 20
                 );
                 Self { should_retry: Some(false), ..Self::new(FailureKind::StorageFull, message) }
+            }
+            Error::DiskFull(_) => {
+                Self { cause: Some(error.to_string()), ..Self::new(FailureKind::DiskFull, DISK_FULL) }
             }
             _ => Self { kind: kind_of(&error), ..Self::internal(with_causes(&error)) },
         }

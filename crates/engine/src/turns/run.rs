@@ -545,17 +545,26 @@ impl Run {
             ExecutionEvent::Finished(finished) => {
                 let mut stored = StoredChanges { files: std::mem::take(&mut call.figures), ..StoredChanges::default() };
                 progress.calls.remove(call_id);
+                let mut failure = None;
                 if let Some(gate) = &gate {
-                    gate.ended(call_id, &finished).await.map_err(Failure::while_doing(UNNOTED))?;
+                    failure = gate.ended(call_id, &finished).await.map_err(Failure::while_doing(UNNOTED)).err();
                 }
                 if let Some(session) = &session {
-                    let changes = session.store_changes(&finished.files).await;
-                    let changes = changes.map_err(Failure::while_doing("cannot store what the program made"))?;
-                    stored.files.extend(changes.files);
-                    stored.without_room = changes.without_room;
+                    match session.store_changes(&finished.files).await {
+                        Ok(changes) => {
+                            stored.files.extend(changes.files);
+                            stored.without_room = changes.without_room;
+                        }
+                        Err(error) => {
+                            stored.without_room = finished.files.iter().map(|file| file.path.clone()).collect();
+                            failure.get_or_insert(Failure::while_doing("cannot store what the program made")(error));
+                        }
+                    }
                 }
                 let outcome = ToolOutcome::new(finished, stored);
-                return Ok(self.tell(turn, EventKind::ToolEnded { item, outcome }).await);
+                let flow = self.tell(turn, EventKind::ToolEnded { item, outcome }).await;
+                // What it printed is told all the same.
+                return failure.map_or(Ok(flow), Err);
             }
         };
         Ok(self.tell(turn, EventKind::Output { item, output }).await)

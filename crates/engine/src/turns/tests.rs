@@ -277,6 +277,30 @@ async fn a_turn_that_runs_out_of_storage_says_so_and_keeps_what_was_stored() {
 }
 
 #[tokio::test]
+async fn the_output_of_a_program_whose_files_cannot_be_stored_is_told() {
+    let data = tempfile::tempdir().unwrap();
+    let engine = beside(data.path(), vec![Scripted::Python("files()"), Scripted::Text("Done.")]).await;
+    let scratch = data.path().join("scratch");
+    std::fs::remove_dir_all(&scratch).unwrap();
+    std::fs::write(&scratch, "").unwrap();
+    let (_, events) = carried_out(&engine).await;
+    let Ending::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
+    assert_eq!(failure.kind, FailureKind::Storage);
+    let outcome = events.iter().find_map(|event| match &event.kind {
+        EventKind::ToolEnded { outcome, .. } => Some(outcome),
+        _ => None,
+    });
+    assert!(!outcome.unwrap().without_room.is_empty(), "{events:?}");
+}
+
+#[test]
+fn a_full_disk_is_told_as_one() {
+    let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+    let error = aludel_store::Error::Io { path: "state/blobs".into(), source: full };
+    assert_eq!(super::Failure::from(crate::Error::from(error)).kind, FailureKind::DiskFull);
+}
+
+#[tokio::test]
 async fn no_program_begins_without_storage() {
     let data = tempfile::tempdir().unwrap();
     let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Text("Done.")]).await;

@@ -70,6 +70,7 @@ impl From<aludel_engine::Error> for ApiError {
                 let message = format!("The {mb} MB that you may store here are used up; delete files or containers.");
                 Self::bad_request(message).code("storage_limit_exceeded")
             }
+            error @ Error::DiskFull(_) => Self::disk_full(error),
             Error::WorkspaceFull { limit } => {
                 let mb = limit >> 20;
                 Self::invalid("file", format!("The file does not fit: the files of a container may have {mb} MB."))
