@@ -142,7 +142,10 @@ impl Answer {
 
 impl Render for Answer {
     fn render(&mut self, event: &Event) -> Rendered {
-        self.writer.set_time(event.at_ms / 1000);
+        // Nothing is told of it: the document keeps the times of the last frame.
+        if !matches!(event.kind, EventKind::Closed) {
+            self.writer.set_time(event.at_ms / 1000);
+        }
         self.see(&event.kind);
         Rendered { frames: self.writer.take_events(), ..Rendered::default() }
     }
@@ -296,4 +299,30 @@ pub(super) fn is_response(record: &ResponseRecord) -> bool {
 /// The dialect of an app's responses.
 pub(crate) fn dialect(store: &Store) -> Arc<dyn Dialect> {
     Arc::new(Responses { store: store.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use aludel_engine::KernelSpec;
+    use serde_json::json;
+
+    use super::super::ask::Ask;
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_closed_a_second_later_is_stored_as_its_client_was_told() {
+        let ask = json!({ "model": "m", "input": "?" }).as_object().unwrap().clone();
+        let base = Ask::read(ask.into(), "", &KernelSpec::python("")).unwrap().answer;
+        let mut answer = Answer::new(Beginning { base, include: Include::default(), mcp: None, container: None });
+        let ended = EventKind::Ended { item: ItemId::new(), ending: Ending::Answered, linked: Vec::new() };
+        let kinds = [EventKind::Created { background: false }, EventKind::Started, ended, EventKind::Closed];
+        let mut frames = Vec::new();
+        for (second, kind) in (0..).zip(kinds) {
+            let event = Event { sequence: second, at_ms: 1000 * second.cast_signed(), turn: 0, kind };
+            frames.extend(answer.render(&event).frames);
+        }
+        let last: Value = serde_json::from_str(&frames.last().unwrap().text).unwrap();
+        assert_eq!(last["response"]["completed_at"], 2);
+        assert_eq!(last["response"], answer.document());
+    }
 }
