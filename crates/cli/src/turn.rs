@@ -37,9 +37,6 @@ const DIALECT: &str = "terminal";
 /// Idle time after which a session expires: one that was not deleted, since its process was killed. The turn's row is kept as long.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// End of a program in the audit log when the turn ended before it.
-const CUT_OFF: &str = "The turn ended before it was known how this went.";
-
 /// A question, and who answers it.
 pub(crate) struct Question<'a> {
     pub(crate) text: &'a str,
@@ -135,7 +132,7 @@ impl Asking<'_> {
         if !is_over {
             self.end_rows().await?;
         }
-        let noted = gate.cut_off(CUT_OFF).await.context("cannot complete the audit log");
+        let noted = gate.cut_off().await.context("cannot complete the audit log");
         let mut screen = screen.into_inner().context("the turn goes on after its end")?;
         let failure = screen.failure();
         let (Some(ending), true) = (screen.ending.take(), is_over) else { return failure.map_or(Ok(None), Err) };

@@ -32,6 +32,9 @@ const CLIENT_PATIENCE: i64 = 30 * 86_400;
 const NOTES: u64 = 4096;
 /// The language that rules read.
 const RULED: &str = "python";
+/// Outcome in the audit log of a program whose turn ended before it.
+pub(super) const CUT_OFF: &str = "The turn ended before it was known how this went.";
+
 /// The person at the terminal, in the audit log.
 const TERMINAL: &str = "the terminal";
 
@@ -455,11 +458,12 @@ impl Gate {
         }
     }
 
-    /// Ends the programs whose own ends nobody waited for, as the audit log has it.
-    pub async fn cut_off(&self, outcome: &str) -> Result<(), Error> {
-        let running = std::mem::take(&mut *self.running());
-        for code in running.values() {
-            self.note(AuditEvent::Ended, code, "", outcome).await?;
+    /// Ends the programs whose turn ended before them, as the audit log has it: of some nobody waited for the end, others found no sandbox.
+    pub async fn cut_off(&self) -> Result<(), Error> {
+        let running = self.running().clone();
+        for (call_id, code) in running {
+            self.note(AuditEvent::Ended, &code, "", CUT_OFF).await?;
+            self.running().remove(&call_id);
         }
         Ok(())
     }

@@ -94,9 +94,9 @@ async fn a_person_decides_what_the_rules_leave_open_and_all_of_it_is_noted() {
             &format!("refused|the rules|{refused}"),
         ]
     );
-    gate.cut_off("not known").await.unwrap();
-    gate.cut_off("not known").await.unwrap();
-    assert_eq!(log(&engine).await[9..], ["ended||not known", "ended||not known", "ended||not known"]);
+    gate.cut_off().await.unwrap();
+    gate.cut_off().await.unwrap();
+    assert_eq!(log(&engine).await[9..], vec![format!("ended||{}", super::gate::CUT_OFF); 3]);
     assert_eq!(engine.store.verify_audit_log().await.unwrap(), Ok(12));
 }
 

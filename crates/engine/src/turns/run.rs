@@ -214,6 +214,11 @@ impl Run {
         let ran_code = progress.iter().any(|progress| progress.ran_code);
         let is_cut = self.render.failure().is_some() || self.live.cancel.is_cancelled();
         for (part, progress) in self.parts.iter().zip(&progress) {
+            if let Some(gate) = &part.gate
+                && let Err(error) = gate.cut_off().await
+            {
+                error!("{}: a program has no end in the audit log until the next start: {error}", self.live.id);
+            }
             match (part.agreement, &part.session) {
                 (Agreement::Stays, Some(session)) => session.release().await,
                 // What nobody was told of, or nobody waits for, is of no use.

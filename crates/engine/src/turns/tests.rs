@@ -314,6 +314,20 @@ async fn no_program_begins_without_storage() {
 }
 
 #[tokio::test]
+async fn a_program_that_no_sandbox_takes_ends_in_the_audit_log_as_well() {
+    let data = tempfile::tempdir().unwrap();
+    let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Text("Done.")]).await;
+    let (run, seen, session) = turn(&engine, true).await;
+    engine.sessions.delete(&Tenant::terminal(), &session).await.unwrap();
+    run.carry_out().await;
+    let events = seen.0.lock().unwrap().clone();
+    let Ending::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
+    assert_eq!((failure.kind, ran(&events)), (FailureKind::Sandbox, 0));
+    let noted = engine.store.audit_log(0, 10).await.unwrap();
+    assert_eq!(noted.iter().map(|entry| &*entry.event).collect::<Vec<_>>(), ["started", "ended"]);
+}
+
+#[tokio::test]
 async fn a_program_whose_files_do_not_fit_goes_on_and_its_outcome_says_so() {
     let data = tempfile::tempdir().unwrap();
     let engine = beside(data.path(), vec![Scripted::Python("files()"), Scripted::Text("Done.")]).await;
