@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use crate::execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
 use crate::frame::{FromKernel, ToKernel};
 use crate::link::{Control, Exit, Input, Link, Signal, Stream};
-use crate::output::Output;
+use crate::output::{Output, rest};
 use crate::process::ExitStatus;
 use crate::workspace::{Room, Snapshot};
 use crate::{Error, Limits, Workspace};
@@ -344,7 +344,10 @@ impl<C: Control> Run<C> {
         let mut interrupted = self.interrupted.clone();
         let mut received = 0;
         let mut cpu_looked_at = self.started;
+        let mut rested_for = 0;
         loop {
+            let dropped: u64 = self.output.iter().map(Output::dropped).sum();
+            rest(dropped - std::mem::replace(&mut rested_for, dropped)).await;
             let timer = match &self.ending {
                 Some(ending) => ending.again_at.unwrap_or(ending.kill_at),
                 None => deadline,

@@ -1,6 +1,18 @@
 //! What a program prints, bounded: the head is passed on as it comes, of the rest the tail is kept and the middle counted.
 
 use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Bytes a second that are read only to be dropped. The work is the host's, and no control group of a sandbox counts it: a program that
+/// prints faster waits.
+const DROPPED_SPEED: u64 = 32 << 20;
+
+/// Waits after bytes were dropped, as long as [`DROPPED_SPEED`] wants.
+pub(crate) async fn rest(dropped: u64) {
+    if dropped > 0 {
+        tokio::time::sleep(Duration::from_micros(dropped * 1_000_000 / DROPPED_SPEED)).await;
+    }
+}
 
 /// One stream of one execution.
 #[derive(Default)]
@@ -43,6 +55,11 @@ impl Output {
         self.tail.drain(..overflow);
         self.tail.extend(kept);
         self.dropped += (skipped + overflow) as u64;
+    }
+
+    /// Bytes that were dropped so far.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// The text that is still to be passed on: what was cut, in words, and the tail. The second value is the count of dropped bytes.

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::Error;
+use crate::output::rest;
 
 /// How long what a program left in its pipes is read after its end: a child of its own may hold them open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -133,13 +134,14 @@ impl Kept {
         Self { bytes: Vec::new(), most, dropped: 0 }
     }
 
-    /// Reads to the end, so that the program never waits for us. Cancel-safe.
+    /// Reads to the end; what is dropped, slowly. Cancel-safe.
     async fn read(&mut self, pipe: &mut (dyn AsyncRead + Send + Sync + Unpin)) {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
             let kept = count.min(self.most - self.bytes.len());
             self.bytes.extend_from_slice(buffer.get(..kept).unwrap_or_default());
             self.dropped += (count - kept) as u64;
+            rest((count - kept) as u64).await;
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use std::sync::Arc;
 
+use aludel_sandbox::process::Command;
 use aludel_sandbox::{
     Backend, Death, Event, Execution, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec, State,
 };
@@ -74,14 +75,30 @@ async fn a_hog_that_evades_the_soft_limit_is_killed_with_the_figures() {
 #[tokio::test]
 async fn a_flood_of_output_keeps_its_head_and_tail() {
     let sandbox = sandbox(shared().await, limits()).await;
-    let code = "print('first')\nimport os\nblock = b'x' * (1 << 20)\nfor _ in range(1024): os.write(1, block)\nprint()\nprint('last')";
+    let code = "print('first')\nimport os\nblock = b'x' * (1 << 20)\nfor _ in range(64): os.write(1, block)\nprint()\nprint('last')";
     let told = run(&sandbox, code).await;
     assert_eq!(told.finished.outcome, Outcome::Completed, "{:?}", told.finished);
     assert!(told.stdout.starts_with("first\n") && told.stdout.ends_with("\nlast\n"));
     assert!(told.stdout.len() < 70 << 10, "{}", told.stdout.len());
     let kept = limits().output;
-    assert_eq!(told.finished.output_dropped, (1 << 30) + "first\n\nlast\n".len() as u64 - kept);
+    assert_eq!(told.finished.output_dropped, (64 << 20) + "first\n\nlast\n".len() as u64 - kept);
     assert!(told.stdout.contains(&format!("[{} bytes of output were left out here]", told.finished.output_dropped)));
+}
+
+/// What is dropped is read by the host, in nobody's control group.
+#[tokio::test]
+async fn a_flood_of_output_waits_for_the_host() {
+    let limit = Duration::from_secs(1);
+    let sandbox = sandbox(shared().await, Limits { timeout: limit, ..limits() }).await;
+    let flood = "import os\nblock = bytes(1 << 20)\nwhile True: os.write(1, block); os.write(2, block)";
+    let told = run(&sandbox, flood).await.finished;
+    assert_eq!(told.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
+    assert!(told.output_dropped < 100 << 20, "{}", told.output_dropped);
+
+    let arguments = ["sh", "-c", "timeout 1 yes"].map(str::to_owned).into();
+    let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into() };
+    let output = sandbox.run(command, b"", Duration::from_secs(30), 1000).await.unwrap();
+    assert!(output.dropped < 100 << 20, "{}", output.dropped);
 }
 
 #[tokio::test]
