@@ -31,7 +31,7 @@ pub struct App {
     pub(crate) callers: Callers,
     /// Permits to be answered.
     pub(crate) requests: Arc<Places>,
-    /// KiB of memory for JSON bodies and all that is made of them.
+    /// KiB of memory for JSON bodies, all that is made of them, and replays.
     pub(crate) bodies: Arc<Places>,
 }
 
@@ -42,7 +42,7 @@ pub struct Settings {
     pub requests: usize,
     /// Requests of one tenant among them.
     pub requests_per_key: usize,
-    /// Bytes of memory that JSON bodies, and all that is made of them, may take at once.
+    /// Bytes of memory that JSON bodies, all that is made of them, and replays may take at once.
     pub bodies: usize,
     /// True if there are figures at `/metrics`.
     pub metrics: bool,

@@ -9,6 +9,7 @@ mod error;
 mod http;
 mod router;
 mod serve;
+mod stalled;
 mod telemetry;
 mod turn;
 

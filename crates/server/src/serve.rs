@@ -24,6 +24,7 @@ use tracing::{Instrument, error, warn};
 use crate::app::App;
 use crate::connections::Connections;
 use crate::http::Held;
+use crate::stalled::Impatient;
 use crate::{dialects, router};
 
 /// Connections at once. For one more, one that asks nothing is closed.
@@ -178,7 +179,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
             let (asking, answer) = (asked.ask(), service.call(request.map(Body::new)));
             async move { Ok::<_, Infallible>(answer.await?.map(|body| Held::new(body, asking))) }
         });
-        let served = graceful.watch(http.serve_connection(TokioIo::new(stream), answer));
+        let served = graceful.watch(http.serve_connection(TokioIo::new(Impatient::new(stream)), answer));
         tokio::spawn(async move {
             let silent = async {
                 sleep(FIRST_HEAD_TIMEOUT).await;

@@ -49,7 +49,7 @@ struct Memory {
 
 impl Memory {
     fn of(app: &App, tenant: &Tenant) -> Result<Self, ApiError> {
-        Ok(Self { bytes: 0, place: app.bodies.take(tenant, 0).map_err(busy)? })
+        Ok(Self { bytes: 0, place: memory(app, tenant, 0)? })
     }
 
     /// Counts bytes of memory, which are in use until this is dropped.
@@ -66,6 +66,11 @@ impl Memory {
         self.bytes += bytes;
         Ok(())
     }
+}
+
+/// Counts bytes of memory for a tenant, which are in use until this is dropped.
+pub(crate) fn memory(app: &App, tenant: &Tenant, bytes: usize) -> Result<Place, ApiError> {
+    app.bodies.take(tenant, bytes.saturating_sub(FREE) >> 10).map_err(busy)
 }
 
 fn busy(no_room: NoRoom) -> ApiError {

@@ -8,18 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::turns::{End, Fingerprint, Frame, Live};
+use aludel_store::Tenant;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::unfold;
+use futures_util::stream::{iter, unfold};
 use serde_json::Value;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::app::App;
 use crate::error::ApiError;
-use crate::http::Fields;
+use crate::http::{Fields, Held, memory};
 
 /// Time for which nothing may be said: proxies and clients give up on a silent connection.
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
@@ -59,9 +61,11 @@ pub(crate) fn follow(live: Arc<Live>, after: Option<u64>, guard: Option<DropGuar
     respond(Body::from_stream(futures_util::StreamExt::map(frames, Ok::<_, Infallible>)))
 }
 
-/// Events that are in the store.
-pub(crate) fn replay(events: &[Frame], framed: Framing) -> Response {
-    respond(Body::from(events.iter().map(framed).collect::<String>()))
+/// Events that are in the store. They take memory until they are sent, which counts for the tenant.
+pub(crate) fn replay(app: &App, tenant: &Tenant, events: Vec<Frame>, framed: Framing) -> Result<Response, ApiError> {
+    let memory = memory(app, tenant, events.iter().map(|event| event.text.len()).sum())?;
+    let frames = events.into_iter().map(move |event| Ok::<_, Infallible>(framed(&event)));
+    Ok(respond(Body::new(Held::new(Body::from_stream(iter(frames)), memory))))
 }
 
 /// Ends the turn some time after it is dropped, unless it has ended by itself; at once where the client was listening to every word.
@@ -117,12 +121,21 @@ fn respond(body: Body) -> Response {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-    use aludel_store::{ResponseId, Tenant};
+    use aludel_engine::Engine;
+    use aludel_sandbox::memory::Memory;
+    use aludel_store::{ResponseId, Store};
     use axum::body::to_bytes;
+    use hyper::body::Incoming;
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
     use serde_json::json;
+    use tokio::io::{AsyncWriteExt, duplex};
     use tokio::time::{Instant, sleep};
 
     use super::*;
+    use crate::app::Settings;
+    use crate::stalled::Impatient;
     use aludel_engine::turns::{Failure, FailureKind, LiveTurns};
 
     /// Answers to a turn that ends with an error after so long.
@@ -136,6 +149,37 @@ mod tests {
         });
         let body = wait(live, None, |object| object).await?.into_body();
         Ok(String::from_utf8(to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_who_never_reads_is_let_go() {
+        let live = LiveTurns::default().begin(&Tenant::local(), Fingerprint::none(), ResponseId::new().into()).unwrap();
+        live.tell(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(1 << 20) }]);
+        let followed = Arc::clone(&live);
+        let answer = service_fn(move |_: hyper::Request<Incoming>| {
+            let answer = follow(Arc::clone(&followed), None, None, |frame| frame.text.clone());
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let (mut ours, theirs) = duplex(64 << 10);
+        ours.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let served = http1::Builder::new().serve_connection(TokioIo::new(Impatient::new(theirs)), answer);
+        assert!(timeout(Duration::from_secs(61), served).await.unwrap().is_err());
+        assert_eq!(Arc::strong_count(&live), 1);
+    }
+
+    #[tokio::test]
+    async fn what_a_replay_takes_is_counted_until_it_is_sent() {
+        let data = tempfile::tempdir().unwrap();
+        let (store, backend) = (Store::open(data.path()).await.unwrap(), Arc::new(Memory::default()));
+        let engine = Engine::new(store, backend, [], Default::default(), Vec::new(), Default::default());
+        let app = App::new(Arc::new(engine), Settings { bodies: 3 << 20, ..Settings::default() });
+        let tenant = Tenant::terminal();
+        let frame = || Frame { sequence: 0, kind: String::new(), text: "x".repeat(3 << 19) };
+        let replay = || replay(&app, &tenant, vec![frame()], |frame| frame.text.clone());
+        let first = replay().unwrap();
+        assert_eq!(replay().unwrap_err().status, 429);
+        assert_eq!(to_bytes(first.into_body(), usize::MAX).await.unwrap().len(), 3 << 19);
+        assert!(replay().is_ok());
     }
 
     #[tokio::test(start_paused = true)]

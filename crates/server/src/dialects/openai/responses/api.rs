@@ -105,7 +105,7 @@ async fn replayed(app: &App, tenant: &Tenant, id: &ResponseId, after: Option<u64
     };
     let mut frames = turns::replay(&app.engine, &*dialect(&app.store), &turn).await?;
     frames.retain(|frame| after.is_none_or(|after| frame.sequence > after));
-    Ok(replay(&frames, framed))
+    replay(app, tenant, frames, framed)
 }
 
 /// A response as it is stored, finished or not.
