@@ -132,11 +132,6 @@ pub enum Request {
         /// The sandbox.
         id: u64,
     },
-    /// The cell has ended; the kernel's next checkpoint comes after this.
-    CellEnded {
-        /// The sandbox.
-        id: u64,
-    },
     /// Asks for [`Answer::Usage`].
     Usage {
         /// The sandbox.

@@ -19,22 +19,20 @@ use crate::lockdown::Identity;
 use crate::message::{ExitStatus, Limits};
 use crate::sys;
 
-/// Which processes of a sandbox the system ends first where memory is out, whichever is larger: a checkpoint holds no more than half of the
-/// limit, and what the zygote had. All come before the host's own, but for such as hold a good part of its memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rank {
-    /// What belongs to the cell that runs; how the zygote starts everything.
-    First,
-    /// A kernel between two cells, and its checkpoint.
-    Last,
-}
+/// Rank (`oom_score_adj`) of all that runs in a sandbox, where memory is out: it is ended first.
+const FIRST: &str = "1000";
+/// Rank of a checkpoint, whichever process is larger: it comes after all cells, and before those of the host that hold less than a third of
+/// its memory.
+const LAST: &str = "300";
+/// Words of checkpoints that are taken at once.
+const WORDS: usize = 8;
+/// The word of a new checkpoint.
+const CHECKPOINT: &[u8] = b"checkpoint";
 
 /// A process of a sandbox.
 pub(crate) struct Process {
     /// `None` for a checkpoint that took over: it is not the warden's child.
     pub(crate) pid: Option<Pid>,
-    /// Where its rank is written; `None` for those that keep theirs.
-    pub(crate) rank: Option<File>,
     pub(crate) pidfd: OwnedFd,
 }
 
@@ -49,6 +47,8 @@ pub(crate) struct Sandbox {
     pub(crate) limits: Limits,
     /// The socket by which a checkpoint is woken, once the kernel has said its first word there.
     pub(crate) wake: Option<OwnedFd>,
+    /// Where the rank of the process that last said to be the checkpoint is written.
+    pub(crate) checkpoint: Option<File>,
     /// When it gives way to what begins elsewhere; `None` while it does.
     pub(crate) foreground_until: Option<std::time::Instant>,
     pub(crate) init_ended: bool,
@@ -84,16 +84,37 @@ impl Sandbox {
                 .is_ok()
     }
 
+    /// Ranks the process that last said to be the checkpoint, and no other: what is forked between two cells is ended like a cell.
+    pub(crate) fn rank_checkpoint(&mut self) {
+        let Some(socket) = &self.wake else { return };
+        // A program may say so without end, and spoils the rank of its own checkpoint.
+        let words = std::iter::from_fn(|| first_word(socket.as_fd()).ok()).take(WORDS);
+        let Some(pid) = words.filter_map(|word| word.sender).last() else { return };
+        let rank = rank_of(pid);
+        // Looked up after it was opened: a number that is another sandbox's by now is seen.
+        if namespace_of(pid).is_none_or(|of| Some(of) != self.init.pid.and_then(namespace_of)) {
+            return;
+        }
+        self.forget_checkpoint();
+        write_rank(rank.as_ref(), LAST);
+        self.checkpoint = rank;
+    }
+
+    /// Ranks the checkpoint like all others.
+    pub(crate) fn forget_checkpoint(&mut self) {
+        write_rank(self.checkpoint.take().as_ref(), FIRST);
+    }
+
     /// The process that answered the wake-up call. The system vouches for its number; that it is of this sandbox is looked up, since
     /// nothing else is known of it.
-    pub(crate) fn woken(&self, socket: BorrowedFd<'_>) -> Option<Process> {
-        let pid = first_word(socket).ok()?.sender?;
+    pub(crate) fn woken(&self, word: &FirstWord) -> Option<Process> {
+        let pid = word.sender?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let init = self.init.pid?;
         if namespace_of(pid)? != namespace_of(init)? {
             return None;
         }
-        let process = Process { pid: None, pidfd, rank: rank_of(pid) };
+        let process = Process { pid: None, pidfd };
         // Still alive after the look-up: then it was the one looked up.
         process.is_alive().then_some(process)
     }
@@ -109,18 +130,6 @@ impl Process {
     pub(crate) fn signal_group(&self, signal: Signal) {
         if let Some(pid) = self.pid {
             let _ended = rustix::process::kill_process_group(pid, signal);
-        }
-    }
-
-    /// Sets when it is ended where memory is out.
-    pub(crate) fn rank(&self, rank: Rank) {
-        let score = match rank {
-            Rank::First => "1000",
-            Rank::Last => "300",
-        };
-        if let Some(file) = &self.rank {
-            // It may have ended. Without its rank, the larger one is ended first.
-            let _as_before = file.write_at(score.as_bytes(), 0);
         }
     }
 
@@ -140,9 +149,16 @@ impl Process {
     }
 }
 
-/// Where the rank of a process is written. To be asked while its number is sure to be its own.
-pub(crate) fn rank_of(pid: Pid) -> Option<File> {
+/// Where the rank of a process is written.
+fn rank_of(pid: Pid) -> Option<File> {
     File::options().write(true).open(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero())).ok()
+}
+
+fn write_rank(rank: Option<&File>, score: &str) {
+    if let Some(file) = rank {
+        // It may have ended. Without its rank, the larger process is ended first.
+        let _as_before = file.write_at(score.as_bytes(), 0);
+    }
 }
 
 /// The process namespace of a process.
@@ -154,6 +170,8 @@ pub(crate) fn namespace_of(pid: Pid) -> Option<PathBuf> {
 pub(crate) struct FirstWord {
     pub(crate) descriptor: Option<OwnedFd>,
     pub(crate) sender: Option<Pid>,
+    /// True for the word of a new checkpoint.
+    pub(crate) is_checkpoint: bool,
 }
 
 /// Takes one message without waiting.
@@ -168,7 +186,8 @@ pub(crate) fn first_word(socket: BorrowedFd<'_>) -> io::Result<FirstWord> {
     if received.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    let mut word = FirstWord { descriptor: None, sender: None };
+    let is_checkpoint = bytes.get(..received.bytes) == Some(CHECKPOINT);
+    let mut word = FirstWord { descriptor: None, sender: None, is_checkpoint };
     for message in ancillary.drain() {
         match message {
             // Others that came along are closed here.

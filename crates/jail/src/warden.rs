@@ -15,7 +15,7 @@ use crate::listener::{Heard, Listener};
 use crate::lockdown::{Identity, Lockdown, Refusal};
 use crate::locks::Locks;
 use crate::message::{self, Answer, ExitStatus, Limits, MAX_SLOTS, Numbered, Reply, Request, Setup, Start};
-use crate::sandbox::{self, Process, Rank, Sandbox};
+use crate::sandbox::{self, Process, Sandbox};
 use crate::shell::{self, ShellSources};
 use crate::zygote::{ForkRequest, Program, Zygote};
 use crate::{Step, StepError, landlock, mounts, sockets, sweep, sys};
@@ -279,11 +279,10 @@ impl Warden {
         }
     }
 
-    /// Sets when the kernel is ended where memory is out. What it forks is ranked as it was at that moment: what a cell starts is ended
-    /// before the checkpoint, however little memory of its own it has.
-    fn rank_kernel(&self, id: u64, rank: Rank) {
-        if let Some(kernel) = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernel.as_ref()) {
-            kernel.rank(rank);
+    /// Hears of a checkpoint before it is needed.
+    fn rank_checkpoint(&mut self, id: u64) {
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            sandbox.rank_checkpoint();
         }
     }
 
@@ -298,7 +297,8 @@ impl Warden {
             let locks = Locks::read().unwrap_or_default();
             let (limit, counts) = (locks.limit(self.sandboxes.len()), locks.by_namespace());
             let locks = |init| *sandbox::namespace_of(init).and_then(|of| counts.get(&of)).unwrap_or(&0);
-            for sandbox in self.sandboxes.values() {
+            for sandbox in self.sandboxes.values_mut() {
+                sandbox.rank_checkpoint();
                 let Some(init) = sandbox.init.pid else { continue };
                 if (!counts.is_empty() && locks(init) > limit) || sockets::count(init) > Some(sockets::MOST) {
                     sandbox.kill();
@@ -357,7 +357,13 @@ impl Warden {
             Watched::Waking(socket, number) => {
                 let _watched_no_more = epoll::delete(&self.epoll, &socket);
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
-                let woken = sandbox.woken(socket.as_fd());
+                let word = sandbox::first_word(socket.as_fd()).ok();
+                if word.as_ref().is_some_and(|word| word.is_checkpoint) {
+                    // It was woken before it had said so.
+                    return self.watch(id, Watched::Waking(socket, number));
+                }
+                let woken = word.and_then(|word| sandbox.woken(&word));
+                sandbox.forget_checkpoint();
                 sandbox.wake = Some(socket);
                 match woken.and_then(|kernel| Some((kernel.pidfd.try_clone().ok()?, kernel))) {
                     Some((pidfd, kernel)) => {
@@ -419,6 +425,7 @@ impl Warden {
             }
             Request::Resume { id } => {
                 let control = descriptors.first();
+                self.rank_checkpoint(id);
                 let sandbox =
                     self.sandboxes.get_mut(&id).filter(|sandbox| sandbox.kernel.is_none() && !sandbox.closing);
                 match (control, sandbox) {
@@ -443,10 +450,9 @@ impl Warden {
                 }
             }
             Request::Foreground { id } => {
-                self.rank_kernel(id, Rank::First);
+                self.rank_checkpoint(id);
                 self.put_into_foreground(id);
             }
-            Request::CellEnded { id } => self.rank_kernel(id, Rank::Last),
             Request::Usage { id } => {
                 let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
                 self.reply(&Reply::Answer { number, answer: Answer::Usage(usage) });
@@ -502,7 +508,7 @@ impl Warden {
         };
         self.children.insert(shell.init, (id, Role::Init));
         let mut sandbox = Sandbox {
-            init: Process { pid: Some(shell.init), pidfd: shell.pidfd, rank: None },
+            init: Process { pid: Some(shell.init), pidfd: shell.pidfd },
             landlock: shell.landlock,
             kernel: None,
             commands: HashMap::new(),
@@ -510,6 +516,7 @@ impl Warden {
             identity,
             limits,
             wake: None,
+            checkpoint: None,
             foreground_until: None,
             init_ended: false,
             workspace,
@@ -591,8 +598,7 @@ impl Warden {
         let request = ForkRequest { number: self.zygote.next_number(), landlock, lockdown: lockdown.steps(), program };
         let pid = self.zygote.fork(&request, &sent)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
-        let rank = sandbox::rank_of(pid).filter(|_| matches!(program, Program::Kernel(_)));
-        Ok((Process { pid: Some(pid), pidfd, rank }, ours))
+        Ok((Process { pid: Some(pid), pidfd }, ours))
     }
 
     /// Takes note of every child that ended.

@@ -124,7 +124,7 @@ def become(program, steps, descriptors, filters):
             # One of its own: flags of a shared one would be seen by all sandboxes.
             descriptors["stdin"] = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         # When the host runs out of memory, sandboxes go first, however small their processes are. Nobody inside may write to /proc; the
-        # warden lowers that of a kernel between two cells, so that its checkpoint is not ended before what the next one starts.
+        # warden lowers that of a checkpoint, so that it is not ended before what a cell starts.
         with open("/proc/self/oom_score_adj", "w") as mark:
             mark.write("1000")
         lock_down(steps, descriptors, filters)

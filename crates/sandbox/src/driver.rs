@@ -291,7 +291,6 @@ enum End {
 impl<C: Control> Run<C> {
     async fn drive<L: Link<Control = C>>(mut self, mut kernel: OwnedMutexGuard<Held<L>>) {
         let end = self.listen(&mut kernel).await;
-        self.control.cell_ended();
         // What was written before the last frame is still in the pipes.
         self.drain(&mut kernel.link);
         let outcome = match &end {

@@ -44,9 +44,6 @@ pub(crate) trait Control: Send + Sync + 'static {
     /// Says that a cell begins, which somebody waits for.
     fn cell_started(&self) {}
 
-    /// Says that the cell has ended.
-    fn cell_ended(&self) {}
-
     /// Returns the names of the system calls that were refused since this was last asked.
     fn take_blocked(&self) -> Vec<String> {
         Vec::new()

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use std::sync::Arc;
 
+use aludel_sandbox::process::Command;
 use aludel_sandbox::{Death, LimitHit, Limits, Outcome, Sandbox, State};
 use futures_util::FutureExt;
 
@@ -159,4 +160,28 @@ async fn a_checkpoint_outlives_what_the_cell_started() {
         assert_eq!(state_of(&sandbox).await, "1 ['a'] False 0\n");
         assert_eq!(run(&sandbox, "print(large.sum())").await.stdout, "8388608.0\n");
     }
+}
+
+/// Where the host's memory is out, everybody's cells would be ended before what was left at a checkpoint's rank.
+#[tokio::test]
+async fn what_is_forked_between_two_cells_is_ended_like_a_cell() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let fork = "if os.fork() == 0:\n        open('/tmp/daemon', 'w').write(str(os.getpid()))\n        time.sleep(600)";
+    run(&sandbox, &later(fork)).await;
+    let last = "$(grep -lx 300 /proc/[0-9]*/oom_score_adj | wc -l)";
+    wait_beside(&sandbox, &format!("[ {last} -ge 1 ]")).await;
+    wait_beside(&sandbox, "touch /tmp/now && [ -s /tmp/daemon ]").await;
+    let ranks =
+        format!("read daemon < /tmp/daemon; echo {last}; cat /proc/2/oom_score_adj /proc/$daemon/oom_score_adj");
+    let command = Command {
+        arguments: ["sh", "-c", &ranks].map(str::to_owned).into(),
+        environment: Vec::new(),
+        directory: "/".into(),
+    };
+    let output = sandbox.run(command, b"", Duration::from_secs(30), 1000).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n1000\n1000\n");
+    // In a cell, too, and nothing is lost.
+    let told = run(&sandbox, "print(open('/proc/self/oom_score_adj').read()); os.abort()").await;
+    assert_eq!((told.stdout.as_str(), told.finished.state), ("1000\n\n", State::RolledBack));
+    assert_eq!(run(&sandbox, "print(x, open('/proc/self/oom_score_adj').read())").await.stdout, "1 1000\n\n");
 }

@@ -73,10 +73,6 @@ impl Control for Handle {
         self.foreground();
     }
 
-    fn cell_ended(&self) {
-        Handle::cell_ended(self);
-    }
-
     fn take_blocked(&self) -> Vec<String> {
         Handle::take_blocked(self)
     }

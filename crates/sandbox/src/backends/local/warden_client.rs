@@ -432,11 +432,6 @@ impl Handle {
         self.client.tell(Request::Foreground { id: self.id });
     }
 
-    /// Says that the cell has ended.
-    pub(crate) fn cell_ended(&self) {
-        self.client.tell(Request::CellEnded { id: self.id });
-    }
-
     /// Returns what the sandbox uses; zeros when it is gone.
     pub(crate) async fn usage(&self) -> Usage {
         match self.client.ask("usage", Request::Usage { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await {
