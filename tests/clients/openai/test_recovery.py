@@ -123,7 +123,7 @@ class Heard:
         after = self.events[-1].sequence_number
         later = list(client.responses.retrieve(self.id, stream=True, starting_after=after))
         assert later == [event for event in again if event.sequence_number > after]
-        if "response.completed" not in {event.type for event in self.events}:
+        if self.events[-1].type not in ENDS:
             assert later
 
 
