@@ -10,7 +10,7 @@ use crate::meaning::{Meaning, Meanings, add, function, method, result_of, texts,
 use crate::names::{BY_NAME, is_table, table_of};
 use crate::reader::Reader;
 
-/// What is read from files and people.
+/// Calls that return texts of files and of people.
 const READ: [&str; 4] = ["builtins.open()", "builtins.input()", "io.open()", "pathlib.Path()"];
 
 /// What a call is given.

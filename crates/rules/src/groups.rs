@@ -58,7 +58,7 @@ impl Group {
         MEMBERS.get(&self).unwrap_or(&NONE)
     }
 
-    /// Whether a name belongs to any group, so that it is for the rules to say what becomes of it.
+    /// Returns true if a name belongs to a group: the rules say what becomes of it.
     pub(crate) fn any_has(name: &str) -> bool {
         MEMBERS.values().any(|members| members.call.iter().chain(&members.import).any(|pattern| fits(name, pattern)))
     }

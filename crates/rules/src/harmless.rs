@@ -21,7 +21,7 @@ static MODULES: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
     modules
 });
 
-/// Whether a dotted name is one of a listed module, of a name in it, or of something public inside of that.
+/// Returns true if a dotted name is one of a listed module, of a name in it, or of something public inside of that.
 pub(crate) fn has(path: &str) -> bool {
     let is_private = |name: &str| name.starts_with('_') && !name.ends_with("__");
     let Some(module) = ends(path).find(|module| MODULES.contains_key(module)) else { return false };

@@ -134,7 +134,7 @@ impl Rules {
         }
     }
 
-    /// Whether a name is one of a known package, but of nothing in it that is listed. What calls return is judged where they are made.
+    /// Returns true if a name is one of a known package, but of nothing listed in it. Results of calls are judged where they are made.
     fn is_unlisted(&self, name: &str) -> bool {
         let top = name.split('.').next().unwrap_or_default();
         (stdlib::has(top) || stdlib::has_package(top))

@@ -85,7 +85,7 @@ async fn a_flood_of_output_keeps_its_head_and_tail() {
     assert!(told.stdout.contains(&format!("[{} bytes of output were left out here]", told.finished.output_dropped)));
 }
 
-/// What is dropped is read by the host, in nobody's control group.
+/// Output that is dropped is read by the host, in nobody's control group.
 #[tokio::test]
 async fn a_flood_of_output_waits_for_the_host() {
     let limit = Duration::from_secs(1);

@@ -94,7 +94,7 @@ async fn local_sandbox_another_warden_takes_over() {
     }
 }
 
-/// What this process and its backend hold on the host.
+/// Things that this process and its backend hold on the host.
 #[derive(Debug)]
 struct Footprint {
     descriptors: usize,

@@ -223,7 +223,7 @@ fn missing(room: &Reservation, bytes: u64) -> Option<RangeInclusive<u64>> {
 
 /// Files that are written one after the other, and become blobs together.
 pub(crate) struct Writing {
-    /// What was reserved for them before. What they need beyond that is reserved as they grow.
+    /// Room that was reserved for them before. More is reserved as they grow.
     room: Reservation,
     written: Vec<Written>,
     buffer: Vec<u8>,
