@@ -42,7 +42,7 @@ pub fn probe() -> Vec<Check> {
     vec![kernel(&host), namespaces(&host), ids(&host), cgroups(&host), seccomp(&host), landlock(&host), crashes(&host)]
 }
 
-/// Starts a sandbox and runs a program in it, see [`trial`].
+/// Starts a sandbox and runs a program in it, see [`trial()`].
 pub async fn sandbox(data: &Path) -> Check {
     let (status, detail, mend) = match trial(data).await {
         Ok(took) => (Status::Ok, format!("one was started and ran a program, in {} ms", took.as_millis()), None),
