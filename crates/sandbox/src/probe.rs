@@ -46,7 +46,11 @@ pub fn probe() -> Vec<Check> {
 pub async fn sandbox(data: &Path) -> Check {
     let (status, detail, mend) = match trial(data).await {
         Ok(took) => (Status::Ok, format!("one was started and ran a program, in {} ms", took.as_millis()), None),
-        Err(error) => (Status::Missing, format!("none can be started: {error}"), Some(remedy(&error.to_string()))),
+        Err(error) => {
+            // A template that cannot be made says itself what to do.
+            let mend = matches!(error, crate::Error::Setup(_)).then(|| remedy(&error.to_string()));
+            (Status::Missing, format!("none can be started: {error}"), mend)
+        }
     };
     Check { name: "sandbox", status, detail, mend }
 }
