@@ -178,7 +178,7 @@ async fn a_container_that_nobody_waits_for_has_all_its_files_or_is_not_there() {
 #[tokio::test]
 async fn an_idle_container_expires_and_one_in_use_does_not() {
     let data = tempfile::tempdir().unwrap();
-    let idle = Duration::from_secs(1);
+    let idle = Duration::from_millis(300);
     let place = Place::enter(data.path(), Settings { idle, sessions: 1, ..settings() }).await;
     let session = place.open(auto()).await;
     run(&session, "open('a', 'w').write('kept')").await;

@@ -28,7 +28,7 @@ use crate::connector::{Connector, HOST_NAME};
 use crate::names::Names;
 
 /// Cases at once.
-const AT_ONCE: usize = 12;
+const AT_ONCE: usize = 32;
 /// How long a step may take.
 const STEP: Duration = Duration::from_secs(120);
 /// Characters of JSON up to which it stands on one line.
