@@ -253,13 +253,15 @@ impl Cgroup {
         }
     }
 
-    /// Opens every `cgroup.procs` of the group. Whoever writes `0` to them joins it, with the rights of the opener.
-    pub(crate) fn open_procs(&self) -> io::Result<Vec<OwnedFd>> {
-        self.hierarchy
-            .parents()
-            .iter()
-            .map(|directory| Ok(fs::OpenOptions::new().write(true).open(directory.join("cgroup.procs"))?.into()))
-            .collect()
+    /// Opens a file in every tree. A process of one thread that writes `0` to them joins the group, with the rights of the opener.
+    pub(crate) fn open_joins(&self) -> io::Result<Vec<OwnedFd>> {
+        // On version 1, a thread moves itself without the lock of all forks, which takes a grace period of the system: 5 to 10 ms.
+        let file = match self.hierarchy {
+            Hierarchy::V1 { .. } => "tasks",
+            Hierarchy::V2 { .. } | Hierarchy::Absent => "cgroup.procs",
+        };
+        let open = |directory: &PathBuf| Ok(fs::OpenOptions::new().write(true).open(directory.join(file))?.into());
+        self.hierarchy.parents().iter().map(open).collect()
     }
 
     /// What was used so far. A figure that the kernel does not offer is 0.

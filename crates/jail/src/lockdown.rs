@@ -1,19 +1,19 @@
 //! The last steps of every process in a sandbox, in order, as data.
 //!
 //! The zygote's children, kernels and commands alike, interpret it with raw system calls. A step that fails ends the process with the
-//! step's name: nothing is ever skipped. The order matters:
+//! step's name: nothing is ever skipped. The zygote itself goes through [`inherited`] before its first child: the bounding set, which none
+//! of its children may gain from, and limits that are the same for all. The order matters:
 //!
 //! 0. where others may be in the sandbox already: its memory is closed to them;
 //! 1. the cgroup, before anything can be spent outside it;
 //! 2. the shell's namespaces;
 //! 3. descriptors: only the process's own remain;
 //! 4. resource limits, while they may still be set;
-//! 5. the bounding set, which needs the capability that step 6 takes away;
-//! 6. ids, then the remaining capabilities;
-//! 7. no_new_privs, which the next two need;
-//! 8. the parent-death signal, after the ids because changing ids clears it;
-//! 9. Landlock, then seccomp, which forbids all of the above;
-//! 10. the listener goes to the warden, then the limit of open files, which bounds what may be handed over.
+//! 5. ids, then the remaining capabilities;
+//! 6. no_new_privs, which the next two need;
+//! 7. the parent-death signal, after the ids because changing ids clears it;
+//! 8. Landlock, then seccomp, which forbids all of the above;
+//! 9. the listener goes to the warden, then the limit of open files, which bounds what may be handed over.
 
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ pub enum Descriptor {
     Stderr,
     /// `/dev/null`, or what a command reads.
     Stdin,
-    /// An open `cgroup.procs`, by its place among them.
+    /// The way into the cgroup, by its tree.
     Cgroup(usize),
 }
 
@@ -108,11 +108,9 @@ pub(crate) enum Refusal {
 }
 
 /// Places of the filters that [`filters`] returns.
-const CLONE3_FILTER: usize = 0;
-const FLUSH_FILTER: usize = 1;
-const SILENT_FILTER: usize = 2;
-const REPORTING_FILTER: usize = 3;
-const OBSERVING_FILTER: usize = 4;
+const SILENT_FILTER: usize = 0;
+const REPORTING_FILTER: usize = 1;
+const OBSERVING_FILTER: usize = 2;
 
 /// What the list depends on.
 pub(crate) struct Lockdown<'a> {
@@ -129,9 +127,9 @@ impl Lockdown<'_> {
     /// The steps, in order.
     pub(crate) fn steps(&self) -> Vec<Step> {
         use Argument::{Bytes, Descriptor as Fd, Filter, Int};
-        let mut steps = Vec::with_capacity(80);
+        let mut steps = Vec::with_capacity(32);
         let mut step = |name: &str, number: libc::c_long, arguments: Vec<Argument>| {
-            steps.push(Step { name: name.to_owned(), number, arguments, returns: None });
+            steps.push(Step::new(name, number, arguments));
         };
         let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
         if self.joins_others {
@@ -163,14 +161,19 @@ impl Lockdown<'_> {
             vec![Int(first_foreign), Int(u32::MAX.into()), Int(0)],
         );
 
-        for (resource, limit) in self.resource_limits() {
-            step(&format!("limit resource {resource}"), libc::SYS_prlimit64, limiting(resource, limit));
-        }
+        // Counted for each user id: a second lock behind the control group where the sandbox has its own, and a bound on fork bombs at
+        // least where all sandboxes share one.
+        let processes = match self.identity {
+            Identity::Own(_) => self.limits.processes.into(),
+            Identity::Only => SHARED_PROCESSES,
+        };
+        step("limit the processes", libc::SYS_prlimit64, limiting(libc::RLIMIT_NPROC.into(), processes));
+        step(
+            "limit the size of files",
+            libc::SYS_prlimit64,
+            limiting(libc::RLIMIT_FSIZE.into(), self.limits.file_size),
+        );
 
-        for capability in 0..=sys::last_capability() {
-            let arguments = vec![Int(libc::PR_CAPBSET_DROP.into()), Int(capability as i64), Int(0), Int(0), Int(0)];
-            step("drop a capability for good", libc::SYS_prctl, arguments);
-        }
         if let Identity::Own(id) = self.identity {
             let id = Int(id.into());
             step("drop the groups", libc::SYS_setgroups, vec![Int(0), Int(0)]);
@@ -201,8 +204,6 @@ impl Lockdown<'_> {
         const SECCOMP_SET_MODE_FILTER: i64 = 1;
         const SECCOMP_FILTER_FLAG_NEW_LISTENER: i64 = 8;
         let apply = |flags: i64, filter: usize| vec![Int(SECCOMP_SET_MODE_FILTER), Int(flags), Filter(filter)];
-        step("apply seccomp", libc::SYS_seccomp, apply(0, CLONE3_FILTER));
-        step("apply seccomp", libc::SYS_seccomp, apply(0, FLUSH_FILTER));
         match self.refusal {
             Refusal::Silent => step("apply seccomp", libc::SYS_seccomp, apply(0, SILENT_FILTER)),
             Refusal::Reported | Refusal::Observed => {
@@ -216,36 +217,37 @@ impl Lockdown<'_> {
         }
         // Last: whoever hands a descriptor over, as is done with the listener, may have as many in flight as open, and the descriptors in
         // flight of all sandboxes with the same user id count.
-        steps.push(Step {
-            name: "limit the open files".to_owned(),
-            number: libc::SYS_prlimit64,
-            arguments: limiting(libc::RLIMIT_NOFILE.into(), self.limits.open_files.into()),
-            returns: None,
-        });
+        let open_files = limiting(libc::RLIMIT_NOFILE.into(), self.limits.open_files.into());
+        steps.push(Step::new("limit the open files", libc::SYS_prlimit64, open_files));
         steps
     }
+}
 
-    fn resource_limits(&self) -> Vec<(i64, u64)> {
-        let mut limits = vec![
-            // No core file, and no program of the host's that takes it: 1 is the kernel's mark for processes which must not be dumped even to
-            // a pipe. The filter of system calls keeps it as it is; 0 would have that program started.
-            (libc::RLIMIT_CORE.into(), 1),
-            (libc::RLIMIT_FSIZE.into(), self.limits.file_size),
-            (libc::RLIMIT_MEMLOCK.into(), 64 << 10),
-            (libc::RLIMIT_MSGQUEUE.into(), 0),
-            (libc::RLIMIT_SIGPENDING.into(), PENDING_SIGNALS),
-            (libc::RLIMIT_RTPRIO.into(), 0),
-            // The host's users may be allowed to raise their priority.
-            (libc::RLIMIT_NICE.into(), 0),
-        ];
-        // Counted for each user id: a second lock behind the control group where the sandbox has its own, and a bound on fork bombs at
-        // least where all sandboxes share one.
-        let processes = match self.identity {
-            Identity::Own(_) => self.limits.processes.into(),
-            Identity::Only => SHARED_PROCESSES,
-        };
-        limits.push((libc::RLIMIT_NPROC.into(), processes));
-        limits
+/// The steps that the zygote goes through for all its children.
+pub(crate) fn inherited() -> Vec<Step> {
+    use Argument::Int;
+    let drop = |capability| vec![Int(libc::PR_CAPBSET_DROP.into()), Int(capability), Int(0), Int(0), Int(0)];
+    let drop = |capability| Step::new("drop a capability for good", libc::SYS_prctl, drop(capability));
+    let limit = |(name, resource, limit): (&str, libc::c_uint, u64)| {
+        Step::new(&format!("limit {name}"), libc::SYS_prlimit64, limiting(resource.into(), limit))
+    };
+    let limits = [
+        // No core file, and no program of the host's that takes it: 1 is the kernel's mark for processes which must not be dumped even to
+        // a pipe. The filter of system calls keeps it as it is; 0 would have that program started.
+        ("core files", libc::RLIMIT_CORE, 1),
+        ("locked memory", libc::RLIMIT_MEMLOCK, 64 << 10),
+        ("message queues", libc::RLIMIT_MSGQUEUE, 0),
+        ("pending signals", libc::RLIMIT_SIGPENDING, PENDING_SIGNALS),
+        ("the priority in real time", libc::RLIMIT_RTPRIO, 0),
+        // The host's users may be allowed to raise their priority.
+        ("the priority", libc::RLIMIT_NICE, 0),
+    ];
+    (0..=sys::last_capability() as i64).map(drop).chain(limits.map(limit)).collect()
+}
+
+impl Step {
+    fn new(name: &str, number: libc::c_long, arguments: Vec<Argument>) -> Self {
+        Self { name: name.to_owned(), number, arguments, returns: None }
     }
 }
 
@@ -256,21 +258,20 @@ fn limiting(resource: i64, limit: u64) -> Vec<Argument> {
 }
 
 /// The compiled filters that [`Argument::Filter`] refers to, as the bytes of their instructions.
-pub(crate) fn filters() -> Result<[Vec<u8>; 5], StepError> {
-    let failed = |reason: String| StepError {
-        step: "compile the seccomp filters".into(),
-        source: std::io::Error::other(reason),
-    };
-    let [clone3, flush, allowed] = syscalls::filters().map_err(failed)?;
-    let reporting = syscalls::reporting(&allowed);
+pub(crate) fn filters() -> Result<[Vec<u8>; 3], StepError> {
+    let silent = syscalls::filter().map_err(failed)?;
+    let reporting = syscalls::reporting(&silent);
     let observing = syscalls::observing().map_err(failed)?;
-    Ok([clone3, flush, allowed, reporting, observing].map(|program| program.iter().flat_map(bytes_of).collect()))
+    Ok([silent, reporting, observing].map(|program| program.iter().flat_map(bytes_of).collect()))
 }
 
-/// The filters of a process that nobody listens to.
-pub(crate) fn silent_filters() -> Result<[Vec<u8>; 3], StepError> {
-    let [clone3, flush, silent, ..] = filters()?;
-    Ok([clone3, flush, silent])
+/// The filter of a sandbox's init, which waits for its end.
+pub(crate) fn init_filter() -> Result<Vec<u8>, StepError> {
+    Ok(syscalls::of_init().map_err(failed)?.iter().flat_map(bytes_of).collect())
+}
+
+fn failed(reason: String) -> StepError {
+    StepError { step: "compile the seccomp filters".into(), source: std::io::Error::other(reason) }
 }
 
 fn bytes_of(instruction: &seccompiler::sock_filter) -> Vec<u8> {

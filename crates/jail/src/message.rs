@@ -132,6 +132,8 @@ pub enum Request {
         /// The sandbox.
         id: u64,
     },
+    /// Answered at once, after everything that was told before.
+    Ping,
     /// Asks for [`Answer::Usage`].
     Usage {
         /// The sandbox.
@@ -285,7 +287,10 @@ fn send_with<T: Serialize>(
 
 /// Receives one message and its descriptors; `None` when the other end is closed.
 pub fn receive<T: for<'a> Deserialize<'a>>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut bytes = vec![0; MAX_MESSAGE];
+    // Its length first: room for the longest would have to be cleared each time.
+    let (_, length) =
+        rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut [0_u8; 0], RecvFlags::PEEK | RecvFlags::TRUNC))?;
+    let mut bytes = vec![0; length.min(MAX_MESSAGE)];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::message::{self, Limits};
 use crate::{Step, StepError, landlock, lockdown, mounts, sys};
 
+/// The longest wait for a process that is made.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A shell that is ready for a kernel.
 pub(crate) struct Shell {
     /// Pid 1 of the shell's pid namespace. Killing it ends everything in the shell.
@@ -19,14 +22,18 @@ pub(crate) struct Shell {
     pub(crate) landlock: Option<OwnedFd>,
 }
 
-/// What a shell is made from.
-pub(crate) struct ShellSources<'a> {
-    pub(crate) zygote: BorrowedFd<'a>,
-    /// Whether the zygote's user namespace differs from the warden's and must be joined.
-    pub(crate) join_user_namespace: bool,
-    pub(crate) cgroup_procs: &'a [OwnedFd],
-    pub(crate) workspace: OwnedFd,
-    pub(crate) limits: &'a Limits,
+/// A shell that belongs to no sandbox yet: its namespaces, and its init, which waits to be told what it is for. Dropping it ends it.
+pub(crate) struct Spare {
+    init: Pid,
+    /// Taken by the shell that it becomes.
+    pidfd: Option<OwnedFd>,
+    socket: OwnedFd,
+}
+
+/// What init is told. Descriptors: the workspace, then the ways into the cgroup.
+#[derive(Serialize, Deserialize)]
+struct Purpose {
+    limits: Limits,
 }
 
 /// What init says when it is done, the ruleset alongside.
@@ -36,104 +43,114 @@ enum InitReport {
     Failed(String),
 }
 
-/// Sets up a shell; takes about a millisecond, and some more where joining a v1 cgroup has to wait for the kernel.
-///
-/// An intermediate process joins the cgroup and the zygote's namespaces, so that all its children are born inside; then it makes the new
-/// namespaces and, in them, init. Init is the warden's child (CLONE_PARENT): the warden reaps it and its death signal follows the warden.
-pub(crate) fn prepare(sources: &ShellSources<'_>) -> Result<Shell, StepError> {
-    let (mut pid_receiver, pid_sender) = UnixStream::pair().step("make a pipe")?;
-    let (report_receiver, report_sender) = rustix::net::socketpair(
-        rustix::net::AddressFamily::UNIX,
-        rustix::net::SocketType::SEQPACKET,
-        rustix::net::SocketFlags::CLOEXEC,
-        None,
-    )
-    .step("make a socket")?;
-    let intermediate = match sys::fork(0).step("fork")? {
-        sys::Fork::Parent(pid) => pid,
-        sys::Fork::Child => {
-            // What goes wrong here goes up as a report, the same way as what goes wrong in init.
-            if let Err(error) = become_shell(sources, pid_sender, report_sender.as_fd()) {
-                let _lost = message::send(&report_sender, &InitReport::Failed(error.to_string()), &[]);
-                sys::exit(1);
+impl Spare {
+    /// Makes one; takes a millisecond or two.
+    ///
+    /// An intermediate process joins the zygote's namespaces, so that all its children are born inside; then it makes the new namespaces and,
+    /// in them, init. Init is the warden's child (CLONE_PARENT): the warden reaps it and its death signal follows the warden.
+    pub(crate) fn make(zygote: BorrowedFd<'_>, join_user_namespace: bool) -> Result<Self, StepError> {
+        let (mut pid_receiver, pid_sender) = UnixStream::pair().step("make a pipe")?;
+        let (socket, theirs) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .step("make a socket")?;
+        let intermediate = match sys::fork(0).step("fork")? {
+            sys::Fork::Parent(pid) => pid,
+            sys::Fork::Child => {
+                drop(socket);
+                // What goes wrong here goes up as a report, the same way as what goes wrong in init.
+                if let Err(error) = become_shell(zygote, join_user_namespace, pid_sender, &theirs) {
+                    let _lost = message::send(&theirs, &InitReport::Failed(error.to_string()), &[]);
+                    sys::exit(1);
+                }
+                sys::exit(0)
             }
-            sys::exit(0)
-        }
-    };
-    drop(pid_sender);
-    drop(report_sender);
-    let mut bytes = [0; 4];
-    let announced =
-        pid_receiver.set_read_timeout(Some(Duration::from_secs(10))).and_then(|()| pid_receiver.read_exact(&mut bytes));
-    let _reaped = waitpid(Some(intermediate), WaitOptions::empty());
-    let init = announced.ok().and_then(|()| Pid::from_raw(i32::from_ne_bytes(bytes)));
-    let Some(init) = init else {
-        return Err(failed(report_receiver.as_fd(), "the shell's process ended early"));
-    };
-    let pidfd = pidfd_open(init, PidfdFlags::empty()).step("open the shell's init")?;
-    match message::receive::<InitReport>(&report_receiver) {
-        Ok(Some((InitReport::Ready, descriptors))) => {
-            Ok(Shell { init, pidfd, landlock: descriptors.into_iter().next() })
-        }
-        other => {
-            // The warden's reaper takes the body.
-            let _ended = pidfd_send_signal(&pidfd, Signal::KILL);
-            let reason = match other {
-                Ok(Some((InitReport::Failed(reason), _))) => reason,
-                _ => "the shell's init ended early".to_owned(),
-            };
-            Err(StepError { step: "prepare the shell".into(), source: std::io::Error::other(reason) })
+        };
+        drop(pid_sender);
+        drop(theirs);
+        let mut bytes = [0; 4];
+        let announced = pid_receiver.set_read_timeout(Some(TIMEOUT)).and_then(|()| pid_receiver.read_exact(&mut bytes));
+        let _reaped = waitpid(Some(intermediate), WaitOptions::empty());
+        let init = announced.ok().and_then(|()| Pid::from_raw(i32::from_ne_bytes(bytes)));
+        let Some(init) = init else { return Err(failure(&socket)) };
+        let pidfd = pidfd_open(init, PidfdFlags::empty()).step("open the shell's init")?;
+        Ok(Self { init, pidfd: Some(pidfd), socket })
+    }
+
+    /// Makes it the shell of a sandbox.
+    pub(crate) fn become_shell_of(
+        mut self,
+        cgroup: &[OwnedFd],
+        workspace: &OwnedFd,
+        limits: Limits,
+    ) -> Result<Shell, StepError> {
+        let descriptors: Vec<_> = [workspace].into_iter().chain(cgroup).map(AsFd::as_fd).collect();
+        message::send(&self.socket, &Purpose { limits }, &descriptors).step("prepare the shell")?;
+        match message::receive(&self.socket) {
+            Ok(Some((InitReport::Ready, descriptors))) => match self.pidfd.take() {
+                Some(pidfd) => Ok(Shell { init: self.init, pidfd, landlock: descriptors.into_iter().next() }),
+                None => Err(failed("it was taken")),
+            },
+            Ok(Some((InitReport::Failed(reason), _))) => Err(failed(&reason)),
+            Ok(None) | Err(_) => Err(failed("the shell's init ended early")),
         }
     }
 }
 
-fn failed(report: BorrowedFd<'_>, otherwise: &str) -> StepError {
-    let reason = match message::receive::<InitReport>(report) {
-        Ok(Some((InitReport::Failed(reason), _))) => reason,
-        _ => otherwise.to_owned(),
-    };
-    StepError { step: "prepare the shell".into(), source: std::io::Error::other(reason) }
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // The warden's reaper takes the body.
+        if let Some(pidfd) = &self.pidfd {
+            let _ended = pidfd_send_signal(pidfd, Signal::KILL);
+        }
+    }
+}
+
+fn failure(socket: &OwnedFd) -> StepError {
+    match message::receive::<InitReport>(socket) {
+        Ok(Some((InitReport::Failed(reason), _))) => failed(&reason),
+        _ => failed("the shell's process ended early"),
+    }
+}
+
+fn failed(reason: &str) -> StepError {
+    StepError { step: "prepare the shell".into(), source: std::io::Error::other(reason.to_owned()) }
 }
 
 fn become_shell(
-    sources: &ShellSources<'_>,
+    zygote: BorrowedFd<'_>,
+    join_user_namespace: bool,
     mut pid_sender: UnixStream,
-    report: BorrowedFd<'_>,
+    socket: &OwnedFd,
 ) -> Result<(), StepError> {
-    for procs in sources.cgroup_procs {
-        rustix::io::write(procs, b"0").step("join the cgroup")?;
-    }
-    let user = if sources.join_user_namespace { libc::CLONE_NEWUSER } else { 0 };
-    sys::setns(sources.zygote, user | libc::CLONE_NEWNS).step("join the zygote's namespaces")?;
-    if sources.join_user_namespace {
+    let user = if join_user_namespace { libc::CLONE_NEWUSER } else { 0 };
+    sys::setns(zygote, user | libc::CLONE_NEWNS).step("join the zygote's namespaces")?;
+    if join_user_namespace {
         become_root_inside()?;
     }
-    sys::unshare(
-        libc::CLONE_NEWNS
-            | libc::CLONE_NEWPID
-            | libc::CLONE_NEWNET
-            | libc::CLONE_NEWIPC
-            | libc::CLONE_NEWUTS
-            | libc::CLONE_NEWCGROUP,
-    )
-    .step("make the shell's namespaces")?;
+    let namespaces =
+        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    sys::unshare(namespaces).step("make the shell's namespaces")?;
     match sys::fork(libc::CLONE_PARENT).step("fork init")? {
         sys::Fork::Parent(init) => {
             pid_sender.write_all(&init.as_raw_nonzero().get().to_ne_bytes()).step("announce init")
         }
         sys::Fork::Child => {
             drop(pid_sender);
-            match become_init(sources) {
+            match become_init(socket) {
                 Ok(ruleset) => {
                     let descriptors: Vec<_> = ruleset.iter().map(AsFd::as_fd).collect();
-                    let sent = message::send(report, &InitReport::Ready, &descriptors);
+                    let sent = message::send(socket, &InitReport::Ready, &descriptors);
                     if sent.is_err() || settle().is_err() {
                         sys::exit(1);
                     }
                     sleep_for_ever()
                 }
                 Err(error) => {
-                    let _lost = message::send(report, &InitReport::Failed(error.to_string()), &[]);
+                    let _lost = message::send(socket, &InitReport::Failed(error.to_string()), &[]);
                     sys::exit(1)
                 }
             }
@@ -149,15 +166,25 @@ pub(crate) fn become_root_inside() -> Result<(), StepError> {
     rustix::thread::set_thread_res_uid(root_user, root_user, root_user).step("become the namespace's root")
 }
 
-fn become_init(sources: &ShellSources<'_>) -> Result<Option<OwnedFd>, StepError> {
+fn become_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
     sys::reset_signals().step("reset the signals")?;
     sys::ignore_children();
     // Changing ids made init undumpable; the zygote, which is to join its namespaces, could not look at it then.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).step("let the zygote join")?;
     rustix::process::setsid().step("lead a session of its own")?;
-    mounts::enter_shell(&sources.workspace, sources.limits)?;
     rustix::system::sethostname(b"sandbox").step("set the host name")?;
+    let Some((Purpose { limits }, descriptors)) = message::receive(socket).step("wait for a sandbox")? else {
+        return Err(failed("it is not needed any more"));
+    };
+    let mut descriptors = descriptors.into_iter();
+    let workspace = descriptors.next().ok_or_else(|| failed("there is no workspace"))?;
+    for tree in descriptors {
+        rustix::io::write(&tree, b"0").step("join the cgroup")?;
+    }
+    // Only now: its top is the group in which it is made.
+    sys::unshare(libc::CLONE_NEWCGROUP).step("make the shell's namespace of cgroups")?;
+    mounts::enter_shell(&workspace, &limits)?;
     landlock::ruleset().step("make the Landlock ruleset")
 }
 
@@ -179,9 +206,7 @@ fn settle() -> Result<(), StepError> {
     let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
     rustix::thread::set_capabilities(None, sets).step("drop the capabilities")?;
     rustix::thread::set_no_new_privs(true).step("gain no privileges")?;
+    sys::close_from(0).step("close all descriptors")?;
     // Where ids cannot tell init and the kernel apart, user code might get at init's memory: it shall gain nothing there.
-    for filter in lockdown::silent_filters()? {
-        sys::install_filter(&filter).step("apply seccomp to init")?;
-    }
-    sys::close_from(0).step("close all descriptors")
+    sys::install_filter(&lockdown::init_filter()?).step("apply seccomp to init")
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Condition,
-    SeccompFilter, SeccompRule, TargetArch,
+    SeccompFilter, SeccompRule, TargetArch, sock_filter,
 };
 
 /// Which values of an argument are let through.
@@ -263,22 +263,87 @@ const ARCHITECTURE: &[Allow] = allow! {
 
 #[cfg(target_arch = "x86_64")]
 const ARCH: TargetArch = TargetArch::x86_64;
+#[cfg(target_arch = "x86_64")]
+const AUDIT_ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: TargetArch = TargetArch::aarch64;
+#[cfg(target_arch = "aarch64")]
+const AUDIT_ARCH: u32 = 0xc000_00b7;
 
-/// The filters, in the order in which they must be installed.
-pub(crate) fn filters() -> Result<[BpfProgram; 3], String> {
-    let clone3_is_unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    let first = compile(clone3_is_unknown, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?;
-    // What may be written is in memory. Of the template's files, a flush would go to the host's disk: it is said to be done, and is not.
-    let flushes = BTreeMap::from([(libc::SYS_fsync, Vec::new()), (libc::SYS_fdatasync, Vec::new())]);
-    let second = compile(flushes, SeccompAction::Allow, SeccompAction::Errno(0))?;
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+/// Calls that are answered without being made, and the error number, or 0. What may be written is in memory: a flush of the template's files
+/// would go to the host's disk.
+const ANSWERED: [(i64, i32); 3] = [(libc::SYS_clone3, libc::ENOSYS), (libc::SYS_fsync, 0), (libc::SYS_fdatasync, 0)];
+/// Calls of init, which sleeps until it is killed.
+const INIT_CALLS: [i64; 4] =
+    [libc::SYS_clock_nanosleep, libc::SYS_restart_syscall, libc::SYS_rt_sigreturn, libc::SYS_exit_group];
+/// The most calls that are gone through one after another. The kernel goes through a filter for every call there is when it is applied, and
+/// for calls whose arguments count each time: a search of all is dear.
+const GROUP: usize = 6;
+
+/// The filter: it finds the call's group by halves.
+pub(crate) fn filter() -> Result<BpfProgram, String> {
+    let mut rules = Vec::new();
     for allow in COMMON.iter().chain(ARCHITECTURE) {
-        rules.insert(allow.number, allow.rules()?);
+        if ANSWERED.iter().all(|(number, _)| *number != allow.number) {
+            rules.push((allow.number, allow.rules()?));
+        }
     }
-    let third = compile(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?;
-    Ok([first, second, third])
+    rules.sort_unstable_by_key(|(number, _)| *number);
+    let mut groups = Vec::new();
+    for group in rules.chunks(GROUP) {
+        let first = u32::try_from(group.first().map_or(0, |(number, _)| *number)).map_err(|error| error.to_string())?;
+        groups.push((first, allowing(group.iter().cloned().collect())?));
+    }
+    let mut program = vec![
+        instruction(LOAD, 0, 0, ARCHITECTURE_OFFSET),
+        instruction(IF_EQUAL, 1, 0, AUDIT_ARCH),
+        instruction(RETURN, 0, 0, KILL),
+        instruction(LOAD, 0, 0, NUMBER_OFFSET),
+    ];
+    for (number, error) in ANSWERED {
+        let number = u32::try_from(number).map_err(|error| error.to_string())?;
+        program.push(instruction(IF_EQUAL, 0, 1, number));
+        program.push(instruction(RETURN, 0, 0, ANSWER | error.unsigned_abs()));
+    }
+    program.extend(halves(&groups));
+    Ok(program)
+}
+
+/// A search by halves for the last group whose first number is not above the one that was loaded. Every group ends with a verdict.
+fn halves(groups: &[(u32, BpfProgram)]) -> BpfProgram {
+    let (lower, upper) = groups.split_at(groups.len() / 2);
+    let ([_, ..], [(first, _), ..]) = (lower, upper) else {
+        return groups.iter().flat_map(|(_, group)| group.clone()).collect();
+    };
+    let (lower, upper) = (halves(lower), halves(upper));
+    let skipped = u32::try_from(lower.len()).unwrap_or(u32::MAX);
+    // A conditional jump reaches 255 instructions at most, another one all.
+    let mut program = vec![instruction(IF_NOT_BELOW, 0, 1, *first), instruction(JUMP, 0, 0, skipped)];
+    program.extend(lower);
+    program.extend(upper);
+    program
+}
+
+// Of linux/bpf_common.h and linux/seccomp.h, as is the number of the architecture of linux/audit.h.
+const LOAD: u16 = 0x20;
+const JUMP: u16 = 0x05;
+const IF_EQUAL: u16 = 0x15;
+const IF_NOT_BELOW: u16 = 0x35;
+const RETURN: u16 = 0x06;
+const NUMBER_OFFSET: u32 = 0;
+const ARCHITECTURE_OFFSET: u32 = 4;
+const KILL: u32 = 0x8000_0000;
+const ANSWER: u32 = 0x0005_0000;
+const REFUSE: u32 = ANSWER | libc::EPERM as u32;
+const NOTIFY: u32 = 0x7fc0_0000;
+
+fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
+/// The filter of a sandbox's init.
+pub(crate) fn of_init() -> Result<BpfProgram, String> {
+    allowing(INIT_CALLS.map(|number| (number, Vec::new())).into())
 }
 
 /// Calls that a process makes between its last step of the lockdown and the moment when somebody listens.
@@ -299,10 +364,6 @@ const HAND_OVER: &[i64] = &[
 
 /// The same filter, but what it refuses is left to a listener.
 pub(crate) fn reporting(filter: &BpfProgram) -> BpfProgram {
-    // BPF_RET | BPF_K; the values are of linux/seccomp.h.
-    const RETURN: u16 = 0x06;
-    const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
-    const NOTIFY: u32 = 0x7fc0_0000;
     let mut filter = filter.clone();
     for instruction in &mut filter {
         if instruction.code == RETURN && instruction.k == REFUSE {
@@ -314,8 +375,7 @@ pub(crate) fn reporting(filter: &BpfProgram) -> BpfProgram {
 
 /// A filter that leaves every call to a listener, but those of the hand-over.
 pub(crate) fn observing() -> Result<BpfProgram, String> {
-    let rules = HAND_OVER.iter().map(|number| (*number, Vec::new())).collect();
-    let refusing = compile(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?;
+    let refusing = allowing(HAND_OVER.iter().map(|number| (*number, Vec::new())).collect())?;
     Ok(reporting(&refusing))
 }
 
@@ -340,12 +400,10 @@ pub fn permits(number: i64, arguments: [u64; 6]) -> bool {
     }
 }
 
-fn compile(
-    rules: BTreeMap<i64, Vec<SeccompRule>>,
-    otherwise: SeccompAction,
-    matched: SeccompAction,
-) -> Result<BpfProgram, String> {
-    let filter = SeccompFilter::new(rules, otherwise, matched, ARCH).map_err(|error| error.to_string())?;
+/// A filter that goes through these calls in turn and refuses all others.
+fn allowing(rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, String> {
+    let refused = SeccompAction::Errno(libc::EPERM as u32);
+    let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, ARCH).map_err(|error| error.to_string())?;
     filter.try_into().map_err(|error: seccompiler::BackendError| error.to_string())
 }
 
@@ -391,8 +449,8 @@ pub(crate) fn allowed() -> usize {
 
 /// The names of the allowed calls, without those that a process needs before anybody could observe it and those that a filter answers.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    let answered = [libc::SYS_clone3, libc::SYS_fsync, libc::SYS_fdatasync];
-    let observable = move |allow: &&Allow| !HAND_OVER.contains(&allow.number) && !answered.contains(&allow.number);
+    let is_answered = |number| ANSWERED.iter().any(|(answered, _)| *answered == number);
+    let observable = move |allow: &&Allow| !HAND_OVER.contains(&allow.number) && !is_answered(allow.number);
     COMMON.iter().chain(ARCHITECTURE).filter(observable).map(|allow| allow.name.trim_start_matches("SYS_"))
 }
 
@@ -413,7 +471,7 @@ mod tests {
 
     #[test]
     fn every_refusal_can_be_reported_and_nothing_else_changes() {
-        let [_, _, silent] = filters().unwrap();
+        let silent = filter().unwrap();
         let changed: Vec<_> = silent.iter().zip(reporting(&silent)).filter(|(old, new)| old.k != new.k).collect();
         assert!(!changed.is_empty());
         assert!(changed.iter().all(|(old, new)| old.k == 0x0005_0001 && new.k == 0x7fc0_0000));
@@ -427,7 +485,67 @@ mod tests {
     }
 
     #[test]
-    fn the_filters_compile_and_fit_the_kernels_limit() {
-        assert!(filters().unwrap().iter().all(|filter| filter.len() < 4096));
+    fn the_filter_fits_the_kernels_limit() {
+        assert!(filter().unwrap().len() < 4096);
+    }
+
+    /// What the kernel would make of a filter.
+    fn verdict(program: &BpfProgram, architecture: u32, number: i64, arguments: [u64; 6]) -> u32 {
+        let mut data = (number as u32).to_ne_bytes().to_vec();
+        data.extend(architecture.to_ne_bytes());
+        data.extend([0; 8]);
+        data.extend(arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
+        let load = |offset: u32| u32::from_ne_bytes(data[offset as usize..][..4].try_into().unwrap());
+        let (mut accumulator, mut place) = (0_u32, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[place];
+            let choose = |holds| usize::from(if holds { jt } else { jf });
+            place += 1;
+            match code {
+                LOAD => accumulator = load(k),
+                JUMP => place += k as usize,
+                IF_EQUAL => place += choose(accumulator == k),
+                IF_NOT_BELOW => place += choose(accumulator >= k),
+                0x25 => place += choose(accumulator > k),
+                0x54 => accumulator &= k,
+                RETURN => return k,
+                other => panic!("an instruction {other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_filter_says_what_the_list_says() {
+        const ALLOW: u32 = 0x7fff_0000;
+        let (program, own) = (filter().unwrap(), AUDIT_ARCH);
+        let mut values: Vec<u64> = (0..64).map(|bit| 1 << bit).chain([0, 3, 0x541b, u64::MAX]).collect();
+        values.extend([IOCTLS, FCNTLS, SOCKET_OPTIONS, PRCTLS, NODE_TYPES, ADVICE, FUTEX_COMMANDS].concat());
+        values.extend([FORBIDDEN_CLONE_FLAGS, THREAD, O_DIRECT, MSG_OOB, MAP_HUGETLB, MFD_HUGETLB]);
+        for number in (-2..1000).chain([0x4000_0000, 0x4000_0001]) {
+            let answer = ANSWERED.iter().find(|(answered, _)| *answered == number).map(|(_, error)| *error as u32);
+            // Of what is not on the list, the arguments do not count.
+            let count = if numbers().contains(&number) { values.len() } else { 1 };
+            for value in values.iter().take(count) {
+                for place in 0..6 {
+                    for others in [0, 1, u64::MAX] {
+                        let mut arguments = [others; 6];
+                        arguments[place] = *value;
+                        let listed = if permits(number, arguments) { ALLOW } else { REFUSE };
+                        let expected = answer.map_or(listed, |error| ANSWER | error);
+                        assert_eq!(verdict(&program, own, number, arguments), expected, "{number} {arguments:x?}");
+                    }
+                }
+            }
+        }
+        assert_eq!(verdict(&program, own ^ 1, libc::SYS_read, [0; 6]), KILL);
+    }
+
+    #[test]
+    fn init_may_wait_and_end() {
+        let (program, own) = (of_init().unwrap(), AUDIT_ARCH);
+        for number in 0..1000 {
+            let expected = if INIT_CALLS.contains(&number) { 0x7fff_0000 } else { REFUSE };
+            assert_eq!(verdict(&program, own, number, [0; 6]), expected);
+        }
     }
 }

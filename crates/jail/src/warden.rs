@@ -16,7 +16,7 @@ use crate::lockdown::{Identity, Lockdown, Refusal};
 use crate::locks::Locks;
 use crate::message::{self, Answer, ExitStatus, Limits, MAX_SLOTS, Numbered, Reply, Request, Setup, Start};
 use crate::sandbox::{self, Process, Sandbox};
-use crate::shell::{self, ShellSources};
+use crate::shell::{Shell, Spare};
 use crate::zygote::{ForkRequest, Program, Zygote};
 use crate::{Step, StepError, landlock, mounts, sockets, sweep, sys};
 
@@ -33,6 +33,11 @@ const EVENTS: usize = 64;
 const FOREGROUND: Duration = Duration::from_secs(1);
 /// Time between two counts of what no control group counts. A processor can take some 50 MB of locks, or of connections, in it.
 const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Time between a sandbox and the shell of the next one: its first program shall have the processors.
+const SPARE_DELAY: Duration = Duration::from_millis(20);
+/// Time between a shell that could not be made ahead and the next one.
+const SPARE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Reason of a resume that fails.
 const NO_CHECKPOINT: &str = "there is no checkpoint that could take over";
@@ -84,6 +89,10 @@ struct Warden {
     foreground: VecDeque<(Instant, u64)>,
     /// When to count locks and sockets.
     objects_due: Instant,
+    /// The shell of the next sandbox.
+    spare: Option<Spare>,
+    /// When one may be made.
+    spare_due: Instant,
     /// True if its owner was told that it makes no more sandboxes: the zygote has ended.
     is_unusable: bool,
 }
@@ -132,6 +141,8 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             resting: Vec::new(),
             foreground: VecDeque::new(),
             objects_due: Instant::now(),
+            spare: None,
+            spare_due: Instant::now(),
             is_unusable: false,
         };
         Ok((warden, children, warnings))
@@ -205,6 +216,8 @@ impl Warden {
         while !self.is_unusable {
             let timeout = self.until_something_is_due();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                // Nobody waits for anything.
+                Ok(_) if events.is_empty() => self.make_spare(),
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(_) => return,
@@ -232,9 +245,38 @@ impl Warden {
     fn until_something_is_due(&mut self) -> Option<Timespec> {
         let now = Instant::now();
         let next = [self.watch_the_rested(now), self.put_into_background(now), self.enforce_object_limits(now)];
-        let next = next.into_iter().flatten().min()?;
-        let wait = next.saturating_duration_since(now) + Duration::from_millis(1);
+        let spare_due = self.spare.is_none().then_some(self.spare_due);
+        let wait = match next.into_iter().flatten().chain(spare_due).min()? {
+            next if next <= now => Duration::ZERO,
+            next => next - now + Duration::from_millis(1),
+        };
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
+    }
+
+    /// Makes the shell of the next sandbox ahead.
+    fn make_spare(&mut self) {
+        if self.spare.is_none() && self.spare_due <= Instant::now() {
+            match self.new_shell() {
+                Ok(spare) => self.spare = Some(spare),
+                // Whoever needs one tries again, and is told.
+                Err(_) => self.spare_due = Instant::now() + SPARE_PAUSE,
+            }
+        }
+    }
+
+    fn new_shell(&self) -> Result<Spare, StepError> {
+        Spare::make(self.zygote.pidfd.as_fd(), self.map != IdMap::Single)
+    }
+
+    /// The shell of a sandbox, from the one that was made ahead if there is one.
+    fn shell(&mut self, cgroup: &Cgroup, workspace: &OwnedFd, limits: &Limits) -> Result<Shell, StepError> {
+        let joins = cgroup.open_joins().step("open the control group")?;
+        let spare = self.spare.take();
+        self.spare_due = Instant::now() + SPARE_DELAY;
+        match spare.and_then(|spare| spare.become_shell_of(&joins, workspace, limits.clone()).ok()) {
+            Some(shell) => Ok(shell),
+            None => self.new_shell()?.become_shell_of(&joins, workspace, limits.clone()),
+        }
     }
 
     /// Watches again what has rested, and says when the next has.
@@ -453,6 +495,7 @@ impl Warden {
                 self.rank_checkpoint(id);
                 self.put_into_foreground(id);
             }
+            Request::Ping => self.answer(number, Ok(())),
             Request::Usage { id } => {
                 let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
                 self.reply(&Reply::Answer { number, answer: Answer::Usage(usage) });
@@ -484,16 +527,7 @@ impl Warden {
         }
         let tree = mounts::open_workspace(&self.workspace_path(workspace))?;
         let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits).step("make the control group")?;
-        let made = cgroup.open_procs().step("open the control group").and_then(|procs| {
-            shell::prepare(&ShellSources {
-                zygote: self.zygote.pidfd.as_fd(),
-                join_user_namespace: self.map != IdMap::Single,
-                cgroup_procs: &procs,
-                workspace: tree,
-                limits: &limits,
-            })
-        });
-        let shell = match made {
+        let shell = match self.shell(&cgroup, &tree, &limits) {
             Ok(shell) => shell,
             Err(error) => {
                 // What was started is dying; the group goes as soon as it is empty.
@@ -580,12 +614,12 @@ impl Warden {
         )
         .step("make a socket")?;
         rustix::net::sockopt::set_socket_passcred(&ours, true).step("ask for the sender's number")?;
-        let procs = sandbox.cgroup.open_procs().step("open the control group")?;
+        let joins = sandbox.cgroup.open_joins().step("open the control group")?;
         let landlock = sandbox.landlock.is_some();
         let lockdown = Lockdown {
             identity: sandbox.identity,
             limits: &sandbox.limits,
-            cgroups: procs.len(),
+            cgroups: joins.len(),
             landlock,
             refusal: self.refusal,
             joins_others: matches!(program, Program::Command),
@@ -594,7 +628,7 @@ impl Warden {
         sent.extend(sandbox.landlock.iter().map(AsFd::as_fd));
         sent.extend(descriptors.iter().map(AsFd::as_fd));
         sent.push(theirs.as_fd());
-        sent.extend(procs.iter().map(AsFd::as_fd));
+        sent.extend(joins.iter().map(AsFd::as_fd));
         let request = ForkRequest { number: self.zygote.next_number(), landlock, lockdown: lockdown.steps(), program };
         let pid = self.zygote.fork(&request, &sent)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
@@ -666,6 +700,7 @@ impl Warden {
 
     /// Ends everything: aludel is gone or wants it so, or the zygote is gone.
     fn end(&mut self, children: &OwnedFd) {
+        self.spare = None;
         for sandbox in self.sandboxes.values_mut() {
             sandbox.closing = true;
             sandbox.kill();

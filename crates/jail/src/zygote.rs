@@ -26,11 +26,13 @@ const SOCKET_FD: i32 = 3;
 #[derive(Serialize)]
 struct Hello {
     /// The seccomp filters that [`lockdown::Argument::Filter`] refers to.
-    filters: [Vec<u8>; 5],
+    filters: [Vec<u8>; 3],
+    /// The steps that it goes through itself.
+    lockdown: Vec<lockdown::Step>,
 }
 
 /// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), its Landlock ruleset if there is one, the control socket,
-/// stdin if the program has one, stdout, stderr, the socket to the warden, then the open `cgroup.procs` files.
+/// stdin if the program has one, stdout, stderr, the socket to the warden, then the ways into the cgroup.
 #[derive(Debug, Serialize)]
 pub(crate) struct ForkRequest {
     /// Which answer is for it.
@@ -105,7 +107,7 @@ impl Zygote {
         go_sender.write_all(b"g").step("start the zygote")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the zygote")?;
         let zygote = Self { pid, pidfd, socket, requests: Cell::new(0) };
-        let hello = Hello { filters: lockdown::filters()? };
+        let hello = Hello { filters: lockdown::filters()?, lockdown: lockdown::inherited() };
         let greeted = message::send(&zygote.socket, &hello, &[]).step("greet the zygote");
         // One that has ended before left its reason.
         let reply = zygote.reply(if greeted.is_ok() { START_TIMEOUT } else { Duration::ZERO });

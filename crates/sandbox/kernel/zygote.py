@@ -28,6 +28,7 @@ SYS_CLONE3 = 435  # the same on every architecture
 # PyDLL keeps the interpreter lock during the call, which a fork must not lose.
 libc = ctypes.PyDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
+libc.syscall.argtypes = [ctypes.c_long] * 7
 
 
 class CloneArgs(ctypes.Structure):
@@ -58,7 +59,7 @@ def fork():
         child_tid=tid_address.value,
     )
     ctypes.pythonapi.PyOS_BeforeFork()
-    pid = libc.syscall(SYS_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
+    pid = libc.syscall(SYS_CLONE3, ctypes.addressof(arguments), ctypes.sizeof(arguments), 0, 0, 0, 0)
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
     else:
@@ -73,41 +74,57 @@ class StepFailed(Exception):
     """A step of the lockdown that the system refused."""
 
 
-def lock_down(steps, descriptors, filters):
-    """Runs the steps the warden asks for, one raw system call each. See the jail crate for what they are and why in this order."""
+def calls_of(steps, descriptors, filters):
+    """The system calls of the steps that the warden asks for. See the jail crate for what they are and why in this order.
+
+    Made before the fork: each page that the child writes to is copied for it.
+    """
+    calls = []
     for step in steps:
+        arguments = [step["number"]]
         keep_alive = []
-        arguments = []
         for argument in step["arguments"]:
             ((kind, value),) = argument.items()
             if kind == "int":
-                arguments.append(ctypes.c_long(value))
+                arguments.append(value)
             elif kind == "bytes":
                 buffer = ctypes.create_string_buffer(bytes(value), len(value))
                 keep_alive.append(buffer)
-                arguments.append(ctypes.byref(buffer))
+                arguments.append(ctypes.addressof(buffer))
             elif kind == "fd":
                 key = value if isinstance(value, str) else tuple(value.items())[0]
-                arguments.append(ctypes.c_long(descriptors[key]))
+                arguments.append(descriptors[key])
             elif kind == "filter":
-                arguments.append(ctypes.byref(filters[value]))
+                arguments.append(ctypes.addressof(filters[value]))
             else:
                 raise StepFailed(f"{step['name']}: an argument of an unknown kind")
-        result = libc.syscall(ctypes.c_long(step["number"]), *arguments)
+        arguments.extend([0] * (7 - len(arguments)))
+        calls.append((step["name"], arguments, step["returns"], keep_alive))
+    return calls
+
+
+def lock_down(calls):
+    """Makes the calls, and returns the descriptor that one of them returned."""
+    returned = None
+    for name, arguments, returns, _keep_alive in calls:
+        result = libc.syscall(*arguments)
         if result < 0:
-            raise StepFailed(f"{step['name']}: {os.strerror(ctypes.get_errno())}")
-        if step["returns"] is not None:
-            descriptors[step["returns"]] = result
+            raise StepFailed(f"{name}: {os.strerror(ctypes.get_errno())}")
+        if returns is not None:
+            returned = result
             hand_over(result)
+    return returned
 
 
-def descriptors_by_name(received, has_landlock, devnull, has_stdin):
-    """Names the descriptors in the order in which the warden sends them."""
+def descriptors_by_name(received, has_landlock, stdin):
+    """Names the descriptors in the order in which the warden sends them. A program without a stdin among them gets this one."""
     received = list(received)
-    names = {"shell": received.pop(0), "stdin": devnull}
+    names = {"shell": received.pop(0)}
     if has_landlock:
         names["landlock"] = received.pop(0)
-    for name in ("control", "stdin", "stdout", "stderr") if has_stdin else ("control", "stdout", "stderr"):
+    names["control"] = received.pop(0)
+    names["stdin"] = received.pop(0) if stdin is None else stdin
+    for name in ("stdout", "stderr"):
         names[name] = received.pop(0)
     names["warden"] = received.pop(0)
     for place, descriptor in enumerate(received):
@@ -115,21 +132,18 @@ def descriptors_by_name(received, has_landlock, devnull, has_stdin):
     return names
 
 
-def become(program, steps, descriptors, filters):
+def become(program, calls, control):
     """Runs in the child; never returns. Nothing of the user's runs before the last step of the lockdown."""
     status = 1
-    control = descriptors["control"]
     try:
-        if program != "command":
-            # One of its own: flags of a shared one would be seen by all sandboxes.
-            descriptors["stdin"] = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         # When the host runs out of memory, sandboxes go first, however small their processes are. Nobody inside may write to /proc; the
         # warden lowers that of a checkpoint, so that it is not ended before what a cell starts.
-        with open("/proc/self/oom_score_adj", "w") as mark:
-            mark.write("1000")
-        lock_down(steps, descriptors, filters)
+        rank = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(rank, b"1000")
+        os.close(rank)
+        listener = lock_down(calls)
         control = kernel.CONTROL_FD
-        if "listener" not in descriptors:
+        if listener is None:
             hand_over(None)
         if program == "command":
             run_command(**kernel.Channel(control).receive()["command"])
@@ -177,10 +191,10 @@ def run_fresh_kernel():
     os.execv(sys.executable, [sys.executable, "-s", kernel.__file__])
 
 
-def prepare_filters(hello):
+def prepare_filters(codes):
     """Keeps the seccomp programs where system calls can find them."""
     filters = []
-    for code in hello["filters"]:
+    for code in codes:
         buffer = ctypes.create_string_buffer(bytes(code), len(code))
         program = SockFprog(len(code) // 8, ctypes.addressof(buffer))
         program.keep_alive = buffer
@@ -190,7 +204,9 @@ def prepare_filters(hello):
 
 def main():
     warden = socket.socket(fileno=WARDEN_FD)
-    filters = prepare_filters(json.loads(warden.recv(MAX_MESSAGE)))
+    hello = json.loads(warden.recv(MAX_MESSAGE))
+    filters = prepare_filters(hello["filters"])
+    lock_down(calls_of(hello["lockdown"], {}, filters))
     kernel.prepare()
     # Low numbers are taken, so that a received descriptor never sits where the lockdown will put another.
     devnull = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -211,13 +227,18 @@ def main():
             return
         request = json.loads(message)
         number, program = request["number"], request["program"]
-        descriptors = descriptors_by_name(received, request["landlock"], devnull, program == "command")
+        # A kernel's own: flags of a shared one would be seen by all sandboxes.
+        stdin = None if program == "command" else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        descriptors = descriptors_by_name(received, request["landlock"], stdin)
+        calls = calls_of(request["lockdown"], descriptors, filters)
+        if stdin is not None:
+            received.append(stdin)
         if libc.setns(descriptors["shell"], CLONE_NEWPID) < 0:
             answer = {"failed": [number, f"join the process namespace: {os.strerror(ctypes.get_errno())}"]}
         else:
             pid = fork()
             if pid == 0:
-                become(program, request["lockdown"], descriptors, filters)
+                become(program, calls, descriptors["control"])
             failure = f"clone: {os.strerror(ctypes.get_errno())}"
             answer = {"forked": [number, pid]} if pid > 0 else {"failed": [number, failure]}
         for descriptor in received:

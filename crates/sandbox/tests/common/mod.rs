@@ -156,7 +156,7 @@ pub fn all_pids() -> impl Iterator<Item = i32> {
 /// What a backend holds at its warden.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Children of the warden beside the zygote.
+    /// Children of the warden beside the zygote, the shell of the next sandbox among them.
     pub processes: usize,
     /// Control groups of sandboxes.
     pub groups: usize,
@@ -167,7 +167,7 @@ pub struct Held {
 }
 
 impl Held {
-    pub const NOTHING: Self = Self { processes: 0, groups: 0, mounts: 0, directories: 0 };
+    pub const NOTHING: Self = Self { processes: 1, groups: 0, mounts: 0, directories: 0 };
 
     /// Counts what the only instance below the data directory holds.
     pub fn by(data: &Path) -> Self {
