@@ -12,6 +12,7 @@ which goes on from the state before that cell.
 
 import base64
 import ctypes
+import functools
 import gc
 import io
 import json
@@ -292,6 +293,10 @@ def preload():
     axes.plot([1, 2, 3])
     figure.savefig(os.devnull, format="png")
     pyplot.close("all")
+    # After a fork, the child throws its fonts away: a millisecond for each kernel if there are any.
+    from matplotlib import font_manager
+
+    getattr(font_manager, "_get_font", functools.lru_cache(str)).cache_clear()
 
 
 class Silence:
@@ -335,7 +340,7 @@ def run():
     start_fresh()
     channel.send({"type": "ready"})
     while True:
-        if cell_number > 0 and checkpoint is None and not is_readable(CONTROL_FD, IDLE):
+        if cell_number > 0 and checkpoint is None and not is_readable(CONTROL_FD, IDLE if cell_number == 1 else 0):
             take_checkpoint()
         try:
             frame = channel.receive()
@@ -354,8 +359,8 @@ def run():
             touch()
 
 
-# How long nothing must happen before a checkpoint is taken ahead of the next cell. A kernel that is closed at once does without, and one
-# that is used again at once takes it then.
+# How long nothing must happen after the first cell before a checkpoint is taken ahead of the next one: a kernel that is closed at once does
+# without. After later cells it is taken while the host sees to the result.
 IDLE = 0.02
 # More than this part of the memory in use: a copy could double it, and the next cell would fail for it.
 MOST_COPIED = 0.5

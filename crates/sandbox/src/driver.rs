@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
@@ -310,8 +311,11 @@ impl<C: Control> Run<C> {
                 State::Lost
             }
         };
-        // The warden answers in order: what it told of the execution was told by then, and no signal of ours is under way any more.
-        self.control.usage().await;
+        let (before, most) = (std::mem::take(&mut self.before), most_entries(&self.limits));
+        let changes = Arc::clone(&self.workspace).blocking(move |workspace| before.changes(workspace, most));
+        // Of the execution, everything is told by then, and no signal of ours is under way any more.
+        let (changes, ()) = join(changes, self.control.settled()).await;
+        let (files, files_left_out) = changes.unwrap_or_default();
         let mut output_dropped = 0;
         for (stream, output) in [Stream::Stdout, Stream::Stderr].into_iter().zip(std::mem::take(&mut self.output)) {
             let (tail, dropped) = output.finish();
@@ -319,9 +323,6 @@ impl<C: Control> Run<C> {
             self.tell_text(stream, tail);
             output_dropped += dropped;
         }
-        let (before, most) = (std::mem::take(&mut self.before), most_entries(&self.limits));
-        let changes = Arc::clone(&self.workspace).blocking(move |workspace| before.changes(workspace, most)).await;
-        let (files, files_left_out) = changes.unwrap_or_default();
         let finished = Finished {
             felt_refusal: self.says_not_permitted || matches!(outcome, Outcome::KernelDied(_)),
             outcome,

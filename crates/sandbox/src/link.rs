@@ -38,8 +38,13 @@ pub(crate) trait Control: Send + Sync + 'static {
     /// Sends a signal to the kernel process.
     fn signal(&self, signal: Signal);
 
-    /// Returns what the sandbox uses, once everything that was sent before has been seen to.
+    /// Returns what the sandbox uses.
     fn usage(&self) -> impl Future<Output = Usage> + Send;
+
+    /// Returns once everything that was sent before has been seen to.
+    fn settled(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 
     /// Says that a cell begins, which somebody waits for.
     fn cell_started(&self) {}

@@ -69,6 +69,10 @@ impl Control for Handle {
         Handle::usage(self).await
     }
 
+    async fn settled(&self) {
+        Handle::settled(self).await;
+    }
+
     fn cell_started(&self) {
         self.foreground();
     }

@@ -281,12 +281,13 @@ impl Shared {
         client.ask("sandbox", request, vec![control, stdout, stderr], CREATE_TIMEOUT).await?;
         // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
         handle.check()?;
-        streams.ready(CREATE_TIMEOUT).await?;
         let threads = (limits.cpus.ceil() as u32).max(1);
+        // Waits in the socket until the kernel takes it.
         streams
             .send(&ToKernel::Start { memory: limits.memory, threads, hard: !client.memory_is_bounded() })
             .await
             .map_err(|error| Error::KernelGone(error.to_string()))?;
+        streams.ready(CREATE_TIMEOUT).await?;
         client.prove();
         let link = LocalLink { handle: Arc::clone(&handle), streams };
         Ok(Made { handle, kernel: Kernel::new(link, workspace, limits) })

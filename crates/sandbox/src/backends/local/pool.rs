@@ -14,6 +14,9 @@ use crate::{Error, Limits};
 /// The pause after a sandbox that could not be made.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The pause after one was taken from a full pool: its first program shall have the processors.
+const REST: Duration = Duration::from_millis(25);
+
 /// A pool, and whether sandboxes can be made.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -88,7 +91,9 @@ impl Pool {
             if pool.ready() >= pool.size {
                 drop(shared);
                 // Wakes up now and then to see whether the backend is still there.
-                let _still_full = timeout(PAUSE, pool.wanted.notified()).await;
+                if timeout(PAUSE, pool.wanted.notified()).await.is_ok() {
+                    tokio::time::sleep(REST).await;
+                }
                 continue;
             }
             let made = pool.make(&shared).await;

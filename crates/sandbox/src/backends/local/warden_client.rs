@@ -28,8 +28,6 @@ const UNKNOWN_CALL: &str = "(an unknown number)";
 const UNANSWERED: u64 = 0;
 /// Reason of an end that the warden did not tell.
 const ENDED: &str = "the warden ended";
-/// Number that no sandbox has.
-const NOTHING: u64 = 0;
 
 /// The way to one warden.
 #[derive(Debug)]
@@ -157,7 +155,7 @@ impl WardenClient {
 
     /// Returns true if nothing will be answered any more. Asks the warden: what it made may be gone before its own end is known.
     pub(super) async fn is_over(&self) -> bool {
-        let nothing = Request::Usage { id: NOTHING };
+        let nothing = Request::Ping;
         matches!(self.ask("sign of life", nothing, Vec::new(), ANSWER_TIMEOUT).await, Err(Error::Over(_)))
     }
 
@@ -419,8 +417,7 @@ impl Handle {
         self.client.tell(Request::SignalProcess { id: self.id, process, signal });
     }
 
-    /// Names of the system calls that were refused since this was last asked. To be asked after [`Handle::usage`], whose answer comes
-    /// after what the warden told before.
+    /// Names of the system calls that were refused since this was last asked. To be asked after [`Handle::settled`].
     pub(crate) fn take_blocked(&self) -> Vec<String> {
         let Ok(mut state) = self.client.state() else { return Vec::new() };
         let names = state.live.get_mut(&self.id).map(|live| std::mem::take(&mut live.blocked)).unwrap_or_default();
@@ -430,6 +427,11 @@ impl Handle {
     /// Says that a cell begins, which somebody waits for.
     pub(crate) fn foreground(&self) {
         self.client.tell(Request::Foreground { id: self.id });
+    }
+
+    /// Returns when the warden has seen to everything that it was sent, and has told what it heard by then.
+    pub(crate) async fn settled(&self) {
+        let _gone = self.client.ask("answer", Request::Ping, Vec::new(), ANSWER_TIMEOUT).await;
     }
 
     /// Returns what the sandbox uses; zeros when it is gone.
