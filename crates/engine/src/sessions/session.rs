@@ -223,7 +223,11 @@ impl Session {
         let inside = || stored.values().filter(|file| file.place == Place::Workspace);
         let stays = |path: &str| paths.contains(path) && !taken.contains(path);
         let others: u64 = inside().filter(|file| stays(&file.path)).map(|file| file.bytes).sum();
-        let gone = inside().filter(|file| !paths.contains(file.path.as_str())).map(|file| file.id.clone()).collect();
+        let gone = inside().filter(|file| !paths.contains(file.path.as_str())).map(|file| file.id.clone());
+        let gone: Vec<_> = gone.collect();
+        if wanted.is_empty() && gone.is_empty() {
+            return Ok(StoredChanges::default());
+        }
         let files = readers(live.workspace().await?, wanted, self.limits.disk.saturating_sub(others));
         let written = self.shared.store.write_container_files(&self.tenant, &self.id, files, gone).await?;
         let WrittenFiles { mut records, without_room } = written.ok_or_else(|| Error::no_session(&self.id))?;

@@ -1,7 +1,7 @@
 //! The driver of turns: from what an agent tells to events, stored, rendered and told in this order.
 
 use std::collections::{HashMap, HashSet};
-use std::future::pending;
+use std::future::{pending, ready};
 use std::sync::Arc;
 
 use aludel_agent::upstream::UpstreamError;
@@ -51,10 +51,22 @@ pub struct Run {
     pub outlives: bool,
     /// Frames of the last turn's end, which are told when everything is stored.
     pub(super) held: Vec<Frame>,
+    untold: Untold,
     /// The number of the next event, of a request that is not stored.
     pub(super) next: u64,
     /// The reason for which its log cannot be stored, if that is why it was cancelled.
     unstored: Option<Failure>,
+}
+
+/// The most frames that are told together.
+const MAX_UNTOLD: usize = 64;
+
+/// Frames that were rendered, and are told when nothing more comes at once.
+#[derive(Default)]
+struct Untold {
+    frames: Vec<Frame>,
+    /// True if their events are to be stored first.
+    has_milestone: bool,
 }
 
 /// One turn of a request.
@@ -109,6 +121,7 @@ impl Run {
             truncate: false,
             outlives: false,
             held: Vec::new(),
+            untold: Untold::default(),
             next: 0,
             unstored: None,
         }
@@ -236,6 +249,7 @@ impl Run {
 
     /// Ends the request: everything is stored before its last frames are told.
     pub(super) async fn close(mut self, ran_code: bool) {
+        self.settle().await;
         let mut frames = std::mem::take(&mut self.held);
         frames.extend(self.event(0, EventKind::Closed).await.frames);
         let document = self.render.document();
@@ -355,6 +369,10 @@ impl Run {
                     None
                 }
                 next = streams.next() => Some(next),
+                () = ready(()), if !self.untold.frames.is_empty() || self.untold.has_milestone => {
+                    self.settle().await;
+                    continue;
+                }
             };
             let Some(next) = next else {
                 cancelled = true;
@@ -390,6 +408,7 @@ impl Run {
                 }
             }
         }
+        self.settle().await;
         if outlived && !live.cancel.is_cancelled() { Outcome::Outlived } else { Outcome::Ended }
     }
 
@@ -421,23 +440,23 @@ impl Run {
                 let (item, text) = progress.message.get_or_insert_with(|| (ItemId::new(), String::new()));
                 text.push_str(&delta);
                 let item = item.clone();
-                self.tell(turn, EventKind::Text { item, delta }).await
+                self.queue(turn, EventKind::Text { item, delta }).await
             }
             AgentEvent::Reasoning(delta) => {
                 self.end_message(turn, progress).await;
                 let item = progress.thought.get_or_insert_with(ItemId::new).clone();
-                self.tell(turn, EventKind::Reasoning { item, delta }).await
+                self.queue(turn, EventKind::Reasoning { item, delta }).await
             }
             AgentEvent::CodeStarted { call_id } => {
                 progress.thought = None;
                 self.end_message(turn, progress).await;
                 let item = progress.start(&call_id);
-                self.tell(turn, EventKind::ToolStarted { item, call_id, tool: ToolKind::Python }).await
+                self.queue(turn, EventKind::ToolStarted { item, call_id, tool: ToolKind::Python }).await
             }
             AgentEvent::CodeDelta { call_id, text: delta } => match progress.calls.get(&call_id) {
                 Some(call) => {
                     let item = call.item.clone();
-                    self.tell(turn, EventKind::ToolInput { item, delta }).await
+                    self.queue(turn, EventKind::ToolInput { item, delta }).await
                 }
                 None => Flow::GoOn,
             },
@@ -455,13 +474,13 @@ impl Run {
                         item
                     }
                 };
-                self.tell(turn, EventKind::ToolReady { item, call_id, tool: ToolKind::Python, input: code }).await
+                self.queue(turn, EventKind::ToolReady { item, call_id, tool: ToolKind::Python, input: code }).await
             }
             AgentEvent::ApprovalRequested { call_id } => {
                 let holds = self.parts.get(turn).and_then(|part| part.gate.as_ref()).is_some_and(|gate| gate.holds());
                 let Some(call) = progress.calls.get(&call_id) else { return Ok(Flow::GoOn) };
                 let item = call.item.clone();
-                let flow = self.tell(turn, EventKind::ApprovalRequested { item }).await;
+                let flow = self.queue(turn, EventKind::ApprovalRequested { item }).await;
                 if holds {
                     // The program is shown to whoever decides, and found after a restart.
                     self.hold().await?;
@@ -475,32 +494,32 @@ impl Run {
                 if denied.is_some() {
                     progress.calls.remove(&call_id);
                 }
-                let flow = self.tell(turn, EventKind::ApprovalDecided { item, refused: denied }).await;
+                let flow = self.queue(turn, EventKind::ApprovalDecided { item, refused: denied }).await;
                 self.flush(Some(TurnState::Running)).await?;
                 flow
             }
             AgentEvent::Execution { call_id, event } => self.executed(turn, &call_id, event, progress).await?,
             AgentEvent::CallRejected { call_id, reason } => {
                 let item = progress.calls.remove(&call_id).map(|call| call.item);
-                self.tell(turn, EventKind::ToolRejected { item, call_id, reason }).await
+                self.queue(turn, EventKind::ToolRejected { item, call_id, reason }).await
             }
             AgentEvent::Usage(usage) => {
                 let round = progress.round;
-                self.tell(turn, EventKind::Usage { round, usage }).await
+                self.queue(turn, EventKind::Usage { round, usage }).await
             }
             AgentEvent::RoundStarted { number } => {
                 progress.round = number;
-                self.tell(turn, EventKind::RoundStarted { number }).await
+                self.queue(turn, EventKind::RoundStarted { number }).await
             }
             AgentEvent::Retrying { wait, reason } => {
                 let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-                self.tell(turn, EventKind::Retrying { wait_ms, reason }).await
+                self.queue(turn, EventKind::Retrying { wait_ms, reason }).await
             }
             AgentEvent::Item(item) => {
                 self.keep(&item);
                 Flow::GoOn
             }
-            AgentEvent::Observation { call_id, text } => self.tell(turn, EventKind::Observed { call_id, text }).await,
+            AgentEvent::Observation { call_id, text } => self.queue(turn, EventKind::Observed { call_id, text }).await,
             AgentEvent::Finished(ending) => {
                 let ending = self.ending(ending);
                 return Ok(self.end_turn(turn, ending, all).await);
@@ -532,7 +551,7 @@ impl Run {
             {
                 gate.approved_by_client(call_id, &call.input).await.map_err(Failure::while_doing(UNNOTED))?;
             }
-            self.tell(turn, EventKind::ToolRunning { item: item.clone() }).await;
+            self.queue(turn, EventKind::ToolRunning { item: item.clone() }).await;
             self.flush(None).await?;
         }
         let output = match event {
@@ -567,19 +586,19 @@ impl Run {
                     }
                 }
                 let outcome = ToolOutcome::new(finished, stored);
-                let flow = self.tell(turn, EventKind::ToolEnded { item, outcome }).await;
+                let flow = self.queue(turn, EventKind::ToolEnded { item, outcome }).await;
                 // What it printed is told all the same.
                 return failure.map_or(Ok(flow), Err);
             }
         };
-        Ok(self.tell(turn, EventKind::Output { item, output }).await)
+        Ok(self.queue(turn, EventKind::Output { item, output }).await)
     }
 
     /// Ends a message that another item follows.
     async fn end_message(&mut self, turn: usize, progress: &mut Progress) {
         if let Some((item, text)) = progress.message.take() {
             let linked = self.linked(turn, &text).await;
-            self.tell(turn, EventKind::TextEnded { item, linked }).await;
+            self.queue(turn, EventKind::TextEnded { item, linked }).await;
         }
     }
 
@@ -611,7 +630,7 @@ impl Run {
         if is_last {
             self.held = rendered.frames;
         } else {
-            self.live.tell(rendered.frames);
+            self.untold.frames.extend(rendered.frames);
         }
         rendered.flow
     }
@@ -650,16 +669,29 @@ impl Run {
 
     /// Makes an event, renders it and tells it.
     pub(super) async fn tell(&mut self, turn: usize, kind: EventKind) -> Flow {
-        let is_piece = kind.is_piece();
+        let flow = self.queue(turn, kind).await;
+        self.settle().await;
+        flow
+    }
+
+    /// Makes an event and renders it. It is told with the others that come at the same moment, by [`Run::settle`].
+    async fn queue(&mut self, turn: usize, kind: EventKind) -> Flow {
+        self.untold.has_milestone |= !kind.is_piece();
         let rendered = self.event(turn, kind).await;
-        if !is_piece {
-            // What followers are told at a milestone is stored before they are.
-            if let Err(failure) = self.flush(None).await {
-                error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
-            }
+        self.untold.frames.extend(rendered.frames);
+        if self.untold.frames.len() >= MAX_UNTOLD {
+            self.settle().await;
         }
-        self.live.tell(rendered.frames);
         rendered.flow
+    }
+
+    /// Tells what is untold. What followers are told at a milestone is stored before they are.
+    async fn settle(&mut self) {
+        let Untold { frames, has_milestone } = std::mem::take(&mut self.untold);
+        if has_milestone && let Err(failure) = self.flush(None).await {
+            error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
+        }
+        self.live.tell(frames);
     }
 
     /// Makes an event and renders it. It is stored with the next flush. Where there is no room for it, there is no such event, and the request
