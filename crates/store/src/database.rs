@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior};
 
+use crate::writer::Writer;
 use crate::{Error, Tenant};
 
 /// Makes the rows of a table count for their tenants, each with what it costs in bytes, those that are there and those to come.
@@ -254,7 +255,7 @@ pub(crate) struct Database {
     // Before the writer, which cleans up behind the last connection.
     readers: Mutex<Readers>,
     returned: Condvar,
-    writer: Mutex<Connection>,
+    writer: Writer,
     dropped: Dropped,
 }
 
@@ -297,20 +298,14 @@ impl Database {
             path: path.to_path_buf(),
             readers: Mutex::default(),
             returned: Condvar::new(),
-            writer: Mutex::new(writer),
+            writer: Writer::new(writer),
         })
     }
 
     /// Runs `work` in a transaction, which is committed if it succeeds. Texts are made before and files removed after: everybody else who
-    /// writes waits meanwhile.
+    /// writes waits meanwhile. No lock that another work needs may be held.
     pub(crate) fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
-        // A panic in the middle of a transaction rolls it back, so the connection is still good.
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that reads first and then writes would fail, without waiting, if another process wrote in between.
-        let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let done = work(&transaction)?;
-        transaction.commit()?;
-        Ok(done)
+        self.writer.write(work)
     }
 
     /// Runs queries for a tenant, or for nobody in particular, that all see the same state.

@@ -21,6 +21,7 @@ mod sweep;
 mod turns;
 mod uploads;
 mod usage;
+mod writer;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,225 @@
+//! The connection that writes: what several threads write at the same moment is committed together.
+//!
+//! A commit waits for the disk. Whoever finds others waiting for the connection leaves the commit to them, and waits for it instead; the
+//! last in line commits for all. One thread alone commits at once.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ffi};
+
+use crate::Error;
+
+/// The most writes that are committed together.
+const MOST: usize = 32;
+/// The longest that a transaction takes more writes.
+const LONGEST: Duration = Duration::from_millis(2);
+
+/// The connection that writes, for several threads.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    held: Mutex<Held>,
+    /// Threads that wait for the connection.
+    waiting: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Held {
+    connection: Connection,
+    open: Option<Open>,
+}
+
+/// A transaction that has begun.
+#[derive(Debug)]
+struct Open {
+    batch: Arc<Batch>,
+    writes: usize,
+    since: Instant,
+}
+
+/// The fate of a transaction, for all whose writes are in it.
+#[derive(Debug, Default)]
+struct Batch {
+    end: Mutex<Option<Result<(), Refusal>>>,
+    ended: Condvar,
+}
+
+/// A commit's error, which several are told.
+type Refusal = (ffi::Error, Option<String>);
+
+impl Writer {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self { held: Mutex::new(Held { connection, open: None }), waiting: AtomicUsize::new(0) }
+    }
+
+    /// Runs `work` in a transaction, and returns when it is committed. What `work` wrote is undone when it fails; others in the same
+    /// transaction do not notice.
+    pub(crate) fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut held = lock(&self.held);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        let Held { connection, open } = &mut *held;
+        let transaction = match open {
+            Some(transaction) => transaction,
+            None => {
+                // One that reads first and then writes would fail, without waiting, if another process wrote in between.
+                run(connection, "BEGIN IMMEDIATE")?;
+                open.insert(Open { batch: Arc::default(), writes: 0, since: Instant::now() })
+            }
+        };
+        transaction.writes += 1;
+        let batch = Arc::clone(&transaction.batch);
+        let is_over = transaction.writes >= MOST || transaction.since.elapsed() > LONGEST;
+        let done = catch_unwind(AssertUnwindSafe(|| apart(connection, work)));
+        if connection.is_autocommit() {
+            // The system refused so much that nothing of it is left.
+            let reason = match &done {
+                Ok(Err(Error::Database(error))) => refusal(error),
+                _ => (ffi::Error::new(ffi::SQLITE_ABORT), None),
+            };
+            *open = None;
+            batch.end(Err(reason));
+        } else if is_over || self.waiting.load(Ordering::SeqCst) == 0 {
+            let committed = run(connection, "COMMIT");
+            if committed.is_err() {
+                let _nothing_is_left = run(connection, "ROLLBACK");
+            }
+            *open = None;
+            batch.end(committed.map_err(|error| refusal(&error)));
+        }
+        drop(held);
+        match done {
+            Ok(Ok(value)) => batch.wait().map(|()| value),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+/// Runs `work` so that it can be undone alone.
+fn apart<T>(connection: &Connection, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+    /// Undoes what a work did that did not come to its end.
+    struct Unfinished<'c>(&'c Connection);
+    impl Drop for Unfinished<'_> {
+        fn drop(&mut self) {
+            let _gone_with_all = run(self.0, "ROLLBACK TO work").and_then(|()| run(self.0, "RELEASE work"));
+        }
+    }
+    run(connection, "SAVEPOINT work")?;
+    let unfinished = Unfinished(connection);
+    let value = work(connection)?;
+    std::mem::forget(unfinished);
+    run(connection, "RELEASE work")?;
+    Ok(value)
+}
+
+fn run(connection: &Connection, statement: &str) -> Result<(), rusqlite::Error> {
+    connection.prepare_cached(statement)?.execute([]).map(drop)
+}
+
+impl Batch {
+    fn end(&self, result: Result<(), Refusal>) {
+        *lock(&self.end) = Some(result);
+        self.ended.notify_all();
+    }
+
+    fn wait(&self) -> Result<(), Error> {
+        let ended = self.ended.wait_while(lock(&self.end), |end| end.is_none());
+        match &*ended.unwrap_or_else(PoisonError::into_inner) {
+            Some(Err((error, message))) => Err(rusqlite::Error::SqliteFailure(*error, message.clone()).into()),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+}
+
+fn refusal(error: &rusqlite::Error) -> Refusal {
+    match error {
+        rusqlite::Error::SqliteFailure(error, message) => (*error, message.clone()),
+        other => (ffi::Error::new(ffi::SQLITE_ERROR), Some(other.to_string())),
+    }
+}
+
+/// A panic leaves nothing half done: works are undone one by one.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writer() -> (tempfile::TempDir, Writer) {
+        let directory = tempfile::tempdir().unwrap();
+        let connection = Connection::open(directory.path().join("db")).unwrap();
+        connection.execute_batch("CREATE TABLE t (n INTEGER PRIMARY KEY)").unwrap();
+        (directory, Writer::new(connection))
+    }
+
+    fn insert(connection: &Connection, number: i64) -> Result<(), Error> {
+        connection.execute("INSERT INTO t VALUES (?1)", [number])?;
+        Ok(())
+    }
+
+    fn rows(writer: &Writer) -> i64 {
+        writer.write(|connection| Ok(connection.query_one("SELECT count(*) FROM t", [], |row| row.get(0))?)).unwrap()
+    }
+
+    /// Writes of several threads that come while the connection is taken.
+    fn together(writer: &Writer, works: usize, work: impl Fn(&Connection, i64) -> Result<(), Error> + Sync) -> Vec<bool> {
+        std::thread::scope(|scope| {
+            let held = lock(&writer.held);
+            let threads: Vec<_> = (0..works)
+                .map(|number| {
+                    let work = &work;
+                    scope.spawn(move || writer.write(|connection| work(connection, number as i64)).is_ok())
+                })
+                .collect();
+            while writer.waiting.load(Ordering::SeqCst) < works {
+                std::thread::yield_now();
+            }
+            drop(held);
+            threads.into_iter().map(|thread| thread.join().unwrap_or(false)).collect()
+        })
+    }
+
+    #[test]
+    fn writes_of_the_same_moment_are_committed_together() {
+        let (_directory, writer) = writer();
+        let commits = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&commits);
+        lock(&writer.held).connection.commit_hook(Some(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            false
+        }));
+        assert!(together(&writer, 20, insert).into_iter().all(|done| done));
+        assert_eq!(rows(&writer), 20);
+        // One, unless the threads were slow to come.
+        assert!(commits.load(Ordering::SeqCst) < 15, "{commits:?}");
+    }
+
+    #[test]
+    fn a_work_that_fails_or_panics_is_undone_alone() {
+        let (_directory, writer) = writer();
+        let done = together(&writer, 9, |connection, number| {
+            insert(connection, number)?;
+            match number % 3 {
+                0 => Ok(()),
+                1 => insert(connection, number),
+                _ => panic!("as the test has it"),
+            }
+        });
+        assert_eq!(done, [true, false, false].repeat(3));
+        assert_eq!(rows(&writer), 3);
+    }
+
+    #[test]
+    fn all_are_told_of_a_commit_that_fails() {
+        let (_directory, writer) = writer();
+        lock(&writer.held).connection.commit_hook(Some(|| true));
+        assert!(together(&writer, 5, insert).into_iter().all(|done| !done));
+        lock(&writer.held).connection.commit_hook(None::<fn() -> bool>);
+        assert_eq!(rows(&writer), 0);
+    }
+}
