@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::{Instrument, error};
 
 use super::{ApprovalMode, ApprovalPolicy, OnTimeout};
@@ -55,7 +55,7 @@ pub struct Gate {
     /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
     /// True while a stored request for approval is undecided.
-    holding: watch::Sender<bool>,
+    pub(super) holding: watch::Sender<bool>,
     /// True once the person at the terminal allowed everything that the rules do not refuse.
     allows_all: AtomicBool,
     /// The reason why a program could be neither decided about nor noted, where the turn is to end then.
@@ -357,12 +357,15 @@ impl Gate {
     /// Waits for the decision about a program, by somebody or by the time limit.
     async fn decided(&self, asked: &ApprovalRecord) -> Result<ApprovalRecord, Error> {
         let store = &self.engine.store;
+        // Where the clock was set back meanwhile, nobody waits longer for that.
+        let patience = u64::try_from(asked.expires_at - now()).unwrap_or_default();
+        let end = Instant::now() + self.policy.timeout.min(Duration::from_secs(patience));
         loop {
             let current = store.approval(None, &asked.id).await?.unwrap_or_else(|| asked.clone());
             if current.status != ApprovalStatus::Pending {
                 return Ok(current);
             }
-            if now() >= current.expires_at {
+            if now() >= current.expires_at || Instant::now() >= end {
                 match self.policy.on_timeout {
                     OnTimeout::Refuse => store.expire_approval(&asked.id).await?,
                     OnTimeout::Allow => store.approve_unanswered(&asked.id, "the time limit").await?,

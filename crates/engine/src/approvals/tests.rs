@@ -185,3 +185,24 @@ async fn the_operator_is_asked_before_the_client() {
     assert_eq!(gate.take_approval("print(1)").await.unwrap(), None);
     assert!(gate.take_approval("print(2)").await.unwrap().is_some());
 }
+
+#[tokio::test]
+async fn nobody_waits_longer_for_a_decision_because_the_clock_is_set_back() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open(data.path()).await.unwrap();
+    let policy =
+        ApprovalPolicy { mode: ApprovalMode::Always, timeout: Duration::from_secs(1), ..ApprovalPolicy::default() };
+    let backend = Arc::new(Memory::default());
+    let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), Settings::default()));
+    let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };
+    let (session, _) = engine.sessions.create(&Tenant::local(), new).await.unwrap();
+    let origin = Origin { request: "resp_1".to_owned(), session, model: "m".to_owned() };
+    let gate = Gate::new(&engine, &Tenant::local(), origin, Decider::Operator, false);
+    let mut holding = gate.holding.subscribe();
+    let asking = tokio::spawn(async move { decide(&gate, "print(1)").await });
+    holding.wait_for(|is_holding| *is_holding).await.unwrap();
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    database.execute("UPDATE approvals SET expires_at = expires_at + 86400", []).unwrap();
+    let decided = tokio::time::timeout(Duration::from_secs(20), asking).await;
+    assert_eq!(decided.expect("the time limit was moved").unwrap(), no("nobody decided in time"));
+}

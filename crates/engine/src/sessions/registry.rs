@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
 use aludel_store::{ContainerId, ContainerRecord, FileId, NewContainer, Source, Store, Tenant};
+use tokio::time::Instant;
 
 use super::session::{free_name, new_file};
 use super::{Memory, Session, check_name};
@@ -79,7 +80,7 @@ pub struct NewSession {
 struct IdleSession {
     id: ContainerId,
     tenant: Tenant,
-    last_active_ms: i64,
+    last_active: Instant,
 }
 
 /// Says whether a session is live and nobody uses it.
@@ -132,10 +133,10 @@ impl Shared {
         let idle = known.values().filter(may_end).map(|session| IdleSession {
             id: session.id().clone(),
             tenant: session.tenant().clone(),
-            last_active_ms: session.last_active_ms(),
+            last_active: session.last_active(),
         });
         let mut idle: Vec<IdleSession> = idle.collect();
-        idle.sort_by_key(|session| (Reverse(count(&session.tenant)), session.last_active_ms));
+        idle.sort_by_key(|session| (Reverse(count(&session.tenant)), session.last_active));
         idle
     }
 

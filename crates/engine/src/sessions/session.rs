@@ -2,19 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::{Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
 use aludel_store::{
     BlobName, ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileRecord, NewBlob,
-    NewContainerFile, Place, Source, Tenant, WrittenFiles, now_ms,
+    NewContainerFile, Place, Source, Tenant, WrittenFiles,
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, info_span};
 
@@ -35,10 +36,10 @@ pub struct Session {
     id: ContainerId,
     limits: Limits,
     idle: Duration,
-    /// Time of the last use, milliseconds since 1970.
-    last_active_ms: AtomicI64,
+    /// Time of the last use. Not the wall clock's, which may be set: a session would then end early, or stay for as long as that was ahead.
+    last_active: std::sync::Mutex<Instant>,
     /// Idle milliseconds after which its sandbox is given up, if earlier than its expiry.
-    linger_ms: AtomicI64,
+    linger_ms: AtomicU64,
     state: Mutex<State>,
     /// Meaning of the names of its programs, as far as rules have read them.
     pub(crate) names: std::sync::Mutex<aludel_rules::Known>,
@@ -99,8 +100,8 @@ impl Session {
             tenant,
             id: record.id.clone(),
             idle: record.idle,
-            last_active_ms: AtomicI64::new(now_ms()),
-            linger_ms: AtomicI64::new(i64::MAX),
+            last_active: std::sync::Mutex::new(Instant::now()),
+            linger_ms: AtomicU64::new(u64::MAX),
             state: Mutex::new(State::Dormant(None)),
             names: std::sync::Mutex::default(),
         }
@@ -330,29 +331,29 @@ impl Session {
 
     /// Notes that it is in use.
     pub(super) fn touch(&self) {
-        self.last_active_ms.fetch_max(now_ms(), Ordering::Relaxed);
+        *self.last_active.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// Returns true if it was left alone too long.
     pub(super) fn is_expired(&self) -> bool {
-        let idle = i64::try_from(self.idle.as_millis()).unwrap_or(i64::MAX);
-        now_ms() >= self.last_active_ms().saturating_add(idle)
+        self.last_active().elapsed() >= self.idle
     }
 
     /// Ends its session when it was left alone so long. The container itself stays: its files are there when it is used again.
     pub fn linger(&self, for_: Duration) {
-        let linger = i64::try_from(for_.as_millis()).unwrap_or(i64::MAX);
+        let linger = u64::try_from(for_.as_millis()).unwrap_or(u64::MAX);
         self.linger_ms.store(linger, Ordering::Relaxed);
     }
 
     /// Returns true if its session has been left alone too long.
     pub(super) fn has_lingered(&self) -> bool {
-        now_ms() >= self.last_active_ms().saturating_add(self.linger_ms.load(Ordering::Relaxed)) && self.is_live()
+        let linger = Duration::from_millis(self.linger_ms.load(Ordering::Relaxed));
+        self.last_active().elapsed() >= linger && self.is_live()
     }
 
-    /// When it was last used, milliseconds since 1970.
-    pub(super) fn last_active_ms(&self) -> i64 {
-        self.last_active_ms.load(Ordering::Relaxed)
+    /// Returns the time of the last use.
+    pub(super) fn last_active(&self) -> Instant {
+        *self.last_active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if it has a session, as far as can be told without waiting for whoever is busy with it.

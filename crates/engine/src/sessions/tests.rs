@@ -210,6 +210,21 @@ async fn an_idle_container_expires_and_one_in_use_does_not() {
 }
 
 #[tokio::test]
+async fn a_session_expires_by_the_time_that_passes_and_not_by_the_wall_clock() {
+    let data = tempfile::tempdir().unwrap();
+    let place = Place::enter(data.path(), settings()).await;
+    let session = place.open(auto()).await;
+    run(&session, "x = 1").await;
+    drop(session);
+    // Time passes, and a wall clock that stands still is one that is set back.
+    tokio::time::pause();
+    tokio::time::advance(settings().idle).await;
+    tokio::time::resume();
+    place.sessions.reap_once().await;
+    assert_eq!(place.sessions.taken(), 0);
+}
+
+#[tokio::test]
 async fn a_deleted_container_is_gone_for_whoever_holds_it() {
     let data = tempfile::tempdir().unwrap();
     let place = Place::enter(data.path(), settings()).await;
