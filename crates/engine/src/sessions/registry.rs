@@ -332,7 +332,7 @@ pub async fn keep(engine: Arc<Engine>) {
     }
 }
 
-/// Ends sessions that were left alone, and removes from the store what has expired, until the engine closes.
+/// Ends sessions that were left alone, and removes from memory and the store what has expired, until the engine closes.
 pub async fn reap(engine: Arc<Engine>) {
     /// Time between two passes through the store.
     const SWEEP: Duration = Duration::from_secs(60);
@@ -341,6 +341,7 @@ pub async fn reap(engine: Arc<Engine>) {
     let mut since_sweep = SWEEP;
     loop {
         engine.sessions.reap_once().await;
+        engine.live.forget_old();
         if since_sweep >= SWEEP {
             since_sweep = Duration::ZERO;
             let swept = async {

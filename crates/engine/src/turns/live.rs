@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aludel_store::{Tenant, TurnId};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, FailureKind, Frame};
@@ -153,7 +154,7 @@ impl LiveTurns {
                 return Err(entry.known());
             }
         }
-        all.retain(|_, entry| !entry.has_ended() || entry.began().elapsed() < KEPT);
+        forget_old(&mut all);
         if all.len() >= MOST {
             let oldest = all.iter().filter(|(_, entry)| entry.has_ended()).min_by_key(|(_, entry)| entry.began());
             if let Some(id) = oldest.map(|(id, _)| id.clone()) {
@@ -211,10 +212,19 @@ impl LiveTurns {
         self.lock().remove(id);
     }
 
+    /// Forgets the ended requests that have been known for long enough.
+    pub(crate) fn forget_old(&self) {
+        forget_old(&mut self.lock());
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<TurnId, Entry>> {
         // Nothing that could panic happens while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn forget_old(all: &mut HashMap<TurnId, Entry>) {
+    all.retain(|_, entry| !entry.has_ended() || entry.began().elapsed() < KEPT);
 }
 
 /// Lets go of ended requests, the oldest ended ones first, until those of a tenant, or of all, take no more than so many bytes.

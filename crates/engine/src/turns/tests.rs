@@ -378,3 +378,20 @@ async fn recovery_leaves_a_living_terminal_alone_and_ends_what_a_dead_one_left()
         assert!(server.store.turn(&tenant, id).await.unwrap().is_none(), "its time has come");
     }
 }
+
+#[tokio::test]
+async fn an_answer_in_memory_is_forgotten_though_nobody_asks_for_another_one() {
+    let data = tempfile::tempdir().unwrap();
+    let engine = beside(data.path(), Vec::new()).await;
+    let (tenant, id) = (Tenant::terminal(), TurnId::parse("resp_1").unwrap());
+    let live = engine.live.begin(&tenant, Fingerprint::none(), id.clone()).unwrap();
+    engine.live.end(&live, End { document: Value::Null, failure: None }, false);
+    tokio::time::pause();
+    let reaping = tokio::spawn(crate::sessions::reap(Arc::clone(&engine)));
+    tokio::time::sleep(Duration::from_secs(590)).await;
+    assert!(engine.live.find(&tenant, &id).is_some());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(engine.live.find(&tenant, &id).is_none());
+    engine.closing.cancel();
+    reaping.await.unwrap();
+}
