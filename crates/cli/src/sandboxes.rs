@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, Status};
-use aludel_sandbox::{Backend, Local, LocalConfig, Start, Template, template};
+use aludel_sandbox::{Backend, KernelSpec, Local, LocalConfig, Start, Template, template};
 use anyhow::Context as _;
 
 use crate::commands::Context;
@@ -22,15 +22,24 @@ pub(crate) struct Sandboxes {
 impl Sandboxes {
     /// Starts the backend that the settings name, telling the person on stderr what that takes.
     pub(crate) async fn start(context: &Context, pool: usize) -> anyhow::Result<Self> {
+        let template = prepare(context, false).await?;
         match *context.config.sandbox.backend {
-            BackendChoice::Auto | BackendChoice::Local => local(context, pool).await,
+            BackendChoice::Auto | BackendChoice::Local => local(context, template, pool).await,
+        }
+    }
+
+    /// The same for a single program.
+    pub(crate) async fn start_lean(context: &Context) -> anyhow::Result<Self> {
+        let template = prepare(context, false).await?;
+        let kernel = KernelSpec::clone(template.kernel()).lean();
+        match *context.config.sandbox.backend {
+            BackendChoice::Auto | BackendChoice::Local => local(context, template.with_kernel(kernel), 0).await,
         }
     }
 }
 
-/// Prepares the template if need be and starts the local backend.
-async fn local(context: &Context, pool: usize) -> anyhow::Result<Sandboxes> {
-    let template = prepare(context, false).await?;
+/// Starts the local backend.
+async fn local(context: &Context, template: Template, pool: usize) -> anyhow::Result<Sandboxes> {
     let packages = template.packages().iter().map(|package| package.name.clone()).collect();
     let settings = LocalConfig {
         data: (*context.config.server.data).clone(),

@@ -268,6 +268,10 @@ def close_shown_figure(value):
         pyplot.close(value)
 
 
+# Shows figures at the end of a cell.
+INLINE = "module://matplotlib_inline.backend_inline"
+
+
 def preload():
     """Imports what a cell is likely to need, lazily loaded parts included, and runs the hot paths once."""
     import _strptime  # noqa: F401
@@ -281,11 +285,11 @@ def preload():
     import numpy.random  # noqa: F401
     import pandas
 
-    matplotlib.use("module://matplotlib_inline.backend_inline")
+    matplotlib.use(INLINE)
     import matplotlib.pyplot as pyplot
     from matplotlib_inline.backend_inline import configure_inline_support
 
-    configure_inline_support(shell, "module://matplotlib_inline.backend_inline")
+    configure_inline_support(shell, INLINE)
     frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1, 2, 3]})
     frame.describe().to_html()
     repr(frame.groupby("b").sum())
@@ -309,13 +313,17 @@ class Silence:
         return {"number": shown}
 
 
-def prepare():
-    """Runs in the zygote, once."""
+def prepare(imports_all):
+    """Runs in the zygote, once. For a single program, what it does not import itself need not be imported."""
     global shell, channel
     sys.modules["kernel"] = sys.modules[__name__]
     channel = Silence()
     shell = build_shell()
-    preload()
+    if imports_all:
+        preload()
+    else:
+        # Matplotlib sets itself up with it when it is imported.
+        os.environ["MPLBACKEND"] = INLINE
     for rehearsal in ("1 + 1", "def f():\n    undefined_name\n\nf()", "1 +"):
         execute(rehearsal)
     forget_rehearsals()
@@ -361,7 +369,7 @@ def run():
 
 # How long nothing must happen after the first cell before a checkpoint is taken ahead of the next one: a kernel that is closed at once does
 # without. After later cells it is taken while the host sees to the result.
-IDLE = 0.02
+IDLE = 0.004
 # More than this part of the memory in use: a copy could double it, and the next cell would fail for it.
 MOST_COPIED = 0.5
 # How long processes that were killed may take to be gone, seconds; the host waits somewhat longer.
@@ -501,7 +509,8 @@ def start_fresh():
     sys.stdout = sys.__stdout__ = standard_stream(1)
     sys.stderr = sys.__stderr__ = standard_stream(2)
     # The standard library's generator reseeds itself after a fork; numpy's global one does not.
-    sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
     # Programs import their own modules from the workspace; after all others, so that a file called random.py hides nothing.
     sys.path[0:1] = []
     sys.path.append("")
@@ -563,7 +572,8 @@ def touch():
     told, channel = channel, Silence()
     try:
         execute("1 + 1")
-        repr(sys.modules["pandas"].DataFrame({"a": [1, 2, 3]}).sum())
+        if "pandas" in sys.modules:
+            repr(sys.modules["pandas"].DataFrame({"a": [1, 2, 3]}).sum())
     finally:
         channel = told
         forget_rehearsals()
@@ -754,5 +764,5 @@ if __name__ == "__main__":
     # A new interpreter, started by the zygote's child after the lockdown.
     for inherited in (CONTROL_FD, WARDEN_FD):
         os.set_inheritable(inherited, False)
-    prepare()
+    prepare("--lean" not in sys.argv)
     run()

@@ -3,7 +3,7 @@
 from python_kernel import CONTROL_FD, WARDEN_FD, Channel  # noqa: F401: the zygote asks for them here
 
 
-def prepare():
+def prepare(_imports_all):
     pass
 
 

@@ -188,7 +188,7 @@ def run_command(arguments, environment, directory):
 def run_fresh_kernel():
     for descriptor in (kernel.CONTROL_FD, kernel.WARDEN_FD):
         os.set_inheritable(descriptor, True)
-    os.execv(sys.executable, [sys.executable, "-s", kernel.__file__])
+    os.execv(sys.executable, [sys.executable, "-s", kernel.__file__, *sys.argv[1:]])
 
 
 def prepare_filters(codes):
@@ -207,7 +207,7 @@ def main():
     hello = json.loads(warden.recv(MAX_MESSAGE))
     filters = prepare_filters(hello["filters"])
     lock_down(calls_of(hello["lockdown"], {}, filters))
-    kernel.prepare()
+    kernel.prepare("--lean" not in sys.argv)
     # Low numbers are taken, so that a received descriptor never sits where the lockdown will put another.
     devnull = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     while devnull < 10:

@@ -77,6 +77,14 @@ impl KernelSpec {
         self.fences.first().unwrap_or(&self.language)
     }
 
+    /// The same kernel for a single program: nothing is imported that the program does not import itself. It starts in a third of the time,
+    /// and takes what its program imports.
+    #[must_use]
+    pub fn lean(mut self) -> Self {
+        self.argv.push("--lean".into());
+        self
+    }
+
     /// Python without a package, for a trial of a sandbox.
     pub(crate) fn trial(interpreter: &str) -> Self {
         let [(zygote, forks), (_, python)] = PYTHON_PROGRAMS;

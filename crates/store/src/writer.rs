@@ -167,7 +167,11 @@ mod tests {
     }
 
     /// Writes of several threads that come while the connection is taken.
-    fn together(writer: &Writer, works: usize, work: impl Fn(&Connection, i64) -> Result<(), Error> + Sync) -> Vec<bool> {
+    fn together(
+        writer: &Writer,
+        works: usize,
+        work: impl Fn(&Connection, i64) -> Result<(), Error> + Sync,
+    ) -> Vec<bool> {
         std::thread::scope(|scope| {
             let held = lock(&writer.held);
             let threads: Vec<_> = (0..works)

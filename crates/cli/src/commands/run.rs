@@ -91,7 +91,7 @@ pub(crate) async fn run(args: RunArgs, context: &Context) -> anyhow::Result<Exit
         None => Out::nowhere(),
     };
     let mut view = if args.json { View::Program } else { View::Person(ProgramView::of_program()) };
-    let engine = Sandboxes::start(context, 0).await?;
+    let engine = Sandboxes::start_lean(context).await?;
     let result = in_session(&engine, context, &inputs, &code, &mut out, &mut view).await;
     engine.backend.shutdown().await;
     result
