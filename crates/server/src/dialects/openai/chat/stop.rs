@@ -26,7 +26,9 @@ impl Stop {
     pub(super) fn hear(&mut self, piece: &str) -> Heard {
         let mut text = std::mem::take(&mut self.held);
         text.push_str(piece);
-        if let Some(place) = self.words.iter().filter_map(|word| text.find(word)).min() {
+        // The word that was complete first, as a model would have stopped: how the text is cut changes nothing.
+        let found = self.words.iter().filter_map(|word| text.find(word).map(|place| (place + word.len(), place)));
+        if let Some((_, place)) = found.min() {
             text.truncate(place);
             return Heard::Stopped(text);
         }
@@ -61,6 +63,18 @@ mod tests {
             }
         }
         (told + &stop.end(), false)
+    }
+
+    #[test]
+    fn the_word_that_is_complete_first_counts_however_the_text_is_cut() {
+        for (words, text, told) in
+            [(["bcd", "c"], "abcd", "ab"), (["abc", "bc"], "abc", ""), (["bb", "abb"], "abb", "")]
+        {
+            for cut in 0..=text.len() {
+                let (left, right) = text.split_at(cut);
+                assert_eq!(read(&words, &[left, right]), (told.into(), true), "{text} cut at {cut}");
+            }
+        }
     }
 
     #[test]
