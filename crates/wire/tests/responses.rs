@@ -86,6 +86,15 @@ fn items_of_clients_round_trip() {
 }
 
 #[test]
+fn a_number_stays_as_it_was_sent_when_it_is_stored() {
+    for number in ["5.555555555555557e+121", "0.1", "8.54e-307", "1.0", "18446744073709551615"] {
+        let document: ItemDocument = serde_json::from_str(number).unwrap();
+        let stored: ItemDocument = serde_json::from_str(&document.to_string()).unwrap();
+        assert_eq!((stored.to_string(), stored), (number.to_owned(), document));
+    }
+}
+
+#[test]
 fn a_document_stays_as_it_was_sent() {
     for value in [
         json!({ "type": "message", "role": "user", "content": "hi", "status": null, "cache_control": { "type": "ephemeral" } }),
