@@ -190,7 +190,7 @@ impl Suite<'_> {
         assert_eq!(content.expect("the file"), b"content");
         let checked = Arc::clone(&workspace).blocking(|files| {
             assert!(files.read("made", 6).is_err(), "a file is not read beyond what was asked for");
-            for name in ["", "../up", "/absolute", "a/../b", "dir/"] {
+            for name in ["", "../up", "/absolute", "a/../b", "dir/", "dir/.", "./a", "a//b"] {
                 assert!(files.write(name, &mut &b"x"[..], 10).is_err(), "{name:?} was written");
             }
             files.write("given", &mut &b"given\n"[..], 6).expect("a file is written");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -204,8 +204,9 @@ fn too_large(size: u64, limit: u64) -> String {
 /// Returns a plain relative path, or says why it is none.
 pub(crate) fn relative(name: &str) -> Result<PathBuf, Error> {
     let path = Path::new(name);
-    let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
-    if name.is_empty() || name.len() > MAX_PATH || name.contains('\0') || name.ends_with('/') || !plain {
+    // As it would be listed: what `Path` takes for the same, such as `a/.` for `a`, is not.
+    let plain = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    if name.len() > MAX_PATH || name.contains('\0') || !plain {
         return Err(file_error(path, "not a plain relative path"));
     }
     Ok(path.into())
