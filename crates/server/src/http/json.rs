@@ -28,11 +28,13 @@ const MAX_OTHER_VALUES: usize = 50_000;
 /// The fields that bring a conversation.
 const HISTORY: [&[u8]; 3] = [b"input", b"messages", b"items"];
 /// Bytes of memory that an object takes besides its values, in all copies that are made of it.
-const OBJECT: usize = 2400;
+const OBJECT: usize = 3800;
 /// The same of any value.
-const VALUE: usize = 240;
+const VALUE: usize = 320;
+/// The same of an escape in a text: in JSON within JSON it is escaped again.
+const ESCAPE: usize = 5;
 /// Copies of a body's text that are in memory at the same time.
-const COPIES: usize = 6;
+const COPIES: usize = 8;
 /// Bytes of memory for which a request needs no share: every tenant may send small ones at any time.
 const FREE: usize = 256 << 10;
 /// Time for which a client may stop sending.
@@ -115,12 +117,13 @@ async fn read(request: Request, app: &App) -> Result<(Vec<u8>, Memory), ApiError
 struct Shape {
     values: usize,
     objects: usize,
+    escapes: usize,
     /// Values outside of the fields that bring a conversation.
     others: usize,
 }
 
 impl Shape {
-    /// Counts levels, values and objects.
+    /// Counts levels, values, objects and escapes.
     fn of(bytes: &[u8]) -> Result<Self, ApiError> {
         let mut shape = Self::default();
         let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
@@ -130,7 +133,10 @@ impl Shape {
             let mut is_value = false;
             match byte {
                 _ if escaped => escaped = false,
-                b'\\' if quoted => escaped = true,
+                b'\\' if quoted => {
+                    escaped = true;
+                    shape.escapes += 1;
+                }
                 b'"' => {
                     quoted = !quoted;
                     if depth == 1 {
@@ -169,7 +175,7 @@ impl Shape {
 
     /// Bytes of memory that is taken besides the text itself, in all copies.
     fn memory(&self, text: usize) -> usize {
-        text * (COPIES - 1) + self.values * VALUE + self.objects * OBJECT
+        text * (COPIES - 1) + self.escapes * ESCAPE + self.values * VALUE + self.objects * OBJECT
     }
 }
 
