@@ -10,6 +10,8 @@ mod event;
 pub mod excerpt;
 mod fenced;
 mod flow;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod interpreter;
 mod item;
 mod observation;

@@ -17,6 +17,8 @@
 
 pub mod cgroup;
 mod entry;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod idmap;
 mod landlock;
 mod listener;
@@ -33,15 +35,6 @@ mod sys;
 pub mod syscalls;
 mod warden;
 mod zygote;
-
-/// What the fuzzers in `fuzz/` reach of the inside. Not there in any other build.
-#[cfg(fuzzing)]
-pub mod fuzzing {
-    /// The compiled filters: those of clone3 and of flushes, the silent, the reporting and the observing one.
-    pub fn filters() -> [Vec<u8>; 5] {
-        crate::lockdown::filters().expect("the filters compile")
-    }
-}
 
 pub use entry::{Warden, WardenError};
 pub use warden::WORKSPACES;

@@ -14,6 +14,8 @@ mod calls;
 mod canonical;
 mod expressions;
 mod files;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod groups;
 mod harmless;
 mod ipython;

@@ -12,7 +12,7 @@ mod driver;
 mod error;
 mod execution;
 mod frame;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod kernel_spec;
 mod limits;

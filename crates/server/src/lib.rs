@@ -6,6 +6,8 @@ mod approvals;
 mod connections;
 mod dialects;
 mod error;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod http;
 mod router;
 mod serve;

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod document;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod lenient;
 
 pub mod chat;

@@ -179,6 +179,12 @@ impl Shape {
     }
 }
 
+/// Bytes of memory that are counted for a body.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn body_memory(bytes: &[u8]) -> Result<usize, ApiError> {
+    Ok(bytes.len() + Shape::of(bytes)?.memory(bytes.len()))
+}
+
 /// A body that is a JSON object, of which the fields are read one by one so that an error can name its parameter. What is not read is
 /// ignored, and what its `Content-Type` says does not matter.
 #[derive(Debug, Clone)]

@@ -14,6 +14,8 @@ pub(crate) use around::{Caller, HEALTH, Held, READY, around, is_local_host};
 pub(crate) use callers::Callers;
 pub(crate) use download::download;
 pub(crate) use form::{Form, Upload};
+#[cfg(any(fuzzing, test))]
+pub(crate) use json::body_memory;
 pub(crate) use json::{Fields, Raw, memory};
 pub(crate) use names::mime_of;
 pub(crate) use params::Params;

@@ -1,0 +1,94 @@
+//! The target of the fuzzer `policy` in `fuzz/`, and the replay of what it kept. Not there in any other build.
+
+use std::sync::LazyLock;
+
+use crate::lockdown::filters;
+use crate::syscalls::permits;
+
+const ALLOW: u32 = 0x7fff_0000;
+const REFUSE: u32 = 0x0005_0001;
+const UNKNOWN: u32 = 0x0005_0026;
+const NOTIFY: u32 = 0x7fc0_0000;
+const KILL: u32 = 0x8000_0000;
+const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+const DONE: u32 = 0x0005_0000;
+const CLONE3: u64 = 435;
+const FLUSHES: [u32; 2] = if cfg!(target_arch = "x86_64") { [74, 75] } else { [82, 83] };
+
+static FILTERS: LazyLock<[Vec<u8>; 3]> = LazyLock::new(|| filters().expect("the filters compile"));
+
+/// Runs the compiled seccomp filters by an evaluator of its own on a system call: they say of it what the list says, and end.
+pub fn policy(data: &[u8]) {
+    let word = |at: usize| {
+        let mut bytes = [0; 8];
+        let end = data.len().min(at * 8 + 8);
+        if let Some(part) = data.get(at * 8..end) {
+            bytes[..part.len()].copy_from_slice(part);
+        }
+        u64::from_le_bytes(bytes)
+    };
+    // Mostly numbers that exist, sometimes any.
+    let number = if data.first().is_some_and(|byte| byte % 8 == 0) { word(0) as u32 } else { word(0) as u32 % 512 };
+    let arguments = [word(1), word(2), word(3), word(4), word(5), word(6)];
+    let mut call = Vec::from(number.to_le_bytes());
+    call.extend(ARCHITECTURE.to_le_bytes());
+    call.extend([0; 8]);
+    arguments.iter().for_each(|argument| call.extend(argument.to_le_bytes()));
+
+    let [silent, reporting, observing] = &*FILTERS;
+    let verdict = |refusal| match number {
+        _ if u64::from(number) == CLONE3 => UNKNOWN,
+        _ if FLUSHES.contains(&number) => DONE,
+        _ if permits(number.into(), arguments) => ALLOW,
+        _ => refusal,
+    };
+    assert_eq!(run(silent, &call), verdict(REFUSE), "{number} {arguments:x?}");
+    assert_eq!(run(reporting, &call), verdict(NOTIFY), "{number} {arguments:x?}");
+    assert!(matches!(run(observing, &call), ALLOW | NOTIFY));
+    // Of another architecture's numbers nothing is known.
+    call[4..8].copy_from_slice(&0x4000_0003_u32.to_le_bytes());
+    assert_eq!(run(silent, &call), KILL);
+}
+
+/// Classic BPF as far as filters of system calls use it.
+fn run(program: &[u8], data: &[u8]) -> u32 {
+    let instructions: Vec<&[u8]> = program.chunks_exact(8).collect();
+    let (mut accumulator, mut at) = (0_u32, 0);
+    loop {
+        let instruction = instructions[at];
+        let code = u16::from_le_bytes([instruction[0], instruction[1]]);
+        let (jt, jf) = (usize::from(instruction[2]), usize::from(instruction[3]));
+        let k = u32::from_le_bytes([instruction[4], instruction[5], instruction[6], instruction[7]]);
+        let branch = |taken: bool| 1 + if taken { jt } else { jf };
+        at += match code {
+            0x20 => {
+                let at = k as usize;
+                accumulator = u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
+                1
+            }
+            0x54 => {
+                accumulator &= k;
+                1
+            }
+            0x05 => 1 + k as usize,
+            0x15 => branch(accumulator == k),
+            0x25 => branch(accumulator > k),
+            0x35 => branch(accumulator >= k),
+            0x45 => branch(accumulator & k != 0),
+            0x06 => return k,
+            other => panic!("an instruction {other:#x}"),
+        };
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn kept_inputs_pass() {
+        super::replay::replay("policy", super::policy);
+    }
+}

@@ -1,0 +1,58 @@
+//! The target of the fuzzer `wire` in `fuzz/`, and the replay of what it kept. Not there in any other build.
+
+use std::fmt::Debug;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::openai::responses::{self, ItemDocument, ToolDocument};
+use crate::{chat, openai};
+
+/// Reads a message of every protocol from a peer: what could be read is written and read again as the same, and a document is given back
+/// as it came.
+pub fn wire(bytes: &[u8]) {
+    let Ok(sent) = serde_json::from_slice::<Value>(bytes) else { return };
+    again::<chat::Request>(&sent);
+    again::<chat::Response>(&sent);
+    again::<chat::Chunk>(&sent);
+    again::<chat::ErrorEnvelope>(&sent);
+    again::<openai::CreateConversation>(&sent);
+    again::<openai::AddItems>(&sent);
+    again::<openai::UpdateConversation>(&sent);
+    again::<responses::Request>(&sent);
+    again::<responses::Response>(&sent);
+    again::<responses::StreamEvent>(&sent);
+    again::<responses::ToolChoice>(&sent);
+
+    let document = ItemDocument::from(sent.clone());
+    assert_eq!(serde_json::from_str::<ItemDocument>(&document.to_string()).expect("JSON"), document);
+    let item = document.item();
+    assert_eq!(item.document().item(), item, "{sent}");
+    assert_eq!(document.into_json(), sent);
+    let document = ToolDocument::from(sent.clone());
+    let tool = document.tool();
+    let written = serde_json::to_value(&tool).expect("plain data");
+    assert_eq!(ToolDocument::from(written).tool(), tool, "{sent}");
+    assert_eq!(document.into_json(), sent);
+}
+
+/// Reads a message, writes it, and reads it again.
+fn again<T: DeserializeOwned + Serialize + PartialEq + Debug>(sent: &Value) {
+    let Ok(read) = T::deserialize(sent) else { return };
+    let written = serde_json::to_value(&read).expect("plain data");
+    let again = T::deserialize(&written).unwrap_or_else(|error| panic!("{error}: {written} of {sent}"));
+    assert_eq!(again, read, "{written} of {sent}");
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn kept_inputs_pass() {
+        super::replay::replay("wire", super::wire);
+    }
+}
