@@ -153,9 +153,9 @@ impl Journal {
         if self.events.is_empty() && self.items.is_empty() && state.is_none() {
             return Ok(());
         }
-        let update = self.take(store).await?;
+        let update = self.update(store).await?;
         let stored = update.bytes();
-        self.append(store, TurnUpdate { state, ..update }).await?;
+        self.append_all(store, TurnUpdate { state, ..update }).await?;
         self.owed = self.owed.saturating_sub(stored);
         self.room.shrink_to(self.owed + 2 * ENDING);
         Ok(())
@@ -164,14 +164,14 @@ impl Journal {
     /// Stores what was added, and gives back the numbers of frames that were reserved and not told: another process goes on from there.
     pub(super) async fn hand_on(&mut self, store: &Store, state: Option<TurnState>) -> Result<(), Error> {
         self.state.reserved_frames = self.next_frame;
-        let update = self.take(store).await?;
+        let update = self.update(store).await?;
         let dialect_state = Some(written(&self.state));
-        self.append(store, TurnUpdate { state, dialect_state, ..update }).await
+        self.append_all(store, TurnUpdate { state, dialect_state, ..update }).await
     }
 
-    /// Takes what was added. The bytes of events become blobs.
-    async fn take(&mut self, store: &Store) -> Result<TurnUpdate, Error> {
-        let (mut events, items) = (std::mem::take(&mut self.events), std::mem::take(&mut self.items));
+    /// Returns what was added. The bytes of events become blobs.
+    async fn update(&mut self, store: &Store) -> Result<TurnUpdate, Error> {
+        let events = &mut self.events;
         let bytes = events.iter_mut().flat_map(Event::bytes_mut);
         let readers: Vec<_> = bytes.map(|bytes| Cursor::new(Arc::clone(&bytes.bytes))).collect();
         let bytes = readers.iter().map(|reader| FILE_COST + reader.get_ref().len() as u64).sum();
@@ -185,7 +185,15 @@ impl Journal {
             let text = serde_json::to_string(event).unwrap_or_default();
             TurnEventRecord { sequence: event.sequence, at_ms: event.at_ms, event: text }
         });
-        Ok(TurnUpdate { events: events.collect(), blobs, items, ..TurnUpdate::default() })
+        Ok(TurnUpdate { events: events.collect(), blobs, items: self.items.clone(), ..TurnUpdate::default() })
+    }
+
+    /// Stores an update with everything that was added; what cannot be stored now is stored by the next one.
+    async fn append_all(&mut self, store: &Store, update: TurnUpdate) -> Result<(), Error> {
+        self.append(store, update).await?;
+        self.events.clear();
+        self.items.clear();
+        Ok(())
     }
 
     async fn append(&self, store: &Store, update: TurnUpdate) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::future::{pending, ready};
 use std::sync::Arc;
+use std::time::Duration;
 
 use aludel_agent::upstream::UpstreamError;
 use aludel_agent::{Agent, Approval, ApprovalRequest, CutOff, Event as AgentEvent, Item};
@@ -11,8 +12,10 @@ use aludel_sandbox::{Event as ExecutionEvent, MimeBundle};
 use aludel_store::{Tenant, TurnState, now_ms};
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, select_all};
+use serde_json::Value;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{Instrument as _, error};
 
 use super::event::{Ending, Event, EventKind, Image, ItemId, Output, Rich, ToolCall, ToolKind, ToolOutcome};
 use super::journal::Journal;
@@ -24,6 +27,8 @@ use crate::{Engine, Error};
 
 /// Bytes of all frames of one request: they are in memory as long as somebody may follow them.
 const MAX_FRAMES: usize = 256 << 20;
+/// Pause between two attempts to store a request's end.
+const RETRY: Duration = Duration::from_secs(5);
 /// The reason of a failure of the audit log.
 const UNNOTED: &str = "cannot complete the audit log";
 /// The scheme of links to files of the session, as models are told to write them.
@@ -253,30 +258,51 @@ impl Run {
         let mut frames = std::mem::take(&mut self.held);
         frames.extend(self.event(0, EventKind::Closed).await.frames);
         let document = self.render.document();
-        // The log first: what a client was told is there even if we are killed now. Then the document, with its status last of all: whoever
-        // polls for it goes on at once. The turn has ended when both are there; until then recovery finds it and completes the document.
-        let stored = self.flush(None).await;
-        let finished = match &self.documents {
-            Some(documents) => documents.finish(document.clone()).await.map_err(Failure::from),
-            None => Ok(()),
-        };
-        let ended = match &finished {
-            Ok(()) => self.flush(Some(TurnState::Ended)).await,
-            Err(_) => Ok(()),
-        };
-        let is_stored = self.journal.is_some() && [&stored, &finished, &ended].into_iter().all(Result::is_ok);
-        for failure in [stored, finished, ended].into_iter().filter_map(Result::err) {
-            error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
-        }
+        let stored = self.store_end(&document).await;
+        let unstored = stored.as_ref().is_err_and(may_pass).then(|| document.clone());
         let failure = self.render.failure();
         // Only a client that was told of no program may ask again.
         let failure = failure.map(|failure| Failure { should_retry: ran_code.then_some(false), ..failure });
         self.live.tell(frames);
         let end = End { document, failure };
-        if is_stored {
-            self.engine.live.end_stored(&self.live, end);
-        } else {
-            self.engine.live.end(&self.live, end, ran_code);
+        if self.journal.is_some() && stored.is_ok() {
+            return self.engine.live.end_stored(&self.live, end);
+        }
+        self.engine.live.end(&self.live, end, ran_code);
+        if let Err(failure) = stored {
+            error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
+        }
+        if let Some(document) = unstored {
+            let tasks = self.engine.tasks.clone();
+            tasks.spawn(self.store_end_later(document).in_current_span());
+        }
+    }
+
+    /// Stores the end. The log first: what a client was told is there even if we are killed now. Then the document, with its status last of
+    /// all: whoever polls for it goes on at once. The turn has ended when both are there; until then recovery finds it and completes the
+    /// document.
+    async fn store_end(&mut self, document: &Value) -> Result<(), Failure> {
+        // What could not be stored is stored with the state.
+        let _tried_again = self.flush(None).await;
+        if let Some(documents) = &self.documents {
+            documents.finish(document.clone()).await?;
+        }
+        self.flush(Some(TurnState::Ended)).await
+    }
+
+    /// Stores the end as soon as that is possible again: whoever polls for the request waits for it.
+    async fn store_end_later(mut self, document: Value) {
+        // Nobody needs its sessions any more.
+        self.parts.clear();
+        loop {
+            tokio::select! {
+                () = sleep(RETRY) => {}
+                // The next start ends it.
+                () = self.engine.closing.cancelled() => return,
+            }
+            if !self.store_end(&document).await.as_ref().is_err_and(may_pass) {
+                return;
+            }
         }
     }
 
@@ -852,4 +878,9 @@ impl std::fmt::Debug for Run {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Run").field("id", &self.live.id).finish_non_exhaustive()
     }
+}
+
+/// Returns true if what could not be stored may be later.
+fn may_pass(failure: &Failure) -> bool {
+    matches!(failure.kind, FailureKind::DiskFull | FailureKind::Storage | FailureKind::StorageFull)
 }

@@ -120,11 +120,11 @@ async fn carried_out(engine: &Arc<Engine>) -> (TurnId, Vec<Event>) {
     (id, events)
 }
 
-/// Makes every insertion into a table fail.
-fn fill(data: &Path, table: &str) {
+/// Makes every such change of a table fail.
+fn fill(data: &Path, change: &str) {
     let database = rusqlite::Connection::open(data.join("aludel.db")).unwrap();
-    let trigger = format!("CREATE TRIGGER full BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'it is full'); END");
-    database.execute(&trigger, []).unwrap();
+    let (name, full) = (change.replace(' ', "_"), "BEGIN SELECT RAISE(ABORT, 'it is full'); END");
+    database.execute(&format!("CREATE TRIGGER full_{name} BEFORE {change} {full}"), []).unwrap();
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn a_turn_whose_state_fails_ends_with_that() {
         let data = tempfile::tempdir().unwrap();
         let script = vec![Scripted::Python("open('f', 'w').write('x')"), Scripted::Text("Done.")];
         let engine = beside(data.path(), script).await;
-        fill(data.path(), table);
+        fill(data.path(), &format!("INSERT ON {table}"));
         let (id, events) = carried_out(&engine).await;
         let endings: Vec<_> = events
             .iter()
@@ -394,4 +394,27 @@ async fn an_answer_in_memory_is_forgotten_though_nobody_asks_for_another_one() {
     assert!(engine.live.find(&tenant, &id).is_none());
     engine.closing.cancel();
     reaping.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_end_of_a_turn_is_stored_when_the_disk_has_room_again() {
+    let data = tempfile::tempdir().unwrap();
+    let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Text("Done.")]).await;
+    let (run, ..) = turn(&engine, true).await;
+    let id = run.live.id.clone();
+    fill(data.path(), "INSERT ON turn_events");
+    fill(data.path(), "UPDATE OF state ON turns");
+    run.carry_out().await;
+    let row = async || engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
+    assert_eq!(row().await.state, TurnState::Running);
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    let room = "DROP TRIGGER full_INSERT_ON_turn_events; DROP TRIGGER full_UPDATE_OF_state_ON_turns";
+    database.execute_batch(room).unwrap();
+    tokio::time::pause();
+    engine.tasks.close();
+    engine.tasks.wait().await;
+    assert_eq!(row().await.state, TurnState::Ended);
+    let events = engine.store.turn_events(&Tenant::terminal(), &id, None, 1000).await.unwrap();
+    assert!(events.iter().map(|event| event.sequence).eq(0..events.len() as u64), "{events:?}");
+    assert!(events.last().unwrap().event.contains("closed"));
 }
