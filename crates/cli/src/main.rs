@@ -32,6 +32,7 @@ use config::Surroundings;
 use exit::Exit;
 
 fn main() -> ExitCode {
+    aludel_jail::give_back_large_memory();
     let arguments = Arguments::parse();
     let speaks_json = arguments.command.speaks_json();
     let exit = run(arguments).unwrap_or_else(|error| report(&error, speaks_json));

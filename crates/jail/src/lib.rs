@@ -37,6 +37,7 @@ mod warden;
 mod zygote;
 
 pub use entry::{Warden, WardenError};
+pub use sys::give_back_large_memory;
 pub use warden::WORKSPACES;
 
 /// A step of a set-up that failed, with what the system said. The step's name is what an operator reads first.
