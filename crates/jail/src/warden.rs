@@ -59,6 +59,15 @@ enum Watched {
     Adopted(OwnedFd),
 }
 
+impl Watched {
+    fn fd(&self) -> &OwnedFd {
+        match self {
+            Self::Greeting { socket: fd, .. } | Self::Waking(fd, _) | Self::Adopted(fd) => fd,
+            Self::Refusals(listener) => listener.fd(),
+        }
+    }
+}
+
 /// Which process of a sandbox a child is.
 #[derive(Clone, Copy)]
 enum Role {
@@ -357,14 +366,15 @@ impl Warden {
     fn watch(&mut self, sandbox: u64, what: Watched) {
         let token = self.next_watch;
         self.next_watch += 1;
-        let fd = match &what {
-            Watched::Greeting { socket: fd, .. } | Watched::Waking(fd, _) | Watched::Adopted(fd) => fd,
-            Watched::Refusals(listener) => listener.fd(),
-        };
         // Nothing can be watched only where memory is out; what would be heard by it then is not.
-        if self.watch_fd(fd, token).is_ok() {
+        if self.watch_fd(what.fd(), token).is_ok() {
             self.watches.insert(token, Watch { sandbox, what });
         }
+    }
+
+    /// Watches something no more. To close it is not enough: the init of a shell that was made ahead holds a copy.
+    fn unwatch(&self, fd: &OwnedFd) {
+        let _is_watched_no_more = epoll::delete(&self.epoll, fd);
     }
 
     /// Sees to something that is watched. An event may be of something that an earlier one of the same batch took away.
@@ -372,21 +382,21 @@ impl Warden {
         let Some(Watch { sandbox: id, what }) = self.watches.remove(&token) else { return };
         match what {
             // Before Linux 6.11, taking a call that will never come blocks for ever.
-            Watched::Refusals(_) if !flags.contains(epoll::EventFlags::IN) => {}
+            Watched::Refusals(listener) if !flags.contains(epoll::EventFlags::IN) => self.unwatch(listener.fd()),
             Watched::Refusals(mut listener) => {
                 match listener.answer() {
                     Heard::Called(number) => self.reply(&Reply::Called { id, number }),
                     Heard::Nothing => {}
                     Heard::Rests(until) => {
-                        let _gone = epoll::delete(&self.epoll, listener.fd());
+                        self.unwatch(listener.fd());
                         self.resting.push((until, token));
                     }
-                    Heard::Over => return,
+                    Heard::Over => return self.unwatch(listener.fd()),
                 }
                 self.watches.insert(token, Watch { sandbox: id, what: Watched::Refusals(listener) });
             }
             Watched::Greeting { socket, is_kernel } => {
-                let _watched_no_more = epoll::delete(&self.epoll, &socket);
+                self.unwatch(&socket);
                 let Ok(word) = sandbox::first_word(socket.as_fd()) else { return };
                 if let Some(descriptor) = word.descriptor {
                     let observes = self.refusal == Refusal::Observed;
@@ -397,7 +407,7 @@ impl Warden {
                 }
             }
             Watched::Waking(socket, number) => {
-                let _watched_no_more = epoll::delete(&self.epoll, &socket);
+                self.unwatch(&socket);
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
                 let word = sandbox::first_word(socket.as_fd()).ok();
                 if word.as_ref().is_some_and(|word| word.is_checkpoint) {
@@ -417,7 +427,8 @@ impl Warden {
                     None => self.answer(number, Err(invalid(NO_CHECKPOINT))),
                 }
             }
-            Watched::Adopted(_) => {
+            Watched::Adopted(pidfd) => {
+                self.unwatch(&pidfd);
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
                 let Some(kernel) = sandbox.kernel.take() else { return };
                 let status = kernel.exit_status();
@@ -672,6 +683,7 @@ impl Warden {
         let done = self.sandboxes.get(&id).is_some_and(|sandbox| sandbox.closing && sandbox.is_over());
         if done && let Some(sandbox) = self.sandboxes.remove(&id) {
             for (_, watch) in self.watches.extract_if(|_, watch| watch.sandbox == id).collect::<Vec<_>>() {
+                self.unwatch(watch.what.fd());
                 if let Watched::Waking(_, number) = watch.what {
                     self.answer(number, Err(invalid(NO_CHECKPOINT)));
                 }

@@ -340,3 +340,24 @@ fn processes_with(argument: &str) -> usize {
     };
     all_pids().filter(has).count()
 }
+
+#[tokio::test]
+async fn a_warden_rests_when_a_sandbox_has_ended() {
+    let scratch = backend().await;
+    let warden = warden_of(&only_entry(&scratch.data.path().join("run")));
+    let ended = sandbox(&scratch.local, limits()).await;
+    assert_eq!(run(&ended, "print(1)").await.stdout, "1\n");
+    // The shell of the next sandbox is made meanwhile, with copies of all that the warden has.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(ended);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let ticks = || {
+        let stat = std::fs::read_to_string(format!("/proc/{warden}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = ticks();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let taken = ticks() - before;
+    assert!(taken < 10, "{taken} hundredths of a second");
+}
