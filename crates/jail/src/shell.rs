@@ -167,6 +167,9 @@ pub(crate) fn become_root_inside() -> Result<(), StepError> {
 }
 
 fn become_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
+    // It may wait for long: copies of the warden's descriptors would keep alive what the warden closes meanwhile, other sandboxes' listeners
+    // among it, of which the warden would be told without end.
+    sys::close_all_but(socket.as_fd()).step("close the warden's descriptors")?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
     sys::reset_signals().step("reset the signals")?;
     sys::ignore_children();

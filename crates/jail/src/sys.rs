@@ -132,6 +132,16 @@ pub(crate) fn close_from(first: RawFd) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
 }
 
+/// Closes every descriptor but this one.
+pub(crate) fn close_all_but(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let kept = fd.as_raw_fd();
+    if kept > 0 {
+        // JUSTIFICATION: as in `close_from`. SAFETY: callers are a fresh fork that uses no other owned descriptor afterwards.
+        check(unsafe { libc::syscall(libc::SYS_close_range, 0, kept - 1, 0) })?;
+    }
+    close_from(kept + 1)
+}
+
 /// Marks every descriptor from `first` on as closed by exec.
 pub(crate) fn close_on_exec_from(first: RawFd) -> io::Result<()> {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;

@@ -158,6 +158,8 @@ pub fn all_pids() -> impl Iterator<Item = i32> {
 pub struct Held {
     /// Children of the warden beside the zygote, the shell of the next sandbox among them.
     pub processes: usize,
+    /// Descriptors of the init processes among them, of which each needs one as long as it waits.
+    pub descriptors: usize,
     /// Control groups of sandboxes.
     pub groups: usize,
     /// Mounted workspaces.
@@ -167,7 +169,7 @@ pub struct Held {
 }
 
 impl Held {
-    pub const NOTHING: Self = Self { processes: 1, groups: 0, mounts: 0, directories: 0 };
+    pub const NOTHING: Self = Self { processes: 1, descriptors: 1, groups: 0, mounts: 0, directories: 0 };
 
     /// Counts what the only instance below the data directory holds.
     pub fn by(data: &Path) -> Self {
@@ -184,8 +186,14 @@ impl Held {
         let mounts = std::fs::read_to_string(format!("/proc/{warden}/mountinfo")).expect("the warden's mounts");
         let workspaces = instance.join("workspaces");
         let below = format!("{}/", workspaces.display());
+        let children: Vec<i32> = all_pids().filter(|pid| parent_of(*pid) == warden).collect();
+        let is_init = |pid: &&i32| {
+            std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"aludel-jail"))
+        };
+        let descriptors = |pid: &i32| entries(Path::new(&format!("/proc/{pid}/fd"))).count();
         Self {
-            processes: all_pids().filter(|pid| parent_of(*pid) == warden).count() - 1,
+            processes: children.len() - 1,
+            descriptors: children.iter().filter(is_init).map(descriptors).sum(),
             groups: groups.lines().map(of_sandboxes).sum(),
             mounts: mounts.lines().filter(|line| line.contains(&below)).count(),
             directories: entries(&workspaces).count(),
