@@ -348,7 +348,7 @@ def run():
     start_fresh()
     channel.send({"type": "ready"})
     while True:
-        if cell_number > 0 and checkpoint is None and not is_readable(CONTROL_FD, IDLE if cell_number == 1 else 0):
+        if cell_number > 0 and checkpoint is None and not is_readable(CONTROL_FD, IDLE):
             take_checkpoint()
         try:
             frame = channel.receive()
@@ -367,8 +367,8 @@ def run():
             touch()
 
 
-# How long nothing must happen after the first cell before a checkpoint is taken ahead of the next one: a kernel that is closed at once does
-# without. After later cells it is taken while the host sees to the result.
+# How long nothing must happen before a checkpoint is taken ahead of the next cell. A kernel that is closed at once does without, one that is
+# used again at once takes it then, and the one before is gone by then: beside it, the next cell would copy more.
 IDLE = 0.004
 # More than this part of the memory in use: a copy could double it, and the next cell would fail for it.
 MOST_COPIED = 0.5
