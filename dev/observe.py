@@ -1,4 +1,4 @@
-"""What can be seen of a server from outside: its processes, and its rows and blobs."""
+"""A server as it is seen from outside: its processes, and its rows and blobs."""
 
 import collections
 import contextlib

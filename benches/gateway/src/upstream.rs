@@ -94,7 +94,7 @@ fn act(ask: Ask) -> Act {
     }
 }
 
-/// How many programs a user asks for, one after another, with the words "programs: 3". Otherwise it is one.
+/// The number of programs that a user asks for, one after another, with the words "programs: 3". Otherwise it is one.
 fn programs(content: &Value) -> Option<usize> {
     content.as_str()?.split("programs: ").nth(1)?.trim().parse().ok()
 }

@@ -65,7 +65,7 @@ pub fn upstream(bytes: &[u8]) {
     assert_eq!(whole, pieces);
 }
 
-/// What a delta says. Some ids are random, and errors quote as much as had come by then.
+/// The text of a delta, to be compared. Some ids are random, and errors quote as much as had come by then.
 fn meaning(delta: &Result<Delta, UpstreamError>) -> String {
     match delta {
         Ok(Delta::Retrying { wait, .. }) => format!("retrying in {wait:?}"),
@@ -189,7 +189,7 @@ pub fn written(bytes: &[u8]) {
     assert_eq!(frame.matches("<output ").count(), 1 + plain.trim_end().matches("<output ").count());
 }
 
-/// What is found in a model's text.
+/// The finds in a model's text.
 #[derive(Debug, PartialEq, Eq)]
 struct Scanned {
     said: String,

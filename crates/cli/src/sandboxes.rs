@@ -22,18 +22,19 @@ pub(crate) struct Sandboxes {
 impl Sandboxes {
     /// Starts the backend that the settings name, telling the person on stderr what that takes.
     pub(crate) async fn start(context: &Context, pool: usize) -> anyhow::Result<Self> {
-        let template = prepare(context, false).await?;
-        match *context.config.sandbox.backend {
-            BackendChoice::Auto | BackendChoice::Local => local(context, template, pool).await,
-        }
+        Self::start_on(context, prepare(context, false).await?, pool).await
     }
 
     /// The same for a single program.
     pub(crate) async fn start_lean(context: &Context) -> anyhow::Result<Self> {
         let template = prepare(context, false).await?;
         let kernel = KernelSpec::clone(template.kernel()).lean();
+        Self::start_on(context, template.with_kernel(kernel), 0).await
+    }
+
+    async fn start_on(context: &Context, template: Template, pool: usize) -> anyhow::Result<Self> {
         match *context.config.sandbox.backend {
-            BackendChoice::Auto | BackendChoice::Local => local(context, template.with_kernel(kernel), 0).await,
+            BackendChoice::Auto | BackendChoice::Local => local(context, template, pool).await,
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Shell {
     pub(crate) landlock: Option<OwnedFd>,
 }
 
-/// A shell that belongs to no sandbox yet: its namespaces, and its init, which waits to be told what it is for. Dropping it ends it.
+/// A shell that belongs to no sandbox yet: its namespaces, and its init, which waits for a sandbox. Dropping it ends it.
 pub(crate) struct Spare {
     init: Pid,
     /// Taken by the shell that it becomes.
@@ -30,13 +30,13 @@ pub(crate) struct Spare {
     socket: OwnedFd,
 }
 
-/// What init is told. Descriptors: the workspace, then the ways into the cgroup.
+/// The sandbox that a waiting init is for. Descriptors: the workspace, then the ways into the cgroup.
 #[derive(Serialize, Deserialize)]
 struct Purpose {
     limits: Limits,
 }
 
-/// What init says when it is done, the ruleset alongside.
+/// Init's report when it is done, the ruleset alongside.
 #[derive(Serialize, Deserialize)]
 enum InitReport {
     Ready,

@@ -489,7 +489,7 @@ mod tests {
         assert!(filter().unwrap().len() < 4096);
     }
 
-    /// What the kernel would make of a filter.
+    /// The verdict of a filter, found as the kernel finds it.
     fn verdict(program: &BpfProgram, architecture: u32, number: i64, arguments: [u64; 6]) -> u32 {
         let mut data = (number as u32).to_ne_bytes().to_vec();
         data.extend(architecture.to_ne_bytes());

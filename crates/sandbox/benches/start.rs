@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What there is to compare with: a bare fork of a process as large as the zygote, which runs the same, up to its output. Measured inside a
+/// The floor: a bare fork of a process as large as the zygote, which runs the same, up to its output. Measured inside a
 /// sandbox by a kernel that has just started.
 const FORK: &str = "
 import gc, os, time

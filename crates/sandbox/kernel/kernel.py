@@ -12,7 +12,6 @@ which goes on from the state before that cell.
 
 import base64
 import ctypes
-import functools
 import gc
 import io
 import json
@@ -300,7 +299,9 @@ def preload():
     # After a fork, the child throws its fonts away: a millisecond for each kernel if there are any.
     from matplotlib import font_manager
 
-    getattr(font_manager, "_get_font", functools.lru_cache(str)).cache_clear()
+    fonts = getattr(font_manager, "_get_font", None)
+    if fonts is not None:
+        fonts.cache_clear()
 
 
 class Silence:

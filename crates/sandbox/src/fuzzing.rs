@@ -50,7 +50,7 @@ fn size(frame: &FromKernel) -> usize {
     }
 }
 
-/// What is kept of output that comes in these pieces.
+/// The part that is kept of output that comes in these pieces.
 fn printed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut output = Output::new(KEPT_OUTPUT);
     let text: String = pieces.into_iter().map(|piece| output.push(piece)).collect();
