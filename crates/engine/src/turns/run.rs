@@ -65,6 +65,8 @@ pub struct Run {
 
 /// The most frames that are told together.
 const MAX_UNTOLD: usize = 64;
+/// Bytes of frames that are told together, but for the last one: they count for nobody before.
+const MAX_UNTOLD_BYTES: usize = 256 << 10;
 
 /// Frames that were rendered, and are told when nothing more comes at once.
 #[derive(Default)]
@@ -705,7 +707,8 @@ impl Run {
         self.untold.has_milestone |= !kind.is_piece();
         let rendered = self.event(turn, kind).await;
         self.untold.frames.extend(rendered.frames);
-        if self.untold.frames.len() >= MAX_UNTOLD {
+        let bytes: usize = self.untold.frames.iter().map(|frame| frame.text.len()).sum();
+        if self.untold.frames.len() >= MAX_UNTOLD || bytes >= MAX_UNTOLD_BYTES {
             self.settle().await;
         }
         rendered.flow
