@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aludel_engine::turns::DISK_FULL;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
@@ -113,8 +114,7 @@ impl ApiError {
 
     /// 507: the disk is full. The cause is for the log.
     pub(crate) fn disk_full(cause: impl std::fmt::Display) -> Self {
-        let message = "The disk of the server is full, so this could not be stored; its operator has to make room.";
-        let error = Self::new(StatusCode::INSUFFICIENT_STORAGE, ErrorKind::Server, message).code("disk_full");
+        let error = Self::new(StatusCode::INSUFFICIENT_STORAGE, ErrorKind::Server, DISK_FULL).code("disk_full");
         Self { cause: Some(cause.to_string()), ..error }
     }
 

@@ -55,7 +55,8 @@ pub enum FailureKind {
 }
 
 /// The words for a full disk.
-const DISK_FULL: &str = "The disk of the server is full, so this could not be stored; its operator has to make room.";
+pub const DISK_FULL: &str =
+    "The disk of the server is full, so this could not be stored; its operator has to make room.";
 
 /// The words for failures that only the log explains.
 const SEE_LOG: &str = "The server failed to do this; its log says why, under the request's id (x-request-id).";

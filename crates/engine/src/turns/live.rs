@@ -1,6 +1,7 @@
 //! Requests under way, and those that ended a moment ago: their frames, their followers, their repetition by clients.
 
 use std::any::Any;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +19,7 @@ use super::{Failure, FailureKind, Frame};
 
 /// Time for which an ended request is known, for clients that ask again.
 const KEPT: Duration = Duration::from_secs(600);
-/// Requests that are known; the oldest ended ones go first.
+/// Requests that are known; of the tenant that has most, the oldest ended ones go first.
 const MOST: usize = 2000;
 /// Bytes of all ended requests that are kept in memory; the oldest ended ones go first.
 const MAX_BYTES: usize = 128 << 20;
@@ -156,10 +157,7 @@ impl LiveTurns {
         }
         forget_old(&mut all);
         if all.len() >= MOST {
-            let oldest = all.iter().filter(|(_, entry)| entry.has_ended()).min_by_key(|(_, entry)| entry.began());
-            if let Some(id) = oldest.map(|(id, _)| id.clone()) {
-                all.remove(&id);
-            }
+            make_room(&mut all);
         }
         let live = Arc::new(Live {
             id: id.clone(),
@@ -225,6 +223,20 @@ impl LiveTurns {
 
 fn forget_old(all: &mut HashMap<TurnId, Entry>) {
     all.retain(|_, entry| !entry.has_ended() || entry.began().elapsed() < KEPT);
+}
+
+/// Forgets the oldest ended request of the tenant that has most of them.
+fn make_room(all: &mut HashMap<TurnId, Entry>) {
+    let mut counts: HashMap<&Tenant, usize> = HashMap::new();
+    let ended = || all.iter().filter(|(_, entry)| entry.has_ended());
+    for (_, entry) in ended() {
+        *counts.entry(entry.tenant()).or_default() += 1;
+    }
+    let count = |entry: &Entry| counts.get(entry.tenant()).copied().unwrap_or_default();
+    let oldest = ended().max_by_key(|(_, entry)| (count(entry), Reverse(entry.began())));
+    if let Some(id) = oldest.map(|(id, _)| id.clone()) {
+        all.remove(&id);
+    }
 }
 
 /// Lets go of ended requests, the oldest ended ones first, until those of a tenant, or of all, take no more than so many bytes.
@@ -441,6 +453,19 @@ mod tests {
         };
         assert_eq!((past.id, past.failure, past.is_stored), (live.id.clone(), Some(failure), true));
         assert!(all.begin(&Tenant::terminal(), key("a"), ResponseId::new().into()).is_ok());
+    }
+
+    #[test]
+    fn a_tenant_with_many_requests_does_not_have_those_of_others_forgotten() {
+        let (all, tenant, other) = (LiveTurns::default(), Tenant::local(), Tenant::terminal());
+        let begin = |tenant: &Tenant, name: &str| all.begin(tenant, key(name), ResponseId::new().into());
+        let end = |live: Arc<Live>| all.end_stored(&live, done(Value::Null));
+        end(begin(&other, "others").unwrap());
+        for number in 0..MOST + 10 {
+            end(begin(&tenant, &number.to_string()).unwrap());
+        }
+        assert!(begin(&tenant, "0").is_ok(), "the oldest one is forgotten");
+        assert!(matches!(begin(&other, "others"), Err(Known::Past(_))));
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod tests;
 pub use event::{
     Ending, Event, EventKind, Form, Image, ItemId, Output, Rich, StoredBytes, ToolCall, ToolEnd, ToolKind, ToolOutcome,
 };
-pub use failure::{Failure, FailureKind};
+pub use failure::{DISK_FULL, Failure, FailureKind};
 pub use journal::{Journal, NewJournal};
 pub use lease::renew;
 pub use live::{End, Fingerprint, Known, Live, LiveTurns, Past};
