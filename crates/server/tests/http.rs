@@ -315,8 +315,15 @@ async fn a_stream_that_was_cut_is_asked_anew_under_its_key() {
             body = json!({ "model": "m", "messages": messages, "tools": [{ "type": "code_interpreter" }], "stream": true });
         }
         let request = || server.request(Method::POST, path).header("idempotency-key", "once").json(&body);
-        let cut = tokio::time::timeout(Duration::from_secs(1), server.ask(request())).await;
-        assert!(cut.is_err() && upstream.requests().len() == 1, "{path}");
+        let is_asked = async {
+            while upstream.requests().is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            _ = server.ask(request()) => panic!("{path}: the model said nothing"),
+            () = is_asked => {}
+        }
         let again = server.ask(request()).await;
         assert_eq!(again.status, 200, "{path}");
         assert!(String::from_utf8_lossy(&again.bytes).contains("again"), "{path}");
@@ -349,6 +356,24 @@ async fn a_response_that_cannot_be_stored_gives_back_what_it_took() {
     let turns: u64 = database.query_row("SELECT count(*) FROM turns", [], |row| row.get(0)).unwrap();
     assert_eq!(turns, 0, "nobody drives them");
     assert_eq!(server.post("/v1/responses", body).await.ok()["status"], "completed");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_response_whose_id_nobody_knows_is_not_kept() {
+    let data = tempfile::tempdir().unwrap();
+    let refusal = || Scripted::Status(400, "", "bad");
+    let upstream = ScriptedUpstream::start(vec![refusal(), refusal()]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    let stored = || {
+        let query = "SELECT (SELECT count(*) FROM turns) + (SELECT count(*) FROM responses)";
+        database.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap()
+    };
+    server.post("/v1/responses", json!({ "model": "m", "input": "hello" })).await.refused(400, "bad");
+    assert_eq!(stored(), 0);
+    server.post("/v1/responses", json!({ "model": "m", "input": "hello", "stream": true })).await;
+    assert_eq!(stored(), 2, "a client that was told its id can ask for it");
     server.stop().await;
 }
 

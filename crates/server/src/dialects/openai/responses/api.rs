@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::turns::{self, Known, Past};
-use aludel_store::{Order, ResponseId, ResponseRecord, Tenant};
+use aludel_store::{Order, ResponseId, ResponseRecord, Tenant, TurnId};
 use aludel_wire::openai::responses::{self, InputTokens, InputTokensObject, ItemDocument};
 use aludel_wire::openai::{Deleted, List};
 use axum::Json;
@@ -52,7 +52,15 @@ pub(crate) async fn create(
         (false, true) => {
             Ok(Json(shown(current(&app, &tenant, &parse(live.id.as_str())?).await?, include)).into_response())
         }
-        (false, false) => wait(live, leash, move |object| shown_json(object, include)).await,
+        (false, false) => {
+            let id = live.id.clone();
+            let answer = wait(live, leash, move |object| shown_json(object, include)).await;
+            if answer.is_err() {
+                // Its client never hears of its id, so it would take storage that nobody can give back.
+                remove(&app, &tenant, &id).await?;
+            }
+            answer
+        }
     }
 }
 
@@ -148,13 +156,18 @@ pub(crate) async fn delete(
         let _ended = timeout(PATIENCE, live.ended()).await;
         app.engine.live.forget(&turn);
     }
-    app.store.delete_turn(&tenant, &turn).await?;
-    if !app.store.delete_response(&tenant, &id).await? {
+    if !remove(&app, &tenant, &turn).await? {
         return Err(no_response(id.as_str()));
     }
     // Whoever sends the request again begins another one.
     app.engine.live.forget(&turn);
     Ok(Json(Deleted::new(id, "response")))
+}
+
+/// Removes everything that is stored of a response. Returns false if there was none.
+async fn remove(app: &App, tenant: &Tenant, turn: &TurnId) -> Result<bool, ApiError> {
+    app.store.delete_turn(tenant, turn).await?;
+    Ok(app.store.delete_response(tenant, &parse(turn.as_str())?).await?)
 }
 
 /// `POST /v1/responses/{id}/cancel`.
