@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Server, files_in, settings, start, start_with};
 use reqwest::Method;
@@ -133,16 +133,17 @@ async fn hostile_names_and_bodies_get_a_clear_400() {
 #[tokio::test]
 async fn after_its_time_a_container_says_so_and_its_files_can_still_be_fetched() {
     let data = tempfile::tempdir().unwrap();
-    let idle = Duration::from_millis(1500);
+    let idle = Duration::from_millis(600);
     let server = start_with(data.path(), settings().engine(|engine| engine.idle = idle)).await;
     let (path, _) = create(&server, json!({ "name": "c" })).await;
     let file = server.send(&format!("{path}/files"), &[], "a.txt", b"kept").await.ok();
     // Asking keeps it alive.
-    for _ in 0..4 {
-        tokio::time::sleep(idle / 3).await;
+    let made = Instant::now();
+    while made.elapsed() < idle * 3 / 2 {
         assert_eq!(server.get(&path).await.ok()["status"], "running");
+        tokio::time::sleep(idle / 20).await;
     }
-    tokio::time::sleep(idle + Duration::from_millis(500)).await;
+    tokio::time::sleep(idle + Duration::from_millis(200)).await;
     assert_eq!(server.get(&path).await.ok()["status"], "expired");
     server.send(&format!("{path}/files"), &[], "b.txt", b"late").await.refused(400, "Container is expired.");
     let content = format!("{path}/files/{}/content", file["id"].as_str().unwrap());

@@ -327,33 +327,21 @@ async fn without_traces_of_our_own_the_clients_trace_goes_to_the_model_as_it_is(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_collector_that_is_dead_or_hangs_harms_nothing_and_what_it_loses_is_counted() {
-    let hanging = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+async fn a_collector_that_is_dead_harms_nothing_and_what_it_loses_is_counted() {
     // Taken, so that nobody else gets it, but nobody listens.
     let dead = tokio::net::TcpSocket::new_v4().unwrap();
     dead.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let (hangs, is_dead) = (hanging.local_addr().unwrap(), dead.local_addr().unwrap());
-    let overload = async |address: std::net::SocketAddr, requests: usize, least: u64| {
-        let data = tempfile::tempdir().unwrap();
-        let traces = Some(Traces::to(&format!("http://{address}")).unwrap());
-        let server = listen(data.path(), measured().server(|server| server.traces = traces), Vec::new()).await;
-        let clients = (0..8).map(async |_| {
-            for _ in 0..requests / 8 {
-                server.get("/v1/models").await.ok();
-            }
-        });
-        futures_util::future::join_all(clients).await;
-        let lost = async || value(&figures(&server).await, "aludel_trace_spans_lost_total").parse::<u64>().unwrap();
-        while lost().await < least {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        let stopped = tokio::time::timeout(Duration::from_secs(60), server.stop()).await;
-        stopped.unwrap_or_else(|_| panic!("the server does not end with {address}"));
-    };
-    // One lets the queue overflow, 4096 spans and a batch of 512; the other refuses each batch at once.
-    let limit = Duration::from_secs(60);
-    let both = async { tokio::join!(overload(hangs, 5200, 500), overload(is_dead, 80, 80)) };
-    tokio::time::timeout(limit, both).await.unwrap();
+    let data = tempfile::tempdir().unwrap();
+    let traces = Some(Traces::to(&format!("http://{}", dead.local_addr().unwrap())).unwrap());
+    let server = listen(data.path(), measured().server(|server| server.traces = traces), Vec::new()).await;
+    for _ in 0..80 {
+        server.get("/v1/models").await.ok();
+    }
+    let lost = async || value(&figures(&server).await, "aludel_trace_spans_lost_total").parse::<u64>().unwrap();
+    while lost().await < 80 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    server.stop().await;
 }
 
 #[tokio::test]

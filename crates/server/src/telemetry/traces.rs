@@ -223,3 +223,26 @@ async fn send(
         is_down = failure.is_some();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_that_hangs_keeps_nobody_and_what_it_loses_is_counted() {
+        let hanging = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let traces = Traces::to(&format!("http://{}", hanging.local_addr().unwrap())).unwrap();
+        let spans = QUEUE + 2 * BATCH;
+        for _ in 0..spans {
+            let _ended = traces.start(&Context::new(), "span", SpanKind::Internal, []);
+        }
+        // Nobody has taken any of them from the queue yet.
+        assert_eq!(traces.lost.get(), (2 * BATCH) as u64);
+        tokio::time::sleep(PATIENCE * 3).await;
+        assert!(traces.lost.get() >= (3 * BATCH) as u64, "{} are lost", traces.lost.get());
+        let began = tokio::time::Instant::now();
+        traces.finish().await;
+        assert!(began.elapsed() <= FAREWELL + Duration::from_millis(10), "the end waited {:?}", began.elapsed());
+        assert_eq!(traces.sent.get(), 0);
+    }
+}
