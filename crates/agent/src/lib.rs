@@ -19,6 +19,7 @@ mod partial_json;
 mod random;
 mod runtime;
 mod secret;
+mod trace;
 mod turn;
 pub mod upstream;
 
@@ -30,3 +31,4 @@ pub use item::{Call, Item, Output, Part, text_of};
 pub use observation::{describe_outcome, framed, size};
 pub use runtime::{BareSandbox, Runtime, RuntimeError};
 pub use secret::Secret;
+pub use trace::ProgramSpan;

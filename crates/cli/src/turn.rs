@@ -155,7 +155,7 @@ impl Asking<'_> {
         let (engine, tenant) = (self.engine, self.tenant);
         let id = engine.store.owned_turn_id("ask").await?;
         let (request, model) = (id.to_string(), question.model.name.clone());
-        let origin = Origin { request, session: Arc::clone(&self.session), model: model.clone() };
+        let origin = Origin { request, namespace: Arc::clone(self.session.namespace()), model: model.clone() };
         let gate = Gate::at_terminal(engine, tenant, origin, approval::terminal(are_unseen));
         let of_programs = Some((Arc::clone(&self.session), Arc::clone(&gate)));
         let items = vec![Item::user(question.text)];

@@ -26,6 +26,18 @@ pub enum Error {
         /// Sessions that may be live at once, of all tenants.
         limit: usize,
     },
+    /// As many executions without a turn are under way as may be.
+    #[error("all {limit} executions that may be under way at once are taken")]
+    ExecutionsFull {
+        /// Executions under way at once.
+        limit: usize,
+    },
+    /// The tenant has its share of the executions without a turn.
+    #[error("this key's share of the {limit} executions that may be under way at once is taken")]
+    ExecutionsShared {
+        /// Executions under way at once, of all tenants.
+        limit: usize,
+    },
     /// The tenant has stored as much as it may.
     #[error("the {} MB that may be stored (server.storage) are used up", limit >> 20)]
     StorageFull {
@@ -123,7 +135,11 @@ impl Error {
         match self {
             Self::NotFound(_) => Kind::NotFound,
             Self::Expired(_) => Kind::Expired,
-            Self::SessionsFull { .. } | Self::SessionsShared { .. } | Self::StorageFull { .. } => Kind::Full,
+            Self::SessionsFull { .. }
+            | Self::SessionsShared { .. }
+            | Self::ExecutionsFull { .. }
+            | Self::ExecutionsShared { .. }
+            | Self::StorageFull { .. } => Kind::Full,
             Self::WorkspaceFull { .. }
             | Self::TooManyFiles { .. }
             | Self::InvalidName { .. }

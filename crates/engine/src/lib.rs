@@ -5,6 +5,7 @@
 
 pub mod approvals;
 mod error;
+pub mod executions;
 mod models;
 /// Executions and their outcomes, as the sandbox layer has them.
 pub mod execution {
@@ -57,6 +58,8 @@ pub struct Engine {
     pub tasks: TaskTracker,
     /// Requests under way.
     pub live: turns::LiveTurns,
+    /// Permits of executions without a turn.
+    pub(crate) executions: Arc<places::Places>,
     traced: OnceLock<Tracer>,
     models: RwLock<Arc<Models>>,
     approvals: RwLock<Arc<ApprovalPolicy>>,
@@ -82,6 +85,7 @@ impl Engine {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             live: turns::LiveTurns::default(),
+            executions: places::Places::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),
             store,
             settings,
         }

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use aludel_sandbox::{Event as ExecutionEvent, Execution};
-use tracing::field::Empty;
-use tracing::{Instrument, Span, info_span, record_all};
+use tracing::Instrument;
 
 use super::State;
 use crate::approval::{Approval, ApprovalRequest, Approver, denied};
-use crate::contents::{self, Excerpt};
 use crate::event::{Budget, Ending, Event};
 use crate::interpreter::CodeInterpreter;
 use crate::item::Part;
 use crate::observation::Observer;
+use crate::trace::ProgramSpan;
 
 /// Whether a program still has to be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,22 +55,15 @@ impl State {
             return Ok(vec![Part::Text(denied(&reason))]);
         }
         self.tool_calls += 1;
-        let span = info_span!(
-            "execute_tool",
-            tool = interpreter.kernel().tool_name,
-            call_id,
-            code = Empty,
-            output = Empty,
-            seconds = Empty,
-            outcome = Empty,
-        );
+        let traced = ProgramSpan::begin(interpreter.kernel(), call_id);
+        let span = traced.span().clone();
         let execution = tokio::select! {
             biased;
             // The session may be busy with a program of somebody else's.
             ending = self.stopped() => return Err(ending.into()),
             execution = start(interpreter, &code).instrument(span.clone()) => execution?,
         };
-        let (observer, stopped) = self.watch(call_id, &code, execution).instrument(span).await;
+        let (observer, stopped) = self.watch(call_id, &code, execution, traced).instrument(span).await;
         let failed = observer.failed();
         let repeated = failed && self.last_failure.as_ref() == Some(&code);
         self.last_failure = failed.then_some(code);
@@ -86,10 +78,15 @@ impl State {
     }
 
     /// Passes on what the program tells, and interrupts it when the turn is to end.
-    async fn watch(&self, call_id: &str, code: &str, mut execution: Execution) -> (Observer, Option<Ending>) {
+    async fn watch(
+        &self,
+        call_id: &str,
+        code: &str,
+        mut execution: Execution,
+        mut traced: ProgramSpan,
+    ) -> (Observer, Option<Ending>) {
         let mut observer = Observer::default();
         let mut stopped = None;
-        let mut output = contents::are_wanted().then(Excerpt::default);
         loop {
             let event = tokio::select! {
                 biased;
@@ -104,18 +101,7 @@ impl State {
             let Some(event) = event else { return (observer, stopped) };
             observer.see(&event);
             let last = matches!(event, ExecutionEvent::Finished(_));
-            if let Some(output) = &mut output {
-                output.push(contents::output_of(&event));
-            }
-            if let ExecutionEvent::Finished(finished) = &event {
-                record_all!(
-                    Span::current(),
-                    code = output.as_ref().map(|_| Excerpt::from(code)).as_ref().map(Excerpt::as_str),
-                    output = output.as_ref().map(Excerpt::as_str),
-                    seconds = finished.elapsed.as_secs_f64(),
-                    outcome = finished.outcome.name(),
-                );
-            }
+            traced.see(code, &event);
             self.sink.send(Event::Execution { call_id: call_id.to_owned(), event }).await;
             if last {
                 return (observer, stopped);

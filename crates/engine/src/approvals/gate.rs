@@ -1,4 +1,4 @@
-//! The gate that every program of a turn goes through.
+//! The gate that every program goes through.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,9 +20,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::{Instrument, error};
 
-use super::{ApprovalMode, ApprovalPolicy, OnTimeout};
+use super::{ApprovalMode, ApprovalPolicy, Namespace, OnTimeout};
 use crate::turns::Failure;
-use crate::{Engine, Error, Session};
+use crate::{Engine, Error};
 
 /// Pause between two looks at a request for approval: another process may decide it.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -45,7 +45,7 @@ pub struct Gate {
     tenant: Tenant,
     /// The response or completion.
     request: String,
-    session: Arc<Session>,
+    namespace: Arc<Namespace>,
     model: String,
     decider: Decider,
     /// The terminal at which the operator is asked, if there is one.
@@ -54,8 +54,8 @@ pub struct Gate {
     outlives: bool,
     /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
-    /// True while a stored request for approval is undecided.
-    pub(super) holding: watch::Sender<bool>,
+    /// The stored request for approval that is undecided, if there is one.
+    pub(crate) holding: watch::Sender<Option<ApprovalRecord>>,
     /// True once the person at the terminal allowed everything that the rules do not refuse.
     allows_all: AtomicBool,
     /// The reason why a program could be neither decided about nor noted, where the turn is to end then.
@@ -67,9 +67,9 @@ pub struct Gate {
 pub struct Origin {
     /// The response, completion or other request, by its id.
     pub request: String,
-    /// The session in which they run.
-    pub session: Arc<Session>,
-    /// The model that writes them.
+    /// The names of the kernel in which they run.
+    pub namespace: Arc<Namespace>,
+    /// The model that writes them, or the client that sends them.
     pub model: String,
 }
 
@@ -126,13 +126,13 @@ impl Gate {
     }
 
     fn build(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin) -> Self {
-        let Origin { request, session, model } = origin;
+        let Origin { request, namespace, model } = origin;
         Self {
             engine: Arc::clone(engine),
             policy: engine.approvals(),
             tenant: tenant.clone(),
             request,
-            session,
+            namespace,
             model,
             decider: Decider::Operator,
             terminal: None,
@@ -162,7 +162,7 @@ impl Gate {
         }
         self.engine.ending.cancelled().await;
         // The sender lives as long as this does.
-        let _held = self.holding.subscribe().wait_for(|holding| *holding).await.map(|holding| *holding);
+        let _held = self.holding.subscribe().wait_for(Option::is_some).await.map(|held| held.is_some());
     }
 
     /// Makes the programs of an interpreter pass here.
@@ -319,11 +319,8 @@ impl Gate {
             let judgement = rules.undecidable(&format!("the rules read no {}", kernel.title));
             return Ok((judgement.decision, judgement.reasons.iter().map(ToString::to_string).collect()));
         }
-        let (session, code) = (Arc::clone(&self.session), code.to_owned());
-        let judged = tokio::task::spawn_blocking(move || {
-            let mut known = session.names.lock().unwrap_or_else(PoisonError::into_inner);
-            rules.judge_after(&mut known, &code)
-        });
+        let (namespace, code) = (Arc::clone(&self.namespace), code.to_owned());
+        let judged = tokio::task::spawn_blocking(move || namespace.judge(&rules, &code));
         let judgement = judged.await.map_err(Error::internal)?;
         let reasons = judgement.reasons.iter().map(ToString::to_string).collect();
         Ok((judgement.decision, reasons))
@@ -338,7 +335,7 @@ impl Gate {
         let mut waiting = Waiting::new(&self.engine, self.asking(program, reasons, before), self.outlives);
         let asked = waiting.asked().await?;
         // From here on somebody may have seen it, so the turn outlives the process.
-        self.holding.send_replace(true);
+        self.holding.send_replace(Some(asked.clone()));
         if is_new && let Some(webhook) = policy.webhook.clone() {
             let telling = webhook.tell(Arc::clone(&self.engine), asked.clone());
             self.engine.tasks.spawn(telling.in_current_span());
@@ -350,7 +347,7 @@ impl Gate {
             self.decided(&asked).await
         };
         let decided = decided.await;
-        self.holding.send_replace(false);
+        self.holding.send_replace(None);
         decided
     }
 
@@ -388,7 +385,7 @@ impl Gate {
         let new = NewApproval {
             request: self.request.clone(),
             call_id: program.call_id.clone(),
-            container: self.session.id().to_string(),
+            container: self.namespace.place().to_owned(),
             model: self.model.clone(),
             code: program.code.clone(),
             reasons,
@@ -475,7 +472,7 @@ impl Gate {
         let entry = AuditEntry {
             event,
             request: self.request.clone(),
-            container: self.session.id().to_string(),
+            container: self.namespace.place().to_owned(),
             code: code.to_owned(),
             actor: actor.to_owned(),
             outcome: outcome.to_owned(),

@@ -3,6 +3,7 @@
 //! A seat belt for honest mistakes and a record of what was done; the sandbox is the boundary.
 
 mod gate;
+mod namespace;
 #[cfg(test)]
 mod tests;
 mod webhook;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use gate::{Decider, Gate, Origin, Terminal};
+pub use namespace::Namespace;
 pub use webhook::Webhook;
 
 /// The operator's policy about programs.

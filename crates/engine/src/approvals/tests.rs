@@ -44,7 +44,8 @@ async fn gate_of(
         let answer = answers.lock().unwrap().next().expect("nobody expected this question");
         async move { answer }
     });
-    let origin = Origin { request: "ask_1".to_owned(), session, model: "m".to_owned() };
+    let origin =
+        Origin { request: "ask_1".to_owned(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };
     let gate = Gate::at_terminal(&engine, &Tenant::terminal(), origin, terminal);
     (engine, gate, asked)
 }
@@ -132,7 +133,8 @@ async fn a_person_is_asked_about_every_program_or_about_none() {
 async fn gate_of_client(engine: &Arc<Engine>, tenant: &Tenant) -> Arc<Gate> {
     let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };
     let (session, _) = engine.sessions.create(tenant, new).await.unwrap();
-    let origin = Origin { request: "resp_1".to_owned(), session, model: "m".to_owned() };
+    let origin =
+        Origin { request: "resp_1".to_owned(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };
     Gate::new(engine, tenant, origin, Decider::Client, false)
 }
 
@@ -196,11 +198,12 @@ async fn nobody_waits_longer_for_a_decision_because_the_clock_is_set_back() {
     let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), Settings::default()));
     let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };
     let (session, _) = engine.sessions.create(&Tenant::local(), new).await.unwrap();
-    let origin = Origin { request: "resp_1".to_owned(), session, model: "m".to_owned() };
+    let origin =
+        Origin { request: "resp_1".to_owned(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };
     let gate = Gate::new(&engine, &Tenant::local(), origin, Decider::Operator, false);
     let mut holding = gate.holding.subscribe();
     let asking = tokio::spawn(async move { decide(&gate, "print(1)").await });
-    holding.wait_for(|is_holding| *is_holding).await.unwrap();
+    holding.wait_for(Option::is_some).await.unwrap();
     let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
     database.execute("UPDATE approvals SET expires_at = expires_at + 86400", []).unwrap();
     let decided = tokio::time::timeout(Duration::from_secs(20), asking).await;

@@ -23,6 +23,7 @@ use super::live::open_bounded;
 use super::names::{check_name, shortened};
 use super::registry::Shared;
 use super::{LiveSession, WORKSPACE};
+use crate::approvals::Namespace;
 use crate::{Error, places};
 
 /// Files that no execution reported, of which so many are kept at once.
@@ -41,8 +42,7 @@ pub struct Session {
     /// Idle milliseconds after which its sandbox is given up, if earlier than its expiry.
     linger_ms: AtomicU64,
     state: Mutex<State>,
-    /// Meaning of the names of its programs, as far as rules have read them.
-    pub(crate) names: std::sync::Mutex<aludel_rules::Known>,
+    namespace: Arc<Namespace>,
 }
 
 /// The live part, if there is one. Locked while files move, so that the workspace and the store agree.
@@ -103,7 +103,7 @@ impl Session {
             last_active: std::sync::Mutex::new(Instant::now()),
             linger_ms: AtomicU64::new(u64::MAX),
             state: Mutex::new(State::Dormant(None)),
-            names: std::sync::Mutex::default(),
+            namespace: Namespace::new(record.id.as_str()),
         }
     }
 
@@ -115,6 +115,11 @@ impl Session {
     /// The limits of every execution.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// The names of its programs.
+    pub fn namespace(&self) -> &Arc<Namespace> {
+        &self.namespace
     }
 
     /// Reserves room for its live part; an error when there is none. To be given back with [`Session::release`].

@@ -1,5 +1,6 @@
 //! Turns: one driver for all dialects, the events that it tells, and the log of frames that clients follow.
 
+pub(crate) mod effects;
 mod event;
 mod failure;
 mod journal;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use aludel_agent::upstream::UpstreamError;
 use aludel_agent::{Agent, Approval, ApprovalRequest, CutOff, Event as AgentEvent, Item};
 use aludel_agent::{Budget, Call, Ending as AgentEnding};
-use aludel_sandbox::{Event as ExecutionEvent, MimeBundle};
+use aludel_sandbox::Event as ExecutionEvent;
 use aludel_store::{Tenant, TurnState, now_ms};
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, select_all};
@@ -17,13 +17,14 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error};
 
-use super::event::{Ending, Event, EventKind, Image, ItemId, Output, Rich, ToolCall, ToolKind, ToolOutcome};
+use super::effects::{self, Piece};
+use super::event::{Ending, Event, EventKind, ItemId, ToolCall, ToolKind};
 use super::journal::Journal;
 use super::render::{Documents, Flow, Frame, Render, Rendered};
 use super::{End, Failure, FailureKind, Live};
+use crate::Engine;
 use crate::approvals::{Decider, Gate};
-use crate::sessions::{Session, SessionFile, StoredChanges, WORKSPACE};
-use crate::{Engine, Error};
+use crate::sessions::{Session, SessionFile, WORKSPACE};
 
 /// Bytes of all frames of one request: they are in memory as long as somebody may follow them.
 const MAX_FRAMES: usize = 256 << 20;
@@ -582,44 +583,24 @@ impl Run {
             self.queue(turn, EventKind::ToolRunning { item: item.clone() }).await;
             self.flush(None).await?;
         }
-        let output = match event {
-            ExecutionEvent::Stdout(text) => Output::Stdout(text),
-            ExecutionEvent::Stderr(text) => Output::Stderr(text),
-            ExecutionEvent::Display(bundle) => {
-                Output::Display(shown(bundle, session.as_deref(), &mut call.figures).await?)
-            }
-            ExecutionEvent::Result(bundle) => {
-                Output::Result(shown(bundle, session.as_deref(), &mut call.figures).await?)
-            }
-            ExecutionEvent::Error(error) => {
-                Output::Error { name: error.name, value: error.value, traceback: error.traceback }
-            }
-            ExecutionEvent::Finished(finished) => {
-                let mut stored = StoredChanges { files: std::mem::take(&mut call.figures), ..StoredChanges::default() };
+        match effects::piece(event, session.as_deref(), &mut call.figures).await? {
+            Piece::Output(output) => Ok(self.queue(turn, EventKind::Output { item, output }).await),
+            Piece::Finished(finished) => {
+                let figures = std::mem::take(&mut call.figures);
                 progress.calls.remove(call_id);
                 let mut failure = None;
                 if let Some(gate) = &gate {
                     failure = gate.ended(call_id, &finished).await.map_err(Failure::while_doing(UNNOTED)).err();
                 }
-                if let Some(session) = &session {
-                    match session.store_changes(&finished.files).await {
-                        Ok(changes) => {
-                            stored.files.extend(changes.files);
-                            stored.without_room = changes.without_room;
-                        }
-                        Err(error) => {
-                            stored.without_room = finished.files.iter().map(|file| file.path.clone()).collect();
-                            failure.get_or_insert(Failure::while_doing("cannot store what the program made")(error));
-                        }
-                    }
+                let (outcome, stored) = effects::store(finished, session.as_deref(), figures).await;
+                if let Err(error) = stored {
+                    failure.get_or_insert(Failure::while_doing("cannot store what the program made")(error));
                 }
-                let outcome = ToolOutcome::new(finished, stored);
                 let flow = self.queue(turn, EventKind::ToolEnded { item, outcome }).await;
                 // What it printed is told all the same.
-                return failure.map_or(Ok(flow), Err);
+                failure.map_or(Ok(flow), Err)
             }
-        };
-        Ok(self.queue(turn, EventKind::Output { item, output }).await)
+        }
     }
 
     /// Ends a message that another item follows.
@@ -859,22 +840,6 @@ enum Outcome {
 
 fn tool_call(call: Call) -> ToolCall {
     ToolCall { item: ItemId::new(), call_id: call.id, name: call.name, arguments: call.arguments }
-}
-
-/// A value that a program showed. Its image, or else its page for a browser, is kept as a file of the session.
-async fn shown(bundle: MimeBundle, session: Option<&Session>, figures: &mut Vec<SessionFile>) -> Result<Rich, Error> {
-    let image = match (bundle.image(), session) {
-        (Some((mime, bytes)), Some(session)) => {
-            let file = session.add_figure(bytes, mime).await?;
-            figures.push(file.clone());
-            Some(Image { file, bytes: bytes.into() })
-        }
-        _ => None,
-    };
-    if let (Some((mime, page)), Some(session)) = (bundle.page(), session) {
-        figures.push(session.add_figure(page.as_bytes(), mime).await?);
-    }
-    Ok(Rich::new(bundle, image))
 }
 
 impl std::fmt::Debug for Run {

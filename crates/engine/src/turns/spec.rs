@@ -75,8 +75,8 @@ impl Spec {
         session: &Arc<Session>,
         outlives: bool,
     ) -> Arc<Gate> {
-        let (session, model) = (Arc::clone(session), self.model.clone());
-        Gate::new(engine, tenant, Origin { request, session, model }, self.decider, outlives)
+        let (namespace, model) = (Arc::clone(session.namespace()), self.model.clone());
+        Gate::new(engine, tenant, Origin { request, namespace, model }, self.decider, outlives)
     }
 
     /// The turn, on this conversation. With a session the model can run programs there, through the gate.

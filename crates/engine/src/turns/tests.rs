@@ -87,7 +87,7 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, Seen, Container
     let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };
     let (session, _) = engine.sessions.create(&tenant, new).await.unwrap();
     let id = engine.store.owned_turn_id("ask").await.unwrap();
-    let origin = Origin { request: id.to_string(), session: Arc::clone(&session), model: "m".to_owned() };
+    let origin = Origin { request: id.to_string(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };
     let terminal = Terminal::new(|_, _| async { panic!("nobody is asked") });
     let gate = Gate::at_terminal(engine, &tenant, origin, terminal);
     let container = session.id().clone();

@@ -1,0 +1,30 @@
+//! The names that programs of one kernel share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aludel_rules::{Judgement, Known, Rules};
+
+/// The names that programs of one kernel share, as far as rules have read them.
+#[derive(Debug)]
+pub struct Namespace {
+    place: String,
+    known: Mutex<Known>,
+}
+
+impl Namespace {
+    /// The names of a kernel before its first program. `place` is the id of its session or sandbox, for the audit log.
+    pub fn new(place: impl Into<String>) -> Arc<Self> {
+        Arc::new(Self { place: place.into(), known: Mutex::default() })
+    }
+
+    /// The id of the session or sandbox.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Judges a program that comes after those that were judged before. Blocks while another one is judged.
+    pub(super) fn judge(&self, rules: &Rules, code: &str) -> Judgement {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        rules.judge_after(&mut known, code)
+    }
+}

@@ -1,0 +1,305 @@
+//! Executions without a turn: programs that a client itself sends, through the same gate, audit log and permits as those of a model.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_agent::{Approval, ApprovalRequest, ProgramSpan, Runtime};
+use aludel_sandbox::{Execution as SandboxExecution, Finished, LimitHit, Outcome};
+use aludel_store::{ApprovalRecord, Tenant};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{Instrument as _, error};
+
+use crate::approvals::{Decider, Gate, Namespace, Origin};
+use crate::places::{NoRoom, Place};
+use crate::sessions::Session;
+use crate::turns::effects::{self, Piece};
+use crate::turns::{Output, ToolOutcome};
+use crate::{Engine, Error};
+
+/// Bytes of the longest program.
+pub const MAX_CODE: usize = 1 << 20;
+/// Executions under way at once, of all tenants; those that wait for a kernel or for approval are among them.
+pub(crate) const MAX_EXECUTIONS: usize = 256;
+/// Events that may wait for their reader. With more, the execution waits.
+const MAX_UNREAD: usize = 64;
+
+/// A program that a client sends.
+#[derive(Debug)]
+pub struct Program {
+    /// The execution's id, made by the caller and used once: in the audit log and in requests for approval.
+    pub id: String,
+    /// The tenant whose program it is.
+    pub tenant: Tenant,
+    /// The name of the client that sends it, for people who decide about it.
+    pub sender: String,
+    /// The place where it runs.
+    pub target: Target,
+    /// The program.
+    pub code: String,
+    /// Time after its start when it is interrupted, if that comes before the limit of the sandbox.
+    pub timeout: Option<Duration>,
+}
+
+/// The place where a program runs.
+#[derive(Clone)]
+pub enum Target {
+    /// A session: what the program makes is stored.
+    Session(Arc<Session>),
+    /// A kernel whose files nobody stores.
+    Kernel {
+        /// The kernel.
+        runtime: Arc<dyn Runtime>,
+        /// The names of its programs.
+        namespace: Arc<Namespace>,
+    },
+}
+
+/// Something that happened in an execution, told after its effects are stored. [`Event::Ended`] comes exactly once and last.
+#[derive(Debug)]
+pub enum Event {
+    /// It waits for a decision about this request for approval.
+    Held(ApprovalRecord),
+    /// It runs.
+    Started,
+    /// It puts something out.
+    Output(Output),
+    /// It ended.
+    Ended(End),
+}
+
+/// The end of an execution.
+#[derive(Debug)]
+pub enum End {
+    /// It ran.
+    Ran(Box<ToolOutcome>),
+    /// It was not allowed to run.
+    Refused {
+        /// The reason.
+        reason: String,
+    },
+    /// It was cancelled before it ran.
+    Cancelled,
+    /// It could not be carried out: our fault or the host's, or there is no room.
+    Failed(Error),
+}
+
+/// An execution under way. Dropping it cancels the program; its end is noted all the same.
+#[derive(Debug)]
+pub struct Execution {
+    events: mpsc::Receiver<Event>,
+    cancel: CancellationToken,
+    _cancels: DropGuard,
+}
+
+impl Execution {
+    /// The next event; `None` after [`Event::Ended`]. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+
+    /// A token that interrupts the program. Its end is told as usual.
+    pub fn canceller(&self) -> CancellationToken {
+        self.cancel.clone()
+    }
+}
+
+/// Starts a program. It runs as a task of its own when the gate allows it and its kernel is free.
+pub fn start(engine: &Arc<Engine>, program: Program) -> Result<Execution, Error> {
+    let limit = MAX_EXECUTIONS;
+    let permit = engine.executions.enter(&program.tenant).map_err(|no_room| match no_room {
+        NoRoom::AtAll => Error::ExecutionsFull { limit },
+        NoRoom::ForThisTenant => Error::ExecutionsShared { limit },
+    })?;
+    let origin = Origin {
+        request: program.id.clone(),
+        namespace: Arc::clone(program.target.namespace()),
+        model: program.sender.clone(),
+    };
+    let gate = Gate::new(engine, &program.tenant, origin, Decider::Operator, false);
+    let (sender, events) = mpsc::channel(MAX_UNREAD);
+    let cancel = CancellationToken::new();
+    let task = Task { engine: Arc::clone(engine), program, gate, cancel: cancel.clone(), events: sender };
+    engine.tasks.spawn(task.run(permit).in_current_span());
+    Ok(Execution { events, _cancels: cancel.clone().drop_guard(), cancel })
+}
+
+impl Target {
+    fn namespace(&self) -> &Arc<Namespace> {
+        match self {
+            Self::Session(session) => session.namespace(),
+            Self::Kernel { namespace, .. } => namespace,
+        }
+    }
+
+    fn runtime(&self) -> &dyn Runtime {
+        match self {
+            Self::Session(session) => &**session,
+            Self::Kernel { runtime, .. } => &**runtime,
+        }
+    }
+
+    fn session(&self) -> Option<&Session> {
+        match self {
+            Self::Session(session) => Some(session),
+            Self::Kernel { .. } => None,
+        }
+    }
+
+    async fn execute(&self, code: &str) -> Result<SandboxExecution, Error> {
+        match self {
+            Self::Session(session) => session.execute(code).await,
+            Self::Kernel { runtime, .. } => runtime.execute(code).await.map_err(Error::internal),
+        }
+    }
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Target").field(self.namespace()).finish()
+    }
+}
+
+/// The task of one execution.
+struct Task {
+    engine: Arc<Engine>,
+    program: Program,
+    gate: Arc<Gate>,
+    cancel: CancellationToken,
+    events: mpsc::Sender<Event>,
+}
+
+impl Task {
+    async fn run(self, permit: Place) {
+        let end = self.carry_out().await.unwrap_or_else(|end| end);
+        if let Err(error) = self.gate.cut_off().await {
+            error!("{}: it has no end in the audit log until the next start: {error}", self.program.id);
+        }
+        drop(permit);
+        self.tell(Event::Ended(end)).await;
+    }
+
+    async fn carry_out(&self) -> Result<End, End> {
+        let (id, code) = (&self.program.id, &self.program.code);
+        if code.len() > MAX_CODE {
+            let reason = format!("the program has {} bytes; at most {MAX_CODE} are allowed", code.len());
+            return Ok(End::Refused { reason });
+        }
+        match self.decided().await? {
+            Approval::Allow | Approval::AllowAll => {}
+            Approval::Deny { reason } => return Ok(End::Refused { reason }),
+            Approval::Later => return Ok(End::Refused { reason: "nobody decided about it".to_owned() }),
+        }
+        let traced = ProgramSpan::begin(self.program.target.runtime().kernel(), id);
+        let span = traced.span().clone();
+        let execution = tokio::select! {
+            biased;
+            () = self.stopped() => return Ok(End::Cancelled),
+            // The kernel may be busy with another program.
+            execution = self.program.target.execute(code).instrument(span.clone()) => execution.map_err(End::Failed)?,
+        };
+        self.tell(Event::Started).await;
+        self.watch(execution, traced).instrument(span).await
+    }
+
+    /// Asks the gate, and tells of it when somebody has to decide.
+    async fn decided(&self) -> Result<Approval, End> {
+        let request = ApprovalRequest { call_id: self.program.id.clone(), code: self.program.code.clone() };
+        let mut held = self.gate.holding.subscribe();
+        let mut deciding = pin!(self.gate.decide(&request));
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stopped() => return Err(End::Cancelled),
+                decision = &mut deciding => return decision.map_err(End::Failed),
+                Ok(()) = held.changed() => {
+                    let record = held.borrow_and_update().clone();
+                    if let Some(record) = record {
+                        self.tell(Event::Held(record)).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells what the program tells, up to its end, and interrupts it in time.
+    async fn watch(&self, mut execution: SandboxExecution, mut traced: ProgramSpan) -> Result<End, End> {
+        let session = self.program.target.session();
+        let deadline = self.program.timeout.map(|timeout| (Instant::now() + timeout, timeout));
+        let (mut figures, mut failure) = (Vec::new(), None);
+        let (mut is_stopped, mut overran) = (false, None);
+        loop {
+            let event = tokio::select! {
+                biased;
+                // First, because a program that never pauses always has something to tell.
+                () = self.stopped(), if !is_stopped => {
+                    is_stopped = true;
+                    execution.interrupter().interrupt();
+                    continue;
+                }
+                limit = expired(deadline), if !is_stopped => {
+                    (is_stopped, overran) = (true, Some(limit));
+                    execution.interrupter().interrupt();
+                    continue;
+                }
+                event = execution.next() => event,
+            };
+            let Some(event) = event else {
+                return Err(End::Failed(Error::internal("an execution ended without an end")));
+            };
+            traced.see(&self.program.code, &event);
+            match effects::piece(event, session, &mut figures).await {
+                Ok(Piece::Output(output)) => self.tell(Event::Output(output)).await,
+                Ok(Piece::Finished(mut finished)) => {
+                    timed_out(&mut finished, overran);
+                    self.gate.ended(&self.program.id, &finished).await.map_err(End::Failed)?;
+                    let (outcome, stored) = effects::store(finished, session, figures).await;
+                    stored.map_err(End::Failed)?;
+                    return Ok(failure.map_or_else(|| End::Ran(Box::new(outcome)), End::Failed));
+                }
+                // What it showed cannot be stored; the program ends first.
+                Err(error) => {
+                    is_stopped = true;
+                    execution.interrupter().interrupt();
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    /// Waits until nobody wants the program any more.
+    async fn stopped(&self) {
+        tokio::select! {
+            () = self.cancel.cancelled() => {}
+            () = self.engine.closing.cancelled() => {}
+        }
+    }
+
+    async fn tell(&self, event: Event) {
+        // Whoever listened may have gone: then the program is cancelled, too.
+        let _heard = self.events.send(event).await;
+    }
+}
+
+/// Waits for a deadline. Returns the limit that it stands for.
+async fn expired(deadline: Option<(Instant, Duration)>) -> Duration {
+    match deadline {
+        Some((at, limit)) => {
+            sleep_until(at).await;
+            limit
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Says of a program that was interrupted since it ran for longer than its client wanted that it hit this limit.
+fn timed_out(finished: &mut Finished, overran: Option<Duration>) {
+    if let (Outcome::Interrupted, Some(limit)) = (&finished.outcome, overran) {
+        finished.outcome = Outcome::Limit(LimitHit::WallClock { limit });
+    }
+}
+
+#[cfg(test)]
+mod tests;
