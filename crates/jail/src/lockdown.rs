@@ -4,7 +4,7 @@
 //! step's name: nothing is ever skipped. The zygote itself goes through [`inherited`] before its first child: the bounding set, which none
 //! of its children may gain from, and limits that are the same for all. The order matters:
 //!
-//! 0. where others may be in the sandbox already: its memory is closed to them;
+//! 0. where others may be in the sandbox already: its memory is closed to them, until Landlock does that;
 //! 1. the cgroup, before anything can be spent outside it;
 //! 2. the shell's namespaces;
 //! 3. descriptors: only the process's own remain;
@@ -121,6 +121,8 @@ pub(crate) struct Lockdown<'a> {
     pub(crate) refusal: Refusal,
     /// Whether others may be running in the sandbox already.
     pub(crate) joins_others: bool,
+    /// Whether it becomes a kernel.
+    pub(crate) is_kernel: bool,
 }
 
 impl Lockdown<'_> {
@@ -200,6 +202,10 @@ impl Lockdown<'_> {
         if self.landlock {
             step("apply Landlock", libc::SYS_landlock_restrict_self, vec![Int(LANDLOCK_FD), Int(0)]);
             step("close the ruleset", libc::SYS_close, vec![Int(LANDLOCK_FD)]);
+            if self.joins_others && self.is_kernel {
+                // A domain of its own keeps its memory from others from here on. Without Landlock it stays as it is.
+                step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));
+            }
         }
         const SECCOMP_SET_MODE_FILTER: i64 = 1;
         const SECCOMP_FILTER_FLAG_NEW_LISTENER: i64 = 8;

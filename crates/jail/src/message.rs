@@ -83,8 +83,8 @@ pub enum Request {
         /// The workspace.
         workspace: u64,
     },
-    /// Makes a sandbox with one kernel, which speaks on its own socket once this is answered. Descriptors: the kernel's control socket, its
-    /// stdout, its stderr.
+    /// Makes a sandbox with one kernel, [`FIRST_KERNEL`], which speaks on its own socket once this is answered. Descriptors: the kernel's
+    /// control socket, its stdout, its stderr.
     Create {
         /// How the kernel comes to life.
         start: Start,
@@ -97,14 +97,32 @@ pub enum Request {
         /// The limits.
         limits: Limits,
     },
-    /// Sends a signal to the kernel process.
+    /// Makes a further kernel in a sandbox, under the same limits. Descriptors and answer as of [`Request::Create`].
+    StartKernel {
+        /// The sandbox.
+        id: u64,
+        /// Chosen by the caller, unique in the sandbox; not [`FIRST_KERNEL`].
+        kernel: u64,
+        /// How the kernel comes to life.
+        start: Start,
+    },
+    /// Ends a kernel, its checkpoint, and what it started, unless that has left its process group. One that is not there is fine.
+    EndKernel {
+        /// The sandbox.
+        id: u64,
+        /// The kernel.
+        kernel: u64,
+    },
+    /// Sends a signal to a kernel process.
     Signal {
         /// The sandbox.
         id: u64,
+        /// The kernel.
+        kernel: u64,
         /// The signal's number.
         signal: i32,
     },
-    /// Lets the checkpoint of a kernel that ended take its place, and is answered when it has, or cannot. Everything else that ran in the
+    /// Lets the checkpoint of the first kernel, which ended, take its place, and is answered when it has, or cannot. Everything else that ran in the
     /// sandbox is ended. Descriptor: the control socket of the resumed kernel.
     Resume {
         /// The sandbox.
@@ -156,6 +174,9 @@ pub enum Start {
     Fresh,
 }
 
+/// The number of the kernel that a sandbox is made with.
+pub const FIRST_KERNEL: u64 = 0;
+
 /// The number of slots that have a uid of their own.
 pub const MAX_SLOTS: u32 = 60_000;
 
@@ -183,16 +204,18 @@ pub enum Reply {
         /// The answer.
         answer: Answer,
     },
-    /// The kernel process ended.
+    /// A kernel process ended.
     Exited {
         /// The sandbox.
         id: u64,
+        /// The kernel.
+        kernel: u64,
         /// How; `None` where the system does not tell.
         status: Option<ExitStatus>,
         /// What its cgroup counted.
         usage: Usage,
     },
-    /// The kernel's checkpoint took its place. Comes before the answer to [`Request::Resume`].
+    /// The first kernel's checkpoint took its place. Comes before the answer to [`Request::Resume`].
     Resumed {
         /// The sandbox.
         id: u64,
@@ -210,6 +233,8 @@ pub enum Reply {
     Called {
         /// The sandbox.
         id: u64,
+        /// The kernel that made it, or that started the process which did; [`FIRST_KERNEL`] for calls of commands.
+        kernel: u64,
         /// The call's number on this architecture.
         number: i64,
     },

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup::Cgroup;
 use crate::lockdown::Identity;
-use crate::message::{ExitStatus, Limits};
+use crate::message::{ExitStatus, FIRST_KERNEL, Limits};
 use crate::sys;
 
 /// Rank (`oom_score_adj`) of all that runs in a sandbox, where memory is out: it is ended first.
@@ -40,12 +40,12 @@ pub(crate) struct Process {
 pub(crate) struct Sandbox {
     pub(crate) init: Process,
     pub(crate) landlock: Option<OwnedFd>,
-    pub(crate) kernel: Option<Process>,
+    pub(crate) kernels: HashMap<u64, Process>,
     pub(crate) commands: HashMap<u64, Process>,
     pub(crate) cgroup: Cgroup,
     pub(crate) identity: Identity,
     pub(crate) limits: Limits,
-    /// The socket by which a checkpoint is woken, once the kernel has said its first word there.
+    /// The socket by which a checkpoint is woken, once the first kernel has said its first word there.
     pub(crate) wake: Option<OwnedFd>,
     /// Where the rank of the process that last said to be the checkpoint is written.
     pub(crate) checkpoint: Option<File>,
@@ -62,15 +62,26 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     /// Ends everything in it.
     pub(crate) fn kill(&self) {
-        for process in [&self.init].into_iter().chain(&self.kernel).chain(self.commands.values()) {
+        for process in [&self.init].into_iter().chain(self.kernels.values()).chain(self.commands.values()) {
             process.signal(Signal::KILL);
         }
     }
 
     /// Whether nothing of it runs any more. What is not the warden's child ended before init could.
     pub(crate) fn is_over(&self) -> bool {
-        let kernel_is_ours = self.kernel.as_ref().is_some_and(|kernel| kernel.pid.is_some());
-        self.init_ended && !kernel_is_ours && self.commands.is_empty()
+        self.init_ended && self.kernels.values().all(|kernel| kernel.pid.is_none()) && self.commands.is_empty()
+    }
+
+    /// Ends a kernel, its checkpoint and its process group.
+    pub(crate) fn end_kernel(&mut self, kernel: u64) {
+        if let Some(kernel) = self.kernels.get(&kernel) {
+            kernel.signal(Signal::KILL);
+            kernel.signal_group(Signal::KILL);
+        }
+        if kernel == FIRST_KERNEL {
+            // A checkpoint whose kernel ended before ends without its socket.
+            self.wake = None;
+        }
     }
 
     /// Asks the checkpoint to take the kernel's place, with a new control socket. Whether there is somebody to ask.

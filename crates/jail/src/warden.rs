@@ -14,7 +14,9 @@ use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::listener::{Heard, Listener};
 use crate::lockdown::{Identity, Lockdown, Refusal};
 use crate::locks::Locks;
-use crate::message::{self, Answer, ExitStatus, Limits, MAX_SLOTS, Numbered, Reply, Request, Setup, Start};
+use crate::message::{
+    self, Answer, ExitStatus, FIRST_KERNEL, Limits, MAX_SLOTS, Numbered, Reply, Request, Setup, Start,
+};
 use crate::sandbox::{self, Process, Sandbox};
 use crate::shell::{Shell, Spare};
 use crate::zygote::{ForkRequest, Program, Zygote};
@@ -50,9 +52,9 @@ struct Watch {
 
 enum Watched {
     /// A new process, which hands over its listener before it runs anything.
-    Greeting { socket: OwnedFd, is_kernel: bool },
-    /// Refused system calls.
-    Refusals(Listener),
+    Greeting { socket: OwnedFd, role: Role },
+    /// Refused system calls of a kernel and of what it started.
+    Refusals { listener: Listener, kernel: u64 },
     /// A checkpoint that was woken, and the number of the request that asked for it.
     Waking(OwnedFd, u64),
     /// A kernel that is nobody's child here.
@@ -63,7 +65,7 @@ impl Watched {
     fn fd(&self) -> &OwnedFd {
         match self {
             Self::Greeting { socket: fd, .. } | Self::Waking(fd, _) | Self::Adopted(fd) => fd,
-            Self::Refusals(listener) => listener.fd(),
+            Self::Refusals { listener, .. } => listener.fd(),
         }
     }
 }
@@ -72,7 +74,7 @@ impl Watched {
 #[derive(Clone, Copy)]
 enum Role {
     Init,
-    Kernel,
+    Kernel(u64),
     Command(u64),
 }
 
@@ -293,7 +295,7 @@ impl Warden {
         let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
         self.resting = resting;
         for (_, token) in rested {
-            if let Some(Watch { what: Watched::Refusals(listener), .. }) = self.watches.get(&token) {
+            if let Some(Watch { what: Watched::Refusals { listener, .. }, .. }) = self.watches.get(&token) {
                 let _gone = self.watch_fd(listener.fd(), token);
             }
         }
@@ -382,10 +384,10 @@ impl Warden {
         let Some(Watch { sandbox: id, what }) = self.watches.remove(&token) else { return };
         match what {
             // Before Linux 6.11, taking a call that will never come blocks for ever.
-            Watched::Refusals(listener) if !flags.contains(epoll::EventFlags::IN) => self.unwatch(listener.fd()),
-            Watched::Refusals(mut listener) => {
+            Watched::Refusals { listener, .. } if !flags.contains(epoll::EventFlags::IN) => self.unwatch(listener.fd()),
+            Watched::Refusals { mut listener, kernel } => {
                 match listener.answer() {
-                    Heard::Called(number) => self.reply(&Reply::Called { id, number }),
+                    Heard::Called(number) => self.reply(&Reply::Called { id, kernel, number }),
                     Heard::Nothing => {}
                     Heard::Rests(until) => {
                         self.unwatch(listener.fd());
@@ -393,16 +395,20 @@ impl Warden {
                     }
                     Heard::Over => return self.unwatch(listener.fd()),
                 }
-                self.watches.insert(token, Watch { sandbox: id, what: Watched::Refusals(listener) });
+                self.watches.insert(token, Watch { sandbox: id, what: Watched::Refusals { listener, kernel } });
             }
-            Watched::Greeting { socket, is_kernel } => {
+            Watched::Greeting { socket, role } => {
                 self.unwatch(&socket);
                 let Ok(word) = sandbox::first_word(socket.as_fd()) else { return };
+                let kernel = if let Role::Kernel(kernel) = role { kernel } else { FIRST_KERNEL };
                 if let Some(descriptor) = word.descriptor {
-                    let observes = self.refusal == Refusal::Observed;
-                    self.watch(id, Watched::Refusals(Listener::new(descriptor, observes)));
+                    let listener = Listener::new(descriptor, self.refusal == Refusal::Observed);
+                    self.watch(id, Watched::Refusals { listener, kernel });
                 }
-                if is_kernel && let Some(sandbox) = self.sandboxes.get_mut(&id) {
+                // Further kernels have no checkpoint.
+                if matches!(role, Role::Kernel(FIRST_KERNEL))
+                    && let Some(sandbox) = self.sandboxes.get_mut(&id)
+                {
                     sandbox.wake = Some(socket);
                 }
             }
@@ -419,7 +425,7 @@ impl Warden {
                 sandbox.wake = Some(socket);
                 match woken.and_then(|kernel| Some((kernel.pidfd.try_clone().ok()?, kernel))) {
                     Some((pidfd, kernel)) => {
-                        sandbox.kernel = Some(kernel);
+                        sandbox.kernels.insert(FIRST_KERNEL, kernel);
                         self.watch(id, Watched::Adopted(pidfd));
                         self.reply(&Reply::Resumed { id });
                         self.answer(number, Ok(()));
@@ -430,10 +436,10 @@ impl Warden {
             Watched::Adopted(pidfd) => {
                 self.unwatch(&pidfd);
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
-                let Some(kernel) = sandbox.kernel.take() else { return };
+                let Some(kernel) = sandbox.kernels.remove(&FIRST_KERNEL) else { return };
                 let status = kernel.exit_status();
                 let usage = sandbox.cgroup.usage();
-                self.reply(&Reply::Exited { id, status, usage });
+                self.reply(&Reply::Exited { id, kernel: FIRST_KERNEL, status, usage });
             }
         }
     }
@@ -470,8 +476,21 @@ impl Warden {
                     self.answer(number, created);
                 }
             }
-            Request::Signal { id, signal } => {
-                let kernel = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernel.as_ref());
+            Request::StartKernel { id, kernel, start } => {
+                let started = self.start_kernel(id, kernel, start, descriptors);
+                if started.is_err() && self.zygote.has_hung_up() {
+                    self.give_up("the zygote ended");
+                } else {
+                    self.answer(number, started);
+                }
+            }
+            Request::EndKernel { id, kernel } => {
+                if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+                    sandbox.end_kernel(kernel);
+                }
+            }
+            Request::Signal { id, kernel, signal } => {
+                let kernel = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernels.get(&kernel));
                 if let (Some(kernel), Some(signal)) = (kernel, Signal::from_named_raw(signal)) {
                     kernel.signal(signal);
                 }
@@ -479,8 +498,8 @@ impl Warden {
             Request::Resume { id } => {
                 let control = descriptors.first();
                 self.rank_checkpoint(id);
-                let sandbox =
-                    self.sandboxes.get_mut(&id).filter(|sandbox| sandbox.kernel.is_none() && !sandbox.closing);
+                let has_none = |sandbox: &Sandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
+                let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| has_none(sandbox) && !sandbox.closing);
                 match (control, sandbox) {
                     (Some(control), Some(sandbox)) if sandbox.wake(control.as_fd()) => {
                         if let Some(socket) = sandbox.wake.take() {
@@ -555,7 +574,7 @@ impl Warden {
         let mut sandbox = Sandbox {
             init: Process { pid: Some(shell.init), pidfd: shell.pidfd },
             landlock: shell.landlock,
-            kernel: None,
+            kernels: HashMap::new(),
             commands: HashMap::new(),
             cgroup,
             identity,
@@ -568,13 +587,13 @@ impl Warden {
             closing: false,
             closers: Vec::new(),
         };
-        match self.fork(&sandbox, Program::Kernel(start), descriptors) {
+        match self.fork(&sandbox, Program::Kernel(start), false, descriptors) {
             Ok((kernel, socket)) => {
-                self.note_child(&kernel, id, Role::Kernel);
-                sandbox.kernel = Some(kernel);
+                self.note_child(&kernel, id, Role::Kernel(FIRST_KERNEL));
+                sandbox.kernels.insert(FIRST_KERNEL, kernel);
                 self.sandboxes.insert(id, sandbox);
                 self.put_into_foreground(id);
-                self.watch(id, Watched::Greeting { socket, is_kernel: true });
+                self.watch(id, Watched::Greeting { socket, role: Role::Kernel(FIRST_KERNEL) });
                 Ok(())
             }
             Err(error) => {
@@ -587,19 +606,39 @@ impl Warden {
         }
     }
 
-    fn spawn(&mut self, id: u64, process: u64, descriptors: &[OwnedFd]) -> Result<(), StepError> {
+    fn start_kernel(&mut self, id: u64, kernel: u64, start: Start, descriptors: &[OwnedFd]) -> Result<(), StepError> {
+        let sandbox = self.living(id)?;
+        if descriptors.len() != 3 || kernel == FIRST_KERNEL || sandbox.kernels.contains_key(&kernel) {
+            return Err(invalid("three descriptors and a new number are needed"));
+        }
+        let (child, socket) = self.fork(sandbox, Program::Kernel(start), true, descriptors)?;
+        self.note_child(&child, id, Role::Kernel(kernel));
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            sandbox.kernels.insert(kernel, child);
+        }
+        self.put_into_foreground(id);
+        self.watch(id, Watched::Greeting { socket, role: Role::Kernel(kernel) });
+        Ok(())
+    }
+
+    /// The sandbox of this number, if processes can be made in it.
+    fn living(&self, id: u64) -> Result<&Sandbox, StepError> {
         let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
-        let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
+        sandbox.ok_or_else(|| invalid("there is no such sandbox"))
+    }
+
+    fn spawn(&mut self, id: u64, process: u64, descriptors: &[OwnedFd]) -> Result<(), StepError> {
+        let sandbox = self.living(id)?;
         if descriptors.len() != 4 || sandbox.commands.contains_key(&process) {
             return Err(invalid("four descriptors and a new id are needed"));
         }
-        let (child, socket) = self.fork(sandbox, Program::Command, descriptors)?;
+        let (child, socket) = self.fork(sandbox, Program::Command, true, descriptors)?;
         self.note_child(&child, id, Role::Command(process));
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.commands.insert(process, child);
         }
         self.put_into_foreground(id);
-        self.watch(id, Watched::Greeting { socket, is_kernel: false });
+        self.watch(id, Watched::Greeting { socket, role: Role::Command(process) });
         Ok(())
     }
 
@@ -609,12 +648,13 @@ impl Warden {
         }
     }
 
-    /// Forks a process into a sandbox; `descriptors` are its control socket and its standard streams. Returns it with our end of its
+    /// Forks a process into a sandbox, in which others may be running already; `descriptors` are its control socket and its standard streams. Returns it with our end of its
     /// socket to the warden.
     fn fork(
         &self,
         sandbox: &Sandbox,
         program: Program,
+        joins_others: bool,
         descriptors: &[OwnedFd],
     ) -> Result<(Process, OwnedFd), StepError> {
         let (ours, theirs) = rustix::net::socketpair(
@@ -633,7 +673,8 @@ impl Warden {
             cgroups: joins.len(),
             landlock,
             refusal: self.refusal,
-            joins_others: matches!(program, Program::Command),
+            joins_others,
+            is_kernel: matches!(program, Program::Kernel(_)),
         };
         let mut sent = vec![sandbox.init.pidfd.as_fd()];
         sent.extend(sandbox.landlock.iter().map(AsFd::as_fd));
@@ -657,10 +698,10 @@ impl Warden {
             let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
             match role {
                 Role::Init => sandbox.init_ended = true,
-                Role::Kernel => {
-                    sandbox.kernel = None;
+                Role::Kernel(kernel) => {
+                    sandbox.kernels.remove(&kernel);
                     let usage = sandbox.cgroup.usage();
-                    self.reply(&Reply::Exited { id, status: Some(exit_status(status)), usage });
+                    self.reply(&Reply::Exited { id, kernel, status: Some(exit_status(status)), usage });
                 }
                 Role::Command(process) => {
                     sandbox.commands.remove(&process);
@@ -688,9 +729,9 @@ impl Warden {
                     self.answer(number, Err(invalid(NO_CHECKPOINT)));
                 }
             }
-            if sandbox.kernel.is_some() {
+            if sandbox.kernels.contains_key(&FIRST_KERNEL) {
                 // A checkpoint that took over: nobody's child here, so no reaper tells its end.
-                self.reply(&Reply::Exited { id, status: None, usage: sandbox.cgroup.usage() });
+                self.reply(&Reply::Exited { id, kernel: FIRST_KERNEL, status: None, usage: sandbox.cgroup.usage() });
             }
             // A group that does not go now goes with the instance's.
             let _left_for_the_sweep = sandbox.cgroup.remove();

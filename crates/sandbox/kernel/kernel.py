@@ -4,7 +4,7 @@ It speaks length-prefixed JSON frames over an inherited socket. What cells print
 host reads, so that C code and child processes are heard too. User code shares this process, so whatever it does to this module spoils
 its own results only: the host believes nothing it cannot bound.
 
-Frames in: start, touch, execute, shown. Frames out: ready, touched, display, result, flushed, error, done, failed, resumed.
+Frames in: start, configure, touch, execute, shown. Frames out: ready, configured, touched, display, result, flushed, error, done, failed, resumed.
 
 Between cells the kernel forks itself and keeps the copy, the checkpoint, asleep. When the kernel dies in a cell, the host wakes the copy,
 which goes on from the state before that cell.
@@ -349,7 +349,7 @@ def run():
     start_fresh()
     channel.send({"type": "ready"})
     while True:
-        if cell_number > 0 and checkpoint is None and not is_readable(CONTROL_FD, IDLE):
+        if takes_checkpoints and cell_number > 0 and checkpoint is None and not is_readable(CONTROL_FD, IDLE):
             take_checkpoint()
         try:
             frame = channel.receive()
@@ -357,13 +357,16 @@ def run():
             return
         kind = frame["type"]
         if kind == "execute":
-            if cell_number > 0 and checkpoint is None and take_checkpoint() is AWAKE:
+            if takes_checkpoints and cell_number > 0 and checkpoint is None and take_checkpoint() is AWAKE:
                 # The cell has run, in the kernel whose place this one took.
                 continue
-            execute(frame["code"])
+            with Variables(frame.get("environment", ())):
+                execute(frame["code"])
             drop_checkpoint()
         elif kind == "start":
             start(frame)
+        elif kind == "configure":
+            configure(frame)
         elif kind == "touch":
             touch()
 
@@ -528,8 +531,9 @@ def on_interrupt(_number, _frame):
 
 def start(frame):
     """Takes the figures that the zygote could not know."""
-    global memory_limit
+    global memory_limit, takes_checkpoints
     memory_limit = frame["memory"]
+    takes_checkpoints = frame["checkpoints"]
     keep_descriptors_back()
     if frame["hard"]:
         # No control group counts: what a process may hold is bounded here, before any code of the user's runs.
@@ -542,6 +546,39 @@ def start(frame):
         os.environ[variable] = threads  # for the processes this one starts
 
 
+def configure(frame):
+    """Sets the working directory and variables for the cells to come."""
+    try:
+        if "directory" in frame:
+            os.chdir(frame["directory"])
+        os.environ.update(frame["environment"])
+    except (OSError, ValueError) as error:
+        channel.send({"type": "failed", "reason": str(error)})
+        return
+    # It does not know of this.
+    drop_checkpoint()
+    channel.send({"type": "configured"})
+
+
+class Variables:
+    """As a context: environment variables of one cell."""
+
+    def __init__(self, variables):
+        self.variables = dict(variables)
+
+    def __enter__(self):
+        self.before = {name: os.environ.get(name) for name in self.variables}
+        os.environ.update(self.variables)
+
+    def __exit__(self, *_error):
+        for name, value in self.before.items():
+            if value is not None:
+                os.environ[name] = value
+            else:
+                os.environ.pop(name, None)
+
+
+takes_checkpoints = False
 memory_limit = None
 # Prebuilt, so that using it needs no memory.
 raise_memory_limit = [resource.setrlimit, (resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::driver::Execution;
+use crate::kernel::{Kernel, KernelOptions};
 use crate::process::{Command, Output, Process};
 use crate::{Error, KernelSpec, Limits, Workspace};
 
@@ -44,7 +45,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn shutdown(&self) -> BoxFuture<'_, ()>;
 }
 
-/// A live sandbox with one kernel. Dropping the last hold on it destroys it; the workspace stays as long as someone holds it.
+/// A live sandbox. It is made with one kernel, and further ones may be started. Dropping the last hold on it destroys it; whoever holds a
+/// kernel or a process of it holds it, too. The workspace stays as long as someone holds it.
 pub trait Sandbox: fmt::Debug + Send + Sync {
     /// The id that it was made with.
     fn id(&self) -> &SandboxId;
@@ -52,17 +54,28 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
     /// The limits that it was made with.
     fn limits(&self) -> &Limits;
 
-    /// The kernel's language.
+    /// The language of its kernels.
     fn kernel(&self) -> &Arc<KernelSpec>;
 
     /// The files.
     fn workspace(&self) -> &Arc<dyn Workspace>;
 
-    /// Returns true if the kernel lives, or its checkpoint will. A sandbox without either is of no more use; its workspace is.
+    /// Returns true if the first kernel lives, or its checkpoint will. A sandbox without either, and without other kernels, is of no more
+    /// use; its workspace is.
     fn is_alive(&self) -> bool;
 
-    /// Runs one cell. One runs at a time; the next waits here for its turn.
+    /// Runs one cell in the first kernel. One runs at a time; the next waits here for its turn.
     fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, Error>>;
+
+    /// Returns the kernel that the sandbox was made with.
+    fn first_kernel(&self) -> Arc<dyn Kernel>;
+
+    /// Starts a further kernel: variables of its own, the same files, the same limits, which all kernels share. It keeps no checkpoint. More
+    /// than [`Limits::kernels`] at once are [`Error::Full`].
+    fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
+        drop(options);
+        not_supported("further kernels")
+    }
 
     /// Returns what the sandbox uses, as far as the backend counts it; zeros when it is gone.
     fn usage(&self) -> BoxFuture<'_, Usage>;
@@ -186,10 +199,12 @@ pub struct Capabilities {
     pub enforces_resources: bool,
     /// True if the limits of a workspace's bytes and files are enforced.
     pub enforces_disk: bool,
-    /// True if a kernel that died in a cell is followed by its checkpoint.
+    /// True if the first kernel, when it dies in a cell while nothing else runs in the sandbox, is followed by its checkpoint.
     pub checkpoints: bool,
     /// True if refused system calls are reported.
     pub reports_blocked: bool,
+    /// True if a sandbox may have more than one kernel.
+    pub kernels: bool,
     /// True if commands run beside the kernel.
     pub processes: bool,
     /// True if a sandbox can be attached to.

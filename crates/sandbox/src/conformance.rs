@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    Backend, Capabilities, Death, Error, Event, Execution, FileEntry, Finished, Found, LimitHit, Limits, Outcome, Room,
-    Sandbox, SandboxId, SandboxSpec, State, Status, Workspace,
+    Backend, Capabilities, Cell, Death, Error, Event, Execution, FileEntry, Finished, Found, Kernel, KernelOptions,
+    LimitHit, Limits, Outcome, Room, Sandbox, SandboxId, SandboxSpec, State, Status, Workspace,
 };
 
 /// Programs that do what their names say, in the language of the backend's kernels.
@@ -33,6 +33,8 @@ pub struct Programs {
     pub remembers: String,
     /// Prints `remembered` and a line's end if the variable is set, and fails if it is not.
     pub recalls: String,
+    /// Prints the environment variable `WORD` and a line's end, or `none` and a line's end where it is not set.
+    pub prints_variable: String,
     /// Prints `begun` and a line's end, then runs until it is interrupted.
     pub never_ends: String,
     /// Prints `begun` and a line's end, then runs until it is killed, whatever it is told.
@@ -59,6 +61,7 @@ impl Programs {
             reads_file: owned("print(open('given').read(), end='')"),
             remembers: owned("remembered = 'remembered'"),
             recalls: owned("print(remembered)"),
+            prints_variable: owned("import os\nprint(os.environ.get('WORD', 'none'))"),
             never_ends: owned("print('begun', flush=True)\nwhile True: pass"),
             ignores_interrupts: owned(
                 "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('begun', flush=True)\nwhile True: pass",
@@ -97,8 +100,17 @@ pub async fn conformance(backend: &dyn Backend, programs: &Programs) -> Vec<&'st
     suite.cancelled_creates().await;
     suite.specs().await;
     let mut skipped = Vec::new();
-    let Capabilities { enforces_disk, checkpoints, processes, attach, pause, fork, connect, .. } =
+    let Capabilities { enforces_disk, checkpoints, kernels, processes, attach, pause, fork, connect, .. } =
         *backend.capabilities();
+    suite.environment().await;
+    if kernels {
+        suite.kernels().await;
+    } else {
+        skipped.push("a sandbox has several kernels");
+        let sandbox = suite.create(limits()).await;
+        let started = sandbox.start_kernel(KernelOptions::default()).await;
+        assert!(matches!(started, Err(Error::NotSupported(_))), "further kernels");
+    }
     if enforces_disk {
         suite.full_workspace().await;
     } else {
@@ -273,6 +285,75 @@ impl Suite<'_> {
         }
     }
 
+    async fn environment(&self) {
+        let sandbox = self.create(limits()).await;
+        let kernel = sandbox.first_kernel();
+        let program = &self.programs.prints_variable;
+        let word = |text: &str| vec![("WORD".to_owned(), text.to_owned())];
+        assert_eq!(run(&sandbox, program).await.stdout, "none\n");
+        assert_eq!(run_in(&kernel, Cell { code: program, environment: &word("cell") }).await.stdout, "cell\n");
+        assert_eq!(run(&sandbox, program).await.stdout, "none\n", "a variable is the cell's alone");
+        let options = KernelOptions { environment: word("kernel"), ..KernelOptions::default() };
+        kernel.configure(&options).await.expect("a kernel is configured");
+        assert_eq!(run(&sandbox, program).await.stdout, "kernel\n", "a variable of the kernel stays");
+        assert_eq!(run_in(&kernel, Cell { code: program, environment: &word("cell") }).await.stdout, "cell\n");
+        assert_eq!(run(&sandbox, program).await.stdout, "kernel\n", "and has its value again");
+        for name in ["", "A=B", "A\0"] {
+            let environment = [(name.to_owned(), String::new())];
+            let refused = kernel.execute(Cell { code: program, environment: &environment }).await;
+            assert!(matches!(refused, Err(Error::Start(_))), "{name:?} is no name");
+        }
+        let execution = sandbox.execute(program).await.expect("the execution starts");
+        assert_eq!(execution.number(), 7, "cells are counted");
+    }
+
+    async fn kernels(&self) {
+        let Programs { remembers, recalls, prints, never_ends, dies, .. } = &self.programs;
+        let sandbox = self.create(Limits { kernels: 3, ..limits() }).await;
+        run(&sandbox, remembers).await;
+        let start = async || sandbox.start_kernel(KernelOptions::default()).await;
+        let second = start().await.expect("a second kernel");
+        let told = run_in(&second, Cell::new(recalls)).await;
+        assert!(matches!(told.finished.outcome, Outcome::Failed(_)), "a kernel has variables of its own");
+        let third = start().await.expect("a third kernel");
+        assert!(matches!(start().await, Err(Error::Full)), "there are as many as there may be");
+        // One runs, whatever the others do.
+        let mut execution = begin_in(&second, Cell::new(never_ends)).await;
+        assert_eq!(run(&sandbox, recalls).await.stdout, "remembered\n");
+        assert_eq!(run_in(&third, Cell::new(prints)).await.stdout, "hello\n");
+        execution.interrupter().interrupt();
+        let told = listen(&mut execution).await;
+        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
+        // The death of one is told for it alone.
+        run_in(&second, Cell::new(remembers)).await;
+        let told = run_in(&second, Cell::new(dies)).await;
+        assert_eq!(told.finished.outcome, Outcome::KernelDied(Death::Exited(3)));
+        assert_eq!(told.finished.state, State::Lost, "a further kernel keeps no checkpoint");
+        assert!(!second.is_alive() && third.is_alive() && sandbox.is_alive());
+        assert!(matches!(second.execute(Cell::new(prints)).await, Err(Error::KernelGone(_))));
+        let fourth = start().await.expect("there is room for another one");
+        let told = run(&sandbox, dies).await;
+        assert_eq!(told.finished.state, State::Lost, "a checkpoint would end the other kernels");
+        assert!(!sandbox.is_alive());
+        assert_eq!(run_in(&third, Cell::new(prints)).await.stdout, "hello\n", "the others go on");
+        // One ends alone, whatever runs in it, or with its last hold.
+        let mut execution = begin_in(&third, Cell::new(never_ends)).await;
+        third.close().await;
+        let told = listen(&mut execution).await;
+        assert!(matches!(told.finished.outcome, Outcome::KernelDied(_)), "{:?}", told.finished);
+        assert!(!third.is_alive());
+        drop(third);
+        let others = [start().await.expect("a kernel"), start().await.expect("a kernel")];
+        drop(others);
+        for _ in 0..3 {
+            drop(start().await.expect("those that were dropped take no room"));
+        }
+        let execution = begin_in(&fourth, Cell::new(never_ends)).await;
+        sandbox.close().await.expect("the sandbox ends");
+        assert!(timeout(PATIENCE, ended(execution)).await.is_ok() && !fourth.is_alive(), "and all kernels with it");
+        assert!(start().await.is_err(), "nothing begins in it any more");
+    }
+
     async fn ids(&self) {
         let id = SandboxId::unique();
         let spec = || SandboxSpec { owner: Some("somebody".into()), ..SandboxSpec::new(limits()) };
@@ -365,9 +446,21 @@ async fn run(sandbox: &Arc<dyn Sandbox>, code: &str) -> Told {
     listen(&mut execution).await
 }
 
+async fn run_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> Told {
+    listen(&mut kernel.execute(cell).await.expect("the execution starts")).await
+}
+
+async fn ended(mut execution: Execution) {
+    while execution.next().await.is_some() {}
+}
+
 /// Starts a program that says when it has begun.
 async fn begin(sandbox: &Arc<dyn Sandbox>, code: &str) -> Execution {
-    let mut execution = sandbox.execute(code).await.expect("the execution starts");
+    begin_in(&sandbox.first_kernel(), Cell::new(code)).await
+}
+
+async fn begin_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> Execution {
+    let mut execution = kernel.execute(cell).await.expect("the execution starts");
     let mut printed = String::new();
     while printed != "begun\n" {
         match timeout(PATIENCE, execution.next()).await.expect("a word in time") {

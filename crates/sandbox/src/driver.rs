@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::{BoxFuture, join};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
 use crate::frame::{FromKernel, ToKernel};
+use crate::kernel::{self, Cell, KernelOptions};
 use crate::link::{Control, Exit, Input, Link, Signal, Stream};
 use crate::output::{Output, rest};
 use crate::process::ExitStatus;
@@ -41,7 +42,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 const SIGKILL: i32 = 9;
 
 /// A kernel that is ready, and the limits under which it runs cells.
-pub(crate) struct Kernel<L: Link> {
+pub(crate) struct Driver<L: Link> {
     held: Arc<Mutex<Held<L>>>,
     control: Arc<L::Control>,
     exit: watch::Receiver<Option<Exit>>,
@@ -56,6 +57,8 @@ struct Held<L> {
     exit: watch::Receiver<Option<Exit>>,
     /// Out-of-memory kills that were told before.
     oom_kills: u64,
+    /// Cells that ran, but for the one that a checkpoint undid.
+    cells: u64,
     /// True if somebody gave up while sending it a program: it was killed for that, and has yet to end.
     is_doomed: bool,
 }
@@ -65,21 +68,21 @@ struct Held<L> {
 struct AtomicState {
     /// A cell has ended, so there is, or will be, a checkpoint.
     has_run: AtomicBool,
-    /// It ended, and no checkpoint took its place.
+    /// It ended, and no checkpoint took its place, or it is to end.
     is_lost: AtomicBool,
 }
 
-impl<L: Link> std::fmt::Debug for Kernel<L> {
+impl<L: Link> std::fmt::Debug for Driver<L> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Kernel").finish_non_exhaustive()
+        formatter.debug_struct("Driver").finish_non_exhaustive()
     }
 }
 
-impl<L: Link> Kernel<L> {
+impl<L: Link> Driver<L> {
     /// Takes over the link to a kernel that is ready.
     pub(crate) fn new(link: L, workspace: Arc<dyn Workspace>, limits: Limits) -> Self {
         let (control, exit) = (Arc::clone(link.control()), link.exit());
-        let held = Held { link, exit: exit.clone(), oom_kills: 0, is_doomed: false };
+        let held = Held { link, exit: exit.clone(), oom_kills: 0, cells: 0, is_doomed: false };
         Self { held: Arc::new(Mutex::new(held)), control, exit, state: Arc::default(), workspace, limits }
     }
 
@@ -93,14 +96,14 @@ impl<L: Link> Kernel<L> {
         &self.workspace
     }
 
-    /// Returns true if the kernel lives, or its checkpoint will. A sandbox without either is of no more use; its workspace is.
+    /// Returns true if the kernel lives, or its checkpoint will.
     pub(crate) fn is_alive(&self) -> bool {
-        let may_resume = self.state.has_run.load(Ordering::Relaxed);
+        let may_resume = self.state.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
         !self.state.is_lost.load(Ordering::Relaxed) && (may_resume || self.exit.borrow().is_none())
     }
 
-    /// Runs one cell. One runs at a time; the next waits here for its turn.
-    pub(crate) async fn execute(&self, code: &str) -> Result<Execution, Error> {
+    /// Waits until no cell runs, and returns the kernel, or the checkpoint of one that ended.
+    async fn hold(&self) -> Result<OwnedMutexGuard<Held<L>>, Error> {
         let mut kernel = Arc::clone(&self.held).lock_owned().await;
         if std::mem::take(&mut kernel.is_doomed) {
             let _in_time = timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await;
@@ -117,6 +120,14 @@ impl<L: Link> Kernel<L> {
             };
             kernel = resumed;
         }
+        Ok(kernel)
+    }
+
+    /// Runs one cell. One runs at a time; the next waits here for its turn.
+    pub(crate) async fn execute(&self, cell: Cell<'_>) -> Result<Execution, Error> {
+        let Cell { code, environment } = cell;
+        kernel::check_environment(environment)?;
+        let mut kernel = self.hold().await?;
         self.control.cell_started();
         let _of_earlier_ones = self.control.take_blocked();
         let cpu_before = match self.limits.cpu_time {
@@ -128,11 +139,13 @@ impl<L: Link> Kernel<L> {
         // Whoever gives up in the middle leaves half a frame behind, which must not run later, unseen.
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
         // A kernel whose loop was stopped by an earlier cell does not read.
-        match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&ToKernel::Execute { code })).await {
+        match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&ToKernel::Execute { code, environment })).await {
             Ok(Ok(())) => unsent.disarm(),
             Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
             Err(_) => return Err(Error::KernelGone("it no longer listens".into())),
         }
+        kernel.cells += 1;
+        let number = kernel.cells;
         let (events, receiver) = mpsc::unbounded_channel();
         let (interrupter, interrupted) = watch::channel(false);
         let interrupter = Interrupter(Arc::new(interrupter));
@@ -155,7 +168,40 @@ impl<L: Link> Kernel<L> {
             displays_enough: false,
         };
         tokio::spawn(run.drive(kernel));
-        Ok(Execution { events: receiver, interrupter, is_restarted: false })
+        Ok(Execution { events: receiver, interrupter, number, is_restarted: false })
+    }
+
+    /// Sets the working directory and variables for the cells to come.
+    pub(crate) async fn configure(&self, options: &KernelOptions) -> Result<(), Error> {
+        let KernelOptions { directory, environment } = options;
+        kernel::check_environment(environment)?;
+        let mut kernel = self.hold().await?;
+        let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
+        let frame = ToKernel::Configure { directory: directory.as_deref(), environment };
+        match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&frame)).await {
+            Ok(Ok(())) => unsent.disarm(),
+            Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
+            Err(_) => return Err(Error::KernelGone("it no longer listens".into())),
+        }
+        let answer = async {
+            loop {
+                match kernel.link.receive().await {
+                    Ok(Input::Frame(FromKernel::Configured, _)) => return Ok(()),
+                    Ok(Input::Frame(FromKernel::Failed(reason), _)) => return Err(Error::Start(reason)),
+                    // A thread that goes on between two cells.
+                    Ok(Input::Frame(..) | Input::Printed(..)) => {}
+                    Ok(Input::Closed) | Err(_) => return Err(Error::KernelGone("it ended meanwhile".into())),
+                }
+            }
+        };
+        timeout(SEND_TIMEOUT, answer).await.unwrap_or_else(|_| Err(Error::KernelGone("it no longer answers".into())))
+    }
+
+    /// Ends the kernel, whatever runs in it, and waits until it has ended.
+    pub(crate) async fn close(&self) {
+        self.state.is_lost.store(true, Ordering::Relaxed);
+        self.control.end();
+        let _in_time = timeout(KILL_TIMEOUT, wait_for_exit(&mut self.exit.clone())).await;
     }
 
     /// Makes the kernel rehearse a first cell.
@@ -167,6 +213,24 @@ impl<L: Link> Kernel<L> {
             Ok(Ok(Input::Frame(FromKernel::Touched, _))) => Ok(()),
             _ => Err(Error::KernelGone("it did not survive the rehearsal".into())),
         }
+    }
+}
+
+impl<L: Link> kernel::Kernel for Driver<L> {
+    fn is_alive(&self) -> bool {
+        Driver::is_alive(self)
+    }
+
+    fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, Error>> {
+        Box::pin(Driver::execute(self, cell))
+    }
+
+    fn configure<'a>(&'a self, options: &'a KernelOptions) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(Driver::configure(self, options))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(Driver::close(self))
     }
 }
 
@@ -197,6 +261,7 @@ impl<L: Link> Drop for KillUnless<'_, L> {
 pub struct Execution {
     events: mpsc::UnboundedReceiver<Event>,
     interrupter: Interrupter,
+    number: u64,
     is_restarted: bool,
 }
 
@@ -217,6 +282,11 @@ impl Execution {
             *state = State::Restarted;
         }
         event
+    }
+
+    /// The number of the cell in its kernel, from 1. A cell that a checkpoint undid gives its number back.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// A handle that can interrupt the program from elsewhere.
@@ -303,7 +373,8 @@ impl<C: Control> Run<C> {
                 self.state.has_run.store(true, Ordering::Relaxed);
                 State::Kept
             }
-            End::Exited(_) if self.state.has_run.load(Ordering::Relaxed) && kernel.link.resume().await => {
+            End::Exited(_) if self.may_resume() && kernel.link.resume().await => {
+                kernel.cells -= 1;
                 State::RolledBack
             }
             End::Exited(_) => {
@@ -389,6 +460,12 @@ impl<C: Control> Run<C> {
         }
     }
 
+    /// Returns true if there may be a checkpoint, and nobody wants the kernel to end.
+    fn may_resume(&self) -> bool {
+        let has_run = self.state.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
+        has_run && !self.state.is_lost.load(Ordering::Relaxed)
+    }
+
     fn counts_cpu(&self) -> bool {
         self.limits.cpu_time.is_some() && self.ending.is_none()
     }
@@ -453,6 +530,7 @@ impl<C: Control> Run<C> {
             // Out of place; only user code that plays with the channel sends them.
             FromKernel::Ready
             | FromKernel::Touched
+            | FromKernel::Configured
             | FromKernel::Resumed
             | FromKernel::Error(_)
             | FromKernel::Done

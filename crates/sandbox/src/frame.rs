@@ -34,13 +34,25 @@ pub(crate) enum ToKernel<'a> {
         threads: u32,
         /// Whether the kernel's own limit is all there is, and must not be raised again.
         hard: bool,
+        /// Whether the kernel keeps a checkpoint.
+        checkpoints: bool,
+    },
+    /// Set the working directory and variables for the cells to come.
+    Configure {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        directory: Option<&'a str>,
+        environment: &'a [(String, String)],
     },
     /// Rehearse the first cell.
     Touch,
     /// What a process that is no kernel shall run.
     Run { command: &'a Command },
-    /// Run a cell.
-    Execute { code: &'a str },
+    /// Run a cell, with these variables of the environment set meanwhile.
+    Execute {
+        code: &'a str,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        environment: &'a [(String, String)],
+    },
     /// The display of this number has arrived, and what was printed before it.
     Shown { number: u64 },
 }
@@ -50,6 +62,7 @@ pub(crate) enum ToKernel<'a> {
 pub(crate) enum FromKernel {
     Ready,
     Touched,
+    Configured,
     /// The checkpoint is the kernel now.
     Resumed,
     /// With the number to answer.
@@ -152,6 +165,7 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
     Ok(match frame.kind.as_str() {
         "ready" => FromKernel::Ready,
         "touched" => FromKernel::Touched,
+        "configured" => FromKernel::Configured,
         "flushed" => FromKernel::Flushed(frame.number.ok_or_else(missing)?),
         "resumed" => FromKernel::Resumed,
         "done" => FromKernel::Done,

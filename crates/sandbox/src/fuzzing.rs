@@ -46,7 +46,12 @@ fn size(frame: &FromKernel) -> usize {
         FromKernel::Display(MimeBundle(data), _) | FromKernel::Result(MimeBundle(data)) => data.iter().map(of).sum(),
         FromKernel::Error(error) => error.name.len() + error.value.len() + error.traceback.len(),
         FromKernel::Failed(reason) => reason.len(),
-        FromKernel::Ready | FromKernel::Touched | FromKernel::Resumed | FromKernel::Flushed(_) | FromKernel::Done => 0,
+        FromKernel::Ready
+        | FromKernel::Touched
+        | FromKernel::Configured
+        | FromKernel::Resumed
+        | FromKernel::Flushed(_)
+        | FromKernel::Done => 0,
     }
 }
 

@@ -14,6 +14,7 @@ mod execution;
 mod frame;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+mod kernel;
 mod kernel_spec;
 mod limits;
 mod link;
@@ -32,6 +33,7 @@ pub use conformance::{Programs, conformance};
 pub use driver::{Execution, Interrupter};
 pub use error::Error;
 pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
+pub use kernel::{Cell, Kernel, KernelOptions};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use limits::Limits;
 pub use template::Template;

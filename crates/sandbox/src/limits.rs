@@ -9,6 +9,8 @@ pub struct Limits {
     pub memory: u64,
     /// Processes and threads together.
     pub processes: u32,
+    /// Kernels at once.
+    pub kernels: u32,
     /// Processor time per second of wall clock, in cores.
     pub cpus: f64,
     /// Wall clock of one execution.
@@ -38,6 +40,7 @@ impl Default for Limits {
         Self {
             memory: 1024 * MIB,
             processes: 128,
+            kernels: 16,
             cpus: 2.0,
             timeout: Duration::from_secs(60),
             cpu_time: None,

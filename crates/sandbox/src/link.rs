@@ -38,6 +38,12 @@ pub(crate) trait Control: Send + Sync + 'static {
     /// Sends a signal to the kernel process.
     fn signal(&self, signal: Signal);
 
+    /// Returns true if a checkpoint may take the kernel's place once it has run a cell.
+    fn keeps_checkpoint(&self) -> bool;
+
+    /// Ends the kernel for good, its checkpoint with it.
+    fn end(&self);
+
     /// Returns what the sandbox uses.
     fn usage(&self) -> impl Future<Output = Usage> + Send;
 

@@ -45,6 +45,9 @@ fn scripted(code: &str, cell: &mut ScriptedCell) {
         } else {
             cell.fail("NameError", "name 'remembered' is not defined");
         }
+    } else if code == programs.prints_variable {
+        let word = cell.environment.get("WORD").map_or("none", String::as_str);
+        cell.print(format!("{word}\n"));
     } else if code == programs.never_ends {
         cell.print("begun\n").never_end();
     } else if code == programs.ignores_interrupts {

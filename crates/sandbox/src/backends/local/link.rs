@@ -4,10 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_jail::message::FIRST_KERNEL;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::warden_client::Handle;
+use super::warden_client::KernelHandle;
 use crate::Usage;
 use crate::backends::streams::Streams;
 use crate::frame::{Channel, FromKernel, ToKernel};
@@ -18,14 +19,14 @@ const RESUME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The host's side of a kernel.
 pub(super) struct LocalLink {
-    pub(super) handle: Arc<Handle>,
+    pub(super) handle: Arc<KernelHandle>,
     pub(super) streams: Streams,
 }
 
 impl Link for LocalLink {
-    type Control = Handle;
+    type Control = KernelHandle;
 
-    fn control(&self) -> &Arc<Handle> {
+    fn control(&self) -> &Arc<KernelHandle> {
         &self.handle
     }
 
@@ -46,6 +47,10 @@ impl Link for LocalLink {
     }
 
     async fn resume(&mut self) -> bool {
+        if !self.handle.is_alone() {
+            self.handle.end();
+            return false;
+        }
         let Ok((ours, theirs)) = std::os::unix::net::UnixStream::pair() else { return false };
         let Ok(mut channel) = Channel::new(ours) else { return false };
         if !self.handle.resume(theirs.into()).await {
@@ -57,20 +62,31 @@ impl Link for LocalLink {
     }
 }
 
-impl Control for Handle {
+impl Control for KernelHandle {
     fn signal(&self, signal: Signal) {
-        self.signal_kernel(match signal {
-            Signal::Interrupt => 2,
-            Signal::Kill => 9,
-        });
+        KernelHandle::signal(
+            self,
+            match signal {
+                Signal::Interrupt => 2,
+                Signal::Kill => 9,
+            },
+        );
+    }
+
+    fn keeps_checkpoint(&self) -> bool {
+        self.number() == FIRST_KERNEL
+    }
+
+    fn end(&self) {
+        KernelHandle::end(self);
     }
 
     async fn usage(&self) -> Usage {
-        Handle::usage(self).await
+        self.sandbox().usage().await
     }
 
     async fn settled(&self) {
-        Handle::settled(self).await;
+        KernelHandle::settled(self).await;
     }
 
     fn cell_started(&self) {
@@ -78,6 +94,6 @@ impl Control for Handle {
     }
 
     fn take_blocked(&self) -> Vec<String> {
-        Handle::take_blocked(self)
+        KernelHandle::take_blocked(self)
     }
 }

@@ -22,13 +22,14 @@ use self::pool::Pool;
 use self::sandbox::LocalSandbox;
 use self::slots::Slots;
 use self::supervisor::Supervisor;
-use self::warden_client::{Handle, WardenClient};
+use self::warden_client::{Handle, KernelHandle, WardenClient};
 use self::workspace::{LocalWorkspace, Mount};
 use super::registry::{Registration, Registry};
 use super::streams::{KernelEnds, Streams};
 use crate::backend::{Backend, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Status};
-use crate::driver::Kernel;
+use crate::driver::Driver;
 use crate::frame::ToKernel;
+use crate::link::Control;
 use crate::{Error, KernelSpec, Limits, Template, Workspace};
 
 /// The longest that making a sandbox may take.
@@ -119,6 +120,7 @@ impl Local {
             enforces_disk: true,
             checkpoints,
             reports_blocked: true,
+            kernels: true,
             processes: true,
             attach: false,
             pause: false,
@@ -155,7 +157,7 @@ impl Local {
                 made?
             }
         };
-        Ok(Arc::new(LocalSandbox::new(registration, made, kernel)))
+        Ok(Arc::new(LocalSandbox::new(registration, made, kernel, shared.start)))
     }
 }
 
@@ -210,7 +212,7 @@ impl Drop for Inner {
 #[derive(Debug)]
 struct Made {
     handle: Arc<Handle>,
-    kernel: Kernel<LocalLink>,
+    kernel: Arc<Driver<LocalLink>>,
 }
 
 impl Shared {
@@ -269,28 +271,12 @@ impl Shared {
             None => Arc::new(self.new_workspace(client, &limits).await?),
         };
         let mount = LocalWorkspace::of(&workspace).ok_or(FOREIGN)?.mount();
-        let (mut streams, KernelEnds { control, stdout, stderr }) = Streams::pair()?;
-        let request = Request::Create {
-            id: handle.id(),
-            start: self.start,
-            slot: mount.slot(),
-            workspace: mount.id(),
-            limits: jail_limits(&limits),
-        };
-        handle.check()?;
-        client.ask("sandbox", request, vec![control, stdout, stderr], CREATE_TIMEOUT).await?;
-        // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
-        handle.check()?;
-        let threads = (limits.cpus.ceil() as u32).max(1);
-        // Waits in the socket until the kernel takes it.
-        streams
-            .send(&ToKernel::Start { memory: limits.memory, threads, hard: !client.memory_is_bounded() })
-            .await
-            .map_err(|error| Error::KernelGone(error.to_string()))?;
-        streams.ready(CREATE_TIMEOUT).await?;
+        let (slot, id) = (mount.slot(), mount.id());
+        let (start, jail_limits) = (self.start, jail_limits(&limits));
+        let request = Request::Create { id: handle.id(), start, slot, workspace: id, limits: jail_limits };
+        let kernel = start_kernel(Arc::new(handle.kernel(limits.kernels.max(1))?), request, workspace, limits).await?;
         client.prove();
-        let link = LocalLink { handle: Arc::clone(&handle), streams };
-        Ok(Made { handle, kernel: Kernel::new(link, workspace, limits) })
+        Ok(Made { handle, kernel })
     }
 
     async fn new_workspace(&self, client: &Arc<WardenClient>, limits: &Limits) -> Result<LocalWorkspace, Error> {
@@ -307,6 +293,29 @@ impl Shared {
         let root = root.ok_or_else(|| Error::Setup("the workspace came without its root".into()))?;
         Ok(LocalWorkspace::new(root, owner, mount))
     }
+}
+
+/// Makes a kernel by this request, and waits until it is ready.
+async fn start_kernel(
+    handle: Arc<KernelHandle>,
+    request: Request,
+    workspace: Arc<dyn Workspace>,
+    limits: Limits,
+) -> Result<Arc<Driver<LocalLink>>, Error> {
+    let (sandbox, client) = (handle.sandbox(), handle.sandbox().client());
+    let (mut streams, KernelEnds { control, stdout, stderr }) = Streams::pair()?;
+    sandbox.check()?;
+    client.ask("sandbox", request, vec![control, stdout, stderr], CREATE_TIMEOUT).await?;
+    // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
+    sandbox.check()?;
+    let threads = (limits.cpus.ceil() as u32).max(1);
+    let hard = !client.memory_is_bounded();
+    let checkpoints = handle.keeps_checkpoint();
+    // Waits in the socket until the kernel takes it.
+    let start = ToKernel::Start { memory: limits.memory, threads, hard, checkpoints };
+    streams.send(&start).await.map_err(|error| Error::KernelGone(error.to_string()))?;
+    streams.ready(CREATE_TIMEOUT).await?;
+    Ok(Arc::new(Driver::new(LocalLink { handle, streams }, workspace, limits)))
 }
 
 fn jail_limits(limits: &Limits) -> message::Limits {

@@ -3,31 +3,34 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use aludel_jail::message::Request;
 use futures_util::future::BoxFuture;
 
 use super::link::LocalLink;
 use super::warden_client::Handle;
-use super::{Made, process};
+use super::{Made, Start, process, start_kernel};
 use crate::backend::{Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
-use crate::driver::{Execution, Kernel};
+use crate::driver::{Driver, Execution};
+use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::process::{Command, Process};
 use crate::{Error, KernelSpec, Limits, Workspace};
 
-/// A live sandbox with one kernel. Dropping it destroys it.
+/// A live sandbox. Dropping it destroys it, once its kernels and processes are dropped, too.
 #[derive(Debug)]
 pub(super) struct LocalSandbox {
-    kernel: Kernel<LocalLink>,
+    kernel: Arc<Driver<LocalLink>>,
     spec: Arc<KernelSpec>,
+    start: Start,
     handle: Arc<Handle>,
     processes: AtomicU64,
     registration: Registration<Handle>,
 }
 
 impl LocalSandbox {
-    pub(super) fn new(registration: Registration<Handle>, made: Made, spec: Arc<KernelSpec>) -> Self {
+    pub(super) fn new(registration: Registration<Handle>, made: Made, spec: Arc<KernelSpec>, start: Start) -> Self {
         let Made { handle, kernel } = made;
-        Self { kernel, spec, handle, processes: AtomicU64::new(0), registration }
+        Self { kernel, spec, start, handle, processes: AtomicU64::new(0), registration }
     }
 }
 
@@ -53,7 +56,22 @@ impl Sandbox for LocalSandbox {
     }
 
     fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, Error>> {
-        Box::pin(self.kernel.execute(code))
+        Box::pin(self.kernel.execute(Cell::new(code)))
+    }
+
+    fn first_kernel(&self) -> Arc<dyn Kernel> {
+        Arc::clone(&self.kernel) as _
+    }
+
+    fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
+        Box::pin(async move {
+            let handle = Arc::new(self.handle.kernel(self.limits().kernels)?);
+            let request = Request::StartKernel { id: self.handle.id(), kernel: handle.number(), start: self.start };
+            let (workspace, limits) = (Arc::clone(self.workspace()), self.limits().clone());
+            let kernel = start_kernel(handle, request, workspace, limits).await?;
+            kernel.configure(&options).await?;
+            Ok(kernel as _)
+        })
     }
 
     fn usage(&self) -> BoxFuture<'_, Usage> {

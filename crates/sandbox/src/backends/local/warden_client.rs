@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_jail::Warden;
-use aludel_jail::message::{self, Answer, Numbered, Reply, Request};
+use aludel_jail::message::{self, Answer, FIRST_KERNEL, Numbered, Reply, Request};
 use tokio::sync::{oneshot, watch};
 
 use super::slots::Slot;
@@ -70,13 +70,19 @@ struct Answered {
 }
 
 /// News of a sandbox that come without asking.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Live {
+    kernels: HashMap<u64, LiveKernel>,
+    processes: HashMap<u64, oneshot::Sender<Option<ExitStatus>>>,
+}
+
+/// News of a kernel.
+#[derive(Debug, Default)]
+struct LiveKernel {
     exit: watch::Sender<Option<Exit>>,
     /// Names of refused system calls. A program may call any number: those without a name count as one, so that there are never more of
     /// them than the system has calls.
     blocked: BTreeSet<&'static str>,
-    processes: HashMap<u64, oneshot::Sender<Option<ExitStatus>>>,
 }
 
 /// Requests that could not be sent at once, for the writer's thread.
@@ -264,7 +270,7 @@ impl WardenClient {
             let mut state = lock(&self.state);
             std::mem::replace(&mut *state, State { over: Some(over.clone()), ..State::default() })
         };
-        for (_, Live { exit, .. }) in ended.live {
+        for LiveKernel { exit, .. } in ended.live.into_values().flat_map(|live| live.kernels.into_values()) {
             exit.send_replace(Some(Exit::default()));
         }
         // Dropping the senders tells the receivers.
@@ -290,14 +296,14 @@ impl WardenClient {
                 }
                 None => {}
             },
-            Reply::Exited { id, status, usage } => {
-                if let Some(live) = state.live.get(&id) {
-                    live.exit.send_replace(Some(Exit { status: status.map(exit_status), usage: self::usage(usage) }));
+            Reply::Exited { id, kernel, status, usage } => {
+                if let Some(kernel) = state.kernel(id, kernel) {
+                    kernel.exit.send_replace(Some(Exit { status: status.map(exit_status), usage: self::usage(usage) }));
                 }
             }
             Reply::Resumed { id } => {
-                if let Some(live) = state.live.get(&id) {
-                    live.exit.send_replace(None);
+                if let Some(kernel) = state.kernel(id, FIRST_KERNEL) {
+                    kernel.exit.send_replace(None);
                 }
             }
             Reply::ProcessExited { id, process, status } => {
@@ -306,10 +312,10 @@ impl WardenClient {
                     let _nobody = sender.send(status.map(exit_status));
                 }
             }
-            Reply::Called { id, number } => {
-                if let Some(live) = state.live.get_mut(&id) {
+            Reply::Called { id, kernel, number } => {
+                if let Some(kernel) = state.kernel(id, kernel) {
                     let call = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
-                    live.blocked.insert(call.map_or(UNKNOWN_CALL, |call| call.name()));
+                    kernel.blocked.insert(call.map_or(UNKNOWN_CALL, |call| call.name()));
                 }
             }
             Reply::Ready { .. } | Reply::Unusable { .. } => {}
@@ -330,6 +336,12 @@ impl WardenClient {
     }
 }
 
+impl State {
+    fn kernel(&mut self, id: u64, kernel: u64) -> Option<&mut LiveKernel> {
+        self.live.get_mut(&id)?.kernels.get_mut(&kernel)
+    }
+}
+
 /// The wait for an answer. Dropping it ends it.
 struct Waiting<'a> {
     client: &'a WardenClient,
@@ -347,19 +359,42 @@ impl Drop for Waiting<'_> {
 pub(crate) struct Handle {
     id: u64,
     client: Arc<WardenClient>,
-    exit: watch::Receiver<Option<Exit>>,
+    next_kernel: AtomicU64,
     /// True if its end was asked for.
     ended: AtomicBool,
+}
+
+/// One kernel at the warden, from before it is asked for. Dropping it ends the kernel, but for the first one, which ends with its sandbox.
+#[derive(Debug)]
+pub(crate) struct KernelHandle {
+    sandbox: Arc<Handle>,
+    number: u64,
+    exit: watch::Receiver<Option<Exit>>,
 }
 
 impl Handle {
     /// A handle of a sandbox that is to be made.
     pub(super) fn new(client: &Arc<WardenClient>) -> Result<Self, Error> {
         let id = client.next_id();
-        let (sender, exit) = watch::channel(None);
-        let live = Live { exit: sender, blocked: BTreeSet::new(), processes: HashMap::new() };
-        client.state()?.live.insert(id, live);
-        Ok(Self { id, client: Arc::clone(client), exit, ended: AtomicBool::new(false) })
+        client.state()?.live.insert(id, Live::default());
+        let (next_kernel, ended) = (AtomicU64::new(FIRST_KERNEL), AtomicBool::new(false));
+        Ok(Self { id, client: Arc::clone(client), next_kernel, ended })
+    }
+
+    /// A handle of a kernel that is to be made in it, if there are fewer than `most`. The first one is the one that it is made with.
+    pub(super) fn kernel(self: &Arc<Self>, most: u32) -> Result<KernelHandle, Error> {
+        let mut state = self.client.state()?;
+        let live = state.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
+        let living = live.kernels.values().filter(|kernel| kernel.exit.borrow().is_none()).count();
+        if living as u64 >= most.into() {
+            return Err(Error::Full);
+        }
+        let number = self.next_kernel.fetch_add(1, Ordering::Relaxed);
+        let kernel = LiveKernel::default();
+        let exit = kernel.exit.subscribe();
+        live.kernels.insert(number, kernel);
+        drop(state);
+        Ok(KernelHandle { sandbox: Arc::clone(self), number, exit })
     }
 
     /// The number that the sandbox has at the warden.
@@ -372,28 +407,12 @@ impl Handle {
         &self.client
     }
 
-    /// The end of the kernel process, once it has ended and no checkpoint has taken over.
-    pub(crate) fn exit(&self) -> watch::Receiver<Option<Exit>> {
-        self.exit.clone()
-    }
-
     /// Fails if the end of the sandbox was asked for, though it may be made only after that.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.ended.load(Ordering::SeqCst) {
             return Err(Error::Setup("the sandbox was destroyed while it was made".into()));
         }
         Ok(())
-    }
-
-    /// Sends a signal to the kernel process.
-    pub(crate) fn signal_kernel(&self, signal: i32) {
-        self.client.tell(Request::Signal { id: self.id, signal });
-    }
-
-    /// Lets the checkpoint take the place of a kernel that ended. `control` is the kernel's end of its new channel.
-    pub(crate) async fn resume(&self, control: OwnedFd) -> bool {
-        let request = Request::Resume { id: self.id };
-        self.client.ask("checkpoint", request, vec![control], RESUME_TIMEOUT).await.is_ok()
     }
 
     /// Starts a program; the receiver tells its end, with `None` when it could not be made or the sandbox is gone.
@@ -415,23 +434,6 @@ impl Handle {
     /// Sends a signal to a program that [`Handle::spawn`] started.
     pub(crate) fn signal_process(&self, process: u64, signal: i32) {
         self.client.tell(Request::SignalProcess { id: self.id, process, signal });
-    }
-
-    /// Names of the system calls that were refused since this was last asked. To be asked after [`Handle::settled`].
-    pub(crate) fn take_blocked(&self) -> Vec<String> {
-        let Ok(mut state) = self.client.state() else { return Vec::new() };
-        let names = state.live.get_mut(&self.id).map(|live| std::mem::take(&mut live.blocked)).unwrap_or_default();
-        names.into_iter().map(str::to_owned).collect()
-    }
-
-    /// Says that a cell begins, which somebody waits for.
-    pub(crate) fn foreground(&self) {
-        self.client.tell(Request::Foreground { id: self.id });
-    }
-
-    /// Returns when the warden has seen to everything that it was sent, and has told what it heard by then.
-    pub(crate) async fn settled(&self) {
-        let _gone = self.client.ask("answer", Request::Ping, Vec::new(), ANSWER_TIMEOUT).await;
     }
 
     /// Returns what the sandbox uses; zeros when it is gone.
@@ -459,6 +461,79 @@ impl Drop for Handle {
         lock(&self.client.state).live.remove(&self.id);
         // Even if its end was asked for before: that may have been before it was made.
         self.client.tell(Request::Destroy { id: self.id });
+    }
+}
+
+impl KernelHandle {
+    /// The number that the kernel has in its sandbox.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its sandbox.
+    pub(super) fn sandbox(&self) -> &Arc<Handle> {
+        &self.sandbox
+    }
+
+    /// The end of the kernel process, once it has ended and no checkpoint has taken over.
+    pub(super) fn exit(&self) -> watch::Receiver<Option<Exit>> {
+        self.exit.clone()
+    }
+
+    /// Sends a signal to the kernel process.
+    pub(super) fn signal(&self, signal: i32) {
+        let Self { sandbox, number: kernel, .. } = self;
+        sandbox.client.tell(Request::Signal { id: sandbox.id, kernel: *kernel, signal });
+    }
+
+    /// Ends the kernel and its checkpoint.
+    pub(super) fn end(&self) {
+        let Self { sandbox, number: kernel, .. } = self;
+        sandbox.client.tell(Request::EndKernel { id: sandbox.id, kernel: *kernel });
+    }
+
+    /// Returns true if a checkpoint may take its place: it is the first kernel, and no other one and no program runs in the sandbox, which
+    /// the checkpoint would end.
+    pub(super) fn is_alone(&self) -> bool {
+        let Ok(state) = self.sandbox.client.state() else { return false };
+        let Some(live) = state.live.get(&self.sandbox.id) else { return false };
+        let is_other = |(number, kernel): (&u64, &LiveKernel)| *number != self.number && kernel.exit.borrow().is_none();
+        self.number == FIRST_KERNEL && live.processes.is_empty() && !live.kernels.iter().any(is_other)
+    }
+
+    /// Lets the checkpoint take the place of a kernel that ended. `control` is the kernel's end of its new channel.
+    pub(super) async fn resume(&self, control: OwnedFd) -> bool {
+        let request = Request::Resume { id: self.sandbox.id };
+        self.sandbox.client.ask("checkpoint", request, vec![control], RESUME_TIMEOUT).await.is_ok()
+    }
+
+    /// Names of the system calls that were refused since this was last asked. To be asked after [`KernelHandle::settled`].
+    pub(super) fn take_blocked(&self) -> Vec<String> {
+        let Ok(mut state) = self.sandbox.client.state() else { return Vec::new() };
+        let kernel = state.kernel(self.sandbox.id, self.number);
+        let names = kernel.map(|kernel| std::mem::take(&mut kernel.blocked)).unwrap_or_default();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Says that a cell begins, which somebody waits for.
+    pub(super) fn foreground(&self) {
+        self.sandbox.client.tell(Request::Foreground { id: self.sandbox.id });
+    }
+
+    /// Returns when the warden has seen to everything that it was sent, and has told what it heard by then.
+    pub(super) async fn settled(&self) {
+        let _gone = self.sandbox.client.ask("answer", Request::Ping, Vec::new(), ANSWER_TIMEOUT).await;
+    }
+}
+
+impl Drop for KernelHandle {
+    fn drop(&mut self) {
+        if self.number != FIRST_KERNEL {
+            if let Some(live) = lock(&self.sandbox.client.state).live.get_mut(&self.sandbox.id) {
+                live.kernels.remove(&self.number);
+            }
+            self.end();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{mpsc, watch};
 
@@ -13,7 +13,7 @@ use super::workspace::MemoryWorkspace;
 use crate::frame::{FromKernel, ToKernel};
 use crate::link::{Control, Exit, Input, Link, Signal, Stream};
 use crate::process::ExitStatus;
-use crate::{ProgramError, Usage};
+use crate::{Error, ProgramError, Usage};
 
 /// Messages that the host has not read yet; a program that prints more waits.
 const QUEUE: usize = 16;
@@ -23,6 +23,77 @@ const SIGKILL: i32 = 9;
 
 type Variables = BTreeMap<String, String>;
 
+/// A program for a scripted kernel.
+struct Program {
+    code: String,
+    environment: Variables,
+}
+
+/// The scripted kernels of one sandbox.
+#[derive(Debug, Default)]
+pub(super) struct Kernels {
+    live: Mutex<Vec<Weak<MemoryControl>>>,
+    /// True if the first one was started.
+    has_first: AtomicBool,
+    is_destroyed: AtomicBool,
+}
+
+impl Kernels {
+    /// Starts a kernel without variables, if there are fewer than `most`.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        script: &Arc<Script>,
+        workspace: &Arc<MemoryWorkspace>,
+        most: u32,
+    ) -> Result<MemoryLink, Error> {
+        let mut live = self.live();
+        live.retain(|kernel| kernel.upgrade().is_some_and(|kernel| kernel.exit.borrow().is_none()));
+        if self.is_destroyed() {
+            return Err(Error::KernelGone("the sandbox ended".into()));
+        }
+        if live.len() as u64 >= most.into() {
+            return Err(Error::Full);
+        }
+        let link = MemoryLink::start(Arc::clone(script), Arc::clone(workspace), Arc::clone(self));
+        // Further kernels keep none, as everywhere.
+        link.control.has_checkpoint.store(!self.has_first.swap(true, Ordering::Relaxed), Ordering::Relaxed);
+        live.push(Arc::downgrade(&link.control));
+        Ok(link)
+    }
+
+    pub(super) fn is_destroyed(&self) -> bool {
+        self.is_destroyed.load(Ordering::Relaxed)
+    }
+
+    /// Kills every kernel and leaves none a checkpoint.
+    pub(super) fn kill_for_good(&self) {
+        let live = self.live();
+        self.is_destroyed.store(true, Ordering::Relaxed);
+        live.iter().filter_map(Weak::upgrade).for_each(|kernel| kernel.end());
+    }
+
+    /// Ends the sandbox and waits until its kernels have ended.
+    pub(super) async fn destroy(&self) {
+        self.kill_for_good();
+        let live: Vec<_> = self.live().iter().filter_map(Weak::upgrade).collect();
+        for kernel in live {
+            let mut exit = kernel.exit.subscribe();
+            // An error would mean that the sender is gone, which is held here.
+            let _ended = exit.wait_for(Option::is_some).await.map(|exit| exit.is_some());
+        }
+    }
+
+    /// Returns true if no other kernel runs: a checkpoint takes over only then, as everywhere.
+    fn is_alone(&self, of: &Arc<MemoryControl>) -> bool {
+        let is_other = |kernel: Arc<MemoryControl>| !Arc::ptr_eq(&kernel, of) && kernel.exit.borrow().is_none();
+        !self.live().iter().filter_map(Weak::upgrade).any(is_other)
+    }
+
+    fn live(&self) -> MutexGuard<'_, Vec<Weak<MemoryControl>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The host's end of a scripted kernel.
 pub(super) struct MemoryLink {
     script: Arc<Script>,
@@ -30,7 +101,10 @@ pub(super) struct MemoryLink {
     control: Arc<MemoryControl>,
     /// Variables from before the cell that runs.
     checkpoint: Arc<Mutex<Variables>>,
-    cells: mpsc::Sender<String>,
+    /// Environment variables for all cells.
+    environment: Variables,
+    kernels: Arc<Kernels>,
+    cells: mpsc::Sender<Program>,
     inputs: mpsc::Receiver<Input>,
     /// Taken out of `inputs` and not handed on yet.
     pending: VecDeque<Input>,
@@ -44,39 +118,24 @@ pub(super) struct MemoryControl {
     /// Kills so far: a checkpoint that takes over is not killed by what killed the kernel.
     kills: watch::Sender<u64>,
     exit: watch::Sender<Option<Exit>>,
-    is_destroyed: AtomicBool,
-}
-
-impl MemoryControl {
-    pub(super) fn is_destroyed(&self) -> bool {
-        self.is_destroyed.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn kill(&self) {
-        self.kills.send_modify(|kills| *kills += 1);
-    }
-
-    /// Kills the kernel and leaves it no checkpoint.
-    pub(super) fn kill_for_good(&self) {
-        self.is_destroyed.store(true, Ordering::Relaxed);
-        self.kill();
-    }
-
-    /// Ends the sandbox and waits until its kernel has ended.
-    pub(super) async fn destroy(&self) {
-        self.kill_for_good();
-        let mut exit = self.exit.subscribe();
-        // An error would mean that the sender is gone, which is held here.
-        let _ended = exit.wait_for(Option::is_some).await.map(|exit| exit.is_some());
-    }
+    has_checkpoint: AtomicBool,
 }
 
 impl Control for MemoryControl {
     fn signal(&self, signal: Signal) {
         match signal {
             Signal::Interrupt => self.interrupts.send_modify(|interrupts| *interrupts += 1),
-            Signal::Kill => self.kill(),
+            Signal::Kill => self.kills.send_modify(|kills| *kills += 1),
         }
+    }
+
+    fn keeps_checkpoint(&self) -> bool {
+        self.has_checkpoint.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.has_checkpoint.store(false, Ordering::Relaxed);
+        self.signal(Signal::Kill);
     }
 
     async fn usage(&self) -> Usage {
@@ -85,23 +144,25 @@ impl Control for MemoryControl {
 }
 
 impl MemoryLink {
-    /// Starts a kernel without variables.
-    pub(super) fn start(script: Arc<Script>, workspace: Arc<MemoryWorkspace>) -> Self {
+    fn start(script: Arc<Script>, workspace: Arc<MemoryWorkspace>, kernels: Arc<Kernels>) -> Self {
         let control = Arc::new(MemoryControl {
             interrupts: watch::Sender::new(0),
             kills: watch::Sender::new(0),
             exit: watch::Sender::new(None),
-            is_destroyed: AtomicBool::new(false),
+            has_checkpoint: AtomicBool::new(true),
         });
         let checkpoint = Arc::default();
         let kills = control.kills.subscribe();
         let (cells, inputs) = spawn(&script, &workspace, &control, &checkpoint, kills);
-        Self { script, workspace, control, checkpoint, cells, inputs, pending: VecDeque::new() }
+        let (environment, pending) = (Variables::new(), VecDeque::new());
+        Self { script, workspace, control, checkpoint, environment, kernels, cells, inputs, pending }
     }
+}
 
-    /// Returns the end that signals go to.
-    pub(super) fn shared(&self) -> Arc<MemoryControl> {
-        Arc::clone(&self.control)
+impl Drop for MemoryLink {
+    fn drop(&mut self) {
+        self.control.end();
+        self.kernels.live().retain(|kernel| !std::ptr::eq(kernel.as_ptr(), Arc::as_ptr(&self.control)));
     }
 }
 
@@ -118,9 +179,17 @@ impl Link for MemoryLink {
 
     async fn send(&mut self, frame: &ToKernel<'_>) -> io::Result<()> {
         match frame {
-            ToKernel::Execute { code } => {
+            ToKernel::Execute { code, environment } => {
                 let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-                self.cells.send((*code).to_owned()).await.map_err(gone)
+                let all = self.environment.clone().into_iter().chain(environment.iter().cloned());
+                let program = Program { code: (*code).to_owned(), environment: all.collect() };
+                self.cells.send(program).await.map_err(gone)
+            }
+            // There are no directories but the workspace.
+            ToKernel::Configure { directory: _, environment } => {
+                self.environment.extend(environment.iter().cloned());
+                self.pending.push_back(Input::Frame(FromKernel::Configured, 0));
+                Ok(())
             }
             // A scripted program does not wait for its displays, has no limits of its own and needs no rehearsal.
             ToKernel::Shown { .. } | ToKernel::Start { .. } | ToKernel::Touch | ToKernel::Run { .. } => Ok(()),
@@ -153,7 +222,7 @@ impl Link for MemoryLink {
     async fn resume(&mut self) -> bool {
         // Before it is looked for the end: one that comes after the look reaches the new kernel.
         let kills = self.control.kills.subscribe();
-        if self.control.is_destroyed() {
+        if !self.control.keeps_checkpoint() || !self.kernels.is_alone(&self.control) {
             return false;
         }
         self.pending.clear();
@@ -170,7 +239,7 @@ fn spawn(
     control: &Arc<MemoryControl>,
     checkpoint: &Arc<Mutex<Variables>>,
     mut kills: watch::Receiver<u64>,
-) -> (mpsc::Sender<String>, mpsc::Receiver<Input>) {
+) -> (mpsc::Sender<Program>, mpsc::Receiver<Input>) {
     let (cells, cell_receiver) = mpsc::channel(1);
     let (input_sender, inputs) = mpsc::channel(QUEUE);
     let kernel = Kernel {
@@ -201,7 +270,7 @@ struct Kernel {
     workspace: Arc<MemoryWorkspace>,
     interrupts: watch::Receiver<u64>,
     checkpoint: Arc<Mutex<Variables>>,
-    cells: mpsc::Receiver<String>,
+    cells: mpsc::Receiver<Program>,
     inputs: mpsc::Sender<Input>,
     displays: u64,
 }
@@ -217,10 +286,10 @@ enum Stop {
 impl Kernel {
     /// Runs cells until it dies, and returns how.
     async fn run(mut self) -> Option<ExitStatus> {
-        while let Some(code) = self.cells.recv().await {
+        while let Some(Program { code, environment }) = self.cells.recv().await {
             self.interrupts.mark_unchanged();
             let variables = self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let mut cell = ScriptedCell::new(&code, variables, Arc::clone(&self.workspace));
+            let mut cell = ScriptedCell::new(&code, variables, environment, Arc::clone(&self.workspace));
             (self.script)(&code, &mut cell);
             let ScriptedCell { variables, steps, .. } = cell;
             let mut ended = Ok(());

@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
 
-use self::kernel::{MemoryControl, MemoryLink};
+use self::kernel::{Kernels, MemoryLink};
 pub use self::script::{ScriptedCell, simple};
 use self::workspace::MemoryWorkspace;
 use super::registry::{Registration, Registry};
 use crate::backend::{Backend, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Status, Usage};
-use crate::driver::{Execution, Kernel};
+use crate::driver::{Driver, Execution};
+use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// The behaviour of programs: given the code of a cell, says what the cell does.
@@ -30,7 +31,7 @@ pub struct Memory(Arc<Inner>);
 struct Inner {
     script: Arc<Script>,
     capabilities: Capabilities,
-    registry: Arc<Registry<MemoryControl>>,
+    registry: Arc<Registry<Kernels>>,
     /// Reason for which no sandbox can be made now.
     failure: Mutex<Option<String>>,
     /// Times that everything was lost.
@@ -66,6 +67,7 @@ impl Memory {
             enforces_disk: true,
             checkpoints: true,
             reports_blocked: false,
+            kernels: true,
             processes: false,
             attach: false,
             pause: false,
@@ -85,8 +87,8 @@ impl Memory {
     pub fn lose(&self) {
         self.0.losses.fetch_add(1, Ordering::SeqCst);
         for id in self.0.registry.list(None) {
-            if let Some(control) = self.0.registry.end(&id) {
-                control.kill_for_good();
+            if let Some(kernels) = self.0.registry.end(&id) {
+                kernels.kill_for_good();
             }
         }
     }
@@ -113,11 +115,11 @@ impl Memory {
             return Err(Error::Setup(reason));
         }
         let registration = Registry::register(&self.0.registry, id, owner)?;
-        let link = MemoryLink::start(Arc::clone(&self.0.script), Arc::clone(&workspace));
-        let control = link.shared();
-        registration.bind(&control)?;
-        let kernel = Kernel::new(link, workspace, limits);
-        Ok(Arc::new(MemorySandbox { kernel, spec, control, registration }))
+        let (kernels, script) = (Arc::new(Kernels::default()), Arc::clone(&self.0.script));
+        registration.bind(&kernels)?;
+        let link = kernels.start(&script, &workspace, limits.kernels.max(1))?;
+        let kernel = Arc::new(Driver::new(link, Arc::clone(&workspace) as _, limits));
+        Ok(Arc::new(MemorySandbox { kernel, spec, script, files: workspace, kernels, registration }))
     }
 }
 
@@ -132,8 +134,8 @@ impl Backend for Memory {
 
     fn destroy<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            if let Some(control) = self.0.registry.end(id) {
-                control.destroy().await;
+            if let Some(kernels) = self.0.registry.end(id) {
+                kernels.destroy().await;
             }
             Ok(())
         })
@@ -156,13 +158,20 @@ impl Backend for Memory {
     }
 }
 
-/// A sandbox with a scripted kernel.
-#[derive(Debug)]
+/// A sandbox with scripted kernels.
 struct MemorySandbox {
-    kernel: Kernel<MemoryLink>,
+    kernel: Arc<Driver<MemoryLink>>,
     spec: Arc<KernelSpec>,
-    control: Arc<MemoryControl>,
-    registration: Registration<MemoryControl>,
+    script: Arc<Script>,
+    files: Arc<MemoryWorkspace>,
+    kernels: Arc<Kernels>,
+    registration: Registration<Kernels>,
+}
+
+impl std::fmt::Debug for MemorySandbox {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("MemorySandbox").field("registration", &self.registration).finish_non_exhaustive()
+    }
 }
 
 impl Sandbox for MemorySandbox {
@@ -183,11 +192,24 @@ impl Sandbox for MemorySandbox {
     }
 
     fn is_alive(&self) -> bool {
-        self.kernel.is_alive() && !self.control.is_destroyed()
+        self.kernel.is_alive() && !self.kernels.is_destroyed()
     }
 
     fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, Error>> {
-        Box::pin(self.kernel.execute(code))
+        Box::pin(self.kernel.execute(Cell::new(code)))
+    }
+
+    fn first_kernel(&self) -> Arc<dyn Kernel> {
+        Arc::clone(&self.kernel) as _
+    }
+
+    fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
+        Box::pin(async move {
+            let link = self.kernels.start(&self.script, &self.files, self.limits().kernels)?;
+            let kernel = Driver::new(link, Arc::clone(self.workspace()), self.limits().clone());
+            kernel.configure(&options).await?;
+            Ok(Arc::new(kernel) as _)
+        })
     }
 
     fn usage(&self) -> BoxFuture<'_, Usage> {
@@ -196,7 +218,7 @@ impl Sandbox for MemorySandbox {
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            self.control.destroy().await;
+            self.kernels.destroy().await;
             Ok(())
         })
     }
@@ -204,6 +226,6 @@ impl Sandbox for MemorySandbox {
 
 impl Drop for MemorySandbox {
     fn drop(&mut self) {
-        self.control.kill_for_good();
+        self.kernels.kill_for_good();
     }
 }

@@ -14,6 +14,8 @@ use crate::{MimeBundle, MimeData, ProgramError};
 pub struct ScriptedCell {
     /// The kernel's variables, as the cells before left them.
     pub variables: BTreeMap<String, String>,
+    /// The environment variables that were set for this cell and for its kernel.
+    pub environment: BTreeMap<String, String>,
     code: String,
     workspace: Arc<MemoryWorkspace>,
     pub(super) steps: Vec<Step>,
@@ -35,8 +37,13 @@ pub(super) enum Step {
 }
 
 impl ScriptedCell {
-    pub(super) fn new(code: &str, variables: BTreeMap<String, String>, workspace: Arc<MemoryWorkspace>) -> Self {
-        Self { variables, code: code.to_owned(), workspace, steps: Vec::new() }
+    pub(super) fn new(
+        code: &str,
+        variables: BTreeMap<String, String>,
+        environment: BTreeMap<String, String>,
+        workspace: Arc<MemoryWorkspace>,
+    ) -> Self {
+        Self { variables, environment, code: code.to_owned(), workspace, steps: Vec::new() }
     }
 
     /// Prints text.
@@ -139,7 +146,7 @@ pub(super) fn raised(code: &str, name: &str, value: &str) -> ProgramError {
 ///
 /// A line is `print(VALUE)`, `NAME = VALUE`, `VALUE` (as the last line, the result), `raise NAME('TEXT')`,
 /// `open('PATH', 'w').write('TEXT')`, `while True: pass`, `os._exit(NUMBER)`, an `import` or a comment. A value is a string, a number, a
-/// sum of numbers, a name, or `open('PATH').read()`.
+/// sum of numbers, a name, `os.environ['NAME']`, or `open('PATH').read()`.
 pub fn simple(code: &str, cell: &mut ScriptedCell) {
     let lines: Vec<_> = code.lines().flat_map(statements).collect();
     for (position, line) in lines.iter().enumerate() {
@@ -209,6 +216,10 @@ fn value(text: &str, cell: &ScriptedCell) -> Option<(String, String)> {
     }
     if let Some(path) = text.strip_prefix("open(").and_then(|rest| rest.strip_suffix(").read()")) {
         let text = String::from_utf8_lossy(&cell.read(&literal(path)?)?).into_owned();
+        return Some((text.clone(), format!("'{text}'")));
+    }
+    if let Some(name) = text.strip_prefix("os.environ[").and_then(|rest| rest.strip_suffix("]")) {
+        let text = cell.environment.get(&literal(name)?)?;
         return Some((text.clone(), format!("'{text}'")));
     }
     if let Some(shown) = cell.variables.get(text) {

@@ -1,0 +1,57 @@
+//! Kernels: stateful interpreters inside a sandbox.
+
+use std::fmt;
+
+use futures_util::future::BoxFuture;
+
+use crate::Error;
+use crate::driver::Execution;
+
+/// A kernel of a live sandbox. Dropping the last hold on it ends it, but for the first kernel, which ends with its sandbox.
+pub trait Kernel: fmt::Debug + Send + Sync {
+    /// Returns true if it lives, or its checkpoint will.
+    fn is_alive(&self) -> bool;
+
+    /// Runs one cell. One runs at a time; the next waits here for its turn.
+    fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, Error>>;
+
+    /// Sets the working directory and environment variables for the cells to come. Waits until no cell runs.
+    fn configure<'a>(&'a self, options: &'a KernelOptions) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// Ends this kernel alone, whatever runs in it, and waits until it has ended.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A program for a kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Cell<'a> {
+    /// The code.
+    pub code: &'a str,
+    /// Environment variables that are set while it runs, and have their former values afterwards.
+    pub environment: &'a [(String, String)],
+}
+
+impl<'a> Cell<'a> {
+    /// A cell without variables of its own.
+    pub fn new(code: &'a str) -> Self {
+        Self { code, environment: &[] }
+    }
+}
+
+/// Settings of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KernelOptions {
+    /// The working directory, inside; `None` for the one that it has, which is the workspace at first.
+    pub directory: Option<String>,
+    /// Environment variables beside those that every process of a sandbox has.
+    pub environment: Vec<(String, String)>,
+}
+
+/// Checks what the system would refuse in the middle of a start.
+pub(crate) fn check_environment(environment: &[(String, String)]) -> Result<(), Error> {
+    let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
+    match environment.iter().find(|(name, value)| !is_name(name) || value.contains('\0')) {
+        None => Ok(()),
+        Some((name, _)) => Err(Error::Start(format!("{name:?} cannot be an environment variable with this value"))),
+    }
+}
