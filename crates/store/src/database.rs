@@ -46,7 +46,7 @@ macro_rules! counted {
 }
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 8] = [
+const FORMATS: [&str; 9] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -234,6 +234,9 @@ CREATE TRIGGER programs_are_not_forgotten BEFORE DELETE ON programs
         counted!("programs", "512 + length(CAST(code AS BLOB))"),
         counted!("audit", "512 + length(CAST(code AS BLOB)) + length(CAST(actor AS BLOB)) + length(CAST(outcome AS BLOB))"),
     ),
+    "
+CREATE TABLE secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+",
 ];
 
 /// Longest wait of a statement for another process that is writing.
@@ -547,6 +550,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 9, known: 8 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 10, known: 9 })));
     }
 }

@@ -17,6 +17,7 @@ mod keys;
 mod owners;
 mod page;
 mod responses;
+mod secrets;
 mod sweep;
 mod turns;
 mod uploads;
