@@ -44,19 +44,17 @@ fn with_upstream(model: &Model, models: &[Model], surroundings: &Surroundings) -
     let endpoint = endpoint(model, surroundings)?;
     let upstream = with_fallback(model, upstream(endpoint.clone()), models, surroundings)?;
     let endpoint = endpoint.filter(|endpoint| endpoint.forwards());
-    let fallback = model.fallback.0.clone();
-    Ok(aludel_engine::Model { name: (*model.name).clone(), owner, upstream, endpoint, fallback })
+    Ok(aludel_engine::Model {
+        endpoint,
+        fallback: model.fallback.0.clone(),
+        code_interpreter: model.code_interpreter.0,
+        ..aludel_engine::Model::new(&*model.name, owner, upstream)
+    })
 }
 
 /// The demo model, which writes at this pace.
 pub(crate) fn demo(pace: Duration) -> aludel_engine::Model {
-    aludel_engine::Model {
-        name: "demo".to_owned(),
-        owner: SCRIPT.to_owned(),
-        upstream: Arc::new(Demo::new(pace)),
-        endpoint: None,
-        fallback: Vec::new(),
-    }
+    aludel_engine::Model::new("demo", SCRIPT, Arc::new(Demo::new(pace)))
 }
 
 fn with_fallback(

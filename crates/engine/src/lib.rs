@@ -32,7 +32,7 @@ use tokio_util::task::TaskTracker;
 
 pub use approvals::ApprovalPolicy;
 pub use error::{Error, Kind, Missing};
-pub use models::{Model, Models};
+pub use models::{Model, Models, Shown};
 pub use sessions::{Session, SessionFile, Sessions};
 pub use settings::Settings;
 

@@ -22,6 +22,27 @@ pub struct Model {
     pub endpoint: Option<Arc<Chat>>,
     /// The models that step in for it, in order, by name.
     pub fallback: Vec<String>,
+    /// The parts of programs that clients see in its answers, if it has the code interpreter without being asked for it.
+    pub code_interpreter: Option<Shown>,
+}
+
+/// The parts of programs that stand in an answer, for clients that know of no code interpreter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// Programs, their output, pictures and files.
+    All,
+    /// Output, pictures and files.
+    Output,
+    /// Pictures and files.
+    Files,
+}
+
+impl Model {
+    /// A model that takes no requests as they are, has nobody to step in for it, and the code interpreter for whoever asks for it.
+    pub fn new(name: impl Into<String>, owner: impl Into<String>, upstream: Arc<dyn Upstream>) -> Self {
+        let (name, owner) = (name.into(), owner.into());
+        Self { name, owner, upstream, endpoint: None, fallback: Vec::new(), code_interpreter: None }
+    }
 }
 
 impl fmt::Debug for Model {

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use aludel_engine::Engine;
 use aludel_engine::places::Places;
 use aludel_store::{Store, now};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -29,6 +30,10 @@ pub struct App {
     pub(crate) started: i64,
     /// Tenants by key.
     pub(crate) callers: Callers,
+    /// The server's address as people reach it, if it was configured.
+    pub(crate) url: Option<String>,
+    /// The secret that signs links, once it was needed.
+    link_secret: OnceCell<Arc<str>>,
     /// Permits to be answered.
     pub(crate) requests: Arc<Places>,
     /// KiB of memory for JSON bodies, all that is made of them, and replays.
@@ -44,6 +49,8 @@ pub struct Settings {
     pub requests_per_key: usize,
     /// Bytes of memory that JSON bodies, all that is made of them, and replays may take at once.
     pub bodies: usize,
+    /// The server's address as people reach it, such as `https://aludel.example.com`; `None` for the one that a client used.
+    pub url: Option<String>,
     /// True if there are figures at `/metrics`.
     pub metrics: bool,
     /// The collector of traces, if there is one.
@@ -58,6 +65,7 @@ impl Default for Settings {
             requests: 256,
             requests_per_key: 256,
             bodies: 1 << 30,
+            url: None,
             metrics: false,
             traces: None,
             log_contents: false,
@@ -68,7 +76,7 @@ impl Default for Settings {
 impl App {
     /// A server on this engine.
     pub fn new(engine: Arc<Engine>, settings: Settings) -> Self {
-        let Settings { requests, requests_per_key, bodies, metrics, traces, log_contents } = settings;
+        let Settings { requests, requests_per_key, bodies, url, metrics, traces, log_contents } = settings;
         engine.trace_models(watched);
         Self {
             store: engine.store.clone(),
@@ -79,10 +87,18 @@ impl App {
             unrecovered: OnceLock::new(),
             started: now(),
             callers: Callers::default(),
+            url,
+            link_secret: OnceCell::new(),
             requests: Places::new(requests, requests_per_key),
             bodies: Places::new(bodies >> 10, bodies >> 10),
             engine,
         }
+    }
+
+    /// Returns the secret that signs links.
+    pub(crate) async fn link_secret(&self) -> Result<Arc<str>, ApiError> {
+        let made = async { Ok::<_, ApiError>(Arc::from(self.store.secret("links").await?)) };
+        self.link_secret.get_or_try_init(|| made).await.cloned()
     }
 
     /// Makes a change in a task of its own: a handler is dropped with its client's connection, and what was half made would stay so.

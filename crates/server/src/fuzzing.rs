@@ -339,8 +339,7 @@ fn model() -> Model {
         requests: None,
     };
     let chat = Arc::new(Chat::over(options, Arc::new(Scripted)).expect("the options are fine"));
-    let (endpoint, upstream) = (Some(Arc::clone(&chat)), chat);
-    Model { name: "m".into(), owner: "a fuzzer".into(), upstream, endpoint, fallback: Vec::new() }
+    Model { endpoint: Some(Arc::clone(&chat)), ..Model::new("m", "a fuzzer", chat) }
 }
 
 struct Scripted;

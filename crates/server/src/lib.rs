@@ -9,6 +9,7 @@ mod error;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod http;
+mod links;
 mod router;
 mod serve;
 mod stalled;

@@ -12,7 +12,7 @@ use axum::routing::get;
 use crate::app::App;
 use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
-use crate::{approvals, http, telemetry};
+use crate::{approvals, http, links, telemetry};
 
 pub(crate) fn routes(app: &Arc<App>) -> Router {
     let own = Router::new()
@@ -21,6 +21,7 @@ pub(crate) fn routes(app: &Arc<App>) -> Router {
         .route(http::HEALTH, get(async || "ok\n"))
         .route(http::READY, get(ready))
         .route(telemetry::METRICS, get(telemetry::scrape))
+        .route(links::ROUTE, get(links::follow))
         .fallback(no_route);
     let own = around(own, app, &dialects::ALL[0]);
     dialects::ALL.iter().fold(own, |routes, dialect| routes.merge(around((dialect.routes)(), app, dialect)))

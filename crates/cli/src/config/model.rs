@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use aludel_engine::Shown;
+
 use super::given::{ConfigError, Given, Origin, Setting};
 use super::headers::Headers;
 use super::key::KeySource;
@@ -59,6 +61,7 @@ pub(crate) struct RawModel {
     headers: Option<Setting<Headers>>,
     max_output_tokens: Option<Setting<Count>>,
     requests: Option<Setting<Count>>,
+    code_interpreter: Option<Setting<Interpreting>>,
 }
 
 /// What holds.
@@ -70,6 +73,8 @@ pub(crate) struct Model {
     pub(crate) endpoint: Endpoint,
     /// The models that step in for it, in order.
     pub(crate) fallback: Setting<Names>,
+    /// The code interpreter for clients that do not ask for it.
+    pub(crate) code_interpreter: Setting<Interpreting>,
 }
 
 /// Where a model is.
@@ -135,6 +140,7 @@ impl RawModel {
         "headers",
         "max_output_tokens",
         "requests",
+        "code_interpreter",
     ];
 
     /// Those that may have several values.
@@ -161,6 +167,7 @@ impl RawModel {
             "headers" => self.headers = Some(Headers::parse(given)?),
             "max_output_tokens" => self.max_output_tokens = Some(given.parse("model.max_output_tokens")?),
             "requests" => self.requests = Some(given.parse("model.requests")?),
+            "code_interpreter" => self.code_interpreter = Some(given.parse("model.code_interpreter")?),
             _ => return Err(super::unknown_key("model", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -196,6 +203,7 @@ impl RawModel {
             headers,
             max_output_tokens,
             requests,
+            code_interpreter,
         } = self;
         name.is_none()
             && url.is_none()
@@ -209,6 +217,7 @@ impl RawModel {
             && headers.is_none()
             && max_output_tokens.is_none()
             && requests.is_none()
+            && code_interpreter.is_none()
     }
 
     /// Puts what a higher layer says about one model over what is known, and that model first, which makes it the default.
@@ -242,6 +251,7 @@ impl RawModel {
             headers: self.headers.or(headers_below),
             max_output_tokens: self.max_output_tokens.or(below.max_output_tokens),
             requests: self.requests.or(below.requests),
+            code_interpreter: self.code_interpreter.or(below.code_interpreter),
         };
         models.insert(0, merged);
     }
@@ -257,8 +267,10 @@ impl RawModel {
         } else {
             Api::Chat
         }));
+        let code_interpreter = self.code_interpreter.unwrap_or(Setting::default(Interpreting::default()));
         if *api == Api::Demo {
-            return Ok(Model { name, endpoint: Endpoint::Demo, fallback: Setting::default(Names::default()) });
+            let fallback = Setting::default(Names::default());
+            return Ok(Model { name, endpoint: Endpoint::Demo, fallback, code_interpreter });
         }
         let Some(url) = self.url else {
             let why = match &name.origin {
@@ -285,15 +297,19 @@ impl RawModel {
             requests: self.requests.unwrap_or(Setting::default(Count::default())),
         };
         let fallback = self.fallback.unwrap_or(Setting::default(Names::default()));
-        Ok(Model { name, endpoint: Endpoint::Http(Box::new(http)), fallback })
+        Ok(Model { name, endpoint: Endpoint::Http(Box::new(http)), fallback, code_interpreter })
     }
 }
 
 impl Model {
     /// The scripted model, as nobody configured it.
     fn demo() -> Self {
-        let fallback = Setting::default(Names::default());
-        Self { name: Setting::default(DEMO.to_owned()), endpoint: Endpoint::Demo, fallback }
+        Self {
+            name: Setting::default(DEMO.to_owned()),
+            endpoint: Endpoint::Demo,
+            fallback: Setting::default(Names::default()),
+            code_interpreter: Setting::default(Interpreting::default()),
+        }
     }
 
     pub(crate) fn entries(&self) -> Vec<Entry> {
@@ -312,6 +328,7 @@ impl Model {
                 Entry::new(key("headers"), &http.headers),
                 Entry::new(key("max_output_tokens"), &http.max_output_tokens),
                 Entry::new(key("requests"), &http.requests),
+                Entry::new(key("code_interpreter"), &self.code_interpreter),
             ],
         }
     }
@@ -411,6 +428,35 @@ impl fmt::Display for Count {
             Some(number) => number.fmt(formatter),
             None => formatter.write_str("any"),
         }
+    }
+}
+
+/// The parts of programs that clients see which know of no code interpreter, if those have one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Interpreting(pub(crate) Option<Shown>);
+
+impl FromStr for Interpreting {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(match text {
+            "false" => None,
+            "true" => Some(Shown::All),
+            "output" => Some(Shown::Output),
+            "files" => Some(Shown::Files),
+            _ => return Err("is neither true nor false, nor the parts to show: output or files"),
+        }))
+    }
+}
+
+impl fmt::Display for Interpreting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self.0 {
+            None => "false",
+            Some(Shown::All) => "true",
+            Some(Shown::Output) => "output",
+            Some(Shown::Files) => "files",
+        })
     }
 }
 

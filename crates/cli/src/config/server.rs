@@ -24,6 +24,7 @@ pub(crate) struct RawServer {
     log: Option<Setting<LogFormat>>,
     log_contents: Option<Setting<bool>>,
     traces: Option<Setting<Collector>>,
+    url: Option<Setting<Url>>,
 }
 
 /// What holds.
@@ -49,6 +50,8 @@ pub(crate) struct Server {
     pub(crate) log_contents: Setting<bool>,
     /// Where traces are sent.
     pub(crate) traces: Setting<Collector>,
+    /// The address by which people reach the server, for links in answers.
+    pub(crate) url: Setting<Url>,
 }
 
 impl RawServer {
@@ -63,6 +66,7 @@ impl RawServer {
         "log",
         "log_contents",
         "traces",
+        "url",
     ];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
@@ -79,6 +83,7 @@ impl RawServer {
                 self.log_contents = Some(given.parse::<Switch>("server.log_contents")?.map(|switch| switch.0))
             }
             "traces" => self.traces = Some(given.parse("server.traces")?),
+            "url" => self.url = Some(given.parse("server.url")?),
             _ => return Err(super::unknown_key("server", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -104,6 +109,7 @@ impl RawServer {
             log: self.log.unwrap_or(Setting::default(LogFormat::Text)),
             log_contents: self.log_contents.unwrap_or(Setting::default(false)),
             traces: self.traces.unwrap_or(Setting::default(Collector::None)),
+            url: self.url.unwrap_or(Setting::default(Url::default())),
         })
     }
 }
@@ -121,7 +127,32 @@ impl Server {
             Entry::new("server.log", &self.log),
             Entry::new("server.log_contents", &self.log_contents),
             Entry::new("server.traces", &self.traces),
+            Entry::new("server.url", &self.url),
         ]
+    }
+}
+
+/// The address by which people reach the server; without one it is the name that a client used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Url(pub(crate) Option<String>);
+
+impl std::str::FromStr for Url {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_address = text.starts_with("http://") || text.starts_with("https://");
+        let is_plain = !text.contains(|character: char| character.is_whitespace() || "?#()<>".contains(character));
+        if is_address && is_plain {
+            Ok(Self(Some(text.to_owned())))
+        } else {
+            Err("is not like https://aludel.example.com")
+        }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.0.as_deref().unwrap_or("as clients name it"))
     }
 }
 

@@ -78,6 +78,7 @@ fn every_key_is_understood() {
         log = "json"
         log_contents = true
         traces = "http://127.0.0.1:4318"
+        url = "https://aludel.example.com"
         [sandbox]
         backend = "local"
         require = "strict"
@@ -115,6 +116,7 @@ fn every_key_is_understood() {
         headers = { X-Team = "env:TEAM", X-Org = "an org, of words" }
         max_output_tokens = 8_192
         requests = 16
+        code_interpreter = "output"
         [[model]]
         name = "local"
         url = "http://127.0.0.1:11434/v1"
@@ -130,11 +132,11 @@ fn every_key_is_understood() {
             .all(|entry| { entry.key.starts_with("model.local") || entry.key.starts_with("model.demo") })
     );
     assert_eq!(*config.server.data, home.0.path().join("state"));
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:41".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:42".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
-    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:47".into());
+    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:48".into());
     assert_eq!(shown(&config, "model.gpt-5.headers"), headers);
     assert_eq!(config.models.len(), 3);
     assert!(config.warnings.is_empty());

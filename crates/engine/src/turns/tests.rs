@@ -55,8 +55,7 @@ fn engine(store: Store, script: Vec<Scripted>) -> Arc<Engine> {
         requests: None,
     };
     let upstream = Arc::new(Chat::over(options, ScriptedTransport::new(script)).unwrap());
-    let name = "m".to_owned();
-    let model = Model { name, owner: String::new(), upstream, endpoint: None, fallback: Vec::new() };
+    let model = Model::new("m", "", upstream);
     let backend = Arc::new(Memory::new(program));
     Arc::new(Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), Settings::default()))
 }

@@ -23,6 +23,7 @@ use tracing::{Instrument, error};
 use crate::app::App;
 use crate::dialects::Dialect;
 use crate::error::{ApiError, Told};
+use crate::links::Link;
 use crate::telemetry::{METRICS, Scope};
 
 /// The path that says whether the server lives, to anybody.
@@ -99,7 +100,14 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
     if matches!(request.uri().path(), HEALTH | READY) {
         return Ok(next.run(request).await);
     }
-    let caller = identify(app, request.headers()).await?;
+    let caller = match Link::read(app, request.uri().path()).await? {
+        Some(link) => {
+            let caller = link.caller();
+            request.extensions_mut().insert(link);
+            caller
+        }
+        None => identify(app, request.headers()).await?,
+    };
     if request.uri().path() == METRICS {
         // Most wanted when there is no room.
         return Ok(next.run(request).await);

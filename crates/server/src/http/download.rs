@@ -5,12 +5,17 @@ use std::fmt::Write as _;
 use aludel_store::{BlobName, Store};
 use axum::body::Body;
 use axum::http::HeaderValue;
-use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{
+    CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS,
+};
 use axum::response::Response;
 use tokio::io::AsyncReadExt;
 use tokio_util::io::ReaderStream;
 
 use crate::error::ApiError;
+
+/// Pictures that browsers show without running anything of them.
+const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 /// Answers with what a blob holds. It may be anything, so browsers save it and do not show it.
 pub(crate) async fn download(
@@ -26,15 +31,32 @@ pub(crate) async fn download(
     headers.insert(CONTENT_LENGTH, bytes.into());
     let mime = HeaderValue::from_str(mime).unwrap_or(HeaderValue::from_static("application/octet-stream"));
     headers.insert(CONTENT_TYPE, mime);
-    headers.insert(CONTENT_DISPOSITION, disposition(path));
+    headers.insert(CONTENT_DISPOSITION, disposition("attachment", path));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Ok(response)
 }
 
+/// The same for people: pictures that cannot hold a program are shown.
+pub(crate) async fn show(
+    store: &Store,
+    blob: &BlobName,
+    bytes: u64,
+    mime: &str,
+    path: &str,
+) -> Result<Response, ApiError> {
+    let mut response = download(store, blob, bytes, mime, path).await?;
+    if PICTURES.contains(&mime) {
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_DISPOSITION, disposition("inline", path));
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
+    }
+    Ok(response)
+}
+
 /// The name to save under: the last part of the path, in the form that takes any character (RFC 6266).
-fn disposition(path: &str) -> HeaderValue {
+fn disposition(kind: &str, path: &str) -> HeaderValue {
     let name = path.rsplit('/').next().unwrap_or(path);
-    let mut text = String::from("attachment; filename*=UTF-8''");
+    let mut text = format!("{kind}; filename*=UTF-8''");
     for byte in name.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => text.push(char::from(byte)),
@@ -52,7 +74,7 @@ mod tests {
 
     #[test]
     fn any_name_becomes_a_header() {
-        assert_eq!(disposition("sub/a b.csv"), "attachment; filename*=UTF-8''a%20b.csv");
-        assert_eq!(disposition("é\"\n\r.txt"), "attachment; filename*=UTF-8''%C3%A9%22%0A%0D.txt");
+        assert_eq!(disposition("attachment", "sub/a b.csv"), "attachment; filename*=UTF-8''a%20b.csv");
+        assert_eq!(disposition("attachment", "é\"\n\r.txt"), "attachment; filename*=UTF-8''%C3%A9%22%0A%0D.txt");
     }
 }

@@ -12,7 +12,7 @@ mod params;
 
 pub(crate) use around::{Caller, HEALTH, Held, READY, around, is_local_host};
 pub(crate) use callers::Callers;
-pub(crate) use download::download;
+pub(crate) use download::{download, show};
 pub(crate) use form::{Form, Upload};
 #[cfg(any(fuzzing, test))]
 pub(crate) use json::body_memory;

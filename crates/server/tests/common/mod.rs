@@ -144,8 +144,7 @@ pub fn model(name: &str, url: String) -> Model {
         requests: None,
     });
     let chat = Arc::new(chat.unwrap());
-    let (endpoint, upstream) = (Some(Arc::clone(&chat)), chat);
-    Model { name: name.to_owned(), owner: "a test".to_owned(), upstream, endpoint, fallback: Vec::new() }
+    Model { endpoint: Some(Arc::clone(&chat)), ..Model::new(name, "a test", chat) }
 }
 
 pub fn client() -> Client {

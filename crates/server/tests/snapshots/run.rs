@@ -172,8 +172,7 @@ fn model(case: &Case, upstream: &Arc<ScriptedTransport>) -> Model {
     let upstream = Arc::clone(upstream);
     let chat = if case.reachable { Chat::over(options, upstream) } else { Chat::new(options) };
     let chat = Arc::new(chat.unwrap());
-    let (endpoint, upstream) = (case.passes.then(|| Arc::clone(&chat)), chat);
-    Model { name: "m".to_owned(), owner: "a test".to_owned(), upstream, endpoint, fallback: Vec::new() }
+    Model { endpoint: case.passes.then(|| Arc::clone(&chat)), ..Model::new("m", "a test", chat) }
 }
 
 /// What is recorded of a case.

@@ -24,6 +24,8 @@ pub(crate) struct Ended {
     pub(crate) images: Vec<String>,
     /// Printed text, and its end if that was not well.
     pub(crate) logs: String,
+    /// Their files.
+    pub(crate) pictures: Vec<SessionFile>,
     /// The files that it left or showed, as clients can download them.
     pub(crate) made: Vec<SessionFile>,
 }
@@ -31,12 +33,13 @@ pub(crate) struct Ended {
 impl Ended {
     /// One that could not be run.
     pub(crate) fn rejected(reason: String) -> Self {
-        Self { status: "failed", images: Vec::new(), logs: reason, made: Vec::new() }
+        Self { status: "failed", logs: reason, ..Self::incomplete() }
     }
 
     /// One of which no more is known.
     pub(crate) fn incomplete() -> Self {
-        Self { status: "incomplete", images: Vec::new(), logs: String::new(), made: Vec::new() }
+        let (images, pictures, made) = Default::default();
+        Self { status: "incomplete", images, pictures, logs: String::new(), made }
     }
 
     /// The entries of `outputs`: images first, as OpenAI has them.
@@ -83,7 +86,8 @@ impl Printed {
             logs.push_str(&outcome.words);
         }
         let url = |image: &Image| format!("data:{};base64,{}", image.file.mime, BASE64_STANDARD.encode(&*image.bytes));
-        Ended { status, images: images.iter().map(url).collect(), logs, made: outcome.files.clone() }
+        let pictures = images.iter().map(|image| image.file.clone()).collect();
+        Ended { status, images: images.iter().map(url).collect(), pictures, logs, made: outcome.files.clone() }
     }
 }
 
@@ -91,15 +95,20 @@ impl Printed {
 pub(crate) fn replayed(item: &Value, tool: &str) -> [Item; 2] {
     let id = item.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
     let code = item.get("code").and_then(Value::as_str).unwrap_or_default();
-    let arguments = json!({ "code": code }).to_string();
     let outputs = item.get("outputs").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut text: String = outputs.iter().filter_map(|output| output.get("logs")?.as_str()).collect();
     let images = outputs.iter().filter(|output| output.get("url").is_some()).count();
     if images > 0 {
         text.push_str(&format!("\n[{images} images were shown to the user]"));
     }
+    replayed_program(id, code, &text, tool)
+}
+
+/// The same, taken apart.
+pub(crate) fn replayed_program(id: String, code: &str, output: &str, tool: &str) -> [Item; 2] {
+    let arguments = json!({ "code": code }).to_string();
     let call = Call { id: id.clone(), name: tool.to_owned(), arguments };
-    [Item::Call(call), Item::output(id, replayed_output(&text))]
+    [Item::Call(call), Item::output(id, replayed_output(output))]
 }
 
 /// Frames the output of an earlier program as data, as it was when it was new.

@@ -1,16 +1,19 @@
-//! `POST /v1/chat/completions`.
+//! The route of Chat Completions.
 
 use std::sync::Arc;
 
+use aludel_engine::Shown;
 use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
+use axum::http::header::HOST;
 use axum::response::Response;
 use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
 use super::ask::{Ask, Head};
+use super::markdown::Markdown;
 use super::messages::Conversation;
 use super::pass;
 use super::render::{Completion, Rounds, framed};
@@ -19,8 +22,13 @@ use crate::app::App;
 use crate::dialects::openai::tools::Interpreter;
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
+use crate::links::Links;
 use crate::turn::{self, SILENCE, fingerprint, follow, leash, wait};
 
+/// Headers in which chat products name the chat that a request belongs to.
+const CHATS: [&str; 2] = ["x-session-id", "x-openwebui-chat-id"];
+
+/// `POST /v1/chat/completions`.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
@@ -31,14 +39,20 @@ pub(crate) async fn create(
         let message = format!("We could not parse the JSON body of your request: {error}.");
         ApiError::bad_request(message).code("invalid_json")
     })?;
+    let shown = shown(&app, &head);
     if !head.is_ours()
+        && (shown.is_none() || head.is_for_the_model_alone())
         && let Some(response) = pass::on(&app, &head, &headers, &body.bytes).await?
     {
         return Ok(response);
     }
+    let shown = shown.filter(|_| !head.is_ours());
     let fields = body.fields()?;
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = Ask::read(fields, app.engine.kernel())?;
+    let mut ask = Ask::read(fields, app.engine.kernel())?;
+    if let Some(shown) = shown {
+        ask = ask.with_interpreter(shown, chat(&headers));
+    }
     let stream = ask.stream;
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
         Err(Known::Past(past)) => return Err(gone(past)),
@@ -50,7 +64,8 @@ pub(crate) async fn create(
     };
     let leash = Some(leash(&live, stream));
     if is_new {
-        turn::start(&app, &live, start(Arc::clone(&app), tenant, ask, Arc::clone(&live))).await?;
+        let base = base(&app, &headers);
+        turn::start(&app, &live, start(Arc::clone(&app), tenant, ask, base, Arc::clone(&live))).await?;
     }
     if !stream {
         return wait(live, leash, |object| object).await;
@@ -69,11 +84,28 @@ fn gone(past: Past) -> ApiError {
     past.failure.map_or_else(|| ApiError::internal("a chat completion was taken for stored"), ApiError::from)
 }
 
-/// Checks everything that can be wrong with a request, and starts the turns.
-async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
+/// The parts of programs that the model's answers show to clients that know of no tool, if those have one.
+fn shown(app: &App, head: &Head<'_>) -> Option<Shown> {
+    app.engine.models().get(&head.model_name().ok()?)?.code_interpreter
+}
+
+/// The name of the chat that a request belongs to, as chat products send it.
+fn chat(headers: &HeaderMap) -> Option<&str> {
+    CHATS.iter().find_map(|name| headers.get(*name)?.to_str().ok())
+}
+
+/// The address of links.
+fn base(app: &App, headers: &HeaderMap) -> String {
+    let host = || headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    app.url.clone().unwrap_or_else(|| format!("http://{}", host()))
+}
+
+/// Checks everything that can be wrong with a request, and starts the turns. Links lead to below `base`.
+async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, base: String, live: Arc<Live>) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
     app.engine.models().find(&ask.model)?;
-    let conversation = Conversation::read(app, tenant, &ask.messages).await?;
+    let conversation = Conversation::read(app, tenant, &ask.messages, ask.shown.is_some()).await?;
+    let secret = app.link_secret().await?;
     let id = fresh_id("chatcmpl-");
     let mut parts: Vec<Part> = Vec::new();
     for _ in 0..ask.choices {
@@ -87,10 +119,20 @@ async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Resu
             }
         }
     }
-    let containers: Vec<Option<String>> =
-        parts.iter().map(|part| part.session.as_ref().map(|session| session.id().to_string())).collect();
+    let mut containers = Vec::new();
+    for part in &parts {
+        let session = part.session.as_ref();
+        let markdown = match (ask.shown, session) {
+            (Some(shown), Some(session)) => {
+                let links = Links::to(secret.clone(), &base, tenant, session.id());
+                Some(Markdown::new(shown, app.engine.kernel().fence(), links))
+            }
+            _ => None,
+        };
+        containers.push((session.map(|session| session.id().to_string()), markdown));
+    }
     let stream = ask.stream.then_some(IncludeUsage(ask.include_usage));
-    let writer = Writer::new(id, ask.model, stream, &containers, &ask.stop, ask.sampling.format.is_some());
+    let writer = Writer::new(id, ask.model, stream, containers, &ask.stop, ask.sampling.format.is_some());
     let span = info_span!("answer", api = "chat", id = writer.id());
     let mut run = Run::new(&app.engine, tenant, live, parts, Box::new(Completion::new(writer)));
     run.documents = Some(Box::new(Rounds { app: Arc::clone(app), tenant: tenant.clone() }));

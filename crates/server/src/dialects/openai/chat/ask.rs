@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
-use aludel_engine::KernelSpec;
+use aludel_engine::{KernelSpec, Shown};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -49,6 +49,15 @@ pub(super) struct Head<'a> {
     tools: Option<&'a RawValue>,
     #[serde(borrow)]
     messages: Option<&'a RawValue>,
+    /// Fields that no turn of ours can honour.
+    #[serde(borrow)]
+    logprobs: Option<&'a RawValue>,
+    #[serde(borrow)]
+    audio: Option<&'a RawValue>,
+    #[serde(borrow)]
+    prediction: Option<&'a RawValue>,
+    #[serde(borrow)]
+    functions: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -67,6 +76,13 @@ impl Head<'_> {
         });
         // Other servers refuse fields of ours in a message.
         asks || self.messages.is_some_and(|messages| messages.get().contains("\"code_interpreter_calls\""))
+    }
+
+    /// Returns true if it asks for something that only the model's own server can give.
+    pub(super) fn is_for_the_model_alone(&self) -> bool {
+        let is_given = |field: Option<&RawValue>| field.is_some_and(|value| value.get() != "null");
+        let alone = [self.audio, self.prediction, self.functions].into_iter().any(is_given);
+        alone || is_given(self.logprobs) && self.logprobs.is_some_and(|value| value.get() != "false")
     }
 
     /// The model's name.
@@ -92,6 +108,10 @@ pub(super) struct Ask {
     pub(super) stream: bool,
     /// True if the stream tells the usage.
     pub(super) include_usage: bool,
+    /// The client's own word for what belongs together.
+    session: Option<String>,
+    /// The parts of programs that are told in the text, for a client that did not ask for the tool.
+    pub(super) shown: Option<Shown>,
 }
 
 #[derive(Deserialize)]
@@ -163,10 +183,10 @@ impl Ask {
             }
         }
         let others: Option<Value> = fields.optional("litellm_metadata")?;
-        if let Some(Interpreter::Auto { session, .. }) = &mut interpreter
-            && choices == 1
-        {
-            *session = session_of(chat_fields.get("metadata")).or_else(|| session_of(others.as_ref()));
+        let named = session_of(chat_fields.get("metadata")).or_else(|| session_of(others.as_ref()));
+        let session = named.filter(|_| choices == 1);
+        if let Some(Interpreter::Auto { session: shared, .. }) = &mut interpreter {
+            shared.clone_from(&session);
         }
         Ok(Self {
             model,
@@ -187,14 +207,31 @@ impl Ask {
             stop,
             stream: fields.optional("stream")?.unwrap_or(false),
             include_usage: stream_options.is_some_and(|options| options.include_usage),
+            session,
+            shown: None,
         })
+    }
+
+    /// Adds the interpreter for a client that did not ask for it. Its word for the chat names the container.
+    pub(super) fn with_interpreter(mut self, shown: Shown, chat: Option<&str>) -> Self {
+        if self.interpreter.is_none() && self.tool_choice != ToolChoice::None {
+            let chat = chat.filter(|_| self.choices == 1).and_then(session_name);
+            let session = self.session.take().or(chat);
+            self.interpreter = Some(Interpreter::Auto { file_ids: Vec::new(), memory_limit: None, session });
+        }
+        // An answer of a form is no place for anything else.
+        self.shown = Some(shown).filter(|_| self.sampling.format.is_none());
+        self
     }
 }
 
 /// The field by which LiteLLM's clients name their session. Several answers of one request have a container each, and so none.
 fn session_of(metadata: Option<&Value>) -> Option<String> {
-    let session = metadata?.get("session_id")?.as_str()?;
-    (!session.is_empty() && session.len() <= MAX_SESSION).then(|| session.to_owned())
+    session_name(metadata?.get("session_id")?.as_str()?)
+}
+
+fn session_name(name: &str) -> Option<String> {
+    (!name.is_empty() && name.len() <= MAX_SESSION).then(|| name.to_owned())
 }
 
 fn read_format(format: Option<&Value>) -> Result<Option<AnswerFormat>, ApiError> {

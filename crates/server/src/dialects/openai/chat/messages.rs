@@ -8,11 +8,13 @@ use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{ContainerId, FileRecord, Tenant};
 use serde_json::{Map, Value};
 
+use super::markdown::{self, Said};
 use super::rounds;
 use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
-use crate::dialects::openai::program::replayed;
+use crate::dialects::openai::program::{replayed, replayed_program};
 use crate::error::ApiError;
+use crate::links;
 
 /// Rounds that are looked up in one request, the newest.
 const MAX_RECALLED: usize = 64;
@@ -30,6 +32,8 @@ pub(super) struct Conversation {
     old_files: usize,
     /// Calls of the client's functions that are not answered yet.
     open: HashSet<String>,
+    /// True if answers of ours have their programs in their text.
+    in_text: bool,
 }
 
 #[derive(Debug)]
@@ -48,9 +52,9 @@ impl Attached {
 }
 
 impl Conversation {
-    /// Reads the messages of a request.
-    pub(super) async fn read(app: &App, tenant: &Tenant, messages: &[Value]) -> Result<Self, ApiError> {
-        let mut conversation = Self::default();
+    /// Reads the messages of a request. `in_text` says whether answers of ours have their programs in their text.
+    pub(super) async fn read(app: &App, tenant: &Tenant, messages: &[Value], in_text: bool) -> Result<Self, ApiError> {
+        let mut conversation = Self { in_text, ..Self::default() };
         let mut recallable = messages.iter().filter(|message| first_call(message).is_some()).count();
         for (index, message) in messages.iter().enumerate() {
             let param = format!("messages[{index}]");
@@ -132,7 +136,9 @@ impl Conversation {
             None | Some(Value::Null) => message.get("refusal").and_then(Value::as_str).unwrap_or_default().to_owned(),
             content => text_of(&self.parts(app, tenant, content, param).await?),
         };
-        if !text.is_empty() {
+        if self.in_text {
+            self.answered(app, tenant, &text, param).await?;
+        } else if !text.is_empty() {
             self.items.push(Item::Assistant(text));
         }
         let calls = message.get("tool_calls").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -151,6 +157,26 @@ impl Conversation {
             }
             let call = Call { id: id.to_owned(), name: name.to_owned(), arguments: arguments.to_owned() };
             self.items.push(Item::Call(call));
+        }
+        Ok(())
+    }
+
+    /// An answer of ours that has its programs in its text.
+    async fn answered(&mut self, app: &App, tenant: &Tenant, text: &str, param: &str) -> Result<(), ApiError> {
+        let kernel = app.engine.kernel();
+        let (said, container) = markdown::read(text, kernel.fence());
+        let container = match container {
+            Some(container) => Some(container),
+            None => links::container_in(app, tenant, text).await?,
+        };
+        self.container = container.or(self.container.take());
+        for (index, said) in said.into_iter().enumerate() {
+            match said {
+                Said::Text(text) => self.items.push(Item::Assistant(text)),
+                Said::Program { code, logs } => {
+                    self.items.extend(replayed_program(format!("{param}-{index}"), &code, &logs, &kernel.tool_name));
+                }
+            }
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use aludel_engine::turns::{Frame, ItemId, ToolCall};
 use aludel_store::now;
 use serde_json::{Map, Value, json};
 
+use super::markdown::Markdown;
 use super::rounds;
 use super::stop::{Heard, Stop};
 use crate::dialects::openai::program::Ended;
@@ -36,6 +37,8 @@ pub(super) struct IncludeUsage(pub(super) bool);
 #[derive(Debug)]
 struct Choice {
     container: Option<String>,
+    /// Writes programs into the text, for a client that does not know our fields.
+    markdown: Option<Markdown>,
     stop: Stop,
     /// Text of this round that is told only if it is the last one: where the answer has a form, nothing may stand before it.
     held_round: Option<String>,
@@ -45,6 +48,8 @@ struct Choice {
     thoughts: String,
     programs: Vec<Program>,
     files: Vec<SessionFile>,
+    /// Files among them that the text has as pictures.
+    pictures: Vec<SessionFile>,
     calls: Vec<Value>,
     has_begun: bool,
     finish: Option<&'static str>,
@@ -58,17 +63,18 @@ struct Program {
 }
 
 impl Writer {
-    /// One choice for each of the containers. `is_formed` says whether the answer must have a form.
+    /// One choice for each of the containers, with the programs in its text or beside it. `is_formed` says whether the answer must have a form.
     pub(super) fn new(
         id: String,
         model: String,
         stream: Option<IncludeUsage>,
-        containers: &[Option<String>],
+        containers: Vec<(Option<String>, Option<Markdown>)>,
         stop: &[String],
         is_formed: bool,
     ) -> Self {
-        let choices = containers.iter().map(|container| Choice {
-            container: container.clone(),
+        let choices = containers.into_iter().map(|(container, markdown)| Choice {
+            container,
+            markdown,
             stop: Stop::new(stop.to_vec()),
             held_round: is_formed.then(String::new),
             in_text: false,
@@ -76,6 +82,7 @@ impl Writer {
             thoughts: String::new(),
             programs: Vec::new(),
             files: Vec::new(),
+            pictures: Vec::new(),
             calls: Vec::new(),
             has_begun: false,
             finish: None,
@@ -156,6 +163,10 @@ impl Writer {
             Heard::Text(text) => (text, true),
             Heard::Stopped(text) => (text, false),
         };
+        let text = match &mut choice.markdown {
+            Some(markdown) => markdown.text(&text, &choice.files),
+            None => text,
+        };
         self.say(index, &text);
         if !goes_on {
             self.finish(index, "stop");
@@ -180,7 +191,10 @@ impl Writer {
     /// Nothing more comes of the text so far.
     fn end_text(&mut self, index: usize) {
         let Some(choice) = self.choices.get_mut(index) else { return };
-        let held = choice.stop.end();
+        let mut held = choice.stop.end();
+        if let Some(markdown) = &mut choice.markdown {
+            held = markdown.text(&held, &choice.files) + &markdown.end_text(&choice.files);
+        }
         self.say(index, &held);
         if let Some(choice) = self.choices.get_mut(index) {
             choice.in_text = false;
@@ -208,7 +222,10 @@ impl Writer {
         let mut delta = item.clone();
         delta["index"] = choice.programs.len().into();
         choice.programs.push(Program { id: id.clone(), item, has_ended: false });
-        self.tell(index, json!({ "code_interpreter_calls": [delta] }), None);
+        match choice.markdown.as_ref().map(Markdown::begin) {
+            Some(begun) => self.say(index, &begun.unwrap_or_default()),
+            None => self.tell(index, json!({ "code_interpreter_calls": [delta] }), None),
+        }
     }
 
     /// The model goes on writing a program.
@@ -217,14 +234,31 @@ impl Writer {
             if let Some(Value::String(code)) = program.item.get_mut("code") {
                 code.push_str(piece);
             }
-            self.tell(index, json!({ "code_interpreter_calls": [{ "index": place, "code": piece }] }), None);
+            self.tell_code(index, place, piece);
         }
     }
 
     /// The program is complete.
     pub(super) fn code_done(&mut self, index: usize, id: &ItemId, code: &str) {
-        if let Some((_, program)) = self.program(index, id) {
-            program.item["code"] = code.into();
+        let Some((place, program)) = self.program(index, id) else { return };
+        let was_told = program.item["code"] != "";
+        program.item["code"] = code.into();
+        if !was_told && self.has_markdown(index) {
+            self.tell_code(index, place, code);
+        }
+    }
+
+    fn has_markdown(&self, index: usize) -> bool {
+        self.choices.get(index).is_some_and(|choice| choice.markdown.is_some())
+    }
+
+    fn tell_code(&mut self, index: usize, place: usize, piece: &str) {
+        match self.choices.get(index).and_then(|choice| choice.markdown.as_ref()).map(Markdown::begin) {
+            None => {
+                self.tell(index, json!({ "code_interpreter_calls": [{ "index": place, "code": piece }] }), None);
+            }
+            Some(Some(_)) => self.say(index, piece),
+            Some(None) => {}
         }
     }
 
@@ -241,12 +275,21 @@ impl Writer {
         });
         let indexed: Vec<Value> = indexed.collect();
         let delta = json!({ "index": place, "status": ended.status, "outputs": indexed });
-        self.tell(index, json!({ "code_interpreter_calls": [delta] }), None);
+        let code = program.item["code"].as_str().unwrap_or_default().to_owned();
+        match self.choices.get(index).and_then(|choice| choice.markdown.as_ref()) {
+            Some(markdown) => {
+                let end = markdown.end(&code, &ended);
+                self.say(index, &end);
+                self.end_text(index);
+            }
+            None => self.tell(index, json!({ "code_interpreter_calls": [delta] }), None),
+        }
         if let Some(choice) = self.choices.get_mut(index) {
             for file in ended.made {
                 choice.files.retain(|known| known.path != file.path);
                 choice.files.push(file);
             }
+            choice.pictures.extend(ended.pictures);
         }
     }
 
@@ -288,6 +331,13 @@ impl Writer {
         }
         let Some(choice) = self.choices.get_mut(index) else { return };
         choice.finish = Some(reason);
+        if let Some(markdown) = &choice.markdown {
+            let is_seen = |file: &SessionFile| choice.pictures.iter().any(|seen| seen.id == file.id);
+            let files: Vec<SessionFile> = choice.files.iter().filter(|file| !is_seen(file)).cloned().collect();
+            let list = markdown.files(&files);
+            self.say(index, &list);
+            return self.tell(index, json!({}), Some(reason));
+        }
         let files = choice.files();
         if !files.is_empty() {
             let indexed: Vec<Value> = files
@@ -357,7 +407,7 @@ impl Choice {
         if !self.calls.is_empty() {
             message.insert("tool_calls".into(), self.calls.clone().into());
         }
-        if !self.programs.is_empty() {
+        if !self.programs.is_empty() && self.markdown.is_none() {
             let programs: Vec<Value> = self.programs.iter().map(|program| program.item.clone()).collect();
             message.insert("code_interpreter_calls".into(), programs.into());
             message.insert("files".into(), self.files().into());

@@ -431,7 +431,7 @@ impl Writer {
     pub(super) fn end_program(&mut self, item: &ItemId, ended: Ended) {
         let Some(program) = self.programs.remove(item) else { return };
         let outputs = outputs_of(&ended);
-        let Ended { status, logs, made, images: _ } = ended;
+        let Ended { status, logs, made, .. } = ended;
         for file in made {
             self.uncited.retain(|known| known.path != file.path);
             self.uncited.push(file);
@@ -662,7 +662,10 @@ mod tests {
         writer.run_program(&program);
         let made = file("out.csv");
         let images = vec!["data:image/png;base64,AA==".into()];
-        writer.end_program(&program, Ended { status: "completed", images, logs: "2".into(), made: vec![made.clone()] });
+        writer.end_program(
+            &program,
+            Ended { status: "completed", images, logs: "2".into(), made: vec![made.clone()], pictures: Vec::new() },
+        );
         writer.text(&message, "It is ");
         writer.text(&message, "2.");
         writer.finish(&Status::Completed, &[made], Some(&message));

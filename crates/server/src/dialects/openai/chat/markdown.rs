@@ -1,0 +1,314 @@
+//! Programs as Markdown in the text of an answer, for clients that know of no code interpreter, and back: such clients keep nothing of an
+//! answer but its text.
+//!
+//! A program is a fenced block, and what it put out is folded up below it, in an element that has the container's id. Pictures and files
+//! are links that work without a key.
+
+use std::fmt::Write as _;
+
+use aludel_agent::excerpt::{fenced, head_and_tail};
+use aludel_engine::sessions::WORKSPACE;
+use aludel_engine::{SessionFile, Shown};
+use aludel_store::ContainerId;
+
+use crate::dialects::openai::program::Ended;
+use crate::links::Links;
+
+/// The fence of programs, longer than those that stand in texts of programs.
+const FENCE: &str = "````";
+/// Bytes of one program's output that stand in a text.
+const MAX_LOGS: usize = 16 << 10;
+/// The beginning of links to files, as models write them for OpenAI's clients.
+const SANDBOX: &str = "sandbox:";
+/// Bytes of such a link; what is longer is none.
+const MAX_LINK: usize = 512;
+/// Beginnings of programs in one text that are none of ours: each is searched to the text's end.
+const MAX_OTHERS: usize = 16;
+const DETAILS: &str = "<details id=\"";
+const END: &str = "</details>";
+
+/// Writes what programs of one answer did.
+#[derive(Debug)]
+pub(super) struct Markdown {
+    shown: Shown,
+    /// The word for the programs' language.
+    language: String,
+    links: Links,
+    /// The end of the text so far, where it may be the beginning of a link.
+    held: String,
+}
+
+impl Markdown {
+    pub(super) fn new(shown: Shown, language: &str, links: Links) -> Self {
+        Self { shown, language: language.to_owned(), links, held: String::new() }
+    }
+
+    /// The beginning of a program, if programs are shown.
+    pub(super) fn begin(&self) -> Option<String> {
+        (self.shown == Shown::All).then(|| format!("{FENCE}{}\n", self.language))
+    }
+
+    /// The end of a program, and what it put out.
+    pub(super) fn end(&self, code: &str, ended: &Ended) -> String {
+        let mut text = String::new();
+        if self.shown == Shown::All {
+            let line_end = if code.is_empty() || code.ends_with('\n') { "" } else { "\n" };
+            let _ = write!(text, "{line_end}{FENCE}\n\n");
+        }
+        if self.shown != Shown::Files {
+            text.push_str(&self.output(&ended.logs));
+        }
+        for picture in &ended.pictures {
+            let name = name(picture);
+            let _ = write!(text, "![{}]({})\n\n", escaped(name), self.links.link(picture));
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+
+    fn output(&self, logs: &str) -> String {
+        let container = self.links.container();
+        let logs = head_and_tail(logs, MAX_LOGS);
+        let logs = logs.trim_end();
+        if logs.is_empty() {
+            return format!("{DETAILS}{container}\">\n<summary>No output</summary>\n\n{END}\n\n");
+        }
+        let output = fenced("text", logs);
+        format!("{DETAILS}{container}\">\n<summary>Output</summary>\n\n{output}\n\n{END}\n\n")
+    }
+
+    /// A list of files; of those that were shown, nothing is said.
+    pub(super) fn files(&self, files: &[SessionFile]) -> String {
+        let mut text = String::new();
+        for file in files {
+            let (name, size) = (escaped(name(file)), size(file.bytes));
+            let _ = writeln!(text, "- [{name}]({}) ({size})", self.links.link(file));
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+
+    /// A piece of the model's text, with links to files that are there in place of those that lead nowhere.
+    pub(super) fn text(&mut self, piece: &str, files: &[SessionFile]) -> String {
+        let mut text = std::mem::take(&mut self.held);
+        text.push_str(piece);
+        let mut told = String::new();
+        while let Some(start) = text.find(SANDBOX) {
+            let in_parentheses = text[..start].ends_with('(');
+            let rest = &text[start..];
+            let is_end = |character: char| match character {
+                ')' | '\n' | '"' | '\'' | '<' | '>' | ']' | '`' => true,
+                _ => character.is_whitespace() && !in_parentheses,
+            };
+            let Some(end) = rest.find(is_end) else {
+                if rest.len() > MAX_LINK {
+                    break;
+                }
+                let rest = text.split_off(start);
+                // With the character before it, which says where it ends.
+                let kept = if in_parentheses { start - 1 } else { start };
+                self.held = text.split_off(kept) + &rest;
+                return told + &text;
+            };
+            told.push_str(&text[..start]);
+            told.push_str(&self.resolved(&rest[..end], files));
+            text = text.split_off(start + end);
+        }
+        // A link may begin at the end, and a parenthesis before it.
+        let begun = (1..SANDBOX.len()).rev().find(|length| text.ends_with(&SANDBOX[..*length])).unwrap_or(0);
+        let start = text.len() - begun;
+        let start = if text[..start].ends_with('(') { start - 1 } else { start };
+        self.held = text.split_off(start);
+        told + &text
+    }
+
+    /// The rest of the text, which is over.
+    pub(super) fn end_text(&mut self, files: &[SessionFile]) -> String {
+        let held = std::mem::take(&mut self.held);
+        match held.strip_prefix('(') {
+            Some(link) => format!("({}", self.resolved(link, files)),
+            None => self.resolved(&held, files),
+        }
+    }
+
+    fn resolved(&self, link: &str, files: &[SessionFile]) -> String {
+        let path = link.strip_prefix(SANDBOX).map(|path| path.replace("%20", " "));
+        let is_it = |file: &&SessionFile| path.as_ref().is_some_and(|path| *path == file.path);
+        files.iter().find(is_it).map_or_else(|| link.to_owned(), |file| self.links.link(file))
+    }
+}
+
+/// A part of an answer that a client sent back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// A text.
+    Text(String),
+    /// A program and its output.
+    Program { code: String, logs: String },
+}
+
+/// Reads an answer that was written here: its parts, and the container that its last program ran in. What is not exactly as it was
+/// written is a text.
+pub(super) fn read(content: &str, language: &str) -> (Vec<Said>, Option<ContainerId>) {
+    let (mut said, mut rest, mut text) = (Vec::new(), content, String::new());
+    let opening = format!("{FENCE}{language}\n");
+    let mut patience = MAX_OTHERS;
+    while let Some(start) = rest.find(&opening).filter(|_| patience > 0) {
+        let (before, block) = rest.split_at(start);
+        let is_line = before.is_empty() || before.ends_with('\n');
+        match block.strip_prefix(&opening).filter(|_| is_line).and_then(program) {
+            Some((code, logs, after)) => {
+                text.push_str(before);
+                push_text(&mut said, &mut text);
+                said.push(Said::Program { code: code.to_owned(), logs: logs.to_owned() });
+                rest = after;
+            }
+            None => {
+                patience -= 1;
+                let (kept, after) = rest.split_at(start + opening.len());
+                text.push_str(kept);
+                rest = after;
+            }
+        }
+    }
+    text.push_str(rest);
+    push_text(&mut said, &mut text);
+    let ids = content.rsplit(DETAILS).filter_map(|part| ContainerId::parse(part.split_once("\">")?.0));
+    (said, content.contains(DETAILS).then(|| ids.take(1).next()).flatten())
+}
+
+/// Reads a program behind its opening fence: its code, its output, and what comes after them.
+fn program(block: &str) -> Option<(&str, &str, &str)> {
+    let (code, rest) = block.split_once(&format!("{FENCE}\n\n{DETAILS}"))?;
+    let code = code.strip_suffix('\n').unwrap_or(code);
+    let (_container, rest) = rest.split_once("\">\n<summary>")?;
+    let (summary, rest) = rest.split_once("</summary>\n\n")?;
+    if summary == "No output" {
+        return Some((code, "", rest.strip_prefix(END)?));
+    }
+    let fence = &rest[..rest.len() - rest.trim_start_matches('`').len()];
+    let rest = rest.strip_prefix(fence)?.strip_prefix("text\n")?;
+    let (logs, rest) = rest.split_once(&format!("\n{fence}\n\n{END}"))?;
+    Some((code, logs, rest))
+}
+
+fn push_text(said: &mut Vec<Said>, text: &mut String) {
+    let whole = std::mem::take(text);
+    if !whole.trim().is_empty() {
+        said.push(Said::Text(whole.trim_matches('\n').to_owned()));
+    }
+}
+
+fn name(file: &SessionFile) -> &str {
+    file.path.strip_prefix(WORKSPACE).unwrap_or(&file.path).trim_start_matches('/')
+}
+
+/// A name as a text of Markdown.
+fn escaped(name: &str) -> String {
+    let mut text = String::new();
+    for character in name.chars() {
+        match character {
+            _ if character.is_control() => text.push(' '),
+            _ if character.is_ascii_punctuation() && !".-/".contains(character) => text.extend(['\\', character]),
+            _ => text.push(character),
+        }
+    }
+    text
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{} KB", bytes.div_ceil(1024)),
+        _ => format!("{:.1} MB", bytes as f64 / 1_048_576.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aludel_store::{ContainerFileId, Source, Tenant};
+
+    use super::*;
+
+    fn markdown(shown: Shown) -> Markdown {
+        let links = Links::for_tests("http://a.example/", &Tenant::local(), &ContainerId::new());
+        Markdown::new(shown, "python", links)
+    }
+
+    fn file(name: &str, bytes: u64) -> SessionFile {
+        let (id, path) = (ContainerFileId::new(), format!("{WORKSPACE}/{name}"));
+        SessionFile { id, path, bytes, mime: "text/csv".into(), source: Source::Assistant, created_at: 0 }
+    }
+
+    fn ended(logs: &str, pictures: Vec<SessionFile>) -> Ended {
+        Ended { logs: logs.to_owned(), pictures, ..Ended::incomplete() }
+    }
+
+    #[test]
+    fn a_program_is_read_as_it_was_written() {
+        let markdown = markdown(Shown::All);
+        for (code, logs) in [
+            ("print(1)", "1"),
+            ("print('''\n```python\nx\n```\n''')", "````\n\n</details>\n`````text"),
+            ("x = 1", ""),
+            ("", "nothing was run"),
+            ("a\n\nb", "<details id=\"x\">"),
+        ] {
+            let opened = markdown.begin().unwrap();
+            let answer =
+                format!("Let me see.\n\n{opened}{code}{}\n\nIt is 1.", markdown.end(code, &ended(logs, vec![])));
+            let program = Said::Program { code: code.into(), logs: logs.into() };
+            let said = vec![Said::Text("Let me see.".into()), program, Said::Text("It is 1.".into())];
+            assert_eq!(read(&answer, "python"), (said, Some(markdown.links.container().clone())), "{answer}");
+        }
+        for text in ["plain", "````python\nprint(1)\n````\n\nno output", "<details id=\"x\">"] {
+            assert_eq!(read(text, "python"), (vec![Said::Text(text.into())], None));
+        }
+    }
+
+    #[test]
+    fn a_text_of_nothing_but_beginnings_is_a_text() {
+        let text = "````python\n".repeat(200_000);
+        assert_eq!(read(&text, "python").0, [Said::Text(text.trim_end().into())]);
+    }
+
+    #[test]
+    fn as_much_is_shown_as_was_asked_for() {
+        let ended = ended("secret figures", vec![file("a b.png", 7)]);
+        let written = |shown| {
+            let markdown = markdown(shown);
+            markdown.begin().unwrap_or_default() + "code" + &markdown.end("code", &ended)
+        };
+        assert!(written(Shown::All).starts_with("````python\ncode\n````\n\n<details id=\"cntr_"));
+        assert!(!written(Shown::Output).contains("````") && written(Shown::Output).contains("secret figures"));
+        assert!(written(Shown::Files).starts_with("code![a b.png](http://a.example/v1/links/"));
+        let list = markdown(Shown::Files).files(&[file("sub/r[1].csv", 2000), file("b", 3 << 20)]);
+        assert!(
+            list.starts_with("- [sub/r\\[1\\].csv](http") && list.contains("/r%5B1%5D.csv) (2 KB)\n- [b]"),
+            "{list}"
+        );
+        assert!(list.ends_with("/b) (3.0 MB)"), "{list}");
+    }
+
+    #[test]
+    fn links_of_the_model_lead_to_files_however_the_text_is_cut() {
+        let files = [file("my report.csv", 1), file("a.csv", 1)];
+        let text =
+            "See [it](sandbox:/mnt/data/my report.csv), sandbox:/mnt/data/a.csv or (sandbox:/mnt/data/none). sandb(";
+        for size in 1..text.len() {
+            let mut markdown = markdown(Shown::All);
+            let (one, other) = (markdown.links.link(&files[0]), markdown.links.link(&files[1]));
+            let pieces = text.as_bytes().chunks(size).map(|piece| std::str::from_utf8(piece).unwrap());
+            let mut told: String = pieces.map(|piece| markdown.text(piece, &files)).collect();
+            told.push_str(&markdown.end_text(&files));
+            assert_eq!(
+                told,
+                format!("See [it]({one}), {other} or (sandbox:/mnt/data/none). sandb("),
+                "pieces of {size}"
+            );
+        }
+        let mut markdown = markdown(Shown::All);
+        let endless = format!("sandbox:{}", "x".repeat(MAX_LINK));
+        assert_eq!(markdown.text(&endless, &files), endless);
+    }
+}

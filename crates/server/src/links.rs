@@ -1,0 +1,184 @@
+//! Links to files of containers that work without a key, for people who read an answer in a chat product.
+//!
+//! A link names its file, its tenant and its end, and is signed with a secret of this server: `/v1/links/TOKEN/NAME`. The name at the end
+//! is for people alone.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use aludel_engine::SessionFile;
+use aludel_store::{ContainerFileId, ContainerId, Tenant, now};
+use axum::Extension;
+use axum::extract::State;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::http::{Caller, show};
+
+/// Beginning of every link's path.
+const PATH: &str = "/v1/links/";
+/// The path of links as a route.
+pub(crate) const ROUTE: &str = "/v1/links/{token}/{name}";
+/// Bytes of a signature.
+const SIGNATURE: usize = 32;
+/// Links that are looked at in one text, the last ones.
+const MAX_LINKS: usize = 16;
+/// Characters of a token, more than any of ours has.
+const MAX_TOKEN: usize = 1024;
+/// Seconds for which a link works, unless its file is forgotten before.
+const LIFE: i64 = 30 * 24 * 3600;
+
+/// The file that a link leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Link {
+    tenant: Tenant,
+    container: ContainerId,
+    file: ContainerFileId,
+    /// Seconds since 1970.
+    expires_at: i64,
+}
+
+/// Makes links to the files of one container.
+#[derive(Debug, Clone)]
+pub(crate) struct Links {
+    secret: Arc<str>,
+    /// The server's address as people reach it, without a slash at its end.
+    base: String,
+    tenant: Tenant,
+    container: ContainerId,
+    expires_at: i64,
+}
+
+impl Links {
+    /// Links to this container's files, below an address such as `https://aludel.example.com`.
+    pub(crate) fn to(secret: Arc<str>, base: &str, tenant: &Tenant, container: &ContainerId) -> Self {
+        let (tenant, container) = (tenant.clone(), container.clone());
+        let base = base.trim_end_matches('/').to_owned();
+        Self { secret, base, tenant, container, expires_at: now() + LIFE }
+    }
+
+    /// Links that nobody but a test follows.
+    #[cfg(test)]
+    pub(crate) fn for_tests(base: &str, tenant: &Tenant, container: &ContainerId) -> Self {
+        Self::to(Arc::from("secret"), base, tenant, container)
+    }
+
+    /// The container whose files they lead to.
+    pub(crate) fn container(&self) -> &ContainerId {
+        &self.container
+    }
+
+    /// A link to a file.
+    pub(crate) fn link(&self, file: &SessionFile) -> String {
+        let (tenant, container, expires_at) = (self.tenant.clone(), self.container.clone(), self.expires_at);
+        let token = Link { tenant, container, file: file.id.clone(), expires_at }.token(&self.secret);
+        let mut link = format!("{}{PATH}{token}/", self.base);
+        for byte in file.path.rsplit('/').next().unwrap_or_default().bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => link.push(char::from(byte)),
+                _ => {
+                    let _ = write!(link, "%{byte:02X}");
+                }
+            }
+        }
+        link
+    }
+}
+
+impl Link {
+    /// Reads the link of this path, if it is one that this server made and that has not expired.
+    pub(crate) async fn read(app: &App, path: &str) -> Result<Option<Self>, ApiError> {
+        let Some((token, _name)) = path.strip_prefix(PATH).and_then(|rest| rest.split_once('/')) else {
+            return Ok(None);
+        };
+        let link = Self::of_token(token, &app.link_secret().await?);
+        let link = link.ok_or_else(|| ApiError::not_found("This link is not one of this server's."))?;
+        if link.expires_at <= now() {
+            return Err(ApiError::not_found("This link has expired."));
+        }
+        Ok(Some(link))
+    }
+
+    /// The tenant that it belongs to.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller(self.tenant.clone())
+    }
+
+    fn token(&self, secret: &str) -> String {
+        let Self { tenant, container, file, expires_at } = self;
+        let mut token = format!("{}\n{container}\n{file}\n{expires_at}", tenant.as_str()).into_bytes();
+        let signature = signature(secret, &token).finalize().into_bytes();
+        token.extend_from_slice(&signature);
+        BASE64_URL_SAFE_NO_PAD.encode(token)
+    }
+
+    fn of_token(token: &str, secret: &str) -> Option<Self> {
+        let token = BASE64_URL_SAFE_NO_PAD.decode(Some(token).filter(|token| token.len() <= MAX_TOKEN)?).ok()?;
+        let (text, signed) = token.split_at_checked(token.len().checked_sub(SIGNATURE)?)?;
+        signature(secret, text).verify_slice(signed).ok()?;
+        let mut fields = std::str::from_utf8(text).ok()?.split('\n');
+        Some(Self {
+            tenant: Tenant::of_signed(fields.next()?),
+            container: ContainerId::parse(fields.next()?)?,
+            file: ContainerFileId::parse(fields.next()?)?,
+            expires_at: fields.next()?.parse().ok()?,
+        })
+    }
+}
+
+fn signature(secret: &str, text: &[u8]) -> Hmac<Sha256> {
+    #[expect(clippy::expect_used, reason = "a key of any length will do")]
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("a key of any length will do");
+    mac.update(text);
+    mac
+}
+
+/// The container that the last link of ours in a text leads to, if that is a tenant's.
+pub(crate) async fn container_in(app: &App, tenant: &Tenant, text: &str) -> Result<Option<ContainerId>, ApiError> {
+    let secret = app.link_secret().await?;
+    let tokens = text.rsplit(PATH).take(text.matches(PATH).count().min(MAX_LINKS));
+    let links = tokens.filter_map(|rest| Link::of_token(rest.split_once('/')?.0, &secret));
+    Ok(links.filter(|link| link.tenant == *tenant).map(|link| link.container).next())
+}
+
+/// `GET /v1/links/{token}/{name}`: the file. Pictures are shown, and everything else is saved.
+pub(crate) async fn follow(
+    State(app): State<Arc<App>>,
+    Extension(link): Extension<Link>,
+) -> Result<Response, ApiError> {
+    let Link { tenant, container, file, .. } = link;
+    let file = app.store.container_file(&tenant, &container, &file).await?;
+    let file = file.ok_or_else(|| ApiError::not_found("The file of this link is not kept any more."))?;
+    show(&app.store, &file.blob, file.bytes, &file.mime, &file.path).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link() -> Link {
+        let (container, file) = (ContainerId::new(), ContainerFileId::new());
+        Link { tenant: Tenant::local(), container, file, expires_at: 7 }
+    }
+
+    #[test]
+    fn a_token_is_read_by_whoever_made_it_and_as_it_was_made() {
+        let token = link().token("secret");
+        assert_eq!(Link::of_token(&token, "secret").map(|link| link.expires_at), Some(7));
+        assert_eq!(Link::of_token(&token, "another"), None);
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(&token).unwrap();
+        for index in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[index] ^= 1;
+            assert_eq!(Link::of_token(&BASE64_URL_SAFE_NO_PAD.encode(changed), "secret"), None, "byte {index}");
+        }
+        for token in ["", "AAAA", "=", &"A".repeat(MAX_TOKEN + 4)] {
+            assert_eq!(Link::of_token(token, "secret"), None);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Chat clients that know of no tool: programs, pictures and files as Markdown in the text.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use aludel_engine::{Model, Shown};
+use aludel_testkit::{Scripted, ScriptedUpstream};
+use common::{Server, listen, model, settings};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+const PROGRAM: &str = "print('marker-7f3a', 6 * 7)";
+
+fn interpreting(upstream: &ScriptedUpstream, shown: Shown) -> Model {
+    Model { code_interpreter: Some(shown), ..model("m", upstream.url()) }
+}
+
+fn ask(messages: &Value) -> Value {
+    json!({ "model": "m", "messages": messages })
+}
+
+async fn answer(server: &Server, messages: &Value) -> Value {
+    server.post("/v1/chat/completions", ask(messages)).await.ok()["choices"][0]["message"].clone()
+}
+
+/// The address behind a word of Markdown, below the server.
+fn path_of(content: &str, link: &str) -> String {
+    let rest = content.split(link).nth(1).unwrap_or_else(|| panic!("no {link} in {content}"));
+    let address = rest.split_once('(').unwrap().1.split_once(')').unwrap().0;
+    format!("/v1/{}", address.split_once("/v1/").unwrap().1)
+}
+
+#[tokio::test]
+async fn a_client_without_tools_gets_programs_and_files_in_its_text() {
+    let data = tempfile::tempdir().unwrap();
+    let script =
+        vec![Scripted::Python("show()"), Scripted::Text("Here."), Scripted::Python(PROGRAM), Scripted::Text("42")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let settings = settings().server(|server| server.url = Some("https://aludel.example.com/".to_owned()));
+    let mut server = listen(data.path(), settings, vec![interpreting(&upstream, Shown::All)]).await;
+    let key = server.store.create_key("chat").await.unwrap().secret;
+    server.use_key(&key);
+    let question = json!({ "role": "user", "content": "a picture?" });
+    let message = answer(&server, &json!([question])).await;
+    let content = message["content"].as_str().unwrap();
+    assert!(content.starts_with("````python\nshow()\n````\n\n<details id=\"cntr_"), "{content}");
+    assert!(content.ends_with("\n\nHere.") || content.contains("Here.\n\n- ["), "{content}");
+    assert!(message.get("code_interpreter_calls").is_none() && message.get("files").is_none(), "{message}");
+    // A browser has no key.
+    server.use_key("none");
+    let picture = path_of(content, "![");
+    let shown = server.get(&picture).await;
+    assert_eq!((&shown.bytes[..4], shown.status.as_u16()), (&b"\x89PNG"[..], 200));
+    assert!(shown.headers["content-disposition"].to_str().unwrap().starts_with("inline"));
+    let forged = picture.replacen("/links/", "/links/A", 1);
+    server.get(&forged).await.refused(404, "not one of this server's");
+    // The next question comes with nothing but texts, and goes on in the same container.
+    server.use_key(&key);
+    let answered = json!({ "role": "assistant", "content": content });
+    let more = answer(&server, &json!([question, answered, { "role": "user", "content": "6 x 7?" }])).await;
+    let id = |content: &str| content.split("<details id=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    assert_eq!(id(more["content"].as_str().unwrap()), id(content));
+    let requests = upstream.requests();
+    let seen = requests[2]["messages"].as_array().unwrap();
+    let call = seen.iter().find(|message| message["role"] == "assistant").unwrap();
+    assert_eq!(call["tool_calls"][0]["function"]["name"], "python", "{seen:?}");
+    assert!(!requests[2].to_string().contains("<details"), "{seen:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn streams_say_the_same_and_as_much_as_was_asked_for() {
+    let data = tempfile::tempdir().unwrap();
+    let script = || vec![Scripted::Python(PROGRAM), Scripted::Text("It is 42.")];
+    for (shown, has_code, has_output) in
+        [(Shown::All, true, true), (Shown::Output, false, true), (Shown::Files, false, false)]
+    {
+        let upstream = ScriptedUpstream::start([script(), script()].concat()).await;
+        let server = listen(data.path(), settings(), vec![interpreting(&upstream, shown)]).await;
+        let question = json!([{ "role": "user", "content": "6 x 7?" }]);
+        let whole = answer(&server, &question).await["content"].as_str().unwrap().to_owned();
+        let mut body = ask(&question);
+        body["stream"] = true.into();
+        let stream = server.post("/v1/chat/completions", body).await;
+        let stream = String::from_utf8(stream.bytes.to_vec()).unwrap();
+        let chunks = stream.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
+        let told: String = chunks
+            .filter_map(|chunk: Value| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+            .collect();
+        let without_ids = |text: &str| {
+            let parts: Vec<&str> = text.split('"').filter(|part| !part.starts_with("cntr_")).collect();
+            parts.join("\"")
+        };
+        assert_eq!(without_ids(&told), without_ids(&whole));
+        assert_eq!(whole.contains(PROGRAM), has_code, "{whole}");
+        assert_eq!(whole.contains("marker-7f3a 42"), has_output, "{whole}");
+        assert!(whole.ends_with("It is 42."), "{whole}");
+        assert!(!stream.contains("code_interpreter_calls"), "{stream}");
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn whoever_knows_the_tool_or_wants_the_model_alone_gets_what_it_asked_for() {
+    let data = tempfile::tempdir().unwrap();
+    let script = vec![
+        Scripted::Whole("passed on"),
+        Scripted::Python(PROGRAM),
+        Scripted::Text("42"),
+        Scripted::Python(PROGRAM),
+        Scripted::Text("42"),
+        Scripted::Python(PROGRAM),
+        Scripted::Text("42"),
+        Scripted::Python(PROGRAM),
+        Scripted::Text("42"),
+    ];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![interpreting(&upstream, Shown::All)]).await;
+    let question = json!([{ "role": "user", "content": "?" }]);
+    let mut body = ask(&question);
+    body["logprobs"] = true.into();
+    let passed = server.post("/v1/chat/completions", body).await.ok();
+    assert!(passed.to_string().contains("passed on"), "{passed}");
+    let mut body = ask(&question);
+    body["tools"] = json!([{ "type": "code_interpreter" }]);
+    let message = server.post("/v1/chat/completions", body).await.ok()["choices"][0]["message"].clone();
+    assert_eq!((&message["content"], &message["code_interpreter_calls"][0]["code"]), (&json!("42"), &json!(PROGRAM)));
+    // A container that is not there is no reason to fail.
+    let unknown = format!("<details id=\"{}\">", aludel_store::ContainerId::new());
+    let messages = json!([question[0], { "role": "assistant", "content": unknown }, question[0]]);
+    let content = answer(&server, &messages).await["content"].as_str().unwrap().to_owned();
+    assert!(content.contains("marker-7f3a 42") && !content.contains(&unknown), "{content}");
+    // One chat, by the name that its product sends, is one container.
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let request = server.request(Method::POST, "/v1/chat/completions").header("x-openwebui-chat-id", "chat-1");
+        let message = server.ask(request.json(&ask(&question))).await.ok();
+        let content = message["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+        ids.push(content.split("<details id=\"").nth(1).unwrap().split('"').next().unwrap().to_owned());
+    }
+    assert_eq!(ids[0], ids[1]);
+    server.stop().await;
+}
