@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::openai::responses::{self, ItemDocument, ToolDocument};
-use crate::{chat, openai};
+use crate::{anthropic, chat, openai};
 
 /// Reads a message of every protocol from a peer: what could be read is written and read again as the same, and a document is given back
 /// as it came.
@@ -24,6 +24,12 @@ pub fn wire(bytes: &[u8]) {
     again::<responses::Response>(&sent);
     again::<responses::StreamEvent>(&sent);
     again::<responses::ToolChoice>(&sent);
+    again::<anthropic::Request>(&sent);
+    again::<anthropic::InputMessage>(&sent);
+    again::<anthropic::Tool>(&sent);
+    again::<anthropic::Block>(&sent);
+    again::<anthropic::Event>(&sent);
+    again::<anthropic::ErrorEnvelope>(&sent);
 
     let document = ItemDocument::from(sent.clone());
     assert_eq!(serde_json::from_str::<ItemDocument>(&document.to_string()).expect("JSON"), document);

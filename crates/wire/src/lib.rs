@@ -10,6 +10,7 @@ mod document;
 pub mod fuzzing;
 mod lenient;
 
+pub mod anthropic;
 pub mod chat;
 pub mod openai;
 

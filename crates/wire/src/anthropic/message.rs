@@ -1,0 +1,81 @@
+//! The answer.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Block, Role};
+
+/// A message of the model's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename = "message")]
+pub struct Message {
+    /// Its id, `msg_…`.
+    pub id: String,
+    /// Always the assistant.
+    pub role: Role,
+    /// The model, as the client asked for it.
+    pub model: String,
+    /// Its content.
+    pub content: Vec<Block>,
+    /// The container of its programs.
+    pub container: Option<Container>,
+    /// The reason for which the model stopped.
+    pub stop_reason: Option<StopReason>,
+    /// The client's word at which it stopped.
+    pub stop_sequence: Option<String>,
+    /// Tokens.
+    pub usage: Usage,
+}
+
+/// The reason for which a model stopped. Clients know these and no others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// It was done.
+    EndTurn,
+    /// Its limit of tokens.
+    MaxTokens,
+    /// A word of the client's.
+    StopSequence,
+    /// The client has tools to carry out.
+    ToolUse,
+    /// The client may send the message back, unchanged, and the model goes on.
+    PauseTurn,
+    /// The model declined.
+    Refusal,
+    /// The conversation is as long as the model can read.
+    ModelContextWindowExceeded,
+}
+
+/// A container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// Its id.
+    pub id: String,
+    /// Time at which its variables are gone, as RFC 3339 has it. Its files are kept for longer.
+    pub expires_at: String,
+}
+
+/// Tokens that were used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// Tokens that the model read and that its server had not cached.
+    pub input_tokens: u64,
+    /// Tokens that its server cached anew.
+    pub cache_creation_input_tokens: u64,
+    /// Tokens that the model read and that its server had cached.
+    pub cache_read_input_tokens: u64,
+    /// Tokens that the model wrote.
+    pub output_tokens: u64,
+    /// The kinds of tokens that it wrote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens_details: Option<TokenDetails>,
+}
+
+/// The kinds of tokens that a model wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TokenDetails {
+    /// Tokens of thoughts.
+    pub thinking_tokens: u64,
+}
