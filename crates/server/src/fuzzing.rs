@@ -13,7 +13,6 @@ use aludel_engine::sessions::check_name;
 use aludel_engine::{Engine, Model};
 use aludel_sandbox::memory::Memory;
 use aludel_store::{ContainerId, FileId, ResponseId, Store, Tenant, fresh_id};
-use axum::Router;
 use axum::body::{self, Bytes};
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
@@ -59,7 +58,14 @@ pub fn requests(bytes: &[u8]) {
         let is_json = head.get(CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
         if is_json && is_ours && !is_head && !body.is_empty() {
             let body: Value = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {text}"));
-            let is_error = ["message", "type", "param", "code"].iter().all(|key| body["error"].get(key).is_some());
+            let is_error = body["error"].is_object();
+            // Each dialect has its own words.
+            let words = if head.contains_key("request-id") {
+                ["message", "type", "details"].as_slice()
+            } else {
+                &["message", "type", "param", "code"]
+            };
+            assert!(!is_error || words.iter().all(|key| body["error"].get(key).is_some()), "{status}: {text}");
             assert_eq!(is_error, status.is_client_error(), "{status}: {text}");
         } else {
             assert!(is_head || body.is_empty() || !status.is_client_error(), "{status}: {text}");
@@ -81,8 +87,11 @@ impl Body {
     /// Reads the input of a fuzzer; `None` if the server refuses to build anything of it.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (route, body) = bytes.split_first()?;
-        let path = ["/v1/responses", "/v1/responses/input_tokens", "/v1/chat/completions", "/v1/conversations"]
-            [usize::from(route % 4)];
+        let path = match route {
+            b'm' => "/v1/messages",
+            route => ["/v1/responses", "/v1/responses/input_tokens", "/v1/chat/completions", "/v1/conversations"]
+                [usize::from(route % 4)],
+        };
         // The server is there before anybody measures.
         let filled = with_server(|server| server.filled(&String::from_utf8_lossy(body)));
         let counted = body_memory(filled.as_bytes()).ok()?;
@@ -208,7 +217,7 @@ fn with_server<T>(work: impl FnOnce(&mut Server) -> T) -> T {
 
 /// A server with scripted programs and one model.
 struct Server {
-    routes: Router,
+    routes: router::Routes,
     app: Arc<App>,
     key: String,
     tenant: Tenant,

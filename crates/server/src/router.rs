@@ -1,20 +1,44 @@
 //! The routes.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use aludel_engine::BackendStatus;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
+use axum::response::Response;
 use axum::routing::get;
+use tower::util::BoxCloneSyncService;
+use tower::{ServiceExt, service_fn};
 
 use crate::app::App;
 use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
 use crate::{approvals, http, links, telemetry};
 
-pub(crate) fn routes(app: &Arc<App>) -> Router {
+/// Routes as a service.
+pub(crate) type Routes = BoxCloneSyncService<Request, Response, Infallible>;
+
+/// The routes of a dialect whose paths others have, too, and the requests that are its own.
+type Claimed = (fn(&Request) -> bool, Router);
+
+/// All routes. Those of a dialect that claims requests are a router of their own, and the others share one.
+pub(crate) fn routes(app: &Arc<App>) -> Routes {
+    let claimed = dialects::ALL.iter().filter_map(|dialect| {
+        let routes = (dialect.routes)().fallback(no_route);
+        Some((dialect.claims?, around(routes, app, dialect)))
+    });
+    let (claimed, shared): (Arc<[Claimed]>, Router) = (claimed.collect(), shared(app));
+    BoxCloneSyncService::new(service_fn(move |request: Request| {
+        let own = claimed.iter().find(|(claims, _)| claims(&request)).map(|(_, routes)| routes);
+        own.unwrap_or(&shared).clone().oneshot(request)
+    }))
+}
+
+/// The routes of the server itself, and of the dialects whose paths are theirs alone.
+fn shared(app: &Arc<App>) -> Router {
     let own = Router::new()
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{approval}", get(approvals::retrieve).post(approvals::decide))
@@ -24,7 +48,8 @@ pub(crate) fn routes(app: &Arc<App>) -> Router {
         .route(links::ROUTE, get(links::follow))
         .fallback(no_route);
     let own = around(own, app, &dialects::ALL[0]);
-    dialects::ALL.iter().fold(own, |routes, dialect| routes.merge(around((dialect.routes)(), app, dialect)))
+    let dialects = dialects::ALL.iter().filter(|dialect| dialect.claims.is_none());
+    dialects.fold(own, |routes, dialect| routes.merge(around((dialect.routes)(), app, dialect)))
 }
 
 /// Puts the layer around routes, whose refusals are in the words of `dialect`.

@@ -408,6 +408,21 @@ impl Store {
         .await
     }
 
+    /// Returns a container's file by its id alone, with the id of the container.
+    pub async fn file_of_any_container(
+        &self,
+        tenant: &Tenant,
+        id: &ContainerFileId,
+    ) -> Result<Option<(ContainerId, ContainerFileRecord)>, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let query = format!("SELECT {FILE_COLUMNS}, container FROM container_files WHERE tenant = ?1 AND id = ?2");
+            let read = |row: &Row<'_>| Ok((row.get("container")?, ContainerFileRecord::read(row)?));
+            one(database, &query, params![tenant, id], read)
+        })
+        .await
+    }
+
     /// Returns a page of a container's files.
     pub async fn container_files(
         &self,

@@ -1,12 +1,16 @@
 //! The protocols that programs already speak, one folder each.
 
+pub(crate) mod anthropic;
 pub(crate) mod openai;
+mod stop;
 
 use std::sync::Arc;
 
 use aludel_engine::turns;
 use aludel_store::Store;
 use axum::Router;
+use axum::extract::Request;
+use axum::http::HeaderMap;
 use axum::response::Response;
 
 use crate::app::App;
@@ -16,11 +20,17 @@ use crate::error::ApiError;
 pub(crate) struct Dialect {
     /// Its routes.
     pub(crate) routes: fn() -> Router<Arc<App>>,
-    /// The answer to a request that is refused before or in place of its own answer: a status and a body.
-    pub(crate) refuse: fn(&ApiError) -> Response,
+    /// True for requests of its clients, of a dialect whose paths others have, too. Those of any other are its own by their paths.
+    pub(crate) claims: Option<fn(&Request) -> bool>,
+    /// The key that a request brings.
+    pub(crate) key: fn(&HeaderMap) -> Option<&str>,
+    /// The header in which clients look for their request's id, besides `x-request-id`.
+    pub(crate) request_id: &'static str,
+    /// The answer to a request of this id that is refused before or in place of its own answer: a status and a body.
+    pub(crate) refuse: fn(&ApiError, &str) -> Response,
     /// Its kinds of stored requests.
     pub(crate) stored: fn(&Store) -> Vec<Arc<dyn turns::Dialect>>,
 }
 
 /// All of them. The first one's words are used where no dialect is asked, such as for unknown routes.
-pub(crate) const ALL: &[Dialect] = &[openai::OPENAI];
+pub(crate) const ALL: &[Dialect] = &[openai::OPENAI, anthropic::ANTHROPIC];

@@ -30,7 +30,10 @@ use crate::telemetry::{METRICS, Scope};
 pub(crate) const HEALTH: &str = "/healthz";
 /// The path at which the server says whether it can run programs.
 pub(crate) const READY: &str = "/readyz";
+/// The header that tells the id of a request, whatever else its dialect calls it.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status says.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The tenant that asks.
 #[derive(Debug, Clone)]
@@ -53,7 +56,7 @@ pub(crate) async fn around(
 ) -> Response {
     let (scope, span, open) = Scope::begin(&app.telemetry, &request);
     let line = format!("{} {}", request.method(), request.uri().path());
-    let answered = AssertUnwindSafe(admit(&app, request, next).instrument(span.clone())).catch_unwind().await;
+    let answered = AssertUnwindSafe(admit(&app, dialect, request, next).instrument(span.clone())).catch_unwind().await;
     let mut response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(refused)) => refused.into_response(),
@@ -63,13 +66,14 @@ pub(crate) async fn around(
         if let Some(cause) = &refusal.cause {
             span.in_scope(|| error!("{line}: {cause}"));
         }
-        response = refused(&refusal, dialect);
+        response = refused(&refusal, dialect, scope.id());
     }
     if matches!(response.status(), StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
         // The rest of the body is not read, so nothing can follow it; a client that is not told would try.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if let Ok(id) = HeaderValue::from_str(scope.id()) {
+        response.headers_mut().insert(HeaderName::from_static(dialect.request_id), id.clone());
         response.headers_mut().insert(REQUEST_ID, id);
     }
     scope.note_status(response.status());
@@ -87,16 +91,20 @@ fn refusal(response: &Response) -> Option<ApiError> {
     }
 }
 
-fn refused(refusal: &ApiError, dialect: &Dialect) -> Response {
-    let mut response = (dialect.refuse)(refusal);
+fn refused(refusal: &ApiError, dialect: &Dialect, request_id: &str) -> Response {
+    let mut response = (dialect.refuse)(refusal, request_id);
     if let Some(after) = refusal.retry_after {
         let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
+    if let Some(retry) = refusal.should_retry {
+        let word = if retry { "true" } else { "false" };
+        response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static(word));
+    }
     response
 }
 
-async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Response, ApiError> {
+async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Next) -> Result<Response, ApiError> {
     if matches!(request.uri().path(), HEALTH | READY) {
         return Ok(next.run(request).await);
     }
@@ -106,7 +114,7 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
             request.extensions_mut().insert(link);
             caller
         }
-        None => identify(app, request.headers()).await?,
+        None => identify(app, (dialect.key)(request.headers()), request.headers()).await?,
     };
     if request.uri().path() == METRICS {
         // Most wanted when there is no room.
@@ -130,8 +138,7 @@ async fn admit(app: &Arc<App>, mut request: Request, next: Next) -> Result<Respo
     Ok(response.map(|body| Body::new(Held::new(body, place))))
 }
 
-async fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
-    let key = bearer(headers);
+async fn identify(app: &App, key: Option<&str>, headers: &HeaderMap) -> Result<Caller, ApiError> {
     if let Some(key) = key
         && let Some(tenant) = app.callers.tenant_of(&app.store, key).await?
     {
@@ -154,7 +161,8 @@ async fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
     Ok(Caller(Tenant::local()))
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+/// The key in `Authorization`.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, key) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let key = key.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !key.is_empty()).then_some(key)

@@ -10,7 +10,7 @@ mod names;
 mod paced;
 mod params;
 
-pub(crate) use around::{Caller, HEALTH, Held, READY, around, is_local_host};
+pub(crate) use around::{Caller, HEALTH, Held, READY, around, bearer, is_local_host};
 pub(crate) use callers::Callers;
 pub(crate) use download::{download, show};
 pub(crate) use form::{Form, Upload};

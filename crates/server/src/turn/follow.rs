@@ -33,8 +33,21 @@ const UNSENT: Duration = Duration::from_secs(45);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const COMMENT: &str = ": keep-alive\n\n";
 
-/// An event as it stands in a protocol's stream.
-pub(crate) type Framing = fn(&Frame) -> String;
+/// The form of a protocol's stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stream {
+    /// Writes an event.
+    pub(crate) framed: fn(&Frame) -> String,
+    /// Sent when there is nothing to tell for a while.
+    pub(crate) silence: &'static str,
+}
+
+impl Stream {
+    /// A stream of these events, with comments between them.
+    pub(crate) const fn of(framed: fn(&Frame) -> String) -> Self {
+        Self { framed, silence: COMMENT }
+    }
+}
 
 /// The mark by which a client's repetition of a request is known.
 pub(crate) fn fingerprint(headers: &HeaderMap, fields: &Fields) -> Fingerprint {
@@ -44,17 +57,17 @@ pub(crate) fn fingerprint(headers: &HeaderMap, fields: &Fields) -> Fingerprint {
 }
 
 /// The frames of a request under way, those after a number if one is given. `guard` is dropped with the client's connection.
-pub(crate) fn follow(live: Arc<Live>, after: Option<u64>, guard: Option<DropGuard>, framed: Framing) -> Response {
+pub(crate) fn follow(live: Arc<Live>, after: Option<u64>, guard: Option<DropGuard>, form: Stream) -> Response {
     let first = live.index_after(after);
     let frames = unfold((live, first, guard), move |(live, mut index, guard)| async move {
         loop {
             let Ok(frame) = timeout(SILENCE, live.frame(index)).await else {
-                return Some((Bytes::from_static(COMMENT.as_bytes()), (live, index, guard)));
+                return Some((Bytes::from_static(form.silence.as_bytes()), (live, index, guard)));
             };
             let frame = frame?;
             index += 1;
             if after.is_none_or(|after| frame.sequence > after) {
-                return Some((Bytes::from(framed(&frame)), (live, index, guard)));
+                return Some((Bytes::from((form.framed)(&frame)), (live, index, guard)));
             }
         }
     });
@@ -62,9 +75,9 @@ pub(crate) fn follow(live: Arc<Live>, after: Option<u64>, guard: Option<DropGuar
 }
 
 /// Events that are in the store. They take memory until they are sent, which counts for the tenant.
-pub(crate) fn replay(app: &App, tenant: &Tenant, events: Vec<Frame>, framed: Framing) -> Result<Response, ApiError> {
+pub(crate) fn replay(app: &App, tenant: &Tenant, events: Vec<Frame>, form: Stream) -> Result<Response, ApiError> {
     let memory = memory(app, tenant, events.iter().map(|event| event.text.len()).sum())?;
-    let frames = events.into_iter().map(move |event| Ok::<_, Infallible>(framed(&event)));
+    let frames = events.into_iter().map(move |event| Ok::<_, Infallible>((form.framed)(&event)));
     Ok(respond(Body::new(Held::new(Body::from_stream(iter(frames)), memory))))
 }
 
@@ -157,7 +170,7 @@ mod tests {
         live.tell(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(1 << 20) }]);
         let followed = Arc::clone(&live);
         let answer = service_fn(move |_: hyper::Request<Incoming>| {
-            let answer = follow(Arc::clone(&followed), None, None, |frame| frame.text.clone());
+            let answer = follow(Arc::clone(&followed), None, None, Stream::of(|frame| frame.text.clone()));
             async move { Ok::<_, Infallible>(answer) }
         });
         let (mut ours, theirs) = duplex(64 << 10);
@@ -175,7 +188,7 @@ mod tests {
         let app = App::new(Arc::new(engine), Settings { bodies: 3 << 20, ..Settings::default() });
         let tenant = Tenant::terminal();
         let frame = || Frame { sequence: 0, kind: String::new(), text: "x".repeat(3 << 19) };
-        let replay = || replay(&app, &tenant, vec![frame()], |frame| frame.text.clone());
+        let replay = || replay(&app, &tenant, vec![frame()], Stream::of(|frame| frame.text.clone()));
         let first = replay().unwrap();
         assert_eq!(replay().unwrap_err().status, 429);
         assert_eq!(to_bytes(first.into_body(), usize::MAX).await.unwrap().len(), 3 << 19);

@@ -4,24 +4,15 @@ use std::time::Duration;
 
 use aludel_wire::openai;
 use axum::Json;
-use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 
 use super::containers::no_container;
 use super::files::no_file;
 use crate::error::{ApiError, ErrorKind};
 
-/// Tells the official clients whether to try again, whatever the status says.
-const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-
 /// Renders a refusal.
-pub(crate) fn refuse(error: &ApiError) -> Response {
-    let mut response = (error.status, Json(body(error))).into_response();
-    if let Some(retry) = error.should_retry {
-        let word = if retry { "true" } else { "false" };
-        response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static(word));
-    }
-    response
+pub(crate) fn refuse(error: &ApiError, _request_id: &str) -> Response {
+    (error.status, Json(body(error))).into_response()
 }
 
 /// Renders a refusal as it stands in a body.

@@ -10,6 +10,7 @@ use axum::routing::{get, post};
 
 use super::Dialect;
 use crate::app::App;
+use crate::http::bearer;
 
 mod attachment;
 pub(crate) mod chat;
@@ -24,8 +25,14 @@ mod tools;
 pub(crate) mod uploads;
 
 /// The dialect.
-pub(crate) const OPENAI: Dialect =
-    Dialect { routes, refuse: error::refuse, stored: |store| vec![responses::dialect(store)] };
+pub(crate) const OPENAI: Dialect = Dialect {
+    routes,
+    claims: None,
+    key: bearer,
+    request_id: "x-request-id",
+    refuse: error::refuse,
+    stored: |store| vec![responses::dialect(store)],
+};
 
 fn routes() -> Router<Arc<App>> {
     Router::new()

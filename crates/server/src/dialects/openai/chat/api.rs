@@ -23,7 +23,7 @@ use crate::dialects::openai::tools::Interpreter;
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
 use crate::links::Links;
-use crate::turn::{self, SILENCE, fingerprint, follow, leash, wait};
+use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
 
 /// Headers in which chat products name the chat that a request belongs to.
 const CHATS: [&str; 2] = ["x-session-id", "x-openwebui-chat-id"];
@@ -76,7 +76,7 @@ pub(crate) async fn create(
     {
         return Err(failure.into());
     }
-    Ok(follow(live, None, leash, framed))
+    Ok(follow(live, None, leash, Stream::of(framed)))
 }
 
 /// The answer to a repetition of what is kept nowhere.

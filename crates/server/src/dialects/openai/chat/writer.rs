@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 
 use super::markdown::Markdown;
 use super::rounds;
-use super::stop::{Heard, Stop};
 use crate::dialects::openai::program::Ended;
+use crate::dialects::stop::{Heard, Stop};
 
 /// A completion that is being written.
 #[derive(Debug)]
@@ -161,7 +161,7 @@ impl Writer {
         }
         let (text, goes_on) = match choice.stop.hear(piece) {
             Heard::Text(text) => (text, true),
-            Heard::Stopped(text) => (text, false),
+            Heard::Stopped { text, .. } => (text, false),
         };
         let text = match &mut choice.markdown {
             Some(markdown) => markdown.text(&text, &choice.files),

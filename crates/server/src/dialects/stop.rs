@@ -2,7 +2,7 @@
 
 /// Watches a text that comes in pieces.
 #[derive(Debug, Clone)]
-pub(super) struct Stop {
+pub(crate) struct Stop {
     words: Vec<String>,
     /// Text that may be the beginning of a stop word.
     held: String,
@@ -10,27 +10,27 @@ pub(super) struct Stop {
 
 /// The part of a piece that may be told.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(crate) enum Heard {
     /// This much, and the text goes on.
     Text(String),
     /// This much, and a stop word came after it.
-    Stopped(String),
+    Stopped { text: String, word: String },
 }
 
 impl Stop {
-    pub(super) fn new(words: Vec<String>) -> Self {
+    pub(crate) fn new(words: Vec<String>) -> Self {
         Self { words: words.into_iter().filter(|word| !word.is_empty()).collect(), held: String::new() }
     }
 
     /// Takes the next piece.
-    pub(super) fn hear(&mut self, piece: &str) -> Heard {
+    pub(crate) fn hear(&mut self, piece: &str) -> Heard {
         let mut text = std::mem::take(&mut self.held);
         text.push_str(piece);
         // The word that was complete first, as a model would have stopped: how the text is cut changes nothing.
-        let found = self.words.iter().filter_map(|word| text.find(word).map(|place| (place + word.len(), place)));
-        if let Some((_, place)) = found.min() {
+        let found = self.words.iter().filter_map(|word| text.find(word).map(|place| (place + word.len(), place, word)));
+        if let Some((_, place, word)) = found.min() {
             text.truncate(place);
-            return Heard::Stopped(text);
+            return Heard::Stopped { text, word: word.clone() };
         }
         let held = self.words.iter().map(|word| beginning_at_end(&text, word)).max().unwrap_or(0);
         self.held = text.split_off(text.len() - held);
@@ -38,7 +38,7 @@ impl Stop {
     }
 
     /// The text is over: what was held back is no stop word.
-    pub(super) fn end(&mut self) -> String {
+    pub(crate) fn end(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
@@ -59,7 +59,7 @@ mod tests {
         for piece in pieces {
             match stop.hear(piece) {
                 Heard::Text(text) => told.push_str(&text),
-                Heard::Stopped(text) => return (told + &text, true),
+                Heard::Stopped { text, .. } => return (told + &text, true),
             }
         }
         (told + &stop.end(), false)

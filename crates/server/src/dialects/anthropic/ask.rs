@@ -1,0 +1,315 @@
+//! A request for a message, understood.
+
+use aludel_agent::CodeInterpreter;
+use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
+use aludel_engine::KernelSpec;
+use aludel_store::ContainerId;
+use aludel_wire::anthropic::{
+    ContainerField, Content, Effort, MessageDocument, OutputConfig, OutputFormat, Request, Thinking, Tool,
+    ToolDocument, ToolKind,
+};
+use serde_json::{Value, json};
+
+use super::conversation::text_of;
+use super::error::{THREAD_UNSUPPORTED, no_container};
+use crate::error::ApiError;
+use crate::http::Fields;
+
+/// Messages of one request; more is no conversation.
+const MAX_MESSAGES: usize = 10_000;
+/// Tools of one request.
+const MAX_TOOLS: usize = 256;
+/// Characters of a tool's name.
+const MAX_NAME: usize = 128;
+/// Stop sequences of one request, and bytes of each.
+const MAX_STOPS: usize = 64;
+const MAX_STOP: usize = 1024;
+/// The name of our tool.
+const CODE_EXECUTION: &str = "code_execution";
+
+/// A request, understood.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) model: String,
+    pub(super) messages: Vec<MessageDocument>,
+    /// The system prompt.
+    pub(super) instructions: String,
+    /// True if the model may run programs.
+    pub(super) runs_code: bool,
+    /// The container of its programs, if it is to be a certain one.
+    pub(super) container: Option<ContainerId>,
+    pub(super) functions: Vec<FunctionTool>,
+    pub(super) tool_choice: ToolChoice,
+    pub(super) sampling: Sampling,
+    pub(super) stop: Vec<String>,
+    pub(super) stream: bool,
+    /// True if no answer is wanted: the client warms a cache.
+    pub(super) is_empty: bool,
+}
+
+impl Ask {
+    /// Reads the body of a request.
+    pub(super) fn read(fields: Fields, kernel: &KernelSpec) -> Result<Self, ApiError> {
+        let request: Request = fields.read()?;
+        refuse_what_is_not_here(&request)?;
+        if request.messages.is_empty() || request.messages.len() > MAX_MESSAGES {
+            let message = format!("There must be from 1 to {MAX_MESSAGES} messages.");
+            return Err(ApiError::invalid("messages", message));
+        }
+        for (name, value) in [("temperature", request.temperature), ("top_p", request.top_p)] {
+            if value.is_some_and(|value| !(0.0..=1.0).contains(&value)) {
+                return Err(ApiError::invalid(name, "It must be from 0 to 1."));
+            }
+        }
+        let stop = request.stop_sequences.clone().unwrap_or_default();
+        if stop.len() > MAX_STOPS || stop.iter().any(|word| word.len() > MAX_STOP) {
+            let message = format!("There can be {MAX_STOPS} stop sequences of {MAX_STOP} bytes each.");
+            return Err(ApiError::invalid("stop_sequences", message));
+        }
+        let (runs_code, functions) = read_tools(request.tools.as_deref().unwrap_or_default())?;
+        Ok(Self {
+            instructions: request.system.as_ref().map(system).transpose()?.unwrap_or_default(),
+            container: read_container(request.container.as_ref())?,
+            tool_choice: tool_choice(&request, kernel, runs_code, &functions)?,
+            sampling: sampling(&request),
+            is_empty: request.max_tokens == 0,
+            stream: request.stream == Some(true),
+            model: request.model,
+            messages: request.messages,
+            runs_code,
+            functions,
+            stop,
+        })
+    }
+}
+
+fn refuse_what_is_not_here(request: &Request) -> Result<(), ApiError> {
+    if request.thread.is_some() {
+        let message = "Conversations are not kept by this server; send all messages without 'thread'.";
+        return Err(ApiError::bad_request(message).param("thread").code(THREAD_UNSUPPORTED));
+    }
+    let has_servers = request.mcp_servers.as_ref().is_some_and(|servers| !servers.is_empty());
+    for (name, is_there) in [
+        ("mcp_servers", has_servers),
+        ("compaction", request.compaction.is_some()),
+        ("context_management", request.context_management.is_some()),
+        ("fallbacks", request.fallbacks.is_some()),
+    ] {
+        if is_there {
+            return Err(ApiError::invalid(name, "Not supported by this server; leave it out."));
+        }
+    }
+    Ok(())
+}
+
+fn system(content: &Content) -> Result<String, ApiError> {
+    match content {
+        Content::Text(text) => Ok(text.clone()),
+        Content::Blocks(blocks) => text_of(blocks, "system"),
+    }
+}
+
+fn read_container(container: Option<&ContainerField>) -> Result<Option<ContainerId>, ApiError> {
+    let id = match container {
+        None => None,
+        Some(ContainerField::Id(id)) => Some(id),
+        Some(ContainerField::Object { skills: Some(skills), .. }) if !skills.is_empty() => {
+            return Err(ApiError::invalid("container.skills", "Not supported by this server."));
+        }
+        Some(ContainerField::Object { id, .. }) => id.as_ref(),
+    };
+    id.map(|id| ContainerId::parse(id).ok_or_else(|| no_container(id))).transpose()
+}
+
+/// Returns whether our tool is among the tools, and the tools of the client's.
+fn read_tools(tools: &[ToolDocument]) -> Result<(bool, Vec<FunctionTool>), ApiError> {
+    if tools.len() > MAX_TOOLS {
+        return Err(ApiError::invalid("tools", format!("There can be {MAX_TOOLS} tools.")));
+    }
+    let (mut runs_code, mut functions) = (false, Vec::<FunctionTool>::new());
+    for (index, tool) in tools.iter().enumerate() {
+        let param = format!("tools.{index}");
+        let tool = tool.read().map_err(|error| ApiError::invalid(&param, format!("{error}.")))?;
+        refuse_programs_as_callers(&tool, &param)?;
+        let is_taken = match &tool.kind {
+            Some(ToolKind::Other(kind)) => {
+                let message = format!("Tools of the type '{kind}' are not supported by this server.");
+                return Err(ApiError::invalid(format!("{param}.type"), message));
+            }
+            None | Some(ToolKind::Custom) => {
+                let function = function(&tool, &param)?;
+                let is_ours = runs_code && function.name == CODE_EXECUTION;
+                let is_taken = is_ours || functions.iter().any(|known| known.name == function.name);
+                functions.push(function);
+                is_taken
+            }
+            Some(_) if tool.name != CODE_EXECUTION => {
+                return Err(ApiError::invalid(format!("{param}.name"), format!("It must be '{CODE_EXECUTION}'.")));
+            }
+            Some(_) => {
+                std::mem::replace(&mut runs_code, true) || functions.iter().any(|tool| tool.name == CODE_EXECUTION)
+            }
+        };
+        if is_taken {
+            return Err(ApiError::invalid(format!("{param}.name"), "Tool names must be unique."));
+        }
+    }
+    Ok((runs_code, functions))
+}
+
+/// A tool that programs are to call is not quietly called by the model instead.
+fn refuse_programs_as_callers(tool: &Tool, param: &str) -> Result<(), ApiError> {
+    let callers = tool.allowed_callers.as_deref().unwrap_or(&[]);
+    match callers.iter().find(|caller| *caller != "direct") {
+        Some(caller) => {
+            let message = format!("Calls by '{caller}' are not supported by this server; it can only be 'direct'.");
+            Err(ApiError::invalid(format!("{param}.allowed_callers"), message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn function(tool: &Tool, param: &str) -> Result<FunctionTool, ApiError> {
+    let plain = |character: char| character.is_ascii_alphanumeric() || character == '_' || character == '-';
+    if tool.name.is_empty() || tool.name.len() > MAX_NAME || !tool.name.chars().all(plain) {
+        let message = format!("A name has letters, digits, '_' and '-', at most {MAX_NAME} of them.");
+        return Err(ApiError::invalid(format!("{param}.name"), message));
+    }
+    let parameters = match &tool.input_schema {
+        Some(schema @ Value::Object(_)) => schema.clone(),
+        None => return Err(ApiError::missing(format!("{param}.input_schema"))),
+        Some(_) => return Err(ApiError::invalid(format!("{param}.input_schema"), "It must be an object.")),
+    };
+    let description = tool.description.clone().unwrap_or_default();
+    Ok(FunctionTool { name: tool.name.clone(), description, parameters })
+}
+
+fn tool_choice(
+    request: &Request,
+    kernel: &KernelSpec,
+    runs_code: bool,
+    functions: &[FunctionTool],
+) -> Result<ToolChoice, ApiError> {
+    use aludel_wire::anthropic::ToolChoice as Asked;
+    match &request.tool_choice {
+        None | Some(Asked::Auto { .. }) => Ok(ToolChoice::Auto),
+        Some(Asked::None {}) => Ok(ToolChoice::None),
+        Some(Asked::Any { .. }) if runs_code || !functions.is_empty() => Ok(ToolChoice::Required),
+        Some(Asked::Any { .. }) => Err(ApiError::invalid("tool_choice", "It is 'any', and there are no tools.")),
+        Some(Asked::Tool { name, .. }) if functions.iter().any(|tool| tool.name == *name) => {
+            Ok(ToolChoice::Named(name.clone()))
+        }
+        Some(Asked::Tool { name, .. }) if runs_code && name == CODE_EXECUTION => {
+            Ok(ToolChoice::Named(CodeInterpreter::name_beside(kernel, functions)))
+        }
+        Some(Asked::Tool { name, .. }) => {
+            Err(ApiError::invalid("tool_choice.name", format!("There is no tool '{name}' in 'tools'.")))
+        }
+    }
+}
+
+fn sampling(request: &Request) -> Sampling {
+    let config = request.output_config.as_ref();
+    Sampling {
+        temperature: request.temperature,
+        top_p: request.top_p,
+        max_output_tokens: Some(request.max_tokens),
+        reasoning_effort: effort(request, config).map(|effort| effort.word().to_owned()),
+        format: config.and_then(|config| config.format.as_ref()).map(|OutputFormat::JsonSchema { schema }| {
+            AnswerFormat::Schema(json!({ "name": "answer", "schema": schema }))
+        }),
+        parallel_calls: request.tool_choice.as_ref().filter(|choice| choice.disables_parallel_use()).map(|_| false),
+        ..Sampling::default()
+    }
+}
+
+/// The effort that is asked for: in a word, or as tokens of thoughts.
+fn effort(request: &Request, config: Option<&OutputConfig>) -> Option<Effort> {
+    let said = config.and_then(|config| config.effort);
+    match request.thinking.as_ref()? {
+        Thinking::Disabled {} => None,
+        Thinking::Adaptive {} => said.or(Some(Effort::Medium)),
+        Thinking::Enabled { budget_tokens } => Some(said.unwrap_or(match budget_tokens {
+            ..4096 => Effort::Low,
+            4096..16_384 => Effort::Medium,
+            _ => Effort::High,
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(body: &Value) -> Result<Ask, ApiError> {
+        let mut fields = json!({ "model": "m", "max_tokens": 9, "messages": [{ "role": "user", "content": "hi" }] });
+        for (name, value) in body.as_object().unwrap() {
+            fields[name] = value.clone();
+        }
+        Ask::read(fields.as_object().unwrap().clone().into(), &KernelSpec::python(""))
+    }
+
+    fn code_execution() -> Value {
+        json!({ "type": "code_execution_20260120", "name": "code_execution" })
+    }
+
+    #[test]
+    fn every_version_of_the_tool_is_understood() {
+        for version in ["20250522", "20250825", "20260120", "20260521"] {
+            let tool = json!({ "type": format!("code_execution_{version}"), "name": "code_execution" });
+            assert!(ask(&json!({ "tools": [tool] })).unwrap().runs_code, "{version}");
+        }
+        let python = json!({ "name": "python", "input_schema": { "type": "object" } });
+        let choice = json!({ "type": "tool", "name": "code_execution", "disable_parallel_tool_use": true });
+        let ask = ask(&json!({ "tools": [python, code_execution()], "tool_choice": choice })).unwrap();
+        assert_eq!(ask.tool_choice, ToolChoice::Named("python_sandbox".into()));
+        assert_eq!(ask.sampling.parallel_calls, Some(false));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_refused_by_name() {
+        let function = |name: &str| json!({ "name": name, "input_schema": {} });
+        let programmatic = json!({ "name": "f", "input_schema": {}, "allowed_callers": ["code_execution_20260120"] });
+        for (body, param) in [
+            (json!({ "tools": [code_execution(), code_execution()] }), "tools.1.name"),
+            (json!({ "tools": [code_execution(), function("code_execution")] }), "tools.1.name"),
+            (json!({ "tools": [function("f"), function("f")] }), "tools.1.name"),
+            (json!({ "tools": [function("a b")] }), "tools.0.name"),
+            (json!({ "tools": [{ "name": "f" }] }), "tools.0.input_schema"),
+            (json!({ "tools": [5] }), "tools.0"),
+            (json!({ "tools": [{ "type": "code_execution_20260120", "name": "x" }] }), "tools.0.name"),
+            (json!({ "tools": [{ "type": "code_execution_20990101", "name": "code_execution" }] }), "tools.0.type"),
+            (json!({ "tools": [{ "type": "web_search_20250305", "name": "web_search" }] }), "tools.0.type"),
+            (json!({ "tools": [programmatic] }), "tools.0.allowed_callers"),
+            (json!({ "tool_choice": { "type": "any" } }), "tool_choice"),
+            (json!({ "tool_choice": { "type": "tool", "name": "f" } }), "tool_choice.name"),
+            (json!({ "container": { "skills": [{ "type": "anthropic", "skill_id": "pdf" }] } }), "container.skills"),
+            (json!({ "thread": { "type": "create" } }), "thread"),
+            (json!({ "mcp_servers": [{}] }), "mcp_servers"),
+            (json!({ "context_management": {} }), "context_management"),
+            (json!({ "messages": [] }), "messages"),
+            (json!({ "temperature": 1.5 }), "temperature"),
+            (json!({ "stop_sequences": vec!["x"; 65] }), "stop_sequences"),
+            (json!({ "max_tokens": -1 }), "max_tokens"),
+            (json!({ "max_tokens": null }), "max_tokens"),
+            (json!({ "system": [{ "type": "image" }] }), "system.0"),
+        ] {
+            assert_eq!(ask(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
+        }
+        assert!(ask(&json!({ "mcp_servers": [], "thread": null, "metadata": { "user_id": "u" } })).is_ok());
+    }
+
+    #[test]
+    fn thoughts_are_asked_for_by_tokens_and_by_word() {
+        let effort = |body: Value| ask(&body).unwrap().sampling.reasoning_effort;
+        assert_eq!(effort(json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } })).as_deref(), Some("low"));
+        assert_eq!(
+            effort(json!({ "thinking": { "type": "enabled", "budget_tokens": 32_000 } })).as_deref(),
+            Some("high")
+        );
+        let said = json!({ "thinking": { "type": "adaptive" }, "output_config": { "effort": "max" } });
+        assert_eq!(effort(said).as_deref(), Some("max"));
+        assert_eq!(effort(json!({ "thinking": { "type": "disabled" } })), None);
+        assert_eq!(effort(json!({ "output_config": { "effort": "low" } })), None);
+    }
+}

@@ -1,0 +1,49 @@
+//! The place of a request's programs: a session, with the files that messages put in.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use aludel_engine::Session;
+use aludel_engine::sessions::{SessionChoice, WORKSPACE};
+use aludel_engine::turns::Agreement;
+use aludel_store::{ContainerId, Tenant};
+
+use super::conversation::Upload;
+use super::error::{no_container, of_engine};
+use crate::app::App;
+use crate::error::ApiError;
+
+/// Opens the container that a client names, or a new one. One that expired is made anew from its files.
+pub(super) async fn open(
+    app: &App,
+    tenant: &Tenant,
+    named: Option<&ContainerId>,
+) -> Result<(Arc<Session>, Agreement), ApiError> {
+    let (choice, agreement) = match named {
+        None => (SessionChoice::Auto { file_ids: Vec::new(), memory: None }, Agreement::Own { lingers: false }),
+        Some(id) => {
+            if app.store.container(tenant, id).await?.is_none() {
+                return Err(no_container(id.as_str()));
+            }
+            (SessionChoice::Reuse(id.clone()), Agreement::Stays)
+        }
+    };
+    Ok((app.engine.sessions.open(tenant, choice).await.map_err(of_engine)?, agreement))
+}
+
+/// Puts the files of messages in. Clients repeat the old ones: they are there unless the container is new, and programs may have changed
+/// them.
+pub(super) async fn place(app: &App, session: &Session, uploads: &[Upload]) -> Result<(), ApiError> {
+    if uploads.is_empty() {
+        return Ok(());
+    }
+    let present: HashSet<String> = session.files().await?.into_iter().map(|file| file.path).collect();
+    for Upload { file, is_old } in uploads {
+        if *is_old && present.contains(&format!("{WORKSPACE}/{}", file.name())) {
+            continue;
+        }
+        let blob = app.store.copy_blob(session.tenant(), file.blob()).await?;
+        session.add_file(file.name(), file.mime(), blob).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,419 @@
+//! The conversation of a request, as the model and the container get it.
+
+use std::collections::HashSet;
+
+use aludel_agent::{Call, Item, Output, Part, arguments_of, framed};
+use aludel_engine::sessions::WORKSPACE;
+use aludel_store::Tenant;
+use aludel_wire::anthropic::{
+    Block, BlockDocument, CodeExecutionResult, Content, DocumentSource, EditorResult, ErrorCode, ImageSource,
+    MessageDocument, ProgramResult, Role, ServerTool,
+};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Map, Value};
+use tokio::io::AsyncReadExt;
+
+use super::files::Stored;
+use crate::app::App;
+use crate::error::ApiError;
+
+/// Bytes of a file that the model is shown.
+const MAX_SHOWN: u64 = 8 << 20;
+/// Files that one conversation names.
+const MAX_FILES: usize = 100;
+
+/// A conversation.
+#[derive(Debug, Default)]
+pub(super) struct Conversation {
+    /// The words of system messages.
+    pub(super) instructions: String,
+    pub(super) items: Vec<Item>,
+    /// Files for the container, each once.
+    pub(super) uploads: Vec<Upload>,
+    /// Calls of the client's tools that are not answered yet, with the messages that they are in.
+    open: Vec<(String, usize)>,
+    /// Calls of our tool that have no result yet.
+    running: HashSet<String>,
+    /// Files that were read.
+    files: usize,
+}
+
+/// A file that a message puts into the container.
+#[derive(Debug)]
+pub(super) struct Upload {
+    pub(super) file: Stored,
+    /// True if the model has answered since: the file is there, unless the container is a new one.
+    pub(super) is_old: bool,
+}
+
+/// A reader of messages.
+struct Reader<'a> {
+    app: &'a App,
+    tenant: &'a Tenant,
+    /// The name by which the model knows our tool.
+    tool: &'a str,
+}
+
+impl Conversation {
+    /// Reads the messages of a request. `tool` is the name by which the model knows our tool.
+    pub(super) async fn read(
+        app: &App,
+        tenant: &Tenant,
+        messages: &[MessageDocument],
+        tool: &str,
+    ) -> Result<Self, ApiError> {
+        let reader = Reader { app, tenant, tool };
+        let mut conversation = Self::default();
+        for (index, message) in messages.iter().enumerate() {
+            let param = format!("messages.{index}");
+            let message = message.read().map_err(|error| ApiError::invalid(&param, format!("{error}.")))?;
+            let blocks = match message.content {
+                Content::Text(text) => vec![Block::Text { text }],
+                Content::Blocks(blocks) => read_all(&blocks, &format!("{param}.content"))?,
+            };
+            let param = format!("{param}.content");
+            match message.role {
+                Role::User => conversation.user(&reader, blocks, index, &param).await?,
+                Role::Assistant => conversation.assistant(&reader, blocks, index, &param)?,
+                Role::System => {
+                    let separator = if conversation.instructions.is_empty() { "" } else { "\n\n" };
+                    let text = text_of_blocks(&blocks, &param)?;
+                    conversation.instructions.extend([separator, &text]);
+                }
+            }
+        }
+        conversation.check_answers(messages.len())?;
+        conversation.end_programs();
+        Ok(conversation)
+    }
+
+    async fn user(
+        &mut self,
+        reader: &Reader<'_>,
+        blocks: Vec<Block>,
+        index: usize,
+        param: &str,
+    ) -> Result<(), ApiError> {
+        self.end_programs();
+        let mut parts = Vec::with_capacity(blocks.len());
+        for (place, block) in blocks.into_iter().enumerate() {
+            let param = format!("{param}.{place}");
+            match block {
+                Block::ToolResult { tool_use_id, content, is_error } => {
+                    let Some(open) = self.open.iter().position(|(id, _)| *id == tool_use_id) else {
+                        let message = format!(
+                            "unexpected `tool_use_id` found in `tool_result` blocks: {tool_use_id}. Each `tool_result` \
+                             block must have a corresponding `tool_use` block in the previous message."
+                        );
+                        return Err(ApiError::invalid(param, message));
+                    };
+                    self.open.swap_remove(open);
+                    let parts = self.result(reader, content, is_error, &param).await?;
+                    self.items.push(Item::Output(Output { call_id: tool_use_id, parts }));
+                }
+                block => parts.extend(self.part(reader, block, &param).await?),
+            }
+        }
+        self.check_answers(index)?;
+        if !parts.is_empty() {
+            self.items.push(Item::User(parts));
+        }
+        Ok(())
+    }
+
+    /// Checks that calls of the client's tools in messages before this one are answered.
+    fn check_answers(&self, index: usize) -> Result<(), ApiError> {
+        match self.open.iter().find(|(_, place)| *place < index) {
+            None => Ok(()),
+            Some((id, place)) => {
+                let message =
+                    format!("`tool_use` ids were found without `tool_result` blocks immediately after: {id}.");
+                Err(ApiError::invalid(format!("messages.{place}"), message))
+            }
+        }
+    }
+
+    async fn result(
+        &mut self,
+        reader: &Reader<'_>,
+        content: Option<Content>,
+        is_error: Option<bool>,
+        param: &str,
+    ) -> Result<Vec<Part>, ApiError> {
+        let mut parts = Vec::new();
+        if is_error == Some(true) {
+            parts.push(Part::Text("The tool failed:".to_owned()));
+        }
+        match content {
+            None => {}
+            Some(Content::Text(text)) => parts.push(Part::Text(text)),
+            Some(Content::Blocks(blocks)) => {
+                let param = format!("{param}.content");
+                for (place, block) in read_all(&blocks, &param)?.into_iter().enumerate() {
+                    parts.extend(self.part(reader, block, &format!("{param}.{place}")).await?);
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Reads a block of a user's message or of a tool's result.
+    async fn part(&mut self, reader: &Reader<'_>, block: Block, param: &str) -> Result<Vec<Part>, ApiError> {
+        Ok(vec![match block {
+            Block::Text { text } => Part::Text(text),
+            Block::Image { source } => self.image(reader, source, param).await?,
+            Block::Document { source, title, context } => {
+                let text = self.document(reader, source, &format!("{param}.source")).await?;
+                let head = [title, context].into_iter().flatten();
+                Part::Text(head.chain([text]).collect::<Vec<_>>().join("\n"))
+            }
+            Block::SearchResult { source, title, content } => {
+                Part::Text([title, source, text_of(&content, &format!("{param}.content"))?].join("\n"))
+            }
+            Block::ContainerUpload { file_id } => Part::Text(self.upload(reader, &file_id, param).await?),
+            other => return Err(misplaced(&other, "user", param)),
+        }])
+    }
+
+    async fn upload(&mut self, reader: &Reader<'_>, id: &str, param: &str) -> Result<String, ApiError> {
+        let file = self.file(reader, id, param).await?;
+        let told = format!("[The user attached a file: {WORKSPACE}/{}]", file.name());
+        if !self.uploads.iter().any(|known| known.file.id() == id) {
+            self.uploads.push(Upload { file, is_old: false });
+        }
+        Ok(told)
+    }
+
+    async fn file(&mut self, reader: &Reader<'_>, id: &str, param: &str) -> Result<Stored, ApiError> {
+        self.files += 1;
+        if self.files > MAX_FILES {
+            return Err(ApiError::invalid(param, format!("A conversation can name {MAX_FILES} files.")));
+        }
+        let found = Stored::find(reader.app, reader.tenant, id).await;
+        found.map_err(|error| error.param(format!("{param}.file_id")))
+    }
+
+    async fn image(&mut self, reader: &Reader<'_>, source: ImageSource, param: &str) -> Result<Part, ApiError> {
+        let param = format!("{param}.source");
+        match source {
+            ImageSource::Base64 { media_type, data } => {
+                check_image(&media_type, &param)?;
+                let data = BASE64_STANDARD.decode(data.trim()).map_err(|error| {
+                    ApiError::invalid(format!("{param}.data"), format!("It is not valid base64: {error}."))
+                })?;
+                Ok(Part::Image { mime: media_type, data: data.into() })
+            }
+            ImageSource::Url { url } => Ok(Part::ImageUrl(url)),
+            ImageSource::File { file_id } => {
+                let file = self.file(reader, &file_id, &param).await?;
+                check_image(file.mime(), &param)?;
+                Ok(Part::Image { mime: file.mime().to_owned(), data: content(reader.app, &file, &param).await?.into() })
+            }
+        }
+    }
+
+    async fn document(&mut self, reader: &Reader<'_>, source: DocumentSource, param: &str) -> Result<String, ApiError> {
+        let unread = |kind: &str| {
+            let message = format!(
+                "Documents of the type '{kind}' cannot be shown to the model here; put it in as text, or into the container with 'container_upload'."
+            );
+            ApiError::invalid(param, message)
+        };
+        match source {
+            DocumentSource::Text { data } | DocumentSource::Content { content: Content::Text(data) } => Ok(data),
+            DocumentSource::Content { content: Content::Blocks(blocks) } => {
+                text_of(&blocks, &format!("{param}.content"))
+            }
+            DocumentSource::Base64 { media_type, .. } => Err(unread(&media_type)),
+            DocumentSource::Url { .. } => Err(unread("url")),
+            DocumentSource::File { file_id } => {
+                let file = self.file(reader, &file_id, param).await?;
+                if !file.mime().starts_with("text/") {
+                    return Err(unread(file.mime()));
+                }
+                Ok(String::from_utf8_lossy(&content(reader.app, &file, param).await?).into_owned())
+            }
+        }
+    }
+
+    fn assistant(
+        &mut self,
+        reader: &Reader<'_>,
+        blocks: Vec<Block>,
+        index: usize,
+        param: &str,
+    ) -> Result<(), ApiError> {
+        self.check_answers(index)?;
+        self.uploads.iter_mut().for_each(|upload| upload.is_old = true);
+        for (place, block) in blocks.into_iter().enumerate() {
+            let param = format!("{param}.{place}");
+            match block {
+                Block::Text { text } if text.is_empty() => {}
+                Block::Text { text } => self.items.push(Item::Assistant(text)),
+                Block::Thinking { thinking, .. } if thinking.is_empty() => {}
+                Block::Thinking { thinking, .. } => self.items.push(Item::Reasoning(thinking)),
+                // Only the server that made it could read it.
+                Block::RedactedThinking { .. } => {}
+                Block::ToolUse { id, name, input, .. } => {
+                    if self.open.iter().any(|(open, _)| *open == id) {
+                        return Err(ApiError::invalid(format!("{param}.id"), format!("There are two calls '{id}'.")));
+                    }
+                    self.open.push((id.clone(), index));
+                    self.items.push(Item::Call(Call { id, name, arguments: json(input) }));
+                }
+                Block::ServerToolUse { id, name, input, .. } => {
+                    let Some(program) = program_of(&name, &input) else {
+                        let message = format!("Calls of the tool '{}' are not understood here.", name.name());
+                        return Err(ApiError::invalid(format!("{param}.name"), message));
+                    };
+                    if !self.running.insert(id.clone()) {
+                        return Err(ApiError::invalid(format!("{param}.id"), format!("There are two calls '{id}'.")));
+                    }
+                    let arguments = arguments_of(&program);
+                    self.items.push(Item::Call(Call { id, name: reader.tool.to_owned(), arguments }));
+                }
+                Block::CodeExecutionToolResult { tool_use_id, content }
+                | Block::BashCodeExecutionToolResult { tool_use_id, content } => {
+                    self.end(tool_use_id, &words_of(&content), &param)?;
+                }
+                Block::TextEditorCodeExecutionToolResult { tool_use_id, content } => {
+                    self.end(tool_use_id, &words_of_editor(content), &param)?;
+                }
+                other => return Err(misplaced(&other, "assistant", &param)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a program of an earlier message.
+    fn end(&mut self, id: String, output: &str, param: &str) -> Result<(), ApiError> {
+        if !self.running.remove(&id) {
+            let message = format!("There is no `server_tool_use` block '{id}' before this result.");
+            return Err(ApiError::invalid(format!("{param}.tool_use_id"), message));
+        }
+        self.items.push(Item::output(id, framed(output)));
+        Ok(())
+    }
+
+    /// Ends the programs that have no result: nothing that a client wrote is ever run.
+    fn end_programs(&mut self) {
+        let mut left: Vec<String> = self.running.drain().collect();
+        left.sort();
+        self.items.extend(left.into_iter().map(|id| Item::output(id, "(no result is known)")));
+    }
+}
+
+/// The program of an earlier call, in the language of our tool.
+fn program_of(tool: &ServerTool, input: &Map<String, Value>) -> Option<String> {
+    let text = |name: &str| input.get(name).and_then(Value::as_str).unwrap_or_default();
+    match tool {
+        ServerTool::CodeExecution => Some(text("code").to_owned()),
+        ServerTool::BashCodeExecution => Some(format!("%%bash\n{}", text("command"))),
+        ServerTool::TextEditorCodeExecution => Some(format!("# A change of a file: {}", json(input.clone()))),
+        ServerTool::Other(_) => None,
+    }
+}
+
+fn words_of(result: &CodeExecutionResult) -> String {
+    match result {
+        CodeExecutionResult::CodeExecutionResult(result) | CodeExecutionResult::BashCodeExecutionResult(result) => {
+            let ProgramResult { stdout, stderr, return_code, content } = result;
+            let mut words = format!("stdout:\n{stdout}\nstderr:\n{stderr}\nexit status: {return_code}");
+            if !content.is_empty() {
+                words.push_str(&format!("\n[{} files were given to the user]", content.len()));
+            }
+            words
+        }
+        CodeExecutionResult::EncryptedCodeExecutionResult { stderr, return_code, .. } => {
+            format!("stdout: (not readable here)\nstderr:\n{stderr}\nexit status: {return_code}")
+        }
+        CodeExecutionResult::CodeExecutionToolResultError { error_code }
+        | CodeExecutionResult::BashCodeExecutionToolResultError { error_code } => words_of_error(error_code),
+    }
+}
+
+fn words_of_error(code: &ErrorCode) -> String {
+    match code {
+        ErrorCode::InvalidToolInput => "It was not run: the arguments could not be used.".to_owned(),
+        ErrorCode::Unavailable => "It was not run to its end.".to_owned(),
+        ErrorCode::TooManyRequests => "It was not run: too many were asked for at once.".to_owned(),
+        ErrorCode::ExecutionTimeExceeded => "It was ended: it took too long.".to_owned(),
+        ErrorCode::Other(code) => format!("It failed: {code}."),
+    }
+}
+
+fn words_of_editor(result: EditorResult) -> String {
+    match result {
+        EditorResult::View { content, .. } => content,
+        EditorResult::Create { is_file_update: true } => "The file was replaced.".to_owned(),
+        EditorResult::Create { is_file_update: false } => "The file was made.".to_owned(),
+        EditorResult::Replace { lines, .. } => lines.unwrap_or_default().join("\n"),
+        EditorResult::Error { error_code, error_message } => {
+            error_message.unwrap_or_else(|| words_of_error(&error_code))
+        }
+    }
+}
+
+fn json(fields: Map<String, Value>) -> String {
+    Value::Object(fields).to_string()
+}
+
+/// Reads the content of a file that the model is shown.
+async fn content(app: &App, file: &Stored, param: &str) -> Result<Vec<u8>, ApiError> {
+    if file.bytes() > MAX_SHOWN {
+        let message = format!("The file is larger than the {} MB that a model is shown.", MAX_SHOWN >> 20);
+        return Err(ApiError::invalid(param, message));
+    }
+    let mut bytes = Vec::new();
+    let mut content = app.store.read_blob(file.blob()).await?.take(MAX_SHOWN);
+    content.read_to_end(&mut bytes).await.map_err(ApiError::internal)?;
+    Ok(bytes)
+}
+
+fn check_image(mime: &str, param: &str) -> Result<(), ApiError> {
+    if matches!(mime, "image/png" | "image/jpeg" | "image/gif" | "image/webp") {
+        return Ok(());
+    }
+    let message = format!("Images can be PNG, JPEG, GIF or WebP, and this is '{mime}'.");
+    Err(ApiError::invalid(format!("{param}.media_type"), message))
+}
+
+fn misplaced(block: &Block, role: &str, param: &str) -> ApiError {
+    let kind = match block {
+        Block::Text { .. } => "text",
+        Block::Image { .. } => "image",
+        Block::Document { .. } => "document",
+        Block::SearchResult { .. } => "search_result",
+        Block::Thinking { .. } => "thinking",
+        Block::RedactedThinking { .. } => "redacted_thinking",
+        Block::ToolUse { .. } => "tool_use",
+        Block::ToolResult { .. } => "tool_result",
+        Block::ServerToolUse { .. } => "server_tool_use",
+        Block::CodeExecutionToolResult { .. } => "code_execution_tool_result",
+        Block::BashCodeExecutionToolResult { .. } => "bash_code_execution_tool_result",
+        Block::TextEditorCodeExecutionToolResult { .. } => "text_editor_code_execution_tool_result",
+        Block::ContainerUpload { .. } => "container_upload",
+    };
+    ApiError::invalid(param, format!("A '{kind}' block cannot stand in a message of the role '{role}'."))
+}
+
+fn read_all(blocks: &[BlockDocument], param: &str) -> Result<Vec<Block>, ApiError> {
+    let read = |(place, block): (usize, &BlockDocument)| {
+        block.read().map_err(|error| ApiError::invalid(format!("{param}.{place}"), format!("{error}.")))
+    };
+    blocks.iter().enumerate().map(read).collect()
+}
+
+/// The text of blocks that can only be text.
+pub(super) fn text_of(blocks: &[BlockDocument], param: &str) -> Result<String, ApiError> {
+    text_of_blocks(&read_all(blocks, param)?, param)
+}
+
+fn text_of_blocks(blocks: &[Block], param: &str) -> Result<String, ApiError> {
+    let texts = blocks.iter().enumerate().map(|(place, block)| match block {
+        Block::Text { text } => Ok(text.as_str()),
+        _ => Err(ApiError::invalid(format!("{param}.{place}"), "There can only be text here.")),
+    });
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n\n"))
+}

@@ -1,0 +1,133 @@
+//! `POST /v1/messages`.
+
+use std::sync::Arc;
+
+use aludel_agent::CodeInterpreter;
+use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
+use aludel_store::{Tenant, TurnId, fresh_id};
+use aludel_wire::anthropic::StopReason;
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use tokio::time::timeout;
+use tracing::{Instrument, info_span};
+
+use super::ask::Ask;
+use super::container;
+use super::conversation::Conversation;
+use super::render::{Answer, ERROR, PING, framed};
+use super::writer::{KnownContainer, Writer};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::http::{Caller, Fields};
+use crate::telemetry::Scope;
+use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
+
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, ApiError> {
+    let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
+    let ask = Ask::read(fields, app.engine.kernel())?;
+    app.engine.models().find(&ask.model)?;
+    let stream = ask.stream;
+    if ask.is_empty {
+        return Ok(empty(ask));
+    }
+    let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, TurnId::new()) {
+        Err(Known::Past(past)) => return Err(gone(past)),
+        Err(Known::Live(same)) => (same, false),
+        Ok(live) => {
+            live.hold(memory);
+            (live, true)
+        }
+    };
+    let leash = Some(leash(&live, stream));
+    if is_new {
+        turn::start(&app, &live, start(Arc::clone(&app), tenant, ask, Arc::clone(&live))).await?;
+    }
+    if !stream {
+        return wait(live, leash, |object| object).await;
+    }
+    // What fails before the first word is an error like any other.
+    if let Ok(first) = timeout(SILENCE, live.frame(0)).await
+        && first.is_none_or(|frame| frame.kind == ERROR)
+        && let Some(failure) = live.ended().await.and_then(|end| end.failure)
+    {
+        return Err(failure.into());
+    }
+    Ok(follow(live, None, leash, Stream { framed, silence: PING }))
+}
+
+/// The answer to a request that only warms a cache.
+fn empty(ask: Ask) -> Response {
+    let mut writer = Writer::new(fresh_id("msg_"), ask.model, None, ask.stream, Vec::new());
+    writer.finish(StopReason::MaxTokens);
+    if !ask.stream {
+        return Json(writer.message()).into_response();
+    }
+    writer.end();
+    let events: String = writer.take_frames().iter().map(framed).collect();
+    ([(CONTENT_TYPE, "text/event-stream; charset=utf-8")], events).into_response()
+}
+
+/// The answer to a repetition of what is kept nowhere.
+fn gone(past: Past) -> ApiError {
+    past.failure.map_or_else(|| ApiError::internal("a message was taken for stored"), ApiError::from)
+}
+
+/// Checks everything that can be wrong with a request, and starts the turn.
+async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
+    let id = fresh_id("msg_");
+    let (part, container) = prepare(&app, &tenant, &id, &ask).await?;
+    let request_id = Scope::current().map(|scope| scope.id().to_owned());
+    let writer = Writer::new(id, ask.model, container, ask.stream, ask.stop);
+    let span = info_span!("answer", api = "messages", id = writer.id());
+    let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(Answer::new(writer, request_id)));
+    app.tasks.spawn(run.carry_out().instrument(span));
+    Ok(())
+}
+
+/// A model, and a container if it may run programs.
+async fn prepare(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    id: &str,
+    ask: &Ask,
+) -> Result<(Part, Option<KnownContainer>), ApiError> {
+    let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
+    let conversation = Conversation::read(app, tenant, &ask.messages, &tool).await?;
+    let instructions = [ask.instructions.as_str(), &conversation.instructions];
+    let instructions: Vec<&str> = instructions.into_iter().filter(|text| !text.is_empty()).collect();
+    let spec = Spec {
+        functions: ask.functions.clone(),
+        tool_choice: ask.tool_choice.clone(),
+        sampling: ask.sampling.clone(),
+        ..Spec::new(ask.model.clone(), instructions.join("\n\n"))
+    };
+    if !ask.runs_code {
+        return Ok((spec.part(&app.engine, conversation.items, None, Agreement::Stays)?, None));
+    }
+    let (session, agreement) = container::open(app, tenant, ask.container.as_ref()).await?;
+    let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
+    let part = spec.part(&app.engine, conversation.items, Some((Arc::clone(&session), gate)), agreement)?;
+    let placed = async {
+        container::place(app, &session, &conversation.uploads).await?;
+        // Known now: a request for which there is no room hears so at once.
+        Ok(session.reserve().await?)
+    };
+    if let Err(error) = placed.await {
+        part.abandon(&app.engine, tenant).await;
+        return Err(error);
+    }
+    let container = KnownContainer {
+        id: session.id().to_string(),
+        idle: i64::try_from(app.engine.settings.idle.as_secs()).unwrap_or(i64::MAX),
+        is_known: ask.container.is_some(),
+    };
+    Ok((part, Some(container)))
+}

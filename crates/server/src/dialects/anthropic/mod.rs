@@ -1,0 +1,112 @@
+//! Anthropic's API: Messages with code execution, and the files and models that they name.
+//!
+//! `ask` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn, `render`
+//! and `writer` put what happens into the words of the protocol, `program` the output of a program; `error` refuses.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use axum::routing::{get, post};
+
+use super::Dialect;
+use crate::app::App;
+use crate::http::bearer;
+
+mod ask;
+mod container;
+mod conversation;
+mod error;
+mod files;
+mod messages;
+mod models;
+mod program;
+mod render;
+mod times;
+mod tokens;
+mod writer;
+
+/// The header that all clients of this protocol send, and no others.
+const VERSION: &str = "anthropic-version";
+const API_KEY: &str = "x-api-key";
+
+/// The dialect.
+pub(crate) const ANTHROPIC: Dialect = Dialect {
+    routes,
+    claims: Some(is_own),
+    key,
+    request_id: "request-id",
+    refuse: error::refuse,
+    stored: |_| Vec::new(),
+};
+
+fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(tokens::count))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::retrieve))
+        .route("/v1/files", get(files::list).post(files::create))
+        .route("/v1/files/{file}", get(files::retrieve).delete(files::delete))
+        .route("/v1/files/{file}/content", get(files::content))
+}
+
+/// Paths such as `/v1/files` are OpenAI's, too.
+fn is_own(request: &Request) -> bool {
+    let (headers, path) = (request.headers(), request.uri().path());
+    let has_own_key = headers.contains_key(API_KEY) && !headers.contains_key(AUTHORIZATION);
+    headers.contains_key(VERSION)
+        || path == "/v1/messages"
+        || path.starts_with("/v1/messages/")
+        || (path.starts_with("/v1/") && has_own_key)
+}
+
+/// Clients before the autumn of 2026 send `x-api-key`, later ones `Authorization`; where both are there, the first one counts.
+fn key(headers: &HeaderMap) -> Option<&str> {
+    let key = headers.get(API_KEY).and_then(|key| key.to_str().ok()).map(str::trim);
+    key.filter(|key| !key.is_empty()).or_else(|| bearer(headers))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    fn request(path: &str, headers: &[(&str, &str)]) -> Request {
+        let request = headers.iter().fold(Request::get(path), |request, (name, value)| request.header(*name, *value));
+        request.body(Body::empty()).unwrap()
+    }
+
+    #[test]
+    fn requests_of_its_clients_are_its_own_and_no_others() {
+        for (path, headers, expected) in [
+            ("/v1/files", &[][..], false),
+            ("/v1/files", &[("anthropic-version", "2023-06-01")], true),
+            ("/v1/files", &[("x-api-key", "k")], true),
+            ("/v1/files", &[("x-api-key", "k"), ("authorization", "Bearer k")], false),
+            ("/sandboxes", &[("x-api-key", "k")], false),
+            ("/v1/messages", &[], true),
+            ("/v1/messages/batches", &[], true),
+            ("/v1/messagesx", &[], false),
+            ("/messages", &[("anthropic-version", "2023-06-01")], true),
+        ] {
+            assert_eq!(is_own(&request(path, headers)), expected, "{path} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_found_in_both_headers() {
+        for (headers, expected) in [
+            (&[][..], None),
+            (&[("x-api-key", "a")], Some("a")),
+            (&[("authorization", "Bearer b")], Some("b")),
+            (&[("x-api-key", "a"), ("authorization", "Bearer b")], Some("a")),
+            (&[("x-api-key", " "), ("authorization", "Bearer b")], Some("b")),
+        ] {
+            assert_eq!(key(request("/", headers).headers()), expected, "{headers:?}");
+        }
+    }
+}

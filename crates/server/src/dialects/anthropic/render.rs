@@ -1,0 +1,141 @@
+//! A message's events as frames, and as the message itself.
+
+use std::collections::HashMap;
+
+use aludel_engine::turns::{Ending, Event, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, Rendered};
+use aludel_wire::anthropic::{ErrorCode, ErrorEnvelope, StopReason};
+use serde_json::Value;
+
+use super::error;
+use super::program::{Ended, Printed};
+use super::writer::Writer;
+
+/// The kind of a frame that tells a failure.
+pub(super) const ERROR: &str = "error";
+/// Sent when there is nothing to tell for a while.
+pub(super) const PING: &str = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
+
+/// The renderer of one message.
+pub(super) struct Answer {
+    writer: Writer,
+    /// Output of programs that run.
+    printed: HashMap<ItemId, Printed>,
+    failure: Option<Failure>,
+    /// The request's id, which errors in a stream repeat.
+    request_id: Option<String>,
+}
+
+impl Answer {
+    pub(super) fn new(writer: Writer, request_id: Option<String>) -> Self {
+        Self { writer, printed: HashMap::new(), failure: None, request_id }
+    }
+
+    fn see(&mut self, kind: &EventKind) -> Flow {
+        match kind {
+            EventKind::Ended { ending, .. } => return self.end(ending),
+            EventKind::Closed => self.close(),
+            EventKind::Usage { usage, .. } => self.writer.use_tokens(*usage),
+            // A stop sequence came; the rest is not for the client.
+            _ if self.writer.has_finished() => {}
+            EventKind::Text { delta, .. } => {
+                if !self.writer.text(delta) {
+                    return Flow::Stop;
+                }
+            }
+            EventKind::TextEnded { .. } => self.writer.end_text(),
+            EventKind::Reasoning { delta, .. } => self.writer.think(delta),
+            EventKind::ToolStarted { item, .. } => self.writer.start_program(item),
+            EventKind::ToolInput { item, delta } => self.writer.code(item, delta),
+            EventKind::ToolReady { item, input, .. } => self.writer.code_done(item, input),
+            EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().see(output),
+            EventKind::ToolEnded { item, outcome } => {
+                let ended = self.printed.remove(item).unwrap_or_default().end(outcome);
+                self.writer.end_program(item, ended);
+            }
+            EventKind::ToolRejected { item: Some(item), .. } => {
+                self.writer.end_program(item, Ended::error(ErrorCode::InvalidToolInput));
+            }
+            EventKind::ApprovalDecided { item, refused: Some(reason) } => {
+                self.writer.end_program(item, Ended::refused(reason));
+            }
+            EventKind::Created { .. }
+            | EventKind::Started
+            | EventKind::Resumed { .. }
+            | EventKind::RoundStarted { .. }
+            | EventKind::Retrying { .. }
+            | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolRunning { .. }
+            | EventKind::ToolRejected { item: None, .. }
+            | EventKind::Observed { .. } => {}
+        }
+        Flow::GoOn
+    }
+
+    fn end(&mut self, ending: &Ending) -> Flow {
+        if self.writer.has_finished() {
+            return Flow::GoOn;
+        }
+        let reason = match ending {
+            Ending::Answered => StopReason::EndTurn,
+            Ending::Refused | Ending::Filtered => StopReason::Refusal,
+            Ending::TooLong => StopReason::MaxTokens,
+            // Sent back as it is, the model goes on from the last result.
+            Ending::TokenBudget { .. } | Ending::Budget { .. } if self.writer.ends_with_result() => {
+                StopReason::PauseTurn
+            }
+            Ending::TokenBudget { .. } | Ending::Budget { .. } => StopReason::MaxTokens,
+            Ending::WaitsForClient { calls, .. } => {
+                calls.iter().for_each(|call| self.writer.tool_call(call));
+                StopReason::ToolUse
+            }
+            Ending::Cancelled => {
+                let message = "The server is ending; try again in a moment.";
+                self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
+                return Flow::StopAll;
+            }
+            Ending::Failed { failure, .. } => {
+                self.failure.get_or_insert(failure.clone());
+                return Flow::StopAll;
+            }
+        };
+        self.writer.finish(reason);
+        Flow::GoOn
+    }
+
+    fn close(&mut self) {
+        match self.envelope() {
+            Some(envelope) => self.writer.fail(envelope),
+            None => self.writer.end(),
+        }
+    }
+
+    fn envelope(&self) -> Option<ErrorEnvelope> {
+        Some(error::envelope(&self.failure.clone()?.into(), self.request_id.clone()))
+    }
+}
+
+impl Render for Answer {
+    fn render(&mut self, event: &Event) -> Rendered {
+        self.writer.set_time(event.at_ms / 1000);
+        let flow = self.see(&event.kind);
+        Rendered { frames: self.writer.take_frames(), flow }
+    }
+
+    fn document(&self) -> Value {
+        let document = match self.envelope() {
+            Some(envelope) => serde_json::to_value(envelope),
+            None => serde_json::to_value(self.writer.message()),
+        };
+        document.unwrap_or_default()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.failure.clone()
+    }
+}
+
+/// An event as it stands in a stream: clients see nothing in one without a name.
+pub(super) fn framed(frame: &Frame) -> String {
+    format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
+}

@@ -1,0 +1,520 @@
+//! From what happens in a turn to a message, whole and in events.
+//!
+//! Blocks are numbered without gaps, and one is written at a time. A program's result is a block of its own, told whole.
+
+use std::collections::HashMap;
+
+use aludel_agent::upstream::Usage;
+use aludel_engine::turns::{Frame, ItemId, ToolCall};
+use aludel_wire::anthropic::{
+    self, Block, Caller, CodeExecutionResult, Container, Delta, ErrorCode, Event, Message, MessageChange, Role,
+    ServerTool, StopReason, TokenDetails,
+};
+use serde_json::{Map, Value};
+
+use super::program::Ended;
+use super::times::rfc3339;
+use crate::dialects::stop::{Heard, Stop};
+
+/// Stands for the proof that thoughts are the model's own. Some clients leave out thoughts that have none.
+const SIGNATURE: &str = "aludel";
+/// The beginning of a program's arguments, and their end.
+const BEGINNING: &str = "{\"code\": \"";
+const END: &str = "\"}";
+
+/// A message that is being written.
+#[derive(Debug)]
+pub(super) struct Writer {
+    id: String,
+    model: String,
+    container: Option<KnownContainer>,
+    /// True if events are wanted.
+    streams: bool,
+    stop: Stop,
+    content: Vec<Block>,
+    /// The last block, if it is being written.
+    open: Option<Open>,
+    /// Programs that have no result yet, with the places of their calls.
+    programs: HashMap<ItemId, Program>,
+    usage: Usage,
+    stop_reason: Option<StopReason>,
+    stop_sequence: Option<String>,
+    /// Time of the event that is being rendered, seconds since 1970.
+    now: i64,
+    frames: Vec<Frame>,
+    sequence: u64,
+}
+
+/// The container of a message's programs.
+#[derive(Debug, Clone)]
+pub(super) struct KnownContainer {
+    pub(super) id: String,
+    /// Time that it may be idle, seconds.
+    pub(super) idle: i64,
+    /// True if the client knows of it: it named it, or a program was begun there.
+    pub(super) is_known: bool,
+}
+
+#[derive(Debug)]
+enum Open {
+    Text,
+    Thinking,
+    /// The call of a program.
+    Program(ItemId),
+}
+
+#[derive(Debug)]
+struct Program {
+    place: usize,
+    code: String,
+}
+
+impl Writer {
+    pub(super) fn new(
+        id: String,
+        model: String,
+        container: Option<KnownContainer>,
+        streams: bool,
+        stop: Vec<String>,
+    ) -> Self {
+        Self {
+            id,
+            model,
+            container,
+            streams,
+            stop: Stop::new(stop),
+            content: Vec::new(),
+            open: None,
+            programs: HashMap::new(),
+            usage: Usage::default(),
+            stop_reason: None,
+            stop_sequence: None,
+            now: 0,
+            frames: Vec::new(),
+            sequence: 0,
+        }
+    }
+
+    /// The message's id.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Sets the time, seconds since 1970.
+    pub(super) fn set_time(&mut self, now: i64) {
+        self.now = now;
+    }
+
+    /// The frames since this was last asked.
+    pub(super) fn take_frames(&mut self) -> Vec<Frame> {
+        std::mem::take(&mut self.frames)
+    }
+
+    pub(super) fn use_tokens(&mut self, usage: Usage) {
+        self.usage += usage;
+    }
+
+    /// Returns true if the message is complete.
+    pub(super) fn has_finished(&self) -> bool {
+        self.stop_reason.is_some()
+    }
+
+    /// Returns true if the last thing in it is the result of a program, from which a model can go on.
+    pub(super) fn ends_with_result(&self) -> bool {
+        matches!(self.content.last(), Some(Block::CodeExecutionToolResult { .. }))
+    }
+
+    /// The message as it stands.
+    pub(super) fn message(&self) -> Message {
+        Message {
+            id: self.id.clone(),
+            role: Role::Assistant,
+            model: self.model.clone(),
+            content: self.content.clone(),
+            container: self.container(),
+            stop_reason: self.stop_reason,
+            stop_sequence: self.stop_sequence.clone(),
+            usage: usage_of(&self.usage),
+        }
+    }
+
+    fn container(&self) -> Option<Container> {
+        let KnownContainer { id, idle, .. } = self.container.as_ref().filter(|container| container.is_known)?;
+        Some(Container { id: id.clone(), expires_at: rfc3339(self.now.saturating_add(*idle)) })
+    }
+
+    fn tell(&mut self, event: &Event) {
+        if !self.streams {
+            return;
+        }
+        if self.sequence == 0 && !matches!(event, Event::Error { .. }) {
+            let message = Message { container: None, content: Vec::new(), stop_reason: None, ..self.message() };
+            self.push(&Event::MessageStart { message: Box::new(message) });
+        }
+        self.push(event);
+    }
+
+    fn push(&mut self, event: &Event) {
+        self.frames.push(Frame { sequence: self.sequence, kind: event.kind().to_owned(), text: event.json() });
+        self.sequence += 1;
+    }
+
+    /// Begins a block: `block` is as it is told, which is what is kept until it is complete.
+    fn begin(&mut self, block: Block) -> usize {
+        self.end_block();
+        let index = self.content.len();
+        self.tell(&Event::ContentBlockStart { index, content_block: block.clone() });
+        self.content.push(block);
+        index
+    }
+
+    fn delta(&mut self, delta: Delta) {
+        let index = self.content.len().saturating_sub(1);
+        self.tell(&Event::ContentBlockDelta { index, delta });
+    }
+
+    fn stop_block(&mut self) {
+        let index = self.content.len().saturating_sub(1);
+        self.tell(&Event::ContentBlockStop { index });
+    }
+
+    /// Ends the block that is being written, if one is.
+    fn end_block(&mut self) {
+        match &self.open {
+            None => return,
+            Some(Open::Text) => {
+                let held = self.stop.end();
+                self.say(&held);
+            }
+            Some(Open::Thinking) => self.delta(Delta::SignatureDelta { signature: SIGNATURE.to_owned() }),
+            Some(Open::Program(item)) => {
+                let is_empty = self.programs.get(item).is_none_or(|program| program.code.is_empty());
+                self.delta(json_delta(if is_empty { "{}" } else { END }));
+            }
+        }
+        self.open = None;
+        self.stop_block();
+    }
+
+    /// The model writes. Returns whether it is to go on: a stop sequence ends the message.
+    pub(super) fn text(&mut self, piece: &str) -> bool {
+        match self.stop.hear(piece) {
+            Heard::Text(text) => {
+                self.say(&text);
+                true
+            }
+            Heard::Stopped { text, word } => {
+                self.say(&text);
+                self.stop_sequence = Some(word);
+                self.finish(StopReason::StopSequence);
+                false
+            }
+        }
+    }
+
+    /// Tells a text as it is.
+    fn say(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if !matches!(self.open, Some(Open::Text)) {
+            self.begin(Block::Text { text: String::new() });
+            self.open = Some(Open::Text);
+        }
+        if let Some(Block::Text { text: whole }) = self.content.last_mut() {
+            whole.push_str(text);
+        }
+        self.delta(Delta::TextDelta { text: text.to_owned() });
+    }
+
+    /// Nothing more comes of the text so far.
+    pub(super) fn end_text(&mut self) {
+        // Text that may begin a stop sequence is held, perhaps all that there is.
+        let held = self.stop.end();
+        self.say(&held);
+        if matches!(self.open, Some(Open::Text)) {
+            self.end_block();
+        }
+    }
+
+    /// The model thinks aloud.
+    pub(super) fn think(&mut self, piece: &str) {
+        if piece.is_empty() {
+            return;
+        }
+        if !matches!(self.open, Some(Open::Thinking)) {
+            self.end_text();
+            self.begin(Block::Thinking { thinking: String::new(), signature: String::new() });
+            self.open = Some(Open::Thinking);
+        }
+        if let Some(Block::Thinking { thinking, signature }) = self.content.last_mut() {
+            thinking.push_str(piece);
+            SIGNATURE.clone_into(signature);
+        }
+        self.delta(Delta::ThinkingDelta { thinking: piece.to_owned() });
+    }
+
+    /// The model begins a program.
+    pub(super) fn start_program(&mut self, item: &ItemId) {
+        self.end_text();
+        if let Some(container) = &mut self.container {
+            container.is_known = true;
+        }
+        let (id, name, input) = (id_of(item), ServerTool::CodeExecution, Map::new());
+        let place = self.begin(Block::ServerToolUse { id, name, input, caller: Some(Caller::Direct) });
+        self.open = Some(Open::Program(item.clone()));
+        self.programs.insert(item.clone(), Program { place, code: String::new() });
+        self.delta(json_delta(""));
+    }
+
+    /// The model goes on writing a program.
+    pub(super) fn code(&mut self, item: &ItemId, piece: &str) {
+        let Some(program) = self.programs.get_mut(item).filter(|_| !piece.is_empty()) else { return };
+        let is_first = program.code.is_empty();
+        program.code.push_str(piece);
+        if let Some(Block::ServerToolUse { input, .. }) = self.content.get_mut(program.place) {
+            input.insert("code".to_owned(), program.code.clone().into());
+        }
+        if matches!(&self.open, Some(Open::Program(open)) if open == item) {
+            let beginning = if is_first { BEGINNING } else { "" };
+            self.delta(json_delta(&format!("{beginning}{}", escaped(piece))));
+        }
+    }
+
+    /// The program is complete.
+    pub(super) fn code_done(&mut self, item: &ItemId, code: &str) {
+        if !self.programs.contains_key(item) {
+            self.start_program(item);
+        }
+        let told = self.programs.get(item).map_or(0, |program| program.code.len());
+        if let Some(rest) = code.get(told..).map(str::to_owned) {
+            self.code(item, &rest);
+        }
+        if matches!(&self.open, Some(Open::Program(open)) if open == item) {
+            self.end_block();
+        }
+        let place = self.programs.get(item).map(|program| program.place);
+        if let Some(Block::ServerToolUse { input, .. }) = place.and_then(|place| self.content.get_mut(place)) {
+            input.insert("code".to_owned(), code.into());
+        }
+    }
+
+    /// The program ended.
+    pub(super) fn end_program(&mut self, item: &ItemId, ended: Ended) {
+        if self.programs.remove(item).is_none() {
+            return;
+        }
+        let Ended { result, rest } = ended;
+        self.result(item, result);
+        if !rest.is_empty() {
+            self.say(&rest);
+            self.end_block();
+        }
+    }
+
+    fn result(&mut self, item: &ItemId, content: CodeExecutionResult) {
+        self.begin(Block::CodeExecutionToolResult { tool_use_id: id_of(item), content });
+        self.stop_block();
+    }
+
+    /// A call of a tool of the client's.
+    pub(super) fn tool_call(&mut self, call: &ToolCall) {
+        self.end_text();
+        let (id, name, caller) = (call.call_id.clone(), call.name.clone(), Some(Caller::Direct));
+        self.begin(Block::ToolUse { id, name, input: Map::new(), caller });
+        let arguments = match serde_json::from_str(&call.arguments) {
+            Ok(Value::Object(arguments)) => arguments,
+            Ok(other) => Map::from_iter([("arguments".to_owned(), other)]),
+            Err(_) => Map::new(),
+        };
+        self.delta(json_delta(""));
+        self.delta(json_delta(&Value::Object(arguments.clone()).to_string()));
+        if let Some(Block::ToolUse { input, .. }) = self.content.last_mut() {
+            *input = arguments;
+        }
+        self.stop_block();
+    }
+
+    /// The message is complete, but for the tokens that it took.
+    pub(super) fn finish(&mut self, reason: StopReason) {
+        if self.has_finished() {
+            return;
+        }
+        self.end_text();
+        self.end_block();
+        let mut left: Vec<(usize, ItemId)> =
+            self.programs.drain().map(|(item, program)| (program.place, item)).collect();
+        left.sort_by_key(|(place, _)| *place);
+        for (_, item) in left {
+            self.result(&item, Ended::error(ErrorCode::Unavailable).result);
+        }
+        self.stop_reason = Some(reason);
+    }
+
+    /// Ends a stream. Nothing comes after it.
+    pub(super) fn end(&mut self) {
+        let delta = MessageChange {
+            stop_reason: self.stop_reason,
+            stop_sequence: self.stop_sequence.clone(),
+            container: self.container(),
+        };
+        self.tell(&Event::MessageDelta { delta, usage: usage_of(&self.usage) });
+        self.tell(&Event::MessageStop);
+    }
+
+    /// Ends a stream with an error. Nothing comes after it.
+    pub(super) fn fail(&mut self, envelope: anthropic::ErrorEnvelope) {
+        let anthropic::ErrorEnvelope { error, request_id } = envelope;
+        self.tell(&Event::Error { error, request_id });
+    }
+}
+
+fn id_of(item: &ItemId) -> String {
+    item.with_prefix("srvtoolu_")
+}
+
+fn json_delta(partial_json: &str) -> Delta {
+    Delta::InputJsonDelta { partial_json: partial_json.to_owned() }
+}
+
+/// A piece of text as it stands within a text in JSON.
+fn escaped(piece: &str) -> String {
+    let quoted = Value::from(piece).to_string();
+    quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned()
+}
+
+fn usage_of(usage: &Usage) -> anthropic::Usage {
+    anthropic::Usage {
+        input_tokens: usage.input.saturating_sub(usage.cached),
+        cache_creation_input_tokens: 0,
+        cache_read_input_tokens: usage.cached,
+        output_tokens: usage.output,
+        output_tokens_details: Some(TokenDetails { thinking_tokens: usage.reasoning }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writer(stop: &[&str]) -> Writer {
+        let container = KnownContainer { id: "cntr_1".into(), idle: 60, is_known: false };
+        let stop = stop.iter().map(|word| (*word).to_owned()).collect();
+        Writer::new("msg_1".into(), "m".into(), Some(container), true, stop)
+    }
+
+    /// Puts events together as clients do.
+    fn accumulated(frames: &[Frame]) -> Message {
+        let (mut message, mut json, mut open) = (None, String::new(), false);
+        for frame in frames {
+            let event: Event = serde_json::from_str(&frame.text).unwrap();
+            let content = message.as_mut().map(|message: &mut Message| &mut message.content);
+            match event {
+                Event::MessageStart { message: begun } => message = Some(*begun),
+                Event::ContentBlockStart { index, content_block } => {
+                    assert!(!std::mem::replace(&mut open, true), "two blocks at once");
+                    json.clear();
+                    let content = content.unwrap();
+                    assert_eq!(index, content.len());
+                    content.push(content_block);
+                }
+                Event::ContentBlockDelta { index, delta } => match (&mut content.unwrap()[index], delta) {
+                    (Block::Text { text }, Delta::TextDelta { text: more }) => text.push_str(&more),
+                    (Block::Thinking { thinking, .. }, Delta::ThinkingDelta { thinking: more }) => {
+                        thinking.push_str(&more)
+                    }
+                    (Block::Thinking { signature, .. }, Delta::SignatureDelta { signature: all }) => *signature = all,
+                    (_, Delta::InputJsonDelta { partial_json }) => json.push_str(&partial_json),
+                    (block, delta) => panic!("{delta:?} of {block:?}"),
+                },
+                Event::ContentBlockStop { index } => {
+                    assert!(std::mem::replace(&mut open, false));
+                    if let Block::ServerToolUse { input, .. } | Block::ToolUse { input, .. } =
+                        &mut content.unwrap()[index]
+                    {
+                        *input = serde_json::from_str(&json).unwrap();
+                    }
+                }
+                Event::MessageDelta { delta, usage } => {
+                    let message = message.as_mut().unwrap();
+                    (message.stop_reason, message.stop_sequence) = (delta.stop_reason, delta.stop_sequence);
+                    (message.container, message.usage) = (delta.container, usage);
+                }
+                Event::MessageStop => assert!(!open),
+                other => panic!("{other:?}"),
+            }
+        }
+        message.unwrap()
+    }
+
+    #[test]
+    fn events_add_up_to_the_message() {
+        let mut writer = writer(&["END"]);
+        let (one, two) = (ItemId::new(), ItemId::new());
+        writer.set_time(1_000_000_000);
+        writer.think("hm");
+        assert!(writer.text("Let \"me\"\nE"));
+        writer.start_program(&one);
+        writer.code(&one, "print(\"ü\\n\")\n# \u{1}");
+        writer.start_program(&two);
+        writer.code(&two, "x = \"\"");
+        writer.code(&two, "\ny");
+        writer.code_done(&one, "print(\"ü\\n\")\n# \u{1}");
+        writer.end_program(&one, Ended::refused("no"));
+        writer.code_done(&two, "x = \"\"\ny");
+        writer.end_program(&two, Ended { rest: "rest".into(), ..Ended::error(ErrorCode::ExecutionTimeExceeded) });
+        let call = ToolCall {
+            item: ItemId::new(),
+            call_id: "toolu_1".into(),
+            name: "f".into(),
+            arguments: "{\"a\":1}".into(),
+        };
+        writer.tool_call(&call);
+        writer.use_tokens(Usage { input: 10, cached: 4, output: 5, reasoning: 1 });
+        writer.finish(StopReason::ToolUse);
+        writer.end();
+        let message = accumulated(&writer.take_frames());
+        assert_eq!(message, writer.message());
+        assert_eq!(message.container.unwrap().expires_at, "2001-09-09T01:47:40Z");
+        assert_eq!((message.usage.input_tokens, message.usage.cache_read_input_tokens), (6, 4));
+        let kinds: Vec<String> = message
+            .content
+            .iter()
+            .map(|block| serde_json::to_value(block).unwrap()["type"].as_str().unwrap().into())
+            .collect();
+        let result = "code_execution_tool_result";
+        let call = "server_tool_use";
+        assert_eq!(kinds, ["thinking", "text", call, call, result, result, "text", "tool_use"]);
+    }
+
+    #[test]
+    fn a_program_that_was_cut_off_has_a_result_all_the_same() {
+        let mut writer = writer(&[]);
+        let item = ItemId::new();
+        writer.start_program(&item);
+        writer.finish(StopReason::MaxTokens);
+        writer.end();
+        let message = accumulated(&writer.take_frames());
+        assert_eq!(message, writer.message());
+        assert!(writer.ends_with_result());
+        let unavailable = Ended::error(ErrorCode::Unavailable).result;
+        assert!(
+            matches!(&message.content[1], Block::CodeExecutionToolResult { content, .. } if *content == unavailable)
+        );
+    }
+
+    #[test]
+    fn a_stop_sequence_ends_the_message_and_is_named() {
+        let mut writer = writer(&["END"]);
+        assert!(writer.text("one E"));
+        assert!(!writer.text("ND two"));
+        writer.end();
+        let message = accumulated(&writer.take_frames());
+        assert_eq!(message.content, [Block::Text { text: "one ".into() }]);
+        assert_eq!(
+            (message.stop_reason, message.stop_sequence.as_deref()),
+            (Some(StopReason::StopSequence), Some("END"))
+        );
+        assert_eq!(message.container, None);
+    }
+}
