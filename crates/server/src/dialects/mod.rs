@@ -2,6 +2,7 @@
 
 pub(crate) mod anthropic;
 pub(crate) mod openai;
+mod pass;
 mod stop;
 
 use std::sync::Arc;
