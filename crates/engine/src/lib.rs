@@ -11,7 +11,7 @@ mod models;
 pub mod execution {
     pub use aludel_sandbox::{
         Death, Event, FileEntry, Finished, LimitHit, Limits, MimeBundle, MimeData, Outcome, ProgramError, State,
-        mime_of,
+        ending_of, mime_of,
     };
 }
 pub mod places;

@@ -38,4 +38,4 @@ pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use limits::Limits;
 pub use template::Template;
 pub use trial::trial;
-pub use workspace::{FileEntry, Fingerprint, Found, Room, Workspace, mime_of};
+pub use workspace::{FileEntry, Fingerprint, Found, Room, Workspace, ending_of, mime_of};

@@ -216,37 +216,49 @@ pub(crate) fn file_error(path: &Path, reason: &str) -> Error {
     Error::File { path: path.display().to_string(), reason: reason.to_owned() }
 }
 
+/// Endings of names and their MIME types; the usual ending of a type first.
+const TYPES: [(&str, &str); 28] = [
+    ("csv", "text/csv"),
+    ("tsv", "text/tab-separated-values"),
+    ("txt", "text/plain"),
+    ("log", "text/plain"),
+    ("md", "text/markdown"),
+    ("html", "text/html"),
+    ("htm", "text/html"),
+    ("json", "application/json"),
+    ("xml", "application/xml"),
+    ("py", "text/x-python"),
+    ("ipynb", "application/x-ipynb+json"),
+    ("png", "image/png"),
+    ("jpg", "image/jpeg"),
+    ("jpeg", "image/jpeg"),
+    ("gif", "image/gif"),
+    ("svg", "image/svg+xml"),
+    ("webp", "image/webp"),
+    ("pdf", "application/pdf"),
+    ("xlsx", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
+    ("xls", "application/vnd.ms-excel"),
+    ("docx", "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
+    ("pptx", "application/vnd.openxmlformats-officedocument.presentationml.presentation"),
+    ("parquet", "application/vnd.apache.parquet"),
+    ("zip", "application/zip"),
+    ("gz", "application/gzip"),
+    ("mp3", "audio/mpeg"),
+    ("wav", "audio/wav"),
+    ("mp4", "video/mp4"),
+];
+
 /// The MIME type by a name's ending; what is not known is bytes.
 pub fn mime_of(path: &str) -> &'static str {
     let ending = path.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase()).unwrap_or_default();
-    match ending.as_str() {
-        "csv" => "text/csv",
-        "tsv" => "text/tab-separated-values",
-        "txt" | "log" => "text/plain",
-        "md" => "text/markdown",
-        "html" | "htm" => "text/html",
-        "json" => "application/json",
-        "xml" => "application/xml",
-        "py" => "text/x-python",
-        "ipynb" => "application/x-ipynb+json",
-        "png" => "image/png",
-        "jpg" | "jpeg" => "image/jpeg",
-        "gif" => "image/gif",
-        "svg" => "image/svg+xml",
-        "webp" => "image/webp",
-        "pdf" => "application/pdf",
-        "xlsx" => "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-        "xls" => "application/vnd.ms-excel",
-        "docx" => "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-        "pptx" => "application/vnd.openxmlformats-officedocument.presentationml.presentation",
-        "parquet" => "application/vnd.apache.parquet",
-        "zip" => "application/zip",
-        "gz" => "application/gzip",
-        "mp3" => "audio/mpeg",
-        "wav" => "audio/wav",
-        "mp4" => "video/mp4",
-        _ => "application/octet-stream",
-    }
+    let known = TYPES.iter().find(|(of, _)| *of == ending);
+    known.map_or("application/octet-stream", |(_, mime)| mime)
+}
+
+/// The usual ending of names of files of this MIME type, if it is known.
+pub fn ending_of(mime: &str) -> Option<&'static str> {
+    let known = mime.split(';').next().unwrap_or_default().trim();
+    TYPES.iter().find(|(_, of)| of.eq_ignore_ascii_case(known)).map(|(ending, _)| *ending)
 }
 
 #[cfg(test)]
