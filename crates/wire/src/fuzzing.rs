@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::openai::responses::{self, ItemDocument, ToolDocument};
-use crate::{anthropic, chat, openai};
+use crate::{anthropic, chat, gemini, openai};
 
 /// Reads a message of every protocol from a peer: what could be read is written and read again as the same, and a document is given back
 /// as it came.
@@ -25,6 +25,9 @@ pub fn wire(bytes: &[u8]) {
     again::<responses::StreamEvent>(&sent);
     again::<responses::ToolChoice>(&sent);
     again::<anthropic::Request>(&sent);
+    again::<gemini::GenerateContentRequest>(&sent);
+    again::<gemini::GenerateContentResponse>(&sent);
+    again::<gemini::ErrorEnvelope>(&sent);
     again::<anthropic::InputMessage>(&sent);
     again::<anthropic::Tool>(&sent);
     again::<anthropic::Block>(&sent);

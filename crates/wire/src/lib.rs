@@ -12,6 +12,7 @@ mod lenient;
 
 pub mod anthropic;
 pub mod chat;
+pub mod gemini;
 pub mod openai;
 
 pub use document::Document;

@@ -1,0 +1,18 @@
+//! Google's Gemini API: `generateContent` with code execution, models and the token counter.
+//!
+//! Fields are written in camel case; requests may have them in snake case, too, for the official clients mix both.
+
+mod answer;
+mod content;
+mod request;
+
+pub use answer::{
+    Candidate, Error, ErrorEnvelope, FinishReason, GenerateContentResponse, Model, ModelList, TokenCount, UsageMetadata,
+};
+pub use content::{
+    Blob, CodeExecutionResult, Content, ExecutableCode, FunctionCall, FunctionResponse, Language, Outcome, Part, Role,
+};
+pub use request::{
+    CallingMode, FunctionCallingConfig, FunctionDeclaration, GenerateContentRequest, GenerationConfig, ThinkingConfig,
+    Tool, ToolConfig,
+};
