@@ -89,6 +89,7 @@ impl Body {
         let (route, body) = bytes.split_first()?;
         let path = match route {
             b'm' => "/v1/messages",
+            b'g' => "/v1beta/models/m:generateContent",
             route => ["/v1/responses", "/v1/responses/input_tokens", "/v1/chat/completions", "/v1/conversations"]
                 [usize::from(route % 4)],
         };

@@ -7,9 +7,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use aludel_engine::SessionFile;
+use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{ContainerFileId, ContainerId, Tenant, now};
 use axum::Extension;
 use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::HOST;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -73,6 +76,12 @@ impl Links {
         &self.container
     }
 
+    /// Links to files as a list in Markdown, each with its size.
+    pub(crate) fn list(&self, files: &[SessionFile]) -> String {
+        let entry = |file| format!("- [{}]({}) ({})", label(file), self.link(file), size(file.bytes));
+        files.iter().map(entry).collect::<Vec<String>>().join("\n")
+    }
+
     /// A link to a file.
     pub(crate) fn link(&self, file: &SessionFile) -> String {
         let (tenant, container, expires_at) = (self.tenant.clone(), self.container.clone(), self.expires_at);
@@ -131,11 +140,40 @@ impl Link {
     }
 }
 
+/// A file's name as a text of Markdown.
+pub(crate) fn label(file: &SessionFile) -> String {
+    let name = file.path.strip_prefix(WORKSPACE).unwrap_or(&file.path).trim_start_matches('/');
+    let mut text = String::new();
+    for character in name.chars() {
+        match character {
+            _ if character.is_control() => text.push(' '),
+            _ if character.is_ascii_punctuation() && !".-/".contains(character) => text.extend(['\\', character]),
+            _ => text.push(character),
+        }
+    }
+    text
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        1 => "1 byte".to_owned(),
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{} KB", bytes.div_ceil(1024)),
+        _ => format!("{:.1} MB", bytes as f64 / 1_048_576.0),
+    }
+}
+
 fn signature(secret: &str, text: &[u8]) -> Hmac<Sha256> {
     #[expect(clippy::expect_used, reason = "a key of any length will do")]
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("a key of any length will do");
     mac.update(text);
     mac
+}
+
+/// The address below which links lead to this server: the operator's, or the one that a client used.
+pub(crate) fn base(app: &App, headers: &HeaderMap) -> String {
+    let host = || headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    app.url.clone().unwrap_or_else(|| format!("http://{}", host()))
 }
 
 /// The container that the last link of ours in a text leads to, if that is a tenant's.

@@ -1,8 +1,8 @@
 //! The protocols that programs already speak, one folder each.
 
 pub(crate) mod anthropic;
+pub(crate) mod gemini;
 pub(crate) mod openai;
-mod pass;
 mod stop;
 
 use std::sync::Arc;
@@ -34,4 +34,4 @@ pub(crate) struct Dialect {
 }
 
 /// All of them. The first one's words are used where no dialect is asked, such as for unknown routes.
-pub(crate) const ALL: &[Dialect] = &[openai::OPENAI, anthropic::ANTHROPIC];
+pub(crate) const ALL: &[Dialect] = &[openai::OPENAI, anthropic::ANTHROPIC, gemini::GEMINI];

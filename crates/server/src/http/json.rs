@@ -26,7 +26,7 @@ const MAX_VALUES: usize = 500_000;
 /// Values in one body outside of [`HISTORY`].
 const MAX_OTHER_VALUES: usize = 50_000;
 /// The fields that bring a conversation.
-const HISTORY: [&[u8]; 3] = [b"input", b"messages", b"items"];
+const HISTORY: [&[u8]; 4] = [b"input", b"messages", b"items", b"contents"];
 /// Bytes of memory that an object takes besides its values, in all copies that are made of it.
 const OBJECT: usize = 3800;
 /// The same of any value.

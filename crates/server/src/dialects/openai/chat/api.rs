@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use aludel_agent::upstream::chat::Protocol;
 use aludel_engine::Shown;
 use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::http::header::HOST;
 use axum::response::Response;
 use tokio::time::timeout;
 use tracing::{Instrument, info_span};
@@ -16,22 +14,15 @@ use tracing::{Instrument, info_span};
 use super::ask::{Ask, Head};
 use super::markdown::Markdown;
 use super::messages::Conversation;
+use super::pass;
 use super::render::{Completion, Rounds, framed};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
 use crate::dialects::openai::tools::Interpreter;
-use crate::dialects::pass::{self, Passage};
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
-use crate::links::Links;
+use crate::links::{self, Links};
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
-
-/// The headers of requests that are handed on.
-const CHAT: Passage = Passage {
-    protocol: Protocol::Chat,
-    to_the_server: &["openai-beta"],
-    to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-"],
-};
 
 /// Headers in which chat products name the chat that a request belongs to.
 const CHATS: [&str; 2] = ["x-session-id", "x-openwebui-chat-id"];
@@ -50,7 +41,7 @@ pub(crate) async fn create(
     let shown = shown(&app, &head);
     if !head.is_ours()
         && (shown.is_none() || head.is_for_the_model_alone())
-        && let Some(response) = pass::on(&app, &CHAT, &head.model_name()?, head.passing(&headers, &body.bytes)).await?
+        && let Some(response) = pass::on(&app, &head, &headers, &body.bytes).await?
     {
         return Ok(response);
     }
@@ -72,7 +63,7 @@ pub(crate) async fn create(
     };
     let leash = Some(leash(&live, stream));
     if is_new {
-        let base = base(&app, &headers);
+        let base = links::base(&app, &headers);
         turn::start(&app, &live, start(Arc::clone(&app), tenant, ask, base, Arc::clone(&live))).await?;
     }
     if !stream {
@@ -100,12 +91,6 @@ fn shown(app: &App, head: &Head<'_>) -> Option<Shown> {
 /// The name of the chat that a request belongs to, as chat products send it.
 fn chat(headers: &HeaderMap) -> Option<&str> {
     CHATS.iter().find_map(|name| headers.get(*name)?.to_str().ok())
-}
-
-/// The address of links.
-fn base(app: &App, headers: &HeaderMap) -> String {
-    let host = || headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
-    app.url.clone().unwrap_or_else(|| format!("http://{}", host()))
 }
 
 /// Checks everything that can be wrong with a request, and starts the turns. Links lead to below `base`.

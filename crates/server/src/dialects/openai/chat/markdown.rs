@@ -7,12 +7,11 @@
 use std::fmt::Write as _;
 
 use aludel_agent::excerpt::{fenced, head_and_tail};
-use aludel_engine::sessions::WORKSPACE;
 use aludel_engine::{SessionFile, Shown};
 use aludel_store::ContainerId;
 
 use crate::dialects::openai::program::Ended;
-use crate::links::Links;
+use crate::links::{Links, label};
 
 /// The fence of programs, longer than those that stand in texts of programs.
 const FENCE: &str = "````";
@@ -59,8 +58,7 @@ impl Markdown {
             text.push_str(&self.output(&ended.logs));
         }
         for picture in &ended.pictures {
-            let name = name(picture);
-            let _ = write!(text, "![{}]({})\n\n", escaped(name), self.links.link(picture));
+            let _ = write!(text, "![{}]({})\n\n", label(picture), self.links.link(picture));
         }
         text.truncate(text.trim_end().len());
         text
@@ -77,15 +75,9 @@ impl Markdown {
         format!("{DETAILS}{container}\">\n<summary>Output</summary>\n\n{output}\n\n{END}\n\n")
     }
 
-    /// A list of files; of those that were shown, nothing is said.
+    /// A list of files.
     pub(super) fn files(&self, files: &[SessionFile]) -> String {
-        let mut text = String::new();
-        for file in files {
-            let (name, size) = (escaped(name(file)), size(file.bytes));
-            let _ = writeln!(text, "- [{name}]({}) ({size})", self.links.link(file));
-        }
-        text.truncate(text.trim_end().len());
-        text
+        self.links.list(files)
     }
 
     /// A piece of the model's text, with links to files that are there in place of those that lead nowhere.
@@ -199,33 +191,9 @@ fn push_text(said: &mut Vec<Said>, text: &mut String) {
     }
 }
 
-fn name(file: &SessionFile) -> &str {
-    file.path.strip_prefix(WORKSPACE).unwrap_or(&file.path).trim_start_matches('/')
-}
-
-/// A name as a text of Markdown.
-fn escaped(name: &str) -> String {
-    let mut text = String::new();
-    for character in name.chars() {
-        match character {
-            _ if character.is_control() => text.push(' '),
-            _ if character.is_ascii_punctuation() && !".-/".contains(character) => text.extend(['\\', character]),
-            _ => text.push(character),
-        }
-    }
-    text
-}
-
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} bytes"),
-        1024..1_048_576 => format!("{} KB", bytes.div_ceil(1024)),
-        _ => format!("{:.1} MB", bytes as f64 / 1_048_576.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use aludel_engine::sessions::WORKSPACE;
     use aludel_store::{ContainerFileId, Source, Tenant};
 
     use super::*;

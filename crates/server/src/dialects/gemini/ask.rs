@@ -1,0 +1,223 @@
+//! A request for an answer, understood.
+
+use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
+use aludel_wire::gemini::{CallingMode, Content, FunctionDeclaration, GenerateContentRequest, GenerationConfig, Tool};
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+use crate::http::Fields;
+
+/// Messages of one request; more is no conversation.
+const MAX_CONTENTS: usize = 10_000;
+/// Functions of one request.
+const MAX_FUNCTIONS: usize = 256;
+/// Words at which an answer ends, as the vendor has it.
+const MAX_STOPS: usize = 5;
+/// The longest name of a function, as the vendor has it.
+const MAX_NAME: usize = 64;
+
+/// A request, understood.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) contents: Vec<Content>,
+    pub(super) instructions: String,
+    pub(super) runs_code: bool,
+    pub(super) functions: Vec<FunctionTool>,
+    pub(super) tool_choice: ToolChoice,
+    pub(super) sampling: Sampling,
+    pub(super) stop: Vec<String>,
+    pub(super) tells_thoughts: bool,
+}
+
+impl Ask {
+    /// Reads the body of a request.
+    pub(super) fn read(fields: Fields) -> Result<Self, ApiError> {
+        let request: GenerateContentRequest = fields.read()?;
+        let GenerateContentRequest {
+            contents,
+            system_instruction,
+            tools,
+            tool_config,
+            generation_config,
+            cached_content,
+        } = request;
+        if contents.is_empty() || contents.len() > MAX_CONTENTS {
+            let message = format!("There must be from 1 to {MAX_CONTENTS} messages in 'contents'.");
+            return Err(ApiError::invalid("contents", message));
+        }
+        if cached_content.is_some_and(|name| !name.is_empty()) {
+            return Err(ApiError::invalid("cachedContent", "'cachedContent' is not kept by this server."));
+        }
+        let (runs_code, mut functions) = read_tools(tools.unwrap_or_default())?;
+        let calling = tool_config.unwrap_or_default().function_calling_config.unwrap_or_default();
+        if !calling.allowed_function_names.is_empty() {
+            functions.retain(|tool| calling.allowed_function_names.contains(&tool.name));
+        }
+        // The vendor's modes are about functions alone.
+        let tool_choice = match calling.mode {
+            CallingMode::Any if !functions.is_empty() => match functions.as_slice() {
+                [only] => ToolChoice::Named(only.name.clone()),
+                _ => ToolChoice::Required,
+            },
+            CallingMode::None => {
+                functions.clear();
+                ToolChoice::Auto
+            }
+            CallingMode::Any | CallingMode::Auto => ToolChoice::Auto,
+        };
+        let config = generation_config.unwrap_or_default();
+        let tells_thoughts =
+            config.thinking_config.as_ref().is_some_and(|thinking| thinking.include_thoughts == Some(true));
+        let stop = config.stop_sequences.clone().unwrap_or_default();
+        if stop.len() > MAX_STOPS {
+            let message = format!("There can be at most {MAX_STOPS} 'stopSequences'.");
+            return Err(ApiError::invalid("generationConfig.stopSequences", message));
+        }
+        let instructions = system_instruction.map(|content| text_of(&content)).unwrap_or_default();
+        let sampling = sampling(config)?;
+        Ok(Self { contents, instructions, runs_code, functions, tool_choice, sampling, stop, tells_thoughts })
+    }
+}
+
+fn text_of(content: &Content) -> String {
+    let texts: Vec<&str> = content.parts.iter().filter_map(|part| part.text.as_deref()).collect();
+    texts.join("\n")
+}
+
+fn read_tools(tools: Vec<Tool>) -> Result<(bool, Vec<FunctionTool>), ApiError> {
+    let (mut runs_code, mut functions) = (false, Vec::new());
+    for (index, tool) in tools.into_iter().enumerate() {
+        let param = format!("tools[{index}]");
+        if let Some((name, _)) = tool.others.iter().find(|(_, value)| !value.is_null()) {
+            let message =
+                format!("'{param}.{name}' is not available here; tools are codeExecution and functionDeclarations.");
+            return Err(ApiError::invalid(format!("{param}.{name}"), message));
+        }
+        runs_code |= tool.code_execution.is_some();
+        for (place, declaration) in tool.function_declarations.unwrap_or_default().into_iter().enumerate() {
+            functions.push(function(declaration, &format!("{param}.functionDeclarations[{place}]"))?);
+        }
+    }
+    if functions.len() > MAX_FUNCTIONS {
+        return Err(ApiError::invalid("tools", format!("There can be at most {MAX_FUNCTIONS} functions in 'tools'.")));
+    }
+    Ok((runs_code, functions))
+}
+
+fn function(declaration: FunctionDeclaration, param: &str) -> Result<FunctionTool, ApiError> {
+    let FunctionDeclaration { name, description, parameters, parameters_json_schema } = declaration;
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "_-.:".contains(character);
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_plain) {
+        let message = format!("'{param}.name' must have from 1 to {MAX_NAME} letters, digits, '_', '-', '.' and ':'.");
+        return Err(ApiError::invalid(format!("{param}.name"), message));
+    }
+    let parameters = parameters_json_schema.or(parameters.map(json_schema));
+    let parameters = parameters.filter(Value::is_object);
+    Ok(FunctionTool {
+        name,
+        description: description.unwrap_or_default(),
+        parameters: parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} })),
+    })
+}
+
+/// A schema of the vendor's dialect as a JSON Schema: its types are in upper case. A body's depth is bounded.
+fn json_schema(schema: Value) -> Value {
+    match schema {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(name, _)| !matches!(name.as_str(), "nullable" | "format"));
+            let fields = fields.map(|(name, value)| match value {
+                Value::String(kind) if name == "type" => (name, kind.to_lowercase().into()),
+                value => (name, json_schema(value)),
+            });
+            Value::Object(fields.collect())
+        }
+        Value::Array(values) => values.into_iter().map(json_schema).collect(),
+        other => other,
+    }
+}
+
+fn sampling(config: GenerationConfig) -> Result<Sampling, ApiError> {
+    if config.candidate_count.is_some_and(|count| count != 1) {
+        let message = "'candidateCount' can only be 1 here.";
+        return Err(ApiError::invalid("generationConfig.candidateCount", message));
+    }
+    for (name, value, most) in [("temperature", config.temperature, 2.0), ("topP", config.top_p, 1.0)] {
+        if value.is_some_and(|value| !(0.0..=most).contains(&value)) {
+            let message = format!("'{name}' must be from 0 to {most}.");
+            return Err(ApiError::invalid(format!("generationConfig.{name}"), message));
+        }
+    }
+    let schema = config.response_json_schema.or(config.response_schema.map(json_schema));
+    let format = match (schema, config.response_mime_type.as_deref()) {
+        (Some(schema), _) => Some(AnswerFormat::Schema(json!({ "name": "answer", "schema": schema }))),
+        (None, Some("application/json")) => Some(AnswerFormat::Json),
+        (None, _) => None,
+    };
+    Ok(Sampling {
+        temperature: config.temperature,
+        top_p: config.top_p,
+        max_output_tokens: config.max_output_tokens,
+        reasoning_effort: config
+            .thinking_config
+            .and_then(|thinking| thinking.thinking_level)
+            .map(|level| level.to_lowercase()),
+        format,
+        ..Sampling::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(body: &Value) -> Result<Ask, ApiError> {
+        let mut fields = json!({ "contents": [{ "parts": [{ "text": "hi" }] }] });
+        for (name, value) in body.as_object().unwrap() {
+            fields[name] = value.clone();
+        }
+        Ask::read(fields.as_object().unwrap().clone().into())
+    }
+
+    #[test]
+    fn both_spellings_are_understood() {
+        for body in [
+            json!({ "tools": [{ "codeExecution": {} }], "systemInstruction": { "parts": [{ "text": "short" }] },
+                "generationConfig": { "maxOutputTokens": 5, "responseMimeType": "application/json" } }),
+            json!({ "tools": [{ "code_execution": {} }], "system_instruction": { "parts": { "text": "short" } },
+                "generation_config": { "max_output_tokens": 5, "response_mime_type": "application/json" } }),
+        ] {
+            let ask = ask(&body).unwrap();
+            assert!(ask.runs_code && ask.instructions == "short", "{ask:?}");
+            assert_eq!((ask.sampling.max_output_tokens, ask.sampling.format), (Some(5), Some(AnswerFormat::Json)));
+        }
+    }
+
+    #[test]
+    fn functions_come_with_schemas_that_others_read() {
+        let parameters = json!({ "type": "OBJECT", "properties": { "type": { "type": "STRING", "nullable": true } } });
+        let tools = json!([{ "functionDeclarations": [{ "name": "f", "parameters": parameters }, { "name": "g" }] }]);
+        let calling = json!({ "functionCallingConfig": { "mode": "ANY", "allowedFunctionNames": ["f"] } });
+        let ask = ask(&json!({ "tools": tools, "toolConfig": calling })).unwrap();
+        assert_eq!(ask.tool_choice, ToolChoice::Named("f".into()));
+        let expected = json!({ "type": "object", "properties": { "type": { "type": "string" } } });
+        assert_eq!(ask.functions[0].parameters, expected);
+    }
+
+    #[test]
+    fn refusals_name_the_field() {
+        for (body, param) in [
+            (json!({ "contents": [] }), "contents"),
+            (json!({ "contents": 7 }), "contents"),
+            (json!({ "tools": [{ "googleSearch": {} }] }), "tools[0].googleSearch"),
+            (
+                json!({ "tools": [{ "functionDeclarations": [{ "name": "a b" }] }] }),
+                "tools[0].functionDeclarations[0].name",
+            ),
+            (json!({ "generationConfig": { "candidateCount": 2 } }), "generationConfig.candidateCount"),
+            (json!({ "generationConfig": { "temperature": 3 } }), "generationConfig.temperature"),
+            (json!({ "cachedContent": "cachedContents/1" }), "cachedContent"),
+        ] {
+            assert_eq!(ask(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
+        }
+    }
+}

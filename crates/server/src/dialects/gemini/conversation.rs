@@ -1,0 +1,308 @@
+//! The conversation of a request, as the model and the session get it.
+
+use aludel_agent::{Call, Item, Output, Part, framed};
+use aludel_engine::Session;
+use aludel_engine::execution::ending_of;
+use aludel_engine::sessions::WORKSPACE;
+use aludel_store::ContainerId;
+use aludel_wire::gemini::{self, Blob, CodeExecutionResult, Content, ExecutableCode, FunctionResponse, Role};
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+
+/// Files of one conversation.
+const MAX_FILES: usize = 100;
+
+/// A conversation.
+#[derive(Debug, Default)]
+pub(super) struct Conversation {
+    pub(super) items: Vec<Item>,
+    /// The session in which its last program ran, as the program's id tells.
+    pub(super) session: Option<ContainerId>,
+    files: Vec<File>,
+    /// Calls of the client's functions that are not answered yet: ids and names.
+    open: Vec<(String, String)>,
+    /// The program of the last part, which its results follow.
+    program: Option<Program>,
+    /// Ids that had to be made up.
+    made_up: usize,
+}
+
+/// A program whose results are being read.
+#[derive(Debug)]
+struct Program {
+    id: String,
+    output: String,
+}
+
+/// A file that a message brings.
+#[derive(Debug)]
+struct File {
+    name: String,
+    mime: String,
+    bytes: Vec<u8>,
+}
+
+/// The id of a program: its session, and a number of its own.
+pub(super) fn program_id(session: &ContainerId, item: &str) -> String {
+    format!("{session}.{item}")
+}
+
+impl Conversation {
+    /// Reads messages. `tool` is the name of our tool, for the model; without it there is no place for files.
+    pub(super) fn read(contents: &[Content], tool: Option<&str>) -> Result<Self, ApiError> {
+        let mut conversation = Self::default();
+        for (index, content) in contents.iter().enumerate() {
+            let param = format!("contents[{index}]");
+            match content.role {
+                Some(Role::Model) => conversation.model(content, tool.unwrap_or("python"), &param)?,
+                Some(Role::User | Role::Function | Role::System) | None => {
+                    conversation.user(content, tool.is_some(), &param)?;
+                }
+            }
+        }
+        match conversation.open.first() {
+            Some((_, name)) => {
+                let message = format!("The call of the function '{name}' has no functionResponse in 'contents'.");
+                Err(ApiError::invalid("contents", message))
+            }
+            None => Ok(conversation),
+        }
+    }
+
+    fn user(&mut self, content: &Content, has_place: bool, param: &str) -> Result<(), ApiError> {
+        let mut parts = Vec::new();
+        for (index, part) in content.parts.iter().enumerate() {
+            let param = format!("{param}.parts[{index}]");
+            match part {
+                gemini::Part { function_response: Some(response), .. } => self.answered(response, &param)?,
+                gemini::Part { inline_data: Some(blob), .. } => self.file(blob, has_place, &param, &mut parts)?,
+                gemini::Part { file_data: Some(_), .. } => {
+                    let message = format!("'{param}.fileData' is not available here; send files as inlineData.");
+                    return Err(ApiError::invalid(format!("{param}.fileData"), message));
+                }
+                gemini::Part { text: Some(text), .. } => parts.push(Part::Text(text.clone())),
+                _ => {
+                    let message = format!("'{param}' is neither text, inlineData nor functionResponse.");
+                    return Err(ApiError::invalid(param, message));
+                }
+            }
+        }
+        if !parts.is_empty() {
+            self.items.push(Item::User(parts));
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, blob: &Blob, has_place: bool, param: &str, parts: &mut Vec<Part>) -> Result<(), ApiError> {
+        let data = BASE64_STANDARD.decode(&blob.data).or_else(|_| BASE64_URL_SAFE.decode(&blob.data));
+        let Ok(bytes) = data else {
+            let message = format!("'{param}.inlineData.data' is not base64.");
+            return Err(ApiError::invalid(format!("{param}.inlineData.data"), message));
+        };
+        let is_image = blob.mime_type.starts_with("image/");
+        if is_image {
+            parts.push(Part::Image { mime: blob.mime_type.clone(), data: bytes.clone().into() });
+        }
+        if !has_place {
+            return match (is_image, std::str::from_utf8(&bytes)) {
+                (true, _) => Ok(()),
+                (false, Ok(text)) if blob.mime_type.starts_with("text/") => {
+                    parts.push(Part::Text(text.to_owned()));
+                    Ok(())
+                }
+                (false, _) => {
+                    let message =
+                        format!("'{param}.inlineData' of the type {} needs the tool codeExecution.", blob.mime_type);
+                    Err(ApiError::invalid(format!("{param}.inlineData"), message))
+                }
+            };
+        }
+        if self.files.len() == MAX_FILES {
+            return Err(ApiError::invalid(param, format!("There can be at most {MAX_FILES} files in 'contents'.")));
+        }
+        let given = blob.display_name.as_deref().and_then(|name| name.rsplit('/').next());
+        let given = given.filter(|name| !matches!(*name, "" | "." | "..") && !name.contains('\0'));
+        let is_taken = |name: &str| self.files.iter().any(|file| file.name == name);
+        let name = match given.filter(|name| !is_taken(name)) {
+            Some(name) => name.to_owned(),
+            None => format!("input_file_{}.{}", self.files.len(), ending_of(&blob.mime_type).unwrap_or("bin")),
+        };
+        parts.push(Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]")));
+        self.files.push(File { name, mime: blob.mime_type.clone(), bytes });
+        Ok(())
+    }
+
+    fn answered(&mut self, response: &FunctionResponse, param: &str) -> Result<(), ApiError> {
+        let by_id = self.open.iter().position(|(id, _)| response.id.as_ref() == Some(id));
+        let place = by_id.or_else(|| self.open.iter().position(|(_, name)| *name == response.name));
+        let Some(place) = place else {
+            let message =
+                format!("'{param}.functionResponse' of '{}' answers no functionCall before it.", response.name);
+            return Err(ApiError::invalid(format!("{param}.functionResponse"), message));
+        };
+        let (call_id, _) = self.open.remove(place);
+        let text = match &response.response {
+            Value::Object(fields) if fields.len() == 1 => match fields.get("result").or(fields.get("output")) {
+                Some(Value::String(text)) => text.clone(),
+                Some(value) => value.to_string(),
+                None => response.response.to_string(),
+            },
+            response => response.to_string(),
+        };
+        self.items.push(Item::output(call_id, text));
+        Ok(())
+    }
+
+    fn model(&mut self, content: &Content, tool: &str, param: &str) -> Result<(), ApiError> {
+        // Outputs of the client's functions come after all calls, those of programs after each.
+        let mut calls = Vec::new();
+        for (index, part) in content.parts.iter().enumerate() {
+            if let Some(result) = &part.code_execution_result {
+                self.result(result, &format!("{param}.parts[{index}]"))?;
+                continue;
+            }
+            self.end_program();
+            match part {
+                gemini::Part { executable_code: Some(code), .. } => self.program(code, tool),
+                gemini::Part { function_call: Some(call), .. } => {
+                    let id = call.id.clone().unwrap_or_else(|| self.make_up("call"));
+                    self.open.push((id.clone(), call.name.clone()));
+                    let arguments = Value::Object(call.args.clone()).to_string();
+                    calls.push(Item::Call(Call { id, name: call.name.clone(), arguments }));
+                }
+                gemini::Part { thought: Some(true), .. } => {}
+                gemini::Part { text: Some(text), .. } if !text.is_empty() => {
+                    self.items.push(Item::Assistant(text.clone()))
+                }
+                // Images that programs showed, and what other servers put here.
+                _ => {}
+            }
+        }
+        self.end_program();
+        self.items.extend(calls);
+        Ok(())
+    }
+
+    fn program(&mut self, code: &ExecutableCode, tool: &str) {
+        let named = code.id.as_deref().and_then(|id| ContainerId::parse(id.split_once('.')?.0));
+        self.session = named.or(self.session.take());
+        // Servers of models take short ids only.
+        let id = self.make_up("program");
+        let arguments = json!({ "code": code.code }).to_string();
+        self.items.push(Item::Call(Call { id: id.clone(), name: tool.to_owned(), arguments }));
+        self.program = Some(Program { id, output: String::new() });
+    }
+
+    fn result(&mut self, result: &CodeExecutionResult, param: &str) -> Result<(), ApiError> {
+        match &mut self.program {
+            Some(program) => {
+                program.output.push_str(&result.output);
+                Ok(())
+            }
+            None => {
+                let message = format!("'{param}.codeExecutionResult' follows no executableCode.");
+                Err(ApiError::invalid(format!("{param}.codeExecutionResult"), message))
+            }
+        }
+    }
+
+    /// Every call has exactly one output.
+    fn end_program(&mut self) {
+        if let Some(Program { id, output }) = self.program.take() {
+            let text = if output.is_empty() { "(no output)".to_owned() } else { framed(&output) };
+            self.items.push(Item::Output(Output { call_id: id, parts: vec![Part::Text(text)] }));
+        }
+    }
+
+    fn make_up(&mut self, kind: &str) -> String {
+        self.made_up += 1;
+        format!("{kind}-{}", self.made_up)
+    }
+
+    /// Puts the files of the messages into the session. Every request repeats the old ones: they are there unless the session is new.
+    pub(super) async fn place_files(&self, app: &App, session: &Session) -> Result<(), ApiError> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let present = session.files().await?;
+        for File { name, mime, bytes } in &self.files {
+            let path = format!("{WORKSPACE}/{name}");
+            if present.iter().any(|file| file.path == path) {
+                continue;
+            }
+            let mut blob = app.store.new_blob(session.tenant()).await?;
+            blob.write(bytes).await?;
+            session.add_file(name, mime, blob.finish().await?).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(contents: Value) -> Result<Conversation, ApiError> {
+        let contents: Vec<Content> = serde_json::from_value(contents).unwrap();
+        Conversation::read(&contents, Some("python"))
+    }
+
+    #[test]
+    fn what_a_client_repeats_is_what_the_model_did() {
+        let session = ContainerId::new();
+        let id = program_id(&session, "1");
+        let conversation = read(json!([
+            { "parts": [{ "text": "6 x 7?" }, { "inlineData": { "mimeType": "text/csv", "data": "YQ==" } }] },
+            { "role": "model", "parts": [
+                { "text": "thinking", "thought": true, "thoughtSignature": "x" },
+                { "executableCode": { "language": "PYTHON", "code": "6 * 7", "id": id } },
+                { "codeExecutionResult": { "outcome": "OUTCOME_OK", "output": "42", "id": id } },
+                { "codeExecutionResult": { "outcome": "OUTCOME_FAILED", "output": "oh" } },
+                { "inlineData": { "mimeType": "image/png", "data": "" } },
+                { "executableCode": { "code": "x" } },
+                { "text": "It is 42." },
+                { "functionCall": { "name": "f", "args": { "a": 1 } } } ] },
+            { "role": "user", "parts": [{ "functionResponse": { "name": "f", "response": { "result": "done" } } }] },
+        ]));
+        let conversation = conversation.unwrap();
+        assert_eq!(conversation.session, Some(session));
+        let call = |id: &str, name: &str, arguments: &str| {
+            Item::Call(Call { id: id.into(), name: name.into(), arguments: arguments.into() })
+        };
+        let attached = "[The user attached a file: /mnt/data/input_file_0.csv]";
+        let expected = vec![
+            Item::User(vec![Part::Text("6 x 7?".into()), Part::Text(attached.into())]),
+            call("program-1", "python", r#"{"code":"6 * 7"}"#),
+            conversation.items[2].clone(),
+            call("program-2", "python", r#"{"code":"x"}"#),
+            Item::output("program-2", "(no output)"),
+            Item::Assistant("It is 42.".into()),
+            call("call-3", "f", r#"{"a":1}"#),
+            Item::output("call-3", "done"),
+        ];
+        assert_eq!(conversation.items, expected);
+        let Item::Output(Output { call_id, parts }) = &conversation.items[2] else { panic!("no output") };
+        assert!(call_id == "program-1" && aludel_agent::text_of(parts).contains("\n42oh\n"), "{parts:?}");
+    }
+
+    #[test]
+    fn what_leads_nowhere_is_refused_by_its_place() {
+        for (contents, param) in [
+            (
+                json!([{ "role": "model", "parts": [{ "codeExecutionResult": {} }] }]),
+                "contents[0].parts[0].codeExecutionResult",
+            ),
+            (json!([{ "parts": [{ "functionResponse": { "name": "f" } }] }]), "contents[0].parts[0].functionResponse"),
+            (json!([{ "role": "model", "parts": [{ "functionCall": { "name": "f" } }] }]), "contents"),
+            (json!([{ "parts": [{ "inlineData": { "data": "!" } }] }]), "contents[0].parts[0].inlineData.data"),
+            (json!([{ "parts": [{ "fileData": { "fileUri": "gs://x" } }] }]), "contents[0].parts[0].fileData"),
+            (json!([{ "parts": [{}] }]), "contents[0].parts[0]"),
+        ] {
+            assert_eq!(read(contents.clone()).unwrap_err().param.as_deref(), Some(param), "{contents}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `POST /v1/models/{model}:generateContent`, and the other methods of a model.
+
+use std::sync::Arc;
+
+use aludel_agent::CodeInterpreter;
+use aludel_engine::Session;
+use aludel_engine::sessions::SessionChoice;
+use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
+use aludel_store::{Tenant, TurnId, fresh_id};
+use aludel_wire::gemini::{GenerateContentRequest, TokenCount};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use tokio::time::timeout;
+use tracing::{Instrument, info_span};
+
+use super::ask::Ask;
+use super::conversation::Conversation;
+use super::models::plain;
+use super::render::{Answer, ERROR, framed};
+use super::writer::Writer;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::http::{Caller, Fields, Params};
+use crate::links::{self, Links};
+use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
+
+/// Sent when there is nothing to tell for a while: the clients understand nothing else between two frames.
+const BLANK: &str = "\n";
+/// Bytes of JSON that make about one token.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// One object.
+    Whole,
+    /// Frames, as they come.
+    Stream,
+    /// A list of one object: a stream for clients that do not read frames.
+    List,
+}
+
+/// `POST /v1/models/{model}:{method}`.
+pub(super) async fn call(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(call): Path<String>,
+    params: Params,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, ApiError> {
+    let (model, method) = call.rsplit_once(':').unwrap_or((&call, ""));
+    let model = plain(model).to_owned();
+    app.engine.models().find(&model)?;
+    let form = match method {
+        "generateContent" => Form::Whole,
+        "streamGenerateContent" if params.get("alt") == Some("sse") => Form::Stream,
+        "streamGenerateContent" => Form::List,
+        "countTokens" => return count(fields),
+        _ => {
+            let message = format!(
+                "Models have no method '{method}' here; there are generateContent, streamGenerateContent and countTokens."
+            );
+            return Err(ApiError::not_found(message));
+        }
+    };
+    // A repetition of this request is one of the same model.
+    let mut fields = fields;
+    fields.map.insert("model".into(), model.clone().into());
+    let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
+    let ask = Ask::read(fields)?;
+    let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, TurnId::new()) {
+        Err(Known::Past(past)) => return Err(gone(past)),
+        Err(Known::Live(same)) => (same, false),
+        Ok(live) => {
+            live.hold(memory);
+            (live, true)
+        }
+    };
+    let is_stream = form == Form::Stream;
+    let leash = Some(leash(&live, is_stream));
+    if is_new {
+        let base = links::base(&app, &headers);
+        turn::start(&app, &live, start(Arc::clone(&app), tenant, model, ask, base, Arc::clone(&live))).await?;
+    }
+    match form {
+        Form::Whole => wait(live, leash, |object| object).await,
+        Form::List => wait(live, leash, |object| Value::Array(vec![object])).await,
+        Form::Stream => {
+            // What fails before the first word is an error like any other.
+            if let Ok(first) = timeout(SILENCE, live.frame(0)).await
+                && first.is_none_or(|frame| frame.kind == ERROR)
+                && let Some(failure) = live.ended().await.and_then(|end| end.failure)
+            {
+                return Err(failure.into());
+            }
+            Ok(follow(live, None, leash, Stream { framed, silence: BLANK }))
+        }
+    }
+}
+
+/// An estimate, for only the model's own server could count.
+fn count(mut fields: Fields) -> Result<Response, ApiError> {
+    let nested: Option<Value> = fields.optional("generateContentRequest")?;
+    let asked: GenerateContentRequest = match nested {
+        Some(Value::Object(nested)) => Fields::from(nested).read()?,
+        _ => fields.read()?,
+    };
+    let bytes = serde_json::to_string(&asked).unwrap_or_default().len();
+    let total_tokens = bytes.div_ceil(BYTES_PER_TOKEN) as u64;
+    Ok(Json(TokenCount { total_tokens }).into_response())
+}
+
+/// The answer to a repetition of what is kept nowhere.
+fn gone(past: Past) -> ApiError {
+    past.failure.map_or_else(|| ApiError::internal("an answer was taken for stored"), ApiError::from)
+}
+
+/// Checks everything that can be wrong with a request, and starts the turn. Links lead to below `base`.
+async fn start(
+    app: Arc<App>,
+    tenant: Tenant,
+    model: String,
+    ask: Ask,
+    base: String,
+    live: Arc<Live>,
+) -> Result<(), ApiError> {
+    let id = fresh_id("gen_");
+    let (part, session) = prepare(&app, &tenant, &model, &id, &ask).await?;
+    let links = match session {
+        Some(session) => Some(Links::to(app.link_secret().await?, &base, &tenant, session.id())),
+        None => None,
+    };
+    let writer = Writer::new(id.clone(), model, links, ask.stop, ask.tells_thoughts);
+    let span = info_span!("answer", api = "gemini", id);
+    let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(Answer::new(writer)));
+    app.tasks.spawn(run.carry_out().instrument(span));
+    Ok(())
+}
+
+/// A model, and a session if it may run programs.
+async fn prepare(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    model: &str,
+    id: &str,
+    ask: &Ask,
+) -> Result<(Part, Option<Arc<Session>>), ApiError> {
+    let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
+    let conversation = Conversation::read(&ask.contents, ask.runs_code.then_some(tool.as_str()))?;
+    let spec = Spec {
+        functions: ask.functions.clone(),
+        tool_choice: ask.tool_choice.clone(),
+        sampling: ask.sampling.clone(),
+        ..Spec::new(model, ask.instructions.clone())
+    };
+    let items = conversation.items.clone();
+    if !ask.runs_code {
+        return Ok((spec.part(&app.engine, items, None, Agreement::Stays)?, None));
+    }
+    let (choice, agreement) = match conversation.session.clone() {
+        Some(session) => (SessionChoice::Reuse(session), Agreement::Shared { lingers: true }),
+        None => (SessionChoice::Auto { file_ids: Vec::new(), memory: None }, Agreement::Own { lingers: true }),
+    };
+    let session = app.engine.sessions.open(tenant, choice).await?;
+    let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
+    let part = spec.part(&app.engine, items, Some((Arc::clone(&session), gate)), agreement)?;
+    let placed = async {
+        conversation.place_files(app, &session).await?;
+        // Known now: a request for which there is no room hears so at once.
+        Ok(session.reserve().await?)
+    };
+    if let Err(error) = placed.await {
+        part.abandon(&app.engine, tenant).await;
+        return Err(error);
+    }
+    Ok((part, Some(session)))
+}

@@ -1,0 +1,83 @@
+//! Google's Gemini API: `generateContent`, whole and streamed, with code execution; models and the token counter.
+//!
+//! `ask` understands a request, `conversation` the messages in it; `generate` starts the turn, `render` and `writer` put what happens into the
+//! words of the protocol; `error` refuses.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::routing::get;
+
+use super::Dialect;
+use crate::app::App;
+use crate::http::bearer;
+
+mod ask;
+mod conversation;
+mod error;
+mod generate;
+mod models;
+mod render;
+mod writer;
+
+/// The header that the official clients send their key in.
+const API_KEY: &str = "x-goog-api-key";
+
+/// The dialect.
+pub(crate) const GEMINI: Dialect = Dialect {
+    routes,
+    claims: Some(is_own),
+    key,
+    request_id: "x-request-id",
+    refuse: error::refuse,
+    stored: |_| Vec::new(),
+};
+
+fn routes() -> Router<Arc<App>> {
+    let routes = || {
+        Router::new()
+            .route("/models", get(models::list))
+            .route("/models/{*call}", get(models::retrieve).post(generate::call))
+    };
+    Router::new().nest("/v1", routes()).nest("/v1beta", routes())
+}
+
+/// Paths such as `/v1/models` are OpenAI's, too.
+fn is_own(request: &Request) -> bool {
+    let path = request.uri().path();
+    let names_method = |path: &str| path.rsplit('/').next().is_some_and(|last| last.contains(':'));
+    path.starts_with("/v1beta/")
+        || (path.starts_with("/v1/") && request.headers().contains_key(API_KEY))
+        || (path.starts_with("/v1/models/") && names_method(path))
+}
+
+fn key(headers: &HeaderMap) -> Option<&str> {
+    let key = headers.get(API_KEY).and_then(|key| key.to_str().ok()).map(str::trim);
+    key.filter(|key| !key.is_empty()).or_else(|| bearer(headers))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[test]
+    fn requests_of_its_clients_are_its_own_and_no_others() {
+        for (path, has_key, expected) in [
+            ("/v1/models", false, false),
+            ("/v1/models", true, true),
+            ("/v1/models/m", false, false),
+            ("/v1/models/m:generateContent", false, true),
+            ("/v1beta/models", false, true),
+            ("/v1/files", true, true),
+            ("/sandboxes", true, false),
+        ] {
+            let request = Request::get(path);
+            let request = if has_key { request.header(API_KEY, "k") } else { request };
+            assert_eq!(is_own(&request.body(Body::empty()).unwrap()), expected, "{path} {has_key}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! An answer's events as frames, and as the answer itself.
+
+use std::collections::HashMap;
+
+use aludel_engine::turns::{
+    Ending, Event, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Output, Render, Rendered, Rich, ToolEnd,
+    ToolOutcome,
+};
+use aludel_wire::gemini::{FinishReason, Outcome};
+use serde_json::Value;
+
+use super::error;
+use super::writer::{Picture, Writer};
+
+/// The kind of a frame that tells a failure.
+pub(super) const ERROR: &str = "error";
+
+/// The renderer of one answer.
+pub(super) struct Answer {
+    writer: Writer,
+    /// Output of programs that run.
+    printed: HashMap<ItemId, Printed>,
+    failure: Option<Failure>,
+}
+
+/// The output of a program.
+#[derive(Debug, Default)]
+struct Printed {
+    text: String,
+    pictures: Vec<Picture>,
+}
+
+impl Printed {
+    fn see(&mut self, output: &Output) {
+        match output {
+            Output::Stdout(text) | Output::Stderr(text) => self.text.push_str(text),
+            Output::Display(Rich { image: Some(image), .. }) | Output::Result(Rich { image: Some(image), .. }) => {
+                self.pictures.push(Picture { file: image.file.clone(), bytes: image.bytes.to_vec() });
+            }
+            Output::Display(Rich { text, .. }) | Output::Result(Rich { text, .. }) => {
+                self.line(text.as_deref().unwrap_or_default());
+            }
+            Output::Error { traceback, .. } => self.line(traceback),
+        }
+    }
+
+    fn line(&mut self, text: &str) {
+        if !text.is_empty() {
+            self.text.push_str(text);
+            self.text.push('\n');
+        }
+    }
+}
+
+impl Answer {
+    pub(super) fn new(writer: Writer) -> Self {
+        Self { writer, printed: HashMap::new(), failure: None }
+    }
+
+    fn see(&mut self, kind: &EventKind) -> Flow {
+        match kind {
+            EventKind::Ended { ending, .. } => return self.end(ending),
+            EventKind::Closed => self.close(),
+            EventKind::Usage { round, usage } => self.writer.use_tokens(*round, *usage),
+            // A stop sequence came; the rest is not for the client.
+            _ if self.writer.has_finished() => {}
+            EventKind::Text { delta, .. } => {
+                if !self.writer.text(delta) {
+                    return Flow::Stop;
+                }
+            }
+            EventKind::TextEnded { .. } => self.writer.end_text(),
+            EventKind::Reasoning { delta, .. } => self.writer.think(delta),
+            EventKind::ToolReady { item, input, .. } => self.writer.program(item, input),
+            EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().see(output),
+            EventKind::ToolEnded { item, outcome } => self.end_program(item, outcome),
+            EventKind::ToolRejected { item: Some(item), reason, .. } => self.refuse_program(item, reason.clone()),
+            EventKind::ApprovalDecided { item, refused: Some(reason) } => {
+                self.refuse_program(item, format!("It was not allowed to run: {reason}"));
+            }
+            EventKind::Created { .. }
+            | EventKind::Started
+            | EventKind::Resumed { .. }
+            | EventKind::RoundStarted { .. }
+            | EventKind::Retrying { .. }
+            | EventKind::ToolStarted { .. }
+            | EventKind::ToolInput { .. }
+            | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolRunning { .. }
+            | EventKind::ToolRejected { item: None, .. }
+            | EventKind::Observed { .. } => {}
+        }
+        Flow::GoOn
+    }
+
+    fn end_program(&mut self, item: &ItemId, outcome: &ToolOutcome) {
+        let mut printed = self.printed.remove(item).unwrap_or_default();
+        let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);
+        if !is_plain || !outcome.without_room.is_empty() {
+            printed.line(&outcome.words);
+        }
+        let end = match outcome.end {
+            ToolEnd::Completed => Outcome::OutcomeOk,
+            ToolEnd::Timeout | ToolEnd::CpuLimit => Outcome::OutcomeDeadlineExceeded,
+            ToolEnd::Raised | ToolEnd::Interrupted | ToolEnd::MemoryLimit | ToolEnd::DiskLimit | ToolEnd::Died => {
+                Outcome::OutcomeFailed
+            }
+        };
+        self.writer.end_program(item, end, printed.text);
+        self.writer.show(printed.pictures);
+        self.writer.add_files(&outcome.files);
+    }
+
+    fn refuse_program(&mut self, item: &ItemId, reason: String) {
+        self.printed.remove(item);
+        self.writer.end_program(item, Outcome::OutcomeFailed, reason);
+    }
+
+    fn end(&mut self, ending: &Ending) -> Flow {
+        if self.writer.has_finished() {
+            return Flow::GoOn;
+        }
+        let reason = match ending {
+            Ending::Answered | Ending::Refused => FinishReason::Stop,
+            Ending::TooLong => FinishReason::MaxTokens,
+            Ending::Filtered => FinishReason::Safety,
+            Ending::TokenBudget { words } | Ending::Budget { words } => {
+                self.writer.text(&format!("I stopped: {words} are used up."));
+                match ending {
+                    Ending::TokenBudget { .. } => FinishReason::MaxTokens,
+                    _ => FinishReason::TooManyToolCalls,
+                }
+            }
+            Ending::WaitsForClient { calls, .. } => {
+                calls.iter().for_each(|call| self.writer.function_call(call));
+                FinishReason::Stop
+            }
+            Ending::Cancelled => {
+                let message = "The server is ending; try again in a moment.";
+                self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
+                return Flow::StopAll;
+            }
+            Ending::Failed { failure, .. } => {
+                self.failure.get_or_insert(failure.clone());
+                return Flow::StopAll;
+            }
+        };
+        self.writer.finish(reason);
+        Flow::GoOn
+    }
+
+    fn close(&mut self) {
+        match &self.failure {
+            Some(failure) => self.writer.fail(&error::envelope(&failure.clone().into())),
+            None => self.writer.end(),
+        }
+    }
+}
+
+impl Render for Answer {
+    fn render(&mut self, event: &Event) -> Rendered {
+        let flow = self.see(&event.kind);
+        Rendered { frames: self.writer.take_frames(), flow }
+    }
+
+    fn document(&self) -> Value {
+        let document = match &self.failure {
+            Some(failure) => serde_json::to_value(error::envelope(&failure.clone().into())),
+            None => serde_json::to_value(self.writer.answer()),
+        };
+        document.unwrap_or_default()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.failure.clone()
+    }
+}
+
+/// A frame as it stands in a stream: nothing but this line is understood.
+pub(super) fn framed(frame: &Frame) -> String {
+    format!("data: {}\n\n", frame.text)
+}

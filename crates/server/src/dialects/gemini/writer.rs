@@ -1,0 +1,255 @@
+//! From what happens in a turn to an answer, whole and in frames.
+//!
+//! Texts come in pieces; programs and their results, of which this protocol has no pieces, each in a frame of their own. Files that are no
+//! pictures have no place in it: the text ends with links to them.
+
+use aludel_agent::upstream::Usage;
+use aludel_engine::SessionFile;
+use aludel_engine::turns::{Frame, ItemId, ToolCall};
+use aludel_wire::gemini::{
+    Blob, Candidate, CodeExecutionResult, Content, ErrorEnvelope, ExecutableCode, FinishReason, FunctionCall,
+    GenerateContentResponse, Language, Outcome, Part, Role, UsageMetadata,
+};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+use super::conversation::program_id;
+use super::render::ERROR;
+use crate::dialects::stop::{Heard, Stop};
+use crate::links::Links;
+
+/// An answer that is being written.
+#[derive(Debug)]
+pub(super) struct Writer {
+    id: String,
+    model: String,
+    /// Links to the files of the session, if there is one.
+    links: Option<Links>,
+    stop: Stop,
+    tells_thoughts: bool,
+    parts: Vec<Part>,
+    /// Programs without a result.
+    running: Vec<ItemId>,
+    files: Vec<SessionFile>,
+    /// Files that were shown as pictures.
+    pictures: Vec<SessionFile>,
+    usage: UsageMetadata,
+    finish: Option<FinishReason>,
+    sequence: u64,
+    frames: Vec<Frame>,
+}
+
+/// A picture that a program showed.
+#[derive(Debug)]
+pub(super) struct Picture {
+    pub(super) file: SessionFile,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        id: String,
+        model: String,
+        links: Option<Links>,
+        stop: Vec<String>,
+        tells_thoughts: bool,
+    ) -> Self {
+        let stop = Stop::new(stop);
+        let (parts, running, files, pictures) = Default::default();
+        let (usage, finish, sequence, frames) = Default::default();
+        Self {
+            id,
+            model,
+            links,
+            stop,
+            tells_thoughts,
+            parts,
+            running,
+            files,
+            pictures,
+            usage,
+            finish,
+            sequence,
+            frames,
+        }
+    }
+
+    pub(super) fn take_frames(&mut self) -> Vec<Frame> {
+        std::mem::take(&mut self.frames)
+    }
+
+    /// Returns true if nothing more is told.
+    pub(super) fn has_finished(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    /// Tokens of one round: what the model reads again after the first counts as read for the sake of its programs.
+    pub(super) fn use_tokens(&mut self, round: u32, usage: Usage) {
+        let metadata = &mut self.usage;
+        match round {
+            0 | 1 => metadata.prompt_token_count += usage.input,
+            _ => metadata.tool_use_prompt_token_count += usage.input,
+        }
+        metadata.cached_content_token_count += usage.cached;
+        metadata.thoughts_token_count += usage.reasoning;
+        metadata.candidates_token_count += usage.output.saturating_sub(usage.reasoning);
+        metadata.total_token_count += usage.total();
+    }
+
+    /// The model writes. Returns whether it is to go on: a stop word ends the answer.
+    pub(super) fn text(&mut self, piece: &str) -> bool {
+        let (text, goes_on) = match self.stop.hear(piece) {
+            Heard::Text(text) => (text, true),
+            Heard::Stopped { text, .. } => (text, false),
+        };
+        self.say(text);
+        if !goes_on {
+            self.finish(FinishReason::Stop);
+        }
+        goes_on
+    }
+
+    pub(super) fn end_text(&mut self) {
+        let held = self.stop.end();
+        self.say(held);
+    }
+
+    pub(super) fn think(&mut self, piece: &str) {
+        if self.tells_thoughts {
+            self.tell(Part { thought: Some(true), ..Part::text(piece) });
+        }
+    }
+
+    fn say(&mut self, text: String) {
+        if !text.is_empty() {
+            self.tell(Part::text(text));
+        }
+    }
+
+    /// The model wrote a program.
+    pub(super) fn program(&mut self, item: &ItemId, code: &str) {
+        self.end_text();
+        self.running.push(item.clone());
+        let code = ExecutableCode { id: Some(self.id_of(item)), language: Language::Python, code: code.to_owned() };
+        self.tell(Part { executable_code: Some(code), ..Part::default() });
+    }
+
+    /// It ended. One that was never told of is told of first.
+    pub(super) fn end_program(&mut self, item: &ItemId, outcome: Outcome, output: String) {
+        match self.running.iter().position(|running| running == item) {
+            Some(place) => {
+                self.running.swap_remove(place);
+            }
+            None => {
+                self.program(item, "");
+                self.running.retain(|running| running != item);
+            }
+        }
+        let result = CodeExecutionResult { id: Some(self.id_of(item)), outcome, output };
+        self.tell(Part { code_execution_result: Some(result), ..Part::default() });
+    }
+
+    /// The id by which the next request finds the session.
+    fn id_of(&self, item: &ItemId) -> String {
+        match &self.links {
+            Some(links) => program_id(links.container(), &item.with_prefix("")),
+            None => item.with_prefix("code_"),
+        }
+    }
+
+    pub(super) fn show(&mut self, pictures: Vec<Picture>) {
+        for Picture { file, bytes } in pictures {
+            let blob = Blob { mime_type: file.mime.clone(), data: BASE64_STANDARD.encode(bytes), display_name: None };
+            self.tell(Part { inline_data: Some(blob), ..Part::default() });
+            self.pictures.push(file);
+        }
+    }
+
+    pub(super) fn add_files(&mut self, files: &[SessionFile]) {
+        for file in files {
+            self.files.retain(|known| known.path != file.path);
+            self.files.push(file.clone());
+        }
+    }
+
+    /// A call of a function of the client's.
+    pub(super) fn function_call(&mut self, call: &ToolCall) {
+        self.end_text();
+        let args = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let call = FunctionCall { id: Some(call.call_id.clone()), name: call.name.clone(), args };
+        self.tell(Part { function_call: Some(call), ..Part::default() });
+    }
+
+    /// The answer is complete.
+    pub(super) fn finish(&mut self, reason: FinishReason) {
+        if self.has_finished() {
+            return;
+        }
+        self.end_text();
+        for item in std::mem::take(&mut self.running) {
+            self.running.push(item.clone());
+            self.end_program(&item, Outcome::OutcomeFailed, "It was not run to its end.".to_owned());
+        }
+        self.files.retain(|file| !self.pictures.iter().any(|picture| picture.id == file.id));
+        if let Some(links) = self.links.as_ref().filter(|_| !self.files.is_empty()) {
+            let list = links.list(&self.files);
+            let is_first = self.parts.iter().all(|part| part.text.is_none());
+            self.tell(Part::text(if is_first { list } else { format!("\n\n{list}") }));
+        }
+        self.finish = Some(reason);
+    }
+
+    /// Ends a stream. Nothing comes after it.
+    pub(super) fn end(&mut self) {
+        let last = Candidate { content: Content { role: Some(Role::Model), parts: Vec::new() }, ..self.candidate() };
+        let last = GenerateContentResponse { usage_metadata: Some(self.usage), ..self.response(last) };
+        self.push("", &serde_json::to_string(&last).unwrap_or_default());
+    }
+
+    /// Ends a stream with an error. Nothing comes after it.
+    pub(super) fn fail(&mut self, error: &ErrorEnvelope) {
+        self.push(ERROR, &serde_json::to_string(error).unwrap_or_default());
+    }
+
+    /// The answer so far.
+    pub(super) fn answer(&self) -> GenerateContentResponse {
+        let content = Content { role: Some(Role::Model), parts: self.parts.clone() };
+        GenerateContentResponse {
+            usage_metadata: Some(self.usage),
+            ..self.response(Candidate { content, ..self.candidate() })
+        }
+    }
+
+    fn candidate(&self) -> Candidate {
+        Candidate { finish_reason: self.finish, ..Candidate::default() }
+    }
+
+    fn response(&self, candidate: Candidate) -> GenerateContentResponse {
+        GenerateContentResponse {
+            candidates: vec![candidate],
+            usage_metadata: None,
+            model_version: self.model.clone(),
+            response_id: self.id.clone(),
+        }
+    }
+
+    /// Tells one part, and keeps it for the whole: pieces of one text are one part there.
+    fn tell(&mut self, part: Part) {
+        let content = Content { role: Some(Role::Model), parts: vec![part.clone()] };
+        let frame = self.response(Candidate { content, ..Candidate::default() });
+        self.push("", &serde_json::to_string(&frame).unwrap_or_default());
+        match (self.parts.last_mut(), &part) {
+            (Some(Part { text: Some(before), thought, .. }), Part { text: Some(text), .. })
+                if *thought == part.thought =>
+            {
+                before.push_str(text);
+            }
+            _ => self.parts.push(part),
+        }
+    }
+
+    fn push(&mut self, kind: &str, text: &str) {
+        self.frames.push(Frame { sequence: self.sequence, kind: kind.to_owned(), text: text.to_owned() });
+        self.sequence += 1;
+    }
+}
