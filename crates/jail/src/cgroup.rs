@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use crate::message::{Limits, Usage};
+use crate::message::{Limits, Profile, Usage};
 
 /// The controllers we use and where each is mounted; on version 2 they share one tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,9 @@ pub enum Hierarchy {
     /// Nothing usable.
     Absent,
 }
+
+/// The part of its memory that a sandbox may have waiting in sockets, beside it, where the kernel counts that apart.
+const SOCKETS_SHARE: u64 = 8;
 
 /// Init, which is in the group too. Not the checkpoint: there is none in the first cell, and the limit of those who have an id of their own
 /// counts it as well.
@@ -196,9 +199,13 @@ pub(crate) struct Cgroup {
 
 impl Cgroup {
     /// Makes the group and sets its limits, before any process is in it.
-    pub(crate) fn create(parent: &Hierarchy, name: &str, limits: &Limits) -> io::Result<Self> {
+    pub(crate) fn create(parent: &Hierarchy, name: &str, limits: &Limits, profile: Profile) -> io::Result<Self> {
         let group = Self { hierarchy: parent.leaf(name)?, limit: limits.memory };
-        if let Err(error) = group.set_limits(limits) {
+        let set = group.set_limits(limits).and_then(|()| match profile {
+            Profile::Data => Ok(()),
+            Profile::Services => group.limit_sockets(limits),
+        });
+        if let Err(error) = set {
             // The error that matters is the one above.
             let _ignored = group.remove();
             return Err(error);
@@ -239,6 +246,16 @@ impl Cgroup {
             Hierarchy::Absent => {}
         }
         Ok(())
+    }
+
+    /// Bounds what waits in sockets of TCP and UDP. Version 2 counts it as memory; version 1 counts it apart, where there is a limit.
+    fn limit_sockets(&self, limits: &Limits) -> io::Result<()> {
+        match &self.hierarchy {
+            Hierarchy::V1 { memory: Some(memory), .. } => {
+                write(memory, "memory.kmem.tcp.limit_in_bytes", &(limits.memory / SOCKETS_SHARE).to_string())
+            }
+            Hierarchy::V1 { memory: None, .. } | Hierarchy::V2 { .. } | Hierarchy::Absent => Ok(()),
+        }
     }
 
     /// Sets what it gets beside other groups. It matters only where processors are short.

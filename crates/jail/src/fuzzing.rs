@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::lockdown::filters;
+use crate::message::Profile;
 use crate::syscalls::permits;
 
 const ALLOW: u32 = 0x7fff_0000;
@@ -15,7 +16,7 @@ const DONE: u32 = 0x0005_0000;
 const CLONE3: u64 = 435;
 const FLUSHES: [u32; 2] = if cfg!(target_arch = "x86_64") { [74, 75] } else { [82, 83] };
 
-static FILTERS: LazyLock<[Vec<u8>; 3]> = LazyLock::new(|| filters().expect("the filters compile"));
+static FILTERS: LazyLock<[Vec<u8>; 5]> = LazyLock::new(|| filters().expect("the filters compile"));
 
 /// Runs the compiled seccomp filters by an evaluator of its own on a system call: they say of it what the list says, and end.
 pub fn policy(data: &[u8]) {
@@ -35,15 +36,19 @@ pub fn policy(data: &[u8]) {
     call.extend([0; 8]);
     arguments.iter().for_each(|argument| call.extend(argument.to_le_bytes()));
 
-    let [silent, reporting, observing] = &*FILTERS;
-    let verdict = |refusal| match number {
+    let [silent, reporting, silent_services, reporting_services, observing] = &*FILTERS;
+    let verdict = |profile, refusal| match number {
         _ if u64::from(number) == CLONE3 => UNKNOWN,
         _ if FLUSHES.contains(&number) => DONE,
-        _ if permits(number.into(), arguments) => ALLOW,
+        _ if permits(profile, number.into(), arguments) => ALLOW,
         _ => refusal,
     };
-    assert_eq!(run(silent, &call), verdict(REFUSE), "{number} {arguments:x?}");
-    assert_eq!(run(reporting, &call), verdict(NOTIFY), "{number} {arguments:x?}");
+    for (profile, silent, reporting) in
+        [(Profile::Data, silent, reporting), (Profile::Services, silent_services, reporting_services)]
+    {
+        assert_eq!(run(silent, &call), verdict(profile, REFUSE), "{profile:?} {number} {arguments:x?}");
+        assert_eq!(run(reporting, &call), verdict(profile, NOTIFY), "{profile:?} {number} {arguments:x?}");
+    }
     assert!(matches!(run(observing, &call), ALLOW | NOTIFY));
     // Of another architecture's numbers nothing is known.
     call[4..8].copy_from_slice(&0x4000_0003_u32.to_le_bytes());

@@ -1,8 +1,9 @@
-//! Landlock, a second lock behind the mounts: no writing outside the three writable places, no device nodes, no signals and no
-//! abstract sockets across sandboxes.
+//! Landlock, a second lock behind the mounts: no writing outside the three writable places, no device nodes; with the profile for data, no
+//! signals and no abstract sockets across sandboxes.
 
 use std::os::fd::OwnedFd;
 
+use crate::message::Profile;
 use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
     Scope,
@@ -13,7 +14,7 @@ const KNOWN: ABI = ABI::V6;
 
 /// Makes the ruleset of a shell. It must be made inside the shell: rules hold on to the inodes of its own mounts.
 /// `None` on kernels without Landlock.
-pub(crate) fn ruleset() -> Result<Option<OwnedFd>, std::io::Error> {
+pub(crate) fn ruleset(profile: Profile) -> Result<Option<OwnedFd>, std::io::Error> {
     let all = AccessFs::from_all(KNOWN);
     let writable = all & !(AccessFs::MakeChar | AccessFs::MakeBlock);
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
@@ -28,13 +29,19 @@ pub(crate) fn ruleset() -> Result<Option<OwnedFd>, std::io::Error> {
         ("/dev/random", AccessFs::ReadFile.into()),
         ("/dev/urandom", AccessFs::ReadFile.into()),
     ];
-    let mut ruleset = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(all)
-        .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
-        .and_then(Ruleset::create)
-        .map_err(std::io::Error::other)?;
-    for (path, access) in rules {
+    let terminals: &[_] = match profile {
+        Profile::Data => &[],
+        Profile::Services => &[("/dev/pts", device), ("/dev/tty", device)],
+    };
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all);
+    let ruleset = match profile {
+        Profile::Data => ruleset.and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal)),
+        // Each kernel and each command has a domain of its own, and services are there for one another. What keeps sandboxes apart are
+        // their namespaces.
+        Profile::Services => ruleset,
+    };
+    let mut ruleset = ruleset.and_then(Ruleset::create).map_err(std::io::Error::other)?;
+    for (path, access) in rules.iter().chain(terminals).copied() {
         let path = PathFd::new(path).map_err(std::io::Error::other)?;
         ruleset = ruleset.add_rule(PathBeneath::new(path, access)).map_err(std::io::Error::other)?;
     }

@@ -26,6 +26,7 @@ pub mod lockdown;
 mod locks;
 pub mod message;
 mod mounts;
+mod ports;
 pub mod probe;
 mod sandbox;
 mod shell;
@@ -33,6 +34,7 @@ mod sockets;
 pub mod sweep;
 mod sys;
 pub mod syscalls;
+mod terminals;
 mod warden;
 mod zygote;
 

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::message::Profile;
 use crate::{sys, syscalls};
 
 /// How many refusals one process tree gets at once. A program that makes refused calls in a loop waits in them; the warden, whose time
@@ -15,7 +16,8 @@ const REST: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Listener {
     fd: OwnedFd,
-    observes: bool,
+    /// The list by which a listener that observes everything decides.
+    observes: Option<Profile>,
     since: Instant,
     answered: u32,
 }
@@ -34,8 +36,8 @@ pub(crate) enum Heard {
 }
 
 impl Listener {
-    /// The listener of a filter that leaves us what it refuses, or with `observes` everything.
-    pub(crate) fn new(fd: OwnedFd, observes: bool) -> Self {
+    /// The listener of a filter that leaves us what it refuses, or everything, which this profile's list then decides about.
+    pub(crate) fn new(fd: OwnedFd, observes: Option<Profile>) -> Self {
         Self { fd, observes, since: Instant::now(), answered: 0 }
     }
 
@@ -48,11 +50,12 @@ impl Listener {
         if self.since.elapsed() > REST {
             (self.since, self.answered) = (Instant::now(), 0);
         }
-        if self.answered == BURST && !self.observes {
+        if self.answered == BURST && self.observes.is_none() {
             return Heard::Rests(self.since + REST);
         }
         self.answered = self.answered.saturating_add(1);
-        let permits = |number, arguments| self.observes && syscalls::permits(number, arguments);
+        let permits =
+            |number, arguments| self.observes.is_some_and(|profile| syscalls::permits(profile, number, arguments));
         match sys::answer_call(self.fd.as_fd(), permits) {
             Ok(Some(number)) => Heard::Called(number),
             Ok(None) => Heard::Nothing,

@@ -17,7 +17,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::Limits;
+use crate::message::{Limits, Profile};
 use crate::{StepError, sys, syscalls};
 
 /// One system call.
@@ -107,10 +107,16 @@ pub(crate) enum Refusal {
     Observed,
 }
 
-/// Places of the filters that [`filters`] returns.
-const SILENT_FILTER: usize = 0;
-const REPORTING_FILTER: usize = 1;
-const OBSERVING_FILTER: usize = 2;
+/// The place of a filter among those that [`filters`] returns.
+fn filter_of(profile: Profile, refusal: Refusal) -> usize {
+    match (refusal, profile) {
+        (Refusal::Silent, Profile::Data) => 0,
+        (Refusal::Reported, Profile::Data) => 1,
+        (Refusal::Silent, Profile::Services) => 2,
+        (Refusal::Reported, Profile::Services) => 3,
+        (Refusal::Observed, Profile::Data | Profile::Services) => 4,
+    }
+}
 
 /// What the list depends on.
 pub(crate) struct Lockdown<'a> {
@@ -123,6 +129,9 @@ pub(crate) struct Lockdown<'a> {
     pub(crate) joins_others: bool,
     /// Whether it becomes a kernel.
     pub(crate) is_kernel: bool,
+    /// Whether its stdin is a terminal, which it is to control.
+    pub(crate) has_terminal: bool,
+    pub(crate) profile: Profile,
 }
 
 impl Lockdown<'_> {
@@ -193,6 +202,9 @@ impl Lockdown<'_> {
 
         // The warden's group and session reach across process namespaces: signals and priorities for a whole group would, too.
         step("lead a session of its own", libc::SYS_setsid, vec![]);
+        if self.has_terminal {
+            step("control the terminal", libc::SYS_ioctl, vec![Int(0), Int(libc::TIOCSCTTY as i64), Int(0)]);
+        }
         if !self.joins_others {
             // Changing ids made the process undumpable, and then /proc/self belongs to root and cannot be read by itself.
             step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));
@@ -210,11 +222,10 @@ impl Lockdown<'_> {
         const SECCOMP_SET_MODE_FILTER: i64 = 1;
         const SECCOMP_FILTER_FLAG_NEW_LISTENER: i64 = 8;
         let apply = |flags: i64, filter: usize| vec![Int(SECCOMP_SET_MODE_FILTER), Int(flags), Filter(filter)];
+        let filter = filter_of(self.profile, self.refusal);
         match self.refusal {
-            Refusal::Silent => step("apply seccomp", libc::SYS_seccomp, apply(0, SILENT_FILTER)),
+            Refusal::Silent => step("apply seccomp", libc::SYS_seccomp, apply(0, filter)),
             Refusal::Reported | Refusal::Observed => {
-                let observed = self.refusal == Refusal::Observed;
-                let filter = if observed { OBSERVING_FILTER } else { REPORTING_FILTER };
                 step("apply seccomp", libc::SYS_seccomp, apply(SECCOMP_FILTER_FLAG_NEW_LISTENER, filter));
                 if let Some(last) = steps.last_mut() {
                     last.returns = Some(Descriptor::Listener);
@@ -264,11 +275,13 @@ fn limiting(resource: i64, limit: u64) -> Vec<Argument> {
 }
 
 /// The compiled filters that [`Argument::Filter`] refers to, as the bytes of their instructions.
-pub(crate) fn filters() -> Result<[Vec<u8>; 3], StepError> {
-    let silent = syscalls::filter().map_err(failed)?;
-    let reporting = syscalls::reporting(&silent);
+pub(crate) fn filters() -> Result<[Vec<u8>; 5], StepError> {
+    let data = syscalls::filter(Profile::Data).map_err(failed)?;
+    let services = syscalls::filter(Profile::Services).map_err(failed)?;
+    let (reporting, reporting_services) = (syscalls::reporting(&data), syscalls::reporting(&services));
     let observing = syscalls::observing().map_err(failed)?;
-    Ok([silent, reporting, observing].map(|program| program.iter().flat_map(bytes_of).collect()))
+    let filters = [data, reporting, services, reporting_services, observing];
+    Ok(filters.map(|program| program.iter().flat_map(bytes_of).collect()))
 }
 
 /// The filter of a sandbox's init, which waits for its end.

@@ -55,6 +55,21 @@ pub struct Limits {
     pub open_files: u32,
 }
 
+/// A sandbox that is to be made.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Spec {
+    /// How the kernel comes to life.
+    pub start: Start,
+    /// Tells sandboxes apart by uid where the host allows it; below [`MAX_SLOTS`].
+    pub slot: u32,
+    /// The workspace.
+    pub workspace: u64,
+    /// The limits.
+    pub limits: Limits,
+    /// What programs may do.
+    pub profile: Profile,
+}
+
 /// A request under its number, which the answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Numbered {
@@ -86,16 +101,10 @@ pub enum Request {
     /// Makes a sandbox with one kernel, [`FIRST_KERNEL`], which speaks on its own socket once this is answered. Descriptors: the kernel's
     /// control socket, its stdout, its stderr.
     Create {
-        /// How the kernel comes to life.
-        start: Start,
         /// Chosen by the caller, unique while the sandbox lives.
         id: u64,
-        /// Tells sandboxes apart by uid where the host allows it; below [`MAX_SLOTS`].
-        slot: u32,
-        /// The workspace.
-        workspace: u64,
-        /// The limits.
-        limits: Limits,
+        /// The sandbox.
+        spec: Spec,
     },
     /// Makes a further kernel in a sandbox, under the same limits. Descriptors and answer as of [`Request::Create`].
     StartKernel {
@@ -135,6 +144,24 @@ pub enum Request {
         id: u64,
         /// Chosen by the caller, unique in the sandbox.
         process: u64,
+        /// Whether its stdin is a terminal, which it then controls.
+        terminal: bool,
+    },
+    /// Opens a terminal of the sandbox, which has to be of [`Profile::Services`]. Descriptors of the answer: the end for whoever sits at it,
+    /// the end for programs.
+    OpenTerminal {
+        /// The sandbox.
+        id: u64,
+        /// The size of its window.
+        size: TerminalSize,
+    },
+    /// Connects to a TCP port on which something in the sandbox listens, which has to be of [`Profile::Services`]. Descriptor of the answer:
+    /// the connection, which may not be established yet.
+    Connect {
+        /// The sandbox.
+        id: u64,
+        /// The port.
+        port: u16,
     },
     /// Sends a signal to a process that [`Request::Spawn`] started and to the rest of its process group.
     SignalProcess {
@@ -162,6 +189,26 @@ pub enum Request {
         /// The sandbox.
         id: u64,
     },
+}
+
+/// What programs in a sandbox may do, beyond computing on their files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// Nothing.
+    #[default]
+    Data,
+    /// Listen and connect on the sandbox's own loopback device, and use terminals of its own.
+    Services,
+}
+
+/// The size of a terminal's window, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Characters in a line.
+    pub columns: u16,
+    /// Lines.
+    pub rows: u16,
 }
 
 /// How a kernel comes to life.
@@ -247,6 +294,8 @@ pub enum Answer {
     Done,
     /// The figures of [`Request::Usage`].
     Usage(Usage),
+    /// Nothing listens on the port of [`Request::Connect`].
+    PortClosed,
     /// It could not be done.
     Failed {
         /// Why.
@@ -343,8 +392,17 @@ pub(crate) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
 
 /// Whether a message, or the end of the socket, comes in time.
 pub(crate) fn is_readable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    is_ready(socket, PollFlags::IN, timeout)
+}
+
+/// Whether a socket can be written to, or fails, in time.
+pub(crate) fn is_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    is_ready(socket, PollFlags::OUT, timeout)
+}
+
+fn is_ready(socket: BorrowedFd<'_>, flags: PollFlags, timeout: Duration) -> io::Result<bool> {
     let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    let mut fds = [PollFd::new(&socket, flags)];
     Ok(rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout)))? > 0)
 }
 

@@ -23,6 +23,15 @@ const MOUNT_ATTR_NODEV: u64 = 0x4;
 /// The device nodes that programs expect. They come from the host: a user namespace may not make any.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
+/// Links beside them, as name and target.
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+
 /// Where the new root is put together. It exists on every system.
 const STAGE: &str = "/tmp";
 
@@ -35,6 +44,21 @@ pub(crate) fn detach_from_host() -> Result<(), StepError> {
 pub(crate) fn mount_proc() -> Result<(), StepError> {
     mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)
         .step("mount /proc")
+}
+
+/// The terminals of a sandbox, opened by the warden.
+pub(crate) struct TerminalSources {
+    /// The sandbox's instance of devpts.
+    pub(crate) terminals: OwnedFd,
+    /// The device that stands for a process's own terminal.
+    pub(crate) own: OwnedFd,
+}
+
+/// Opens `/dev/tty` for [`enter_shell`].
+pub(crate) fn open_own_terminal() -> Result<OwnedFd, StepError> {
+    let tree = detached(Path::new("/dev/tty"))?;
+    sys::mount_setattr(tree.as_fd(), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID).step("make /dev/tty read-only")?;
+    Ok(tree)
 }
 
 /// The sources of the zygote's root, opened by the warden.
@@ -138,7 +162,14 @@ fn pivot(root: &str) -> Result<(), StepError> {
 }
 
 /// Mounts what a shell has of its own. Runs as the shell's init, in a copy of the zygote's mounts.
-pub(crate) fn enter_shell(workspace: &OwnedFd, limits: &Limits) -> Result<(), StepError> {
+pub(crate) fn enter_shell(
+    workspace: &OwnedFd,
+    terminals: Option<&TerminalSources>,
+    limits: &Limits,
+) -> Result<(), StepError> {
+    if let Some(terminals) = terminals {
+        make_dev(terminals)?;
+    }
     // Processes only: no memory, interrupt, module, key or kernel figures of the host. Linux 5.8 brought the option.
     mount("proc", "/proc", "proc", restricted() | MountFlags::NOEXEC, Some(c"subset=pid")).step("mount /proc")?;
     // One tmpfs for both places, so that one size bounds both.
@@ -151,6 +182,29 @@ pub(crate) fn enter_shell(workspace: &OwnedFd, limits: &Limits) -> Result<(), St
         mount_bind(&source, target).step(format!("mount {target}"))?;
     }
     attach(workspace, "/mnt/data")
+}
+
+/// Mounts a `/dev` with terminals over the template's, which has no place for them.
+fn make_dev(sources: &TerminalSources) -> Result<(), StepError> {
+    let names = DEVICES.into_iter();
+    let devices = names.map(|name| Ok((name, detached(&Path::new("/dev").join(name))?)));
+    let devices = devices.collect::<Result<Vec<_>, StepError>>()?;
+    tmpfs("/dev", 64 << 10, 64, "0755")?;
+    for directory in ["/dev/pts", "/dev/shm"] {
+        fs::create_dir(directory).step(format!("make {directory}"))?;
+    }
+    let own = ("tty", &sources.own);
+    for (name, tree) in devices.iter().map(|(name, tree)| (*name, tree)).chain([own]) {
+        let path = format!("/dev/{name}");
+        fs::write(&path, "").step(format!("make {path}"))?;
+        attach(tree, &path)?;
+    }
+    for (link, target) in DEVICE_LINKS {
+        std::os::unix::fs::symlink(target, format!("/dev/{link}")).step(format!("make /dev/{link}"))?;
+    }
+    attach(&sources.terminals, "/dev/pts")?;
+    rustix::mount::mount_remount("/dev", MountFlags::BIND | MountFlags::RDONLY | restricted(), c"")
+        .step("make /dev read-only")
 }
 
 fn tmpfs(target: &str, size: u64, inodes: u64, mode: &str) -> Result<(), StepError> {

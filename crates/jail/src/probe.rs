@@ -4,6 +4,7 @@ use std::fs;
 
 use crate::cgroup::Hierarchy;
 use crate::idmap::IdMap;
+use crate::message::Profile;
 use crate::{landlock, sys, syscalls};
 
 /// What was found.
@@ -37,7 +38,7 @@ pub fn probe() -> Host {
         cgroups: Hierarchy::detect(),
         landlock: landlock::version(),
         seccomp: fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nSeccomp:")),
-        allowed_syscalls: syscalls::allowed(),
+        allowed_syscalls: syscalls::allowed(Profile::Data),
         crash_socket: crash_socket(&fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default()),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
     }

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup::Cgroup;
 use crate::lockdown::Identity;
-use crate::message::{ExitStatus, FIRST_KERNEL, Limits};
+use crate::message::{ExitStatus, FIRST_KERNEL, Limits, Profile};
 use crate::sys;
 
 /// Rank (`oom_score_adj`) of all that runs in a sandbox, where memory is out: it is ended first.
@@ -45,6 +45,9 @@ pub(crate) struct Sandbox {
     pub(crate) cgroup: Cgroup,
     pub(crate) identity: Identity,
     pub(crate) limits: Limits,
+    pub(crate) profile: Profile,
+    /// Its instance of devpts, with [`Profile::Services`].
+    pub(crate) terminals: Option<OwnedFd>,
     /// The socket by which a checkpoint is woken, once the first kernel has said its first word there.
     pub(crate) wake: Option<OwnedFd>,
     /// Where the rank of the process that last said to be the checkpoint is written.

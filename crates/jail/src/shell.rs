@@ -8,8 +8,9 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 use serde::{Deserialize, Serialize};
 
-use crate::message::{self, Limits};
-use crate::{Step, StepError, landlock, lockdown, mounts, sys};
+use crate::message::{self, Limits, Profile};
+use crate::mounts::TerminalSources;
+use crate::{Step, StepError, landlock, lockdown, mounts, ports, sys};
 
 /// The longest wait for a process that is made.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,10 +31,12 @@ pub(crate) struct Spare {
     socket: OwnedFd,
 }
 
-/// The sandbox that a waiting init is for. Descriptors: the workspace, then the ways into the cgroup.
+/// The sandbox that a waiting init is for. Descriptors: the workspace, with [`Profile::Services`] the terminals and `/dev/tty`, then the ways
+/// into the cgroup.
 #[derive(Serialize, Deserialize)]
 struct Purpose {
     limits: Limits,
+    profile: Profile,
 }
 
 /// Init's report when it is done, the ruleset alongside.
@@ -85,10 +88,13 @@ impl Spare {
         mut self,
         cgroup: &[OwnedFd],
         workspace: &OwnedFd,
+        terminals: Option<&TerminalSources>,
         limits: Limits,
     ) -> Result<Shell, StepError> {
-        let descriptors: Vec<_> = [workspace].into_iter().chain(cgroup).map(AsFd::as_fd).collect();
-        message::send(&self.socket, &Purpose { limits }, &descriptors).step("prepare the shell")?;
+        let profile = if terminals.is_some() { Profile::Services } else { Profile::Data };
+        let terminals = terminals.into_iter().flat_map(|sources| [&sources.terminals, &sources.own]);
+        let descriptors: Vec<_> = [workspace].into_iter().chain(terminals).chain(cgroup).map(AsFd::as_fd).collect();
+        message::send(&self.socket, &Purpose { limits, profile }, &descriptors).step("prepare the shell")?;
         match message::receive(&self.socket) {
             Ok(Some((InitReport::Ready, descriptors))) => match self.pidfd.take() {
                 Some(pidfd) => Ok(Shell { init: self.init, pidfd, landlock: descriptors.into_iter().next() }),
@@ -177,18 +183,29 @@ fn become_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).step("let the zygote join")?;
     rustix::process::setsid().step("lead a session of its own")?;
     rustix::system::sethostname(b"sandbox").step("set the host name")?;
-    let Some((Purpose { limits }, descriptors)) = message::receive(socket).step("wait for a sandbox")? else {
+    let Some((Purpose { limits, profile }, descriptors)) = message::receive(socket).step("wait for a sandbox")? else {
         return Err(failed("it is not needed any more"));
     };
     let mut descriptors = descriptors.into_iter();
-    let workspace = descriptors.next().ok_or_else(|| failed("there is no workspace"))?;
+    let mut next = |what| descriptors.next().ok_or_else(|| failed(what));
+    let workspace = next("there is no workspace")?;
+    let terminals = match profile {
+        Profile::Data => None,
+        Profile::Services => {
+            Some(TerminalSources { terminals: next("there are no terminals")?, own: next("there is no /dev/tty")? })
+        }
+    };
     for tree in descriptors {
         rustix::io::write(&tree, b"0").step("join the cgroup")?;
     }
     // Only now: its top is the group in which it is made.
     sys::unshare(libc::CLONE_NEWCGROUP).step("make the shell's namespace of cgroups")?;
-    mounts::enter_shell(&workspace, &limits)?;
-    landlock::ruleset().step("make the Landlock ruleset")
+    if profile == Profile::Services {
+        // Before /proc is one that has processes only.
+        ports::start_loopback()?;
+    }
+    mounts::enter_shell(&workspace, terminals.as_ref(), &limits)?;
+    landlock::ruleset(profile).step("make the Landlock ruleset")
 }
 
 /// Waits for nothing. It ends if that is refused: an init that goes round and round would eat the processor time of its sandbox.

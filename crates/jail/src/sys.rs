@@ -86,6 +86,20 @@ pub(crate) fn mount_setattr(tree: BorrowedFd<'_>, attr_set: u64) -> io::Result<(
     .map(drop)
 }
 
+/// Starts the loopback device of the calling process's network namespace.
+pub(crate) fn raise_loopback() -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let mut name = [0; libc::IFNAMSIZ];
+    for (to, from) in name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    let flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
+    // JUSTIFICATION: not wrapped. SAFETY: `request` lives for the call, which only reads it; the name ends with a zero.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) }.into()).map(drop)
+}
+
 /// Blocks SIGCHLD and returns a descriptor that becomes readable when a child ends.
 pub(crate) fn child_signals() -> io::Result<OwnedFd> {
     // JUSTIFICATION: signalfd and sigprocmask are not wrapped. SAFETY: `set` is initialised by sigemptyset before it is read; the

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::message::Profile;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Condition,
     SeccompFilter, SeccompRule, TargetArch, sock_filter,
@@ -26,6 +27,10 @@ enum When {
     Not(u8, u64),
     /// The same, or argument number `.2` is a null pointer.
     NotBut(u8, u64, u8),
+    /// The family is that of UNIX sockets, or the family, the type without its flags, and the protocol are one of these.
+    Socket(&'static [(libc::c_int, libc::c_int, libc::c_int)]),
+    /// The level, argument number 1, is one of these, and the name, the next argument, one of that level's.
+    Option(&'static [(libc::c_int, &'static [u64])]),
 }
 
 /// One allowed system call.
@@ -78,6 +83,59 @@ const FCNTLS: &[u64] = &[0, 1, 2, 3, 4, 5, 6, 7, 1030, 1031, 1032, 1033, 1034];
 /// Reuse, type, error, buffer sizes, keep-alive, linger, credentials, timeouts, listening, protocol, domain. No filters: those are programs
 /// for the kernel. No descriptors of the peer.
 const SOCKET_OPTIONS: &[u64] = &[2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 20, 21, 30, 38, 39];
+
+/// TCP of both versions and UDP. Not UDP of version 6, whose fragments gave exploits (CVE-2026-53362), nor what the kernel has beside them
+/// under the same families: ICMP, UDP-Lite, SCTP, MPTCP.
+const SOCKETS: &[(libc::c_int, libc::c_int, libc::c_int)] = &[
+    (libc::AF_INET, libc::SOCK_STREAM, 0),
+    (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_TCP),
+    (libc::AF_INET, libc::SOCK_DGRAM, 0),
+    (libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDP),
+    (libc::AF_INET6, libc::SOCK_STREAM, 0),
+    (libc::AF_INET6, libc::SOCK_STREAM, libc::IPPROTO_TCP),
+];
+/// Of a socket's type, what is not a flag.
+const SOCKET_TYPE: u64 = 0xf;
+
+/// The options above and sharing of ports; no delay, keep-alive; one version of addresses only. No upper-layer protocols, repair, zero copy,
+/// multicast or filters.
+const SERVICE_OPTIONS: &[(libc::c_int, &[u64])] = &[
+    (libc::SOL_SOCKET, &[2, 3, 4, 5, 6, 7, 8, 9, 13, 15, 16, 17, 20, 21, 30, 38, 39]),
+    (libc::IPPROTO_TCP, &[1, 4, 5, 6]),
+    (libc::IPPROTO_IPV6, &[26]),
+];
+
+/// The ones above, and a shell's in a terminal: modes, break, flush, the controlling terminal, groups, window size, and pairs of terminals.
+/// Not TIOCSTI, TIOCCONS, TIOCSETD, TIOCLINUX: typing into terminals, the console, line disciplines, the console's keyboard.
+const SERVICE_IOCTLS: &[u64] = &[
+    0x5401,
+    0x5402,
+    0x5403,
+    0x5404,
+    0x5409,
+    0x540b,
+    0x540e,
+    0x540f,
+    0x5410,
+    0x5411,
+    0x5413,
+    0x5414,
+    0x541b,
+    0x5421,
+    0x5422,
+    0x5429,
+    0x5441,
+    0x5450,
+    0x5451,
+    0x4004_5431,
+    0x8004_5430,
+    0x4004_9409,
+    0x4020_940d,
+    0x802c_542a,
+    0x402c_542b,
+    0x402c_542c,
+    0x402c_542d,
+];
 
 /// Names of threads, but not of memory, which no control group counts; the parent-death signal, no_new_privs, reading of harmless state.
 const PRCTLS: &[u64] = &[1, 2, 3, 15, 16, 23, 38, 39, 40, 41, 42];
@@ -261,6 +319,34 @@ const ARCHITECTURE: &[Allow] = allow! {
     SYS_epoll_pwait, "selectors, asyncio";
 };
 
+/// The lines of the list for services that differ from those above, or come in addition.
+const SERVICES: &[Allow] = allow! {
+    SYS_socket: When::Socket(SOCKETS), "servers and their clients, on the sandbox's own loopback device";
+    SYS_setsockopt: When::Option(SERVICE_OPTIONS), "servers";
+    SYS_getsockopt: When::Option(SERVICE_OPTIONS), "servers, asyncio";
+    SYS_ioctl: When::OneOf(1, SERVICE_IOCTLS), "shells in a terminal";
+};
+
+/// Calls in addition that programs make on x86-64, where others make older forms.
+#[cfg(target_arch = "x86_64")]
+const SERVICES_ARCHITECTURE: &[Allow] = allow! {
+    SYS_epoll_pwait, "Node, Go";
+};
+
+#[cfg(target_arch = "aarch64")]
+const SERVICES_ARCHITECTURE: &[Allow] = allow! {};
+
+/// The list of a profile.
+fn list(profile: Profile) -> impl Iterator<Item = &'static Allow> {
+    let services: [&[Allow]; 2] = match profile {
+        Profile::Data => [&[], &[]],
+        Profile::Services => [SERVICES, SERVICES_ARCHITECTURE],
+    };
+    let is_replaced = move |allow: &&Allow| services[0].iter().any(|other| other.number == allow.number);
+    let common = COMMON.iter().chain(ARCHITECTURE).filter(move |allow| !is_replaced(allow));
+    common.chain(services.into_iter().flatten())
+}
+
 #[cfg(target_arch = "x86_64")]
 const ARCH: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "x86_64")]
@@ -280,10 +366,10 @@ const INIT_CALLS: [i64; 4] =
 /// for calls whose arguments count each time: a search of all is dear.
 const GROUP: usize = 6;
 
-/// The filter: it finds the call's group by halves.
-pub(crate) fn filter() -> Result<BpfProgram, String> {
+/// The filter of a profile: it finds the call's group by halves.
+pub(crate) fn filter(profile: Profile) -> Result<BpfProgram, String> {
     let mut rules = Vec::new();
-    for allow in COMMON.iter().chain(ARCHITECTURE) {
+    for allow in list(profile) {
         if ANSWERED.iter().all(|(number, _)| *number != allow.number) {
             rules.push((allow.number, allow.rules()?));
         }
@@ -380,8 +466,8 @@ pub(crate) fn observing() -> Result<BpfProgram, String> {
 }
 
 /// Whether the list lets a call through: the same rules as the filter's, read by other code.
-pub fn permits(number: i64, arguments: [u64; 6]) -> bool {
-    let Some(allow) = COMMON.iter().chain(ARCHITECTURE).find(|allow| allow.number == number) else { return false };
+pub fn permits(profile: Profile, number: i64, arguments: [u64; 6]) -> bool {
+    let Some(allow) = list(profile).find(|allow| allow.number == number) else { return false };
     // The filter compares the lower half.
     let value = |argument: u8| arguments.get(usize::from(argument)).copied().unwrap_or_default() & 0xffff_ffff;
     let lower = |values: &[u64], value: u64| values.iter().any(|allowed| allowed & 0xffff_ffff == value);
@@ -397,6 +483,14 @@ pub fn permits(number: i64, arguments: [u64; 6]) -> bool {
         When::NotBut(argument, refused, pointer) => {
             value(argument) != refused || arguments.get(usize::from(pointer)) == Some(&0)
         }
+        When::Socket(kinds) => {
+            let is = |number: libc::c_int, value: u64| number as u64 == value;
+            is(libc::AF_UNIX, value(0))
+                || kinds.iter().any(|(family, kind, protocol)| {
+                    is(*family, value(0)) && is(*kind, value(1) & SOCKET_TYPE) && is(*protocol, value(2))
+                })
+        }
+        When::Option(levels) => levels.iter().any(|(level, names)| *level as u64 == value(1) && lower(names, value(2))),
     }
 }
 
@@ -438,25 +532,40 @@ impl Allow {
                 let null = Condition::new(pointer, Len::Qword, Op::Eq, 0).map_err(|error| error.to_string())?;
                 Ok(vec![one(argument, Op::Ne, refused)?, all(vec![null])?])
             }
+            When::Socket(kinds) => {
+                let kind = |(family, kind, protocol): &(libc::c_int, libc::c_int, libc::c_int)| {
+                    all(vec![
+                        condition(0, Op::Eq, *family as u64)?,
+                        condition(1, Op::MaskedEq(SOCKET_TYPE), *kind as u64)?,
+                        condition(2, Op::Eq, *protocol as u64)?,
+                    ])
+                };
+                std::iter::once(one(0, Op::Eq, libc::AF_UNIX as u64)).chain(kinds.iter().map(kind)).collect()
+            }
+            When::Option(levels) => levels
+                .iter()
+                .flat_map(|(level, names)| names.iter().map(move |name| (*level as u64, *name)))
+                .map(|(level, name)| all(vec![condition(1, Op::Eq, level)?, condition(2, Op::Eq, name)?]))
+                .collect(),
         }
     }
 }
 
-/// How many system calls are allowed on this architecture.
-pub(crate) fn allowed() -> usize {
-    COMMON.len() + ARCHITECTURE.len()
+/// How many system calls a profile allows on this architecture.
+pub(crate) fn allowed(profile: Profile) -> usize {
+    list(profile).count()
 }
 
 /// The names of the allowed calls, without those that a process needs before anybody could observe it and those that a filter answers.
-pub fn names() -> impl Iterator<Item = &'static str> {
+pub fn names(profile: Profile) -> impl Iterator<Item = &'static str> {
     let is_answered = |number| ANSWERED.iter().any(|(answered, _)| *answered == number);
     let observable = move |allow: &&Allow| !HAND_OVER.contains(&allow.number) && !is_answered(allow.number);
-    COMMON.iter().chain(ARCHITECTURE).filter(observable).map(|allow| allow.name.trim_start_matches("SYS_"))
+    list(profile).filter(observable).map(|allow| allow.name.trim_start_matches("SYS_"))
 }
 
 /// The numbers of the allowed calls, for tests and for those who want to compare.
-pub fn numbers() -> Vec<i64> {
-    COMMON.iter().chain(ARCHITECTURE).map(|allow| allow.number).collect()
+pub fn numbers(profile: Profile) -> Vec<i64> {
+    list(profile).map(|allow| allow.number).collect()
 }
 
 #[cfg(test)]
@@ -466,12 +575,13 @@ mod tests {
     #[test]
     fn the_list_is_short() {
         // The number stands in SECURITY.md.
-        assert!(allowed() <= 150, "{}", allowed());
+        assert!(allowed(Profile::Data) <= 150, "{}", allowed(Profile::Data));
+        assert!(allowed(Profile::Services) <= allowed(Profile::Data) + 1, "{}", allowed(Profile::Services));
     }
 
     #[test]
     fn every_refusal_can_be_reported_and_nothing_else_changes() {
-        let silent = filter().unwrap();
+        let silent = filter(Profile::Services).unwrap();
         let changed: Vec<_> = silent.iter().zip(reporting(&silent)).filter(|(old, new)| old.k != new.k).collect();
         assert!(!changed.is_empty());
         assert!(changed.iter().all(|(old, new)| old.k == 0x0005_0001 && new.k == 0x7fc0_0000));
@@ -479,14 +589,15 @@ mod tests {
 
     #[test]
     fn no_call_stands_twice() {
-        let numbers: std::collections::BTreeSet<i64> =
-            COMMON.iter().chain(ARCHITECTURE).map(|allow| allow.number).collect();
-        assert_eq!(numbers.len(), allowed());
+        for profile in [Profile::Data, Profile::Services] {
+            let distinct: std::collections::BTreeSet<i64> = numbers(profile).into_iter().collect();
+            assert_eq!(distinct.len(), allowed(profile));
+        }
     }
 
     #[test]
     fn the_filter_fits_the_kernels_limit() {
-        assert!(filter().unwrap().len() < 4096);
+        assert!(filter(Profile::Services).unwrap().len() < 4096);
     }
 
     /// The verdict of a filter, found as the kernel finds it.
@@ -515,22 +626,29 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_says_what_the_list_says() {
+    fn the_filters_say_what_the_lists_say() {
+        says_what_the_list_says(Profile::Data);
+        says_what_the_list_says(Profile::Services);
+    }
+
+    fn says_what_the_list_says(profile: Profile) {
         const ALLOW: u32 = 0x7fff_0000;
-        let (program, own) = (filter().unwrap(), AUDIT_ARCH);
+        let (program, own, listed) = (filter(profile).unwrap(), AUDIT_ARCH, numbers(profile));
         let mut values: Vec<u64> = (0..64).map(|bit| 1 << bit).chain([0, 3, 0x541b, u64::MAX]).collect();
-        values.extend([IOCTLS, FCNTLS, SOCKET_OPTIONS, PRCTLS, NODE_TYPES, ADVICE, FUTEX_COMMANDS].concat());
+        values.extend(
+            [SERVICE_IOCTLS, IOCTLS, FCNTLS, SOCKET_OPTIONS, PRCTLS, NODE_TYPES, ADVICE, FUTEX_COMMANDS].concat(),
+        );
         values.extend([FORBIDDEN_CLONE_FLAGS, THREAD, O_DIRECT, MSG_OOB, MAP_HUGETLB, MFD_HUGETLB]);
         for number in (-2..1000).chain([0x4000_0000, 0x4000_0001]) {
             let answer = ANSWERED.iter().find(|(answered, _)| *answered == number).map(|(_, error)| *error as u32);
             // Of what is not on the list, the arguments do not count.
-            let count = if numbers().contains(&number) { values.len() } else { 1 };
+            let count = if listed.contains(&number) { values.len() } else { 1 };
             for value in values.iter().take(count) {
                 for place in 0..6 {
                     for others in [0, 1, u64::MAX] {
                         let mut arguments = [others; 6];
                         arguments[place] = *value;
-                        let listed = if permits(number, arguments) { ALLOW } else { REFUSE };
+                        let listed = if permits(profile, number, arguments) { ALLOW } else { REFUSE };
                         let expected = answer.map_or(listed, |error| ANSWER | error);
                         assert_eq!(verdict(&program, own, number, arguments), expected, "{number} {arguments:x?}");
                     }
@@ -538,6 +656,37 @@ mod tests {
             }
         }
         assert_eq!(verdict(&program, own ^ 1, libc::SYS_read, [0; 6]), KILL);
+    }
+
+    #[test]
+    fn services_have_sockets_of_tcp_and_udp_alone() {
+        let program = filter(Profile::Services).unwrap();
+        let allows = |number, arguments: [u64; 3]| {
+            let [first, second, third] = arguments;
+            let arguments = [first, second, third, 0, 0, 0];
+            let allowed = verdict(&program, AUDIT_ARCH, number, arguments) == 0x7fff_0000;
+            assert_eq!(allowed, permits(Profile::Services, number, arguments), "{number} {arguments:?}");
+            allowed
+        };
+        let (inet, inet6, cloexec) = (libc::AF_INET as u64, libc::AF_INET6 as u64, libc::SOCK_CLOEXEC as u64);
+        let (mut sockets, mut options) = (std::collections::BTreeSet::new(), 0);
+        for family in 0..64 {
+            for kind in (0..16).flat_map(|kind| [kind, kind | cloexec]) {
+                for protocol in (0..20).chain([33, 132, 136, 255, 256, 262]) {
+                    if allows(libc::SYS_socket, [family, kind, protocol]) && family != libc::AF_UNIX as u64 {
+                        sockets.insert((family, kind & SOCKET_TYPE, protocol));
+                    }
+                }
+            }
+        }
+        let expected = [(inet, 1, 0), (inet, 1, 6), (inet, 2, 0), (inet, 2, 17), (inet6, 1, 0), (inet6, 1, 6)];
+        assert_eq!(sockets, expected.into());
+        for level in 0..300 {
+            for name in 0..300 {
+                options += usize::from(allows(libc::SYS_setsockopt, [0, level, name]));
+            }
+        }
+        assert_eq!(options, SERVICE_OPTIONS.iter().map(|(_, names)| names.len()).sum::<usize>());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The warden's loop: requests from aludel, kernels from the zygote, ends of children.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -15,12 +15,15 @@ use crate::listener::{Heard, Listener};
 use crate::lockdown::{Identity, Lockdown, Refusal};
 use crate::locks::Locks;
 use crate::message::{
-    self, Answer, ExitStatus, FIRST_KERNEL, Limits, MAX_SLOTS, Numbered, Reply, Request, Setup, Start,
+    self, Answer, ExitStatus, FIRST_KERNEL, Limits, MAX_SLOTS, Numbered, Profile, Reply, Request, Setup, Spec, Start,
+    TerminalSize,
 };
+use crate::mounts::TerminalSources;
+use crate::ports::{self, Connection};
 use crate::sandbox::{self, Process, Sandbox};
 use crate::shell::{Shell, Spare};
 use crate::zygote::{ForkRequest, Program, Zygote};
-use crate::{Step, StepError, landlock, mounts, sockets, sweep, sys};
+use crate::{Step, StepError, landlock, mounts, sockets, sweep, sys, terminals};
 
 /// Where an instance has its workspaces mounted, in its directory.
 pub const WORKSPACES: &str = "workspaces";
@@ -38,6 +41,8 @@ const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Time between a sandbox and the shell of the next one: its first program shall have the processors.
 const SPARE_DELAY: Duration = Duration::from_millis(20);
+/// Connections that are made at once, each by a process for some milliseconds at most.
+const MOST_CONNECTING: usize = 32;
 /// Time between a shell that could not be made ahead and the next one.
 const SPARE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -78,6 +83,18 @@ enum Role {
     Command(u64),
 }
 
+/// A process that is to be made in a sandbox.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// The kernel that the sandbox is made with: nothing else runs there yet.
+    FirstKernel(Start),
+    Kernel(Start),
+    Command {
+        /// Whether its stdin is a terminal.
+        terminal: bool,
+    },
+}
+
 /// Everything the warden knows.
 struct Warden {
     control: OwnedFd,
@@ -92,6 +109,8 @@ struct Warden {
     /// Requests to close a workspace that some sandbox still uses, by workspace.
     closing: HashMap<u64, Vec<u64>>,
     children: HashMap<Pid, (u64, Role)>,
+    /// Processes that make a connection.
+    connecting: HashSet<Pid>,
     watches: HashMap<u64, Watch>,
     next_watch: u64,
     /// Listeners that said too much and are looked at again later.
@@ -147,6 +166,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             workspaces: setup.instance.join(WORKSPACES),
             closing: HashMap::new(),
             children: HashMap::new(),
+            connecting: HashSet::new(),
             watches: HashMap::new(),
             next_watch: CHILDREN + 1,
             resting: Vec::new(),
@@ -280,13 +300,19 @@ impl Warden {
     }
 
     /// The shell of a sandbox, from the one that was made ahead if there is one.
-    fn shell(&mut self, cgroup: &Cgroup, workspace: &OwnedFd, limits: &Limits) -> Result<Shell, StepError> {
+    fn shell(
+        &mut self,
+        cgroup: &Cgroup,
+        workspace: &OwnedFd,
+        terminals: Option<&TerminalSources>,
+        limits: &Limits,
+    ) -> Result<Shell, StepError> {
         let joins = cgroup.open_joins().step("open the control group")?;
         let spare = self.spare.take();
         self.spare_due = Instant::now() + SPARE_DELAY;
-        match spare.and_then(|spare| spare.become_shell_of(&joins, workspace, limits.clone()).ok()) {
+        match spare.and_then(|spare| spare.become_shell_of(&joins, workspace, terminals, limits.clone()).ok()) {
             Some(shell) => Ok(shell),
-            None => self.new_shell()?.become_shell_of(&joins, workspace, limits.clone()),
+            None => self.new_shell()?.become_shell_of(&joins, workspace, terminals, limits.clone()),
         }
     }
 
@@ -402,7 +428,8 @@ impl Warden {
                 let Ok(word) = sandbox::first_word(socket.as_fd()) else { return };
                 let kernel = if let Role::Kernel(kernel) = role { kernel } else { FIRST_KERNEL };
                 if let Some(descriptor) = word.descriptor {
-                    let listener = Listener::new(descriptor, self.refusal == Refusal::Observed);
+                    let profile = self.sandboxes.get(&id).map(|sandbox| sandbox.profile).unwrap_or_default();
+                    let listener = Listener::new(descriptor, (self.refusal == Refusal::Observed).then_some(profile));
                     self.watch(id, Watched::Refusals { listener, kernel });
                 }
                 // Further kernels have no checkpoint.
@@ -467,8 +494,8 @@ impl Warden {
                     self.answer(number, Ok(()));
                 }
             }
-            Request::Create { start, id, slot, workspace, limits } => {
-                let created = self.create(id, start, slot, workspace, limits, descriptors);
+            Request::Create { id, spec } => {
+                let created = self.create(id, spec, descriptors);
                 // Not answered without a zygote: another warden may do it.
                 if created.is_err() && self.zygote.has_hung_up() {
                     self.give_up("the zygote ended");
@@ -509,10 +536,22 @@ impl Warden {
                     _ => self.answer(number, Err(invalid(NO_CHECKPOINT))),
                 }
             }
-            Request::Spawn { id, process } => {
-                if self.spawn(id, process, descriptors).is_err() {
+            Request::Spawn { id, process, terminal } => {
+                if self.spawn(id, process, terminal, descriptors).is_err() {
                     // Why, is said on the process's own socket if it got that far.
                     self.reply(&Reply::ProcessExited { id, process, status: None });
+                }
+            }
+            Request::OpenTerminal { id, size } => match self.open_terminal(id, size) {
+                Ok(ends) => {
+                    let reply = Reply::Answer { number, answer: Answer::Done };
+                    let _gone = message::send(&self.control, &reply, &ends.each_ref().map(AsFd::as_fd));
+                }
+                Err(error) => self.answer(number, Err(error)),
+            },
+            Request::Connect { id, port } => {
+                if let Err(error) = self.connect(number, id, port) {
+                    self.answer(number, Err(error));
                 }
             }
             Request::SignalProcess { id, process, signal } => {
@@ -542,22 +581,23 @@ impl Warden {
         }
     }
 
-    fn create(
-        &mut self,
-        id: u64,
-        start: Start,
-        slot: u32,
-        workspace: u64,
-        limits: Limits,
-        descriptors: &[OwnedFd],
-    ) -> Result<(), StepError> {
+    fn create(&mut self, id: u64, spec: Spec, descriptors: &[OwnedFd]) -> Result<(), StepError> {
+        let Spec { start, slot, workspace, limits, profile } = spec;
         let [_control, _stdout, _stderr] = descriptors else { return Err(invalid("three descriptors are needed")) };
         if slot >= MAX_SLOTS || self.sandboxes.contains_key(&id) {
             return Err(invalid("the slot or the id cannot be used"));
         }
         let tree = mounts::open_workspace(&self.workspace_path(workspace))?;
-        let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits).step("make the control group")?;
-        let shell = match self.shell(&cgroup, &tree, &limits) {
+        let terminals = match profile {
+            Profile::Data => None,
+            Profile::Services => Some(TerminalSources {
+                terminals: terminals::make(self.map.owner(slot))?,
+                own: mounts::open_own_terminal()?,
+            }),
+        };
+        let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits, profile);
+        let cgroup = cgroup.step("make the control group")?;
+        let shell = match self.shell(&cgroup, &tree, terminals.as_ref(), &limits) {
             Ok(shell) => shell,
             Err(error) => {
                 // What was started is dying; the group goes as soon as it is empty.
@@ -579,6 +619,8 @@ impl Warden {
             cgroup,
             identity,
             limits,
+            profile,
+            terminals: terminals.map(|sources| sources.terminals),
             wake: None,
             checkpoint: None,
             foreground_until: None,
@@ -587,7 +629,7 @@ impl Warden {
             closing: false,
             closers: Vec::new(),
         };
-        match self.fork(&sandbox, Program::Kernel(start), false, descriptors) {
+        match self.fork(&sandbox, Kind::FirstKernel(start), descriptors) {
             Ok((kernel, socket)) => {
                 self.note_child(&kernel, id, Role::Kernel(FIRST_KERNEL));
                 sandbox.kernels.insert(FIRST_KERNEL, kernel);
@@ -611,7 +653,7 @@ impl Warden {
         if descriptors.len() != 3 || kernel == FIRST_KERNEL || sandbox.kernels.contains_key(&kernel) {
             return Err(invalid("three descriptors and a new number are needed"));
         }
-        let (child, socket) = self.fork(sandbox, Program::Kernel(start), true, descriptors)?;
+        let (child, socket) = self.fork(sandbox, Kind::Kernel(start), descriptors)?;
         self.note_child(&child, id, Role::Kernel(kernel));
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.kernels.insert(kernel, child);
@@ -627,12 +669,46 @@ impl Warden {
         sandbox.ok_or_else(|| invalid("there is no such sandbox"))
     }
 
-    fn spawn(&mut self, id: u64, process: u64, descriptors: &[OwnedFd]) -> Result<(), StepError> {
+    /// Opens a terminal of a sandbox.
+    fn open_terminal(&self, id: u64, size: TerminalSize) -> Result<[OwnedFd; 2], StepError> {
+        let sandbox = self.living(id)?;
+        terminals::open(sandbox.terminals.as_ref().ok_or_else(|| invalid("the sandbox has no terminals"))?, size)
+    }
+
+    /// Has a process connect to a port of a sandbox, and answer the request: this one's network is the host's.
+    fn connect(&mut self, number: u64, id: u64, port: u16) -> Result<(), StepError> {
+        let sandbox = self.living(id)?;
+        if sandbox.profile != Profile::Services {
+            return Err(invalid("the sandbox has no network"));
+        }
+        if self.connecting.len() >= MOST_CONNECTING {
+            return Err(invalid("too many connections are being made"));
+        }
+        match sys::fork(0).step("fork")? {
+            sys::Fork::Parent(pid) => {
+                self.connecting.insert(pid);
+                Ok(())
+            }
+            sys::Fork::Child => {
+                let connection = ports::connect(sandbox.init.pidfd.as_fd(), port);
+                let (answer, descriptor) = match connection {
+                    Ok(Connection::Open(socket)) => (Answer::Done, Some(socket)),
+                    Ok(Connection::Closed) => (Answer::PortClosed, None),
+                    Err(error) => (Answer::Failed { reason: error.to_string() }, None),
+                };
+                let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
+                let _gone = message::send(&self.control, &Reply::Answer { number, answer }, &descriptors);
+                sys::exit(0)
+            }
+        }
+    }
+
+    fn spawn(&mut self, id: u64, process: u64, terminal: bool, descriptors: &[OwnedFd]) -> Result<(), StepError> {
         let sandbox = self.living(id)?;
         if descriptors.len() != 4 || sandbox.commands.contains_key(&process) {
             return Err(invalid("four descriptors and a new id are needed"));
         }
-        let (child, socket) = self.fork(sandbox, Program::Command, true, descriptors)?;
+        let (child, socket) = self.fork(sandbox, Kind::Command { terminal }, descriptors)?;
         self.note_child(&child, id, Role::Command(process));
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.commands.insert(process, child);
@@ -648,15 +724,9 @@ impl Warden {
         }
     }
 
-    /// Forks a process into a sandbox, in which others may be running already; `descriptors` are its control socket and its standard streams. Returns it with our end of its
+    /// Forks a process into a sandbox; `descriptors` are its control socket and its standard streams. Returns it with our end of its
     /// socket to the warden.
-    fn fork(
-        &self,
-        sandbox: &Sandbox,
-        program: Program,
-        joins_others: bool,
-        descriptors: &[OwnedFd],
-    ) -> Result<(Process, OwnedFd), StepError> {
+    fn fork(&self, sandbox: &Sandbox, kind: Kind, descriptors: &[OwnedFd]) -> Result<(Process, OwnedFd), StepError> {
         let (ours, theirs) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::SEQPACKET,
@@ -673,14 +743,20 @@ impl Warden {
             cgroups: joins.len(),
             landlock,
             refusal: self.refusal,
-            joins_others,
-            is_kernel: matches!(program, Program::Kernel(_)),
+            joins_others: !matches!(kind, Kind::FirstKernel(_)),
+            is_kernel: !matches!(kind, Kind::Command { .. }),
+            has_terminal: matches!(kind, Kind::Command { terminal: true }),
+            profile: sandbox.profile,
         };
         let mut sent = vec![sandbox.init.pidfd.as_fd()];
         sent.extend(sandbox.landlock.iter().map(AsFd::as_fd));
         sent.extend(descriptors.iter().map(AsFd::as_fd));
         sent.push(theirs.as_fd());
         sent.extend(joins.iter().map(AsFd::as_fd));
+        let program = match kind {
+            Kind::FirstKernel(start) | Kind::Kernel(start) => Program::Kernel(start),
+            Kind::Command { .. } => Program::Command,
+        };
         let request = ForkRequest { number: self.zygote.next_number(), landlock, lockdown: lockdown.steps(), program };
         let pid = self.zygote.fork(&request, &sent)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
@@ -694,6 +770,7 @@ impl Warden {
                 self.give_up(&format!("the zygote ended ({:?})", exit_status(status)));
                 continue;
             }
+            self.connecting.remove(&pid);
             let Some((id, role)) = self.children.remove(&pid) else { continue };
             let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
             match role {

@@ -26,7 +26,7 @@ const SOCKET_FD: i32 = 3;
 #[derive(Serialize)]
 struct Hello {
     /// The seccomp filters that [`lockdown::Argument::Filter`] refers to.
-    filters: [Vec<u8>; 3],
+    filters: [Vec<u8>; 5],
     /// The steps that it goes through itself.
     lockdown: Vec<lockdown::Step>,
 }

@@ -179,6 +179,7 @@ def run_command(arguments, environment, directory):
     # What the zygote ignores would stay ignored.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    kernel.Channel(kernel.CONTROL_FD).send({"type": "started", "number": os.getpid()})
     try:
         os.execvpe(arguments[0], arguments, {**os.environ, **dict(environment)})
     except OSError as error:

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::{Backend, Death, Error, Event, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec};
+use crate::{Backend, Death, Error, Event, LimitHit, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec};
 
 /// The suite, by file.
 const SUITE: [(&str, &str); 13] = [
@@ -40,6 +40,8 @@ pub struct Attack {
     program: String,
     control: String,
     expect: String,
+    /// How it ends with [`Profile::Services`], where that is another end.
+    services: Option<String>,
 }
 
 /// What came of it.
@@ -95,33 +97,41 @@ const SOON: Duration = Duration::from_secs(1);
 
 impl Attack {
     /// Runs the control and then the attack, each in a fresh sandbox; `slow` is as for [`limits`].
-    pub async fn run(&self, backend: &dyn Backend, slow: u32) -> Result<Verdict, Error> {
+    pub async fn run(&self, backend: &dyn Backend, slow: u32, profile: Profile) -> Result<Verdict, Error> {
         let limits = limits(slow);
+        let create = async |limits| create(backend, limits, profile).await;
+        let expect = match (profile, &self.services) {
+            (Profile::Services, Some(expect)) => expect,
+            (Profile::Data | Profile::Services, _) => &self.expect,
+        };
         let mut neighbour = None;
-        let mut prefix = String::new();
+        let mut prefix = match profile {
+            Profile::Data => "services = False\n".to_owned(),
+            Profile::Services => "services = True\n".to_owned(),
+        };
         if let Some(code) = &self.neighbour {
-            let sandbox = create(backend, limits.clone()).await?;
-            let (outcome, printed) = run(&*sandbox, code).await?;
+            let sandbox = create(limits.clone()).await?;
+            let (outcome, printed) = run(&*sandbox, &format!("{prefix}{code}")).await?;
             if outcome != Outcome::Completed {
                 return Ok(Verdict::Unproven(format!("its neighbour: {}", name_of(&outcome))));
             }
             // A string of JSON is one of Python, too.
-            prefix = format!("neighbour = {}\n", serde_json::Value::from(printed.trim_end()));
+            prefix.push_str(&format!("neighbour = {}\n", serde_json::Value::from(printed.trim_end())));
             neighbour = Some(sandbox);
         }
-        let control = create(backend, limits.clone()).await?;
+        let control = create(limits.clone()).await?;
         let (outcome, _) = run(&*control, &format!("{prefix}{}", self.control)).await?;
         control.close().await?;
         if outcome != Outcome::Completed {
             return Ok(Verdict::Unproven(name_of(&outcome)));
         }
-        let timeout = if self.expect == "time" { SOON * slow } else { limits.timeout };
-        let attacker = create(backend, Limits { timeout, ..limits }).await?;
+        let timeout = if expect == "time" { SOON * slow } else { limits.timeout };
+        let attacker = create(Limits { timeout, ..limits }).await?;
         let (outcome, _) = run(&*attacker, &format!("{prefix}{}", self.program)).await?;
         attacker.close().await?;
         let outcome = name_of(&outcome);
-        if !self.expect.split('|').any(|expected| expected == outcome.split(':').next().unwrap_or_default()) {
-            return Ok(Verdict::Broken(format!("{outcome}, instead of {}", self.expect)));
+        if !expect.split('|').any(|expected| expected == outcome.split(':').next().unwrap_or_default()) {
+            return Ok(Verdict::Broken(format!("{outcome}, instead of {expect}")));
         }
         if let (Some(neighbour), Some(code)) = (&neighbour, &self.after) {
             let (outcome, _) = run(&**neighbour, code).await?;
@@ -136,8 +146,8 @@ impl Attack {
     }
 }
 
-async fn create(backend: &dyn Backend, limits: Limits) -> Result<std::sync::Arc<dyn Sandbox>, Error> {
-    backend.create(SandboxId::unique(), SandboxSpec::new(limits)).await
+async fn create(backend: &dyn Backend, limits: Limits, profile: Profile) -> Result<std::sync::Arc<dyn Sandbox>, Error> {
+    backend.create(SandboxId::unique(), SandboxSpec { profile, ..SandboxSpec::new(limits) }).await
 }
 
 /// Runs a program and returns its outcome and what it printed.

@@ -102,7 +102,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
         not_supported("forking a sandbox")
     }
 
-    /// Connects to a port on which something in the sandbox listens.
+    /// Connects to a TCP port on which something in the sandbox listens, on its loopback device or on all. A port on which nothing does is
+    /// [`Error::PortClosed`].
     fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Connection>, Error>> {
         let _closed = port;
         not_supported("connections to a sandbox")
@@ -174,18 +175,31 @@ pub struct SandboxSpec {
     pub language: Option<String>,
     /// Whoever it belongs to, for [`Backend::list`].
     pub owner: Option<String>,
+    /// What programs in it may do, beyond computing on their files.
+    pub profile: Profile,
 }
 
 impl SandboxSpec {
-    /// A sandbox with these limits, an empty workspace and the backend's first language.
+    /// A sandbox for data, with these limits, an empty workspace and the backend's first language.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, workspace: None, language: None, owner: None }
+        Self { limits, workspace: None, language: None, owner: None, profile: Profile::Data }
     }
 
     /// The same with the files of an earlier sandbox.
     pub fn with_workspace(self, workspace: Arc<dyn Workspace>) -> Self {
         Self { workspace: Some(workspace), ..self }
     }
+}
+
+/// What programs in a sandbox may do, beyond computing on their files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// Nothing.
+    #[default]
+    Data,
+    /// Listen and connect on the sandbox's own loopback device, which no other sandbox shares and nothing leads out of, and use terminals
+    /// of its own. Its first kernel keeps no checkpoint, which would end the services when it takes over.
+    Services,
 }
 
 /// The parts of the contract that a backend has.
@@ -207,13 +221,15 @@ pub struct Capabilities {
     pub kernels: bool,
     /// True if commands run beside the kernel.
     pub processes: bool,
+    /// True if commands in a sandbox of [`Profile::Services`] may have a terminal.
+    pub terminals: bool,
     /// True if a sandbox can be attached to.
     pub attach: bool,
     /// True if a sandbox can be paused and resumed.
     pub pause: bool,
     /// True if a sandbox can be forked.
     pub fork: bool,
-    /// True if ports of a sandbox can be connected to.
+    /// True if ports of a sandbox of [`Profile::Services`] can be connected to.
     pub connect: bool,
 }
 

@@ -5,11 +5,13 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout};
 
+use crate::process::{Command, PtySize};
 use crate::{
     Backend, Capabilities, Cell, Death, Error, Event, Execution, FileEntry, Finished, Found, Kernel, KernelOptions,
-    LimitHit, Limits, Outcome, Room, Sandbox, SandboxId, SandboxSpec, State, Status, Workspace,
+    LimitHit, Limits, Outcome, Profile, Room, Sandbox, SandboxId, SandboxSpec, State, Status, Workspace,
 };
 
 /// Programs that do what their names say, in the language of the backend's kernels.
@@ -35,6 +37,8 @@ pub struct Programs {
     pub recalls: String,
     /// Prints the environment variable `WORD` and a line's end, or `none` and a line's end where it is not set.
     pub prints_variable: String,
+    /// Listens on the TCP port 8080 of all addresses, then lives on beside the cells to come and answers each connection with `served`.
+    pub serves: String,
     /// Prints `begun` and a line's end, then runs until it is interrupted.
     pub never_ends: String,
     /// Prints `begun` and a line's end, then runs until it is killed, whatever it is told.
@@ -62,6 +66,9 @@ impl Programs {
             remembers: owned("remembered = 'remembered'"),
             recalls: owned("print(remembered)"),
             prints_variable: owned("import os\nprint(os.environ.get('WORD', 'none'))"),
+            serves: owned(
+                "import socket, threading\nserver = socket.create_server(('', 8080))\ndef serve():\n    while True:\n        client, _ = server.accept(); client.sendall(b'served'); client.close()\nthreading.Thread(target=serve, daemon=True).start()",
+            ),
             never_ends: owned("print('begun', flush=True)\nwhile True: pass"),
             ignores_interrupts: owned(
                 "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('begun', flush=True)\nwhile True: pass",
@@ -100,8 +107,9 @@ pub async fn conformance(backend: &dyn Backend, programs: &Programs) -> Vec<&'st
     suite.cancelled_creates().await;
     suite.specs().await;
     let mut skipped = Vec::new();
-    let Capabilities { enforces_disk, checkpoints, kernels, processes, attach, pause, fork, connect, .. } =
-        *backend.capabilities();
+    let Capabilities {
+        enforces_disk, checkpoints, kernels, processes, terminals, attach, pause, fork, connect, ..
+    } = *backend.capabilities();
     suite.environment().await;
     if kernels {
         suite.kernels().await;
@@ -119,6 +127,16 @@ pub async fn conformance(backend: &dyn Backend, programs: &Programs) -> Vec<&'st
     suite.deaths(checkpoints).await;
     if !checkpoints {
         skipped.push("a checkpoint takes over");
+    }
+    if connect {
+        suite.ports().await;
+    } else {
+        skipped.push("a port is connected to");
+    }
+    if terminals {
+        suite.terminals().await;
+    } else {
+        skipped.push("a command runs in a terminal");
     }
     suite.not_supported(processes, pause, fork, connect, attach).await;
     assert_eq!(backend.health().status, Status::Ready, "the backend is well after all that");
@@ -354,6 +372,49 @@ impl Suite<'_> {
         assert!(start().await.is_err(), "nothing begins in it any more");
     }
 
+    async fn ports(&self) {
+        let spec = || SandboxSpec { profile: Profile::Services, ..SandboxSpec::new(limits()) };
+        let (sandbox, other) = (self.make(spec()).await, self.make(spec()).await);
+        let connect =
+            async |sandbox: &Arc<dyn Sandbox>| timeout(PATIENCE, sandbox.connect(8080)).await.expect("in time");
+        assert!(matches!(connect(&sandbox).await.err(), Some(Error::PortClosed(8080))), "nobody listens yet");
+        run(&sandbox, &self.programs.serves).await;
+        for _ in 0..2 {
+            let mut connection = connect(&sandbox).await.expect("a connection");
+            let mut text = String::new();
+            timeout(PATIENCE, connection.read_to_string(&mut text))
+                .await
+                .expect("an answer in time")
+                .expect("an answer");
+            assert_eq!(text, "served");
+        }
+        assert!(matches!(connect(&other).await.err(), Some(Error::PortClosed(_))), "a port is the sandbox's own");
+        sandbox.close().await.expect("the sandbox ends");
+        assert!(connect(&sandbox).await.is_err(), "a port ends with its sandbox");
+        let data = self.create(limits()).await;
+        assert!(matches!(connect(&data).await.err(), Some(Error::NotSupported(_))), "a sandbox for data has none");
+    }
+
+    async fn terminals(&self) {
+        let sandbox = self.make(SandboxSpec { profile: Profile::Services, ..SandboxSpec::new(limits()) }).await;
+        let arguments = ["sh", "-c", "test -t 0 && test -t 2 && echo $WORD; read line; echo read $line"];
+        let command = Command {
+            arguments: arguments.map(str::to_owned).into(),
+            environment: vec![("WORD".into(), "terminal".into())],
+            directory: ".".into(),
+            pty: Some(PtySize { columns: 80, rows: 24 }),
+        };
+        let process = sandbox.spawn(command.clone()).await.expect("a command");
+        process.resize(PtySize { columns: 0, rows: u16::MAX }).expect("any size is taken");
+        let output = process.output(b"typed\n", PATIENCE, 1000).await.expect("it ends");
+        // What is typed is shown, wherever the program is by then.
+        let shown = String::from_utf8_lossy(&output.stdout).replace("typed\r\n", "");
+        assert_eq!(shown, "terminal\r\nread ".to_owned(), "{output:?}");
+        assert_eq!(output.stderr, b"", "a terminal has one output");
+        let data = self.create(limits()).await;
+        assert!(matches!(data.spawn(command).await, Err(Error::NotSupported(_))), "a sandbox for data has none");
+    }
+
     async fn ids(&self) {
         let id = SandboxId::unique();
         let spec = || SandboxSpec { owner: Some("somebody".into()), ..SandboxSpec::new(limits()) };
@@ -419,11 +480,8 @@ impl Suite<'_> {
         let sandbox = self.create(limits()).await;
         let denied = |error: Option<Error>| matches!(error, Some(Error::NotSupported(_)));
         if !processes {
-            let command = crate::process::Command {
-                arguments: vec!["true".into()],
-                environment: Vec::new(),
-                directory: ".".into(),
-            };
+            let command =
+                Command { arguments: vec!["true".into()], environment: Vec::new(), directory: ".".into(), pty: None };
             assert!(denied(sandbox.spawn(command).await.err()), "commands");
         }
         if !pause {

@@ -531,6 +531,7 @@ impl<C: Control> Run<C> {
             FromKernel::Ready
             | FromKernel::Touched
             | FromKernel::Configured
+            | FromKernel::Started(_)
             | FromKernel::Resumed
             | FromKernel::Error(_)
             | FromKernel::Done

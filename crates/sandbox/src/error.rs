@@ -37,6 +37,9 @@ pub enum Error {
     /// The kernel or its channel ended while something was being asked of it.
     #[error("the kernel is gone: {0}")]
     KernelGone(String),
+    /// Nothing in the sandbox listens on the port.
+    #[error("nothing listens on port {0} of the sandbox")]
+    PortClosed(u16),
     /// A program could not be started in the sandbox: it is not there, or may not be run.
     #[error("the program could not be started: {0}")]
     Start(String),

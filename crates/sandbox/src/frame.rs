@@ -63,6 +63,8 @@ pub(crate) enum FromKernel {
     Ready,
     Touched,
     Configured,
+    /// A program that is no kernel begins; its number inside.
+    Started(u64),
     /// The checkpoint is the kernel now.
     Resumed,
     /// With the number to answer.
@@ -166,6 +168,7 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
         "ready" => FromKernel::Ready,
         "touched" => FromKernel::Touched,
         "configured" => FromKernel::Configured,
+        "started" => FromKernel::Started(frame.number.ok_or_else(missing)?),
         "flushed" => FromKernel::Flushed(frame.number.ok_or_else(missing)?),
         "resumed" => FromKernel::Resumed,
         "done" => FromKernel::Done,

@@ -49,6 +49,7 @@ fn size(frame: &FromKernel) -> usize {
         FromKernel::Ready
         | FromKernel::Touched
         | FromKernel::Configured
+        | FromKernel::Started(_)
         | FromKernel::Resumed
         | FromKernel::Flushed(_)
         | FromKernel::Done => 0,

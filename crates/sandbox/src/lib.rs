@@ -26,7 +26,7 @@ pub mod template;
 mod trial;
 mod workspace;
 
-pub use backend::{Backend, Capabilities, Connection, Health, Sandbox, SandboxId, SandboxSpec, Status, Usage};
+pub use backend::{Backend, Capabilities, Connection, Health, Profile, Sandbox, SandboxId, SandboxSpec, Status, Usage};
 pub use backends::local::{Local, LocalConfig, Require, Start};
 pub use backends::memory;
 pub use conformance::{Programs, conformance};

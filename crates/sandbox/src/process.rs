@@ -1,6 +1,7 @@
 //! Programs that run beside the kernel, in the same sandbox and under the same limits.
 
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -24,6 +25,18 @@ pub struct Command {
     pub environment: Vec<(String, String)>,
     /// Where it starts, inside; relative to the workspace.
     pub directory: String,
+    /// The window of the terminal that it runs in; `None` for pipes.
+    #[serde(skip)]
+    pub pty: Option<PtySize>,
+}
+
+/// The size of a terminal's window, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PtySize {
+    /// Characters in a line.
+    pub columns: u16,
+    /// Lines.
+    pub rows: u16,
 }
 
 /// How a process ended.
@@ -35,16 +48,21 @@ pub enum ExitStatus {
     Signal(i32),
 }
 
-/// A running program. Dropping it kills the program and what it started, unless that has left its process group.
+/// A running program, which runs as long as its sandbox does and as somebody holds this. Dropping it kills the program and what it started,
+/// unless that has left its process group.
 pub struct Process {
-    /// What the program reads; dropping it is the end of the file.
+    /// What the program reads; dropping it is the end of the file. In a terminal, what is typed, and dropping it is nothing.
     pub stdin: Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
-    /// What the program prints.
+    /// What the program prints; in a terminal, all that is shown. Whoever does not read it lets the program wait.
     pub stdout: Box<dyn AsyncRead + Send + Sync + Unpin>,
-    /// What the program prints to its error output.
+    /// What the program prints to its error output; empty in a terminal.
     pub stderr: Box<dyn AsyncRead + Send + Sync + Unpin>,
+    /// The program's number inside.
+    pub(crate) id: u32,
     /// Sends a signal to the program's process group.
     pub(crate) signal: Box<dyn Fn(i32) + Send + Sync>,
+    /// Changes the size of the terminal's window.
+    pub(crate) resize: Option<Box<dyn Fn(PtySize) -> io::Result<()> + Send + Sync>>,
     /// The end; `None` when the sandbox ended first.
     pub(crate) ended: oneshot::Receiver<Option<ExitStatus>>,
 }
@@ -69,6 +87,17 @@ pub struct Output {
 }
 
 impl Process {
+    /// The program's process id, as programs of the sandbox see it.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Changes the size of the terminal's window, and tells the program.
+    pub fn resize(&self, size: PtySize) -> Result<(), Error> {
+        let resize = self.resize.as_ref().ok_or(Error::NotSupported("a window without a terminal"))?;
+        resize(size).map_err(|error| Error::KernelGone(format!("its terminal: {error}")))
+    }
+
     /// Sends a signal to the program's process group.
     pub fn signal(&self, signal: i32) {
         (self.signal)(signal);

@@ -177,6 +177,7 @@ async fn what_is_forked_between_two_cells_is_ended_like_a_cell() {
         arguments: ["sh", "-c", &ranks].map(str::to_owned).into(),
         environment: Vec::new(),
         directory: "/".into(),
+        pty: None,
     };
     let output = sandbox.run(command, b"", Duration::from_secs(30), 1000).await.unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n1000\n1000\n");

@@ -3,11 +3,20 @@
 
 mod common;
 
-use aludel_sandbox::Backend;
 use aludel_sandbox::attack::{Verdict, limits, suite};
+use aludel_sandbox::{Backend, Profile};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_attack_is_held_and_every_control_works() {
+    all_are_held(Profile::Data).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_attack_is_held_with_services_too() {
+    all_are_held(Profile::Services).await;
+}
+
+async fn all_are_held(profile: Profile) {
     let data = tempfile::tempdir().unwrap();
     let backend = common::backend_at(data.path(), limits(1), 0).await;
     let attacks = suite().unwrap();
@@ -21,7 +30,7 @@ async fn every_attack_is_held_and_every_control_works() {
             && let Some((file, attack)) = attacks.next()
         {
             let backend = backend.clone();
-            running.spawn(async move { (format!("{file}: {}", attack.name), attack.run(&backend, 1).await) });
+            running.spawn(async move { (format!("{file}: {}", attack.name), attack.run(&backend, 1, profile).await) });
         }
         let Some(done) = running.join_next().await else { break };
         let (name, verdict) = done.unwrap();

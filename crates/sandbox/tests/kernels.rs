@@ -104,7 +104,7 @@ async fn a_program_goes_on_when_the_first_kernel_dies() {
     run(&sandbox, "x = 1").await;
     wait_beside(&sandbox, CHECKPOINT).await;
     let arguments = ["sh", "-c", "read word; echo $word"].map(str::to_owned).into();
-    let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into() };
+    let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into(), pty: None };
     let process = sandbox.spawn(command).await.unwrap();
     let told = run(&sandbox, "import os; os._exit(1)").await;
     assert_eq!(told.finished.state, State::Lost, "a checkpoint would end the program");

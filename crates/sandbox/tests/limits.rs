@@ -96,7 +96,7 @@ async fn a_flood_of_output_waits_for_the_host() {
     assert!(told.output_dropped < 100 << 20, "{}", told.output_dropped);
 
     let arguments = ["sh", "-c", "timeout 1 yes"].map(str::to_owned).into();
-    let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into() };
+    let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into(), pty: None };
     let output = sandbox.run(command, b"", Duration::from_secs(30), 1000).await.unwrap();
     assert!(output.dropped < 100 << 20, "{}", output.dropped);
 }

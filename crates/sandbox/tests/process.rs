@@ -11,7 +11,7 @@ use common::{limits, listen, run, sandbox, shared, wait_beside};
 
 fn command(arguments: &[&str]) -> Command {
     let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    Command { arguments, environment: Vec::new(), directory: "/mnt/data".into() }
+    Command { arguments, environment: Vec::new(), directory: "/mnt/data".into(), pty: None }
 }
 
 const LONG: Duration = Duration::from_secs(20);

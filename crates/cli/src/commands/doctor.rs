@@ -3,6 +3,7 @@
 mod attack;
 
 use aludel_agent::size;
+use aludel_sandbox::Profile;
 use aludel_sandbox::probe::{self, Check, Status};
 use aludel_sandbox::template::{self, State};
 use anyhow::Context as _;
@@ -29,11 +30,15 @@ pub(crate) struct DoctorArgs {
     /// Give hostile programs so many times the time, for a machine that is emulated or very busy
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=25), requires = "attack")]
     slow: u32,
+    /// Give hostile programs a sandbox for services: a loopback device and terminals
+    #[arg(long, requires = "attack")]
+    services: bool,
 }
 
 pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<Exit> {
     if args.attack {
-        return attack::run(context, args.slow, args.json).await;
+        let profile = if args.services { Profile::Services } else { Profile::Data };
+        return attack::run(context, args.slow, profile, args.json).await;
     }
     let data = (*context.config.server.data).clone();
     let directory = data.clone();

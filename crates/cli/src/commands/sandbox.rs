@@ -195,6 +195,7 @@ impl Desk {
             arguments: request.arguments,
             environment: request.environment.into_iter().collect(),
             directory: if request.directory.is_empty() { ".".into() } else { request.directory },
+            pty: None,
         };
         let limit = request.timeout_ms.map_or(TIMEOUT, Duration::from_millis);
         let most = request.most.unwrap_or(MOST).min(MAX_MOST);

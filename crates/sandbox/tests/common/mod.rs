@@ -83,7 +83,7 @@ pub async fn sandbox(local: &Local, limits: Limits) -> Arc<dyn Sandbox> {
 pub async fn wait_beside(sandbox: &Arc<dyn Sandbox>, condition: &str) {
     let script = format!("until {condition}; do sleep 0.02; done");
     let arguments = ["sh", "-c", &script].map(str::to_owned).into();
-    let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into() };
+    let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into(), pty: None };
     let output = sandbox.run(command, b"", Duration::from_secs(30), 1000).await.expect("the shell starts");
     assert_eq!(output.status, Some(ExitStatus::Code(0)), "{condition}: {output:?}");
 }

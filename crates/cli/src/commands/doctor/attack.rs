@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use aludel_sandbox::Backend;
 use aludel_sandbox::attack::{Attack, Verdict, suite};
+use aludel_sandbox::{Backend, Profile};
 use anyhow::Context as _;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -19,10 +19,10 @@ use crate::{json, paint, terminal};
 /// How many run at a time: enough that those which wait for their limit do not add up, few enough that they do not disturb one another.
 const AT_ONCE: usize = 3;
 
-pub(super) async fn run(context: &Context, slow: u32, as_json: bool) -> anyhow::Result<Exit> {
+pub(super) async fn run(context: &Context, slow: u32, profile: Profile, as_json: bool) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let engine = Sandboxes::start(context, 0).await?;
-    let results = all(&engine.backend, slow).await;
+    let results = all(&engine.backend, slow, profile).await;
     engine.backend.shutdown().await;
     let results = results?;
     let held = results.iter().all(|(_, verdict)| *verdict == Verdict::Held);
@@ -41,7 +41,7 @@ pub(super) async fn run(context: &Context, slow: u32, as_json: bool) -> anyhow::
     Ok(if held { Exit::Success } else { Exit::Ours })
 }
 
-async fn all(backend: &Arc<dyn Backend>, slow: u32) -> anyhow::Result<Vec<(Attack, Verdict)>> {
+async fn all(backend: &Arc<dyn Backend>, slow: u32, profile: Profile) -> anyhow::Result<Vec<(Attack, Verdict)>> {
     let mut waiting = suite()?.into_iter();
     let mut running = JoinSet::new();
     let mut results = Vec::new();
@@ -51,7 +51,7 @@ async fn all(backend: &Arc<dyn Backend>, slow: u32) -> anyhow::Result<Vec<(Attac
         {
             let backend = Arc::clone(backend);
             running.spawn(async move {
-                let verdict = attack.run(&*backend, slow).await;
+                let verdict = attack.run(&*backend, slow, profile).await;
                 (attack, verdict)
             });
         }

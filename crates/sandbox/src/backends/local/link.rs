@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_jail::message::FIRST_KERNEL;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -74,7 +73,7 @@ impl Control for KernelHandle {
     }
 
     fn keeps_checkpoint(&self) -> bool {
-        self.number() == FIRST_KERNEL
+        KernelHandle::keeps_checkpoint(self)
     }
 
     fn end(&self) {

@@ -2,10 +2,12 @@
 
 mod link;
 mod pool;
+mod port;
 mod process;
 mod sandbox;
 mod slots;
 mod supervisor;
+mod terminal;
 mod warden_client;
 mod workspace;
 
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use aludel_jail::message::Start;
-use aludel_jail::message::{self, Request, Setup};
+use aludel_jail::message::{self, Request, Setup, Spec};
 use futures_util::future::BoxFuture;
 
 use self::link::LocalLink;
@@ -26,10 +28,9 @@ use self::warden_client::{Handle, KernelHandle, WardenClient};
 use self::workspace::{LocalWorkspace, Mount};
 use super::registry::{Registration, Registry};
 use super::streams::{KernelEnds, Streams};
-use crate::backend::{Backend, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Status};
+use crate::backend::{Backend, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec, Status};
 use crate::driver::Driver;
 use crate::frame::ToKernel;
-use crate::link::Control;
 use crate::{Error, KernelSpec, Limits, Template, Workspace};
 
 /// The longest that making a sandbox may take.
@@ -122,10 +123,11 @@ impl Local {
             reports_blocked: true,
             kernels: true,
             processes: true,
+            terminals: true,
             attach: false,
             pause: false,
             fork: false,
-            connect: false,
+            connect: true,
         };
         let registry = Arc::default();
         let inner = Inner { shared, pool, registry, capabilities, warnings, _template: template };
@@ -138,11 +140,12 @@ impl Local {
     }
 
     async fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
-        let SandboxSpec { limits, workspace, language, owner } = spec;
+        let SandboxSpec { limits, workspace, language, owner, profile } = spec;
         let Inner { shared, pool, registry, capabilities, .. } = &*self.0;
         let kernel = Arc::clone(capabilities.kernel_of(language.as_deref())?);
         let registration = Registry::register(registry, id, owner)?;
-        let pooled = if workspace.is_none() { pool.take(&limits) } else { None };
+        let is_usual = workspace.is_none() && profile == Profile::Data;
+        let pooled = if is_usual { pool.take(&limits) } else { None };
         let made = match pooled {
             Some(made) => {
                 registration.bind(&made.handle)?;
@@ -150,14 +153,14 @@ impl Local {
             }
             None => {
                 let made = match workspace {
-                    Some(workspace) => shared.make_on(workspace, &registration, limits).await,
-                    None => shared.make_anywhere(&registration, limits).await,
+                    Some(workspace) => shared.make_on(workspace, &registration, limits, profile).await,
+                    None => shared.make_anywhere(&registration, limits, profile).await,
                 };
                 pool.note(made.as_ref().err());
                 made?
             }
         };
-        Ok(Arc::new(LocalSandbox::new(registration, made, kernel, shared.start)))
+        Ok(Arc::new(LocalSandbox::new(registration, made, kernel, shared.start, profile)))
     }
 }
 
@@ -217,12 +220,17 @@ struct Made {
 
 impl Shared {
     /// Makes a sandbox that goes by this id on an empty workspace, once more where the warden ends meanwhile.
-    async fn make_anywhere(&self, registration: &Registration<Handle>, limits: Limits) -> Result<Made, Error> {
+    async fn make_anywhere(
+        &self,
+        registration: &Registration<Handle>,
+        limits: Limits,
+        profile: Profile,
+    ) -> Result<Made, Error> {
         let client = self.supervisor.client().await?;
-        match self.make_at(&client, registration, limits.clone(), None).await {
+        match self.make_at(&client, registration, limits.clone(), profile, None).await {
             Err(Error::Over(_)) => {
                 let next = self.supervisor.client_after(&client).await?;
-                self.make_at(&next, registration, limits, None).await
+                self.make_at(&next, registration, limits, profile, None).await
             }
             made => made,
         }
@@ -234,9 +242,10 @@ impl Shared {
         workspace: Arc<dyn Workspace>,
         registration: &Registration<Handle>,
         limits: Limits,
+        profile: Profile,
     ) -> Result<Made, Error> {
         let client = Arc::clone(LocalWorkspace::of(&workspace).ok_or(FOREIGN)?.mount().client());
-        match self.make_at(&client, registration, limits, Some(workspace)).await {
+        match self.make_at(&client, registration, limits, profile, Some(workspace)).await {
             Err(Error::Over(_)) => Err(Error::WorkspaceLost),
             made => made,
         }
@@ -247,12 +256,13 @@ impl Shared {
         client: &Arc<WardenClient>,
         registration: &Registration<Handle>,
         limits: Limits,
+        profile: Profile,
         workspace: Option<Arc<dyn Workspace>>,
     ) -> Result<Made, Error> {
         // Made before anything is asked for: from here on, giving up drops the handle, which destroys the sandbox.
         let handle = Arc::new(Handle::new(client)?);
         registration.bind(&handle)?;
-        match self.make(handle, limits, workspace).await {
+        match self.make(handle, limits, profile, workspace).await {
             // A kernel that is gone may have gone with its warden.
             Err(Error::Setup(_) | Error::KernelGone(_)) if client.is_over().await => Err(client.over()),
             made => made,
@@ -263,6 +273,7 @@ impl Shared {
         &self,
         handle: Arc<Handle>,
         limits: Limits,
+        profile: Profile,
         workspace: Option<Arc<dyn Workspace>>,
     ) -> Result<Made, Error> {
         let client = handle.client();
@@ -273,8 +284,15 @@ impl Shared {
         let mount = LocalWorkspace::of(&workspace).ok_or(FOREIGN)?.mount();
         let (slot, id) = (mount.slot(), mount.id());
         let (start, jail_limits) = (self.start, jail_limits(&limits));
-        let request = Request::Create { id: handle.id(), start, slot, workspace: id, limits: jail_limits };
-        let kernel = start_kernel(Arc::new(handle.kernel(limits.kernels.max(1))?), request, workspace, limits).await?;
+        let profile = match profile {
+            Profile::Data => message::Profile::Data,
+            Profile::Services => message::Profile::Services,
+        };
+        let spec = Spec { start, slot, workspace: id, limits: jail_limits, profile };
+        let request = Request::Create { id: handle.id(), spec };
+        let checkpoint = profile == message::Profile::Data;
+        let kernel = Arc::new(handle.kernel(limits.kernels.max(1), checkpoint)?);
+        let kernel = start_kernel(kernel, request, workspace, limits).await?;
         client.prove();
         Ok(Made { handle, kernel })
     }

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::warden_client::{Handle, lock};
 use super::{Made, Shared};
-use crate::{Error, Limits};
+use crate::{Error, Limits, Profile};
 
 /// The pause after a sandbox that could not be made.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -108,7 +108,7 @@ impl Pool {
 
     async fn make(&self, shared: &Shared) -> Result<Made, Error> {
         let handle = Arc::new(Handle::new(&shared.supervisor.client().await?)?);
-        let made = shared.make(handle, self.limits.clone(), None).await?;
+        let made = shared.make(handle, self.limits.clone(), Profile::Data, None).await?;
         made.kernel.touch().await?;
         Ok(made)
     }

@@ -8,40 +8,88 @@ use std::time::Duration;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
+use super::terminal::{Terminal, Window};
 use super::warden_client::Handle;
 use crate::Error;
 use crate::backends::streams::output_pipe;
 use crate::frame::{Channel, FromKernel, ToKernel};
-use crate::process::{Command, Process};
+use crate::process::{Command, Process, PtySize};
 
 /// The longest that a program may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
+type Input = Box<dyn tokio::io::AsyncWrite + Send + Sync + Unpin>;
+type Output = Box<dyn tokio::io::AsyncRead + Send + Sync + Unpin>;
+
+/// The standard streams of a program: our ends and the program's.
+struct Ends {
+    stdin: Input,
+    stdout: Output,
+    stderr: Output,
+    window: Option<Window>,
+    theirs: [OwnedFd; 3],
+}
+
+impl Ends {
+    fn pipes() -> Result<Self, Error> {
+        let (stdin_theirs, stdin) = io::pipe().map_err(failed("make a pipe"))?;
+        let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(failed("open a pipe"))?;
+        let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
+        let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
+        let theirs = [stdin_theirs.into(), stdout_theirs, stderr_theirs];
+        Ok(Self { stdin: Box::new(stdin), stdout: Box::new(stdout), stderr: Box::new(stderr), window: None, theirs })
+    }
+
+    async fn terminal(handle: &Handle, size: PtySize) -> Result<Self, Error> {
+        let [ours, theirs] = handle.open_terminal(size).await?;
+        let copy = || theirs.try_clone().map_err(failed("copy a terminal"));
+        let theirs = [copy()?, copy()?, copy()?];
+        let Terminal { screen, keyboard, window } = Terminal::new(ours).map_err(failed("open a terminal"))?;
+        Ok(Self {
+            stdin: Box::new(keyboard),
+            stdout: Box::new(screen),
+            stderr: Box::new(tokio::io::empty()),
+            window: Some(window),
+            theirs,
+        })
+    }
+}
+
 /// Starts a program under a number that no other program of the sandbox has had.
 pub(super) async fn spawn(handle: &Arc<Handle>, number: u64, command: Command) -> Result<Process, Error> {
-    let failed = |step: &'static str| move |error: io::Error| Error::Setup(format!("{step}: {error}"));
+    crate::kernel::check_environment(&command.environment)?;
+    let ends = match command.pty {
+        None => Ends::pipes()?,
+        Some(size) => Ends::terminal(handle, size).await?,
+    };
+    let Ends { stdin, stdout, stderr, window, theirs: [stdin_theirs, stdout_theirs, stderr_theirs] } = ends;
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed("make a socket"))?;
-    let (stdin_theirs, stdin) = io::pipe().map_err(failed("make a pipe"))?;
-    let stdin_theirs = OwnedFd::from(stdin_theirs);
-    let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(failed("open a pipe"))?;
-    let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
-    let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
-    let ended = handle.spawn(number, [theirs.into(), stdin_theirs, stdout_theirs, stderr_theirs])?;
+    let descriptors = [theirs.into(), stdin_theirs, stdout_theirs, stderr_theirs];
+    let ended = handle.spawn(number, window.is_some(), descriptors)?;
     let mut channel = Channel::new(ours).map_err(failed("open a socket"))?;
     let handle = Arc::clone(handle);
-    let process = Process {
-        stdin: Some(Box::new(stdin)),
-        stdout: Box::new(stdout),
-        stderr: Box::new(stderr),
+    let mut process = Process {
+        stdin: Some(stdin),
+        stdout,
+        stderr,
+        id: 0,
         signal: Box::new(move |signal| handle.signal_process(number, signal)),
+        resize: window.map(|window| Box::new(move |size| window.resize(size)) as _),
         ended,
     };
     // What went wrong before it could be told is told by the other side.
     let _told = timeout(START_TIMEOUT, channel.send(&ToKernel::Run { command: &command })).await;
-    // The socket is closed by the exec; until then, or without one, it tells what went wrong.
-    match timeout(START_TIMEOUT, channel.receive()).await {
-        Ok(Ok(None)) => Ok(process),
-        Ok(Ok(Some(FromKernel::Failed(reason)))) => Err(Error::Start(reason)),
-        Ok(Ok(Some(_)) | Err(_)) | Err(_) => Err(Error::Start("it did not start in time".into())),
+    loop {
+        // The socket is closed by the exec; until then, or without one, it tells what went wrong.
+        match timeout(START_TIMEOUT, channel.receive()).await {
+            Ok(Ok(Some(FromKernel::Started(id)))) => process.id = u32::try_from(id).unwrap_or_default(),
+            Ok(Ok(None)) => return Ok(process),
+            Ok(Ok(Some(FromKernel::Failed(reason)))) => return Err(Error::Start(reason)),
+            Ok(Ok(Some(_)) | Err(_)) | Err(_) => return Err(Error::Start("it did not start in time".into())),
+        }
     }
+}
+
+fn failed(step: &'static str) -> impl Fn(io::Error) -> Error {
+    move |error| Error::Setup(format!("{step}: {error}"))
 }

@@ -8,8 +8,8 @@ use futures_util::future::BoxFuture;
 
 use super::link::LocalLink;
 use super::warden_client::Handle;
-use super::{Made, Start, process, start_kernel};
-use crate::backend::{Sandbox, SandboxId, Usage};
+use super::{Made, Start, port, process, start_kernel};
+use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
 use crate::driver::{Driver, Execution};
 use crate::kernel::{Cell, Kernel, KernelOptions};
@@ -22,15 +22,22 @@ pub(super) struct LocalSandbox {
     kernel: Arc<Driver<LocalLink>>,
     spec: Arc<KernelSpec>,
     start: Start,
+    profile: Profile,
     handle: Arc<Handle>,
     processes: AtomicU64,
     registration: Registration<Handle>,
 }
 
 impl LocalSandbox {
-    pub(super) fn new(registration: Registration<Handle>, made: Made, spec: Arc<KernelSpec>, start: Start) -> Self {
+    pub(super) fn new(
+        registration: Registration<Handle>,
+        made: Made,
+        spec: Arc<KernelSpec>,
+        start: Start,
+        profile: Profile,
+    ) -> Self {
         let Made { handle, kernel } = made;
-        Self { kernel, spec, start, handle, processes: AtomicU64::new(0), registration }
+        Self { kernel, spec, start, profile, handle, processes: AtomicU64::new(0), registration }
     }
 }
 
@@ -65,7 +72,7 @@ impl Sandbox for LocalSandbox {
 
     fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
         Box::pin(async move {
-            let handle = Arc::new(self.handle.kernel(self.limits().kernels)?);
+            let handle = Arc::new(self.handle.kernel(self.limits().kernels, false)?);
             let request = Request::StartKernel { id: self.handle.id(), kernel: handle.number(), start: self.start };
             let (workspace, limits) = (Arc::clone(self.workspace()), self.limits().clone());
             let kernel = start_kernel(handle, request, workspace, limits).await?;
@@ -80,7 +87,21 @@ impl Sandbox for LocalSandbox {
 
     fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Process, Error>> {
         let number = self.processes.fetch_add(1, Ordering::Relaxed);
-        Box::pin(process::spawn(&self.handle, number, command))
+        Box::pin(async move {
+            if command.pty.is_some() && self.profile != Profile::Services {
+                return Err(Error::NotSupported("a terminal in a sandbox for data"));
+            }
+            process::spawn(&self.handle, number, command).await
+        })
+    }
+
+    fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Connection>, Error>> {
+        Box::pin(async move {
+            if self.profile != Profile::Services {
+                return Err(Error::NotSupported("connections to a sandbox for data"));
+            }
+            port::connect(&self.handle, port).await
+        })
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {

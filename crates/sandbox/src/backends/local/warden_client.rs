@@ -10,12 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_jail::Warden;
-use aludel_jail::message::{self, Answer, FIRST_KERNEL, Numbered, Reply, Request};
+use aludel_jail::message::{self, Answer, FIRST_KERNEL, Numbered, Reply, Request, TerminalSize};
 use tokio::sync::{oneshot, watch};
 
 use super::slots::Slot;
 use crate::link::Exit;
-use crate::process::ExitStatus;
+use crate::process::{ExitStatus, PtySize};
 use crate::{Error, Usage};
 
 /// The longest wait for an answer of the warden.
@@ -369,6 +369,8 @@ pub(crate) struct Handle {
 pub(crate) struct KernelHandle {
     sandbox: Arc<Handle>,
     number: u64,
+    /// Whether it keeps a checkpoint. Only the first one does.
+    checkpoint: bool,
     exit: watch::Receiver<Option<Exit>>,
 }
 
@@ -382,7 +384,7 @@ impl Handle {
     }
 
     /// A handle of a kernel that is to be made in it, if there are fewer than `most`. The first one is the one that it is made with.
-    pub(super) fn kernel(self: &Arc<Self>, most: u32) -> Result<KernelHandle, Error> {
+    pub(super) fn kernel(self: &Arc<Self>, most: u32, checkpoint: bool) -> Result<KernelHandle, Error> {
         let mut state = self.client.state()?;
         let live = state.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
         let living = live.kernels.values().filter(|kernel| kernel.exit.borrow().is_none()).count();
@@ -394,7 +396,7 @@ impl Handle {
         let exit = kernel.exit.subscribe();
         live.kernels.insert(number, kernel);
         drop(state);
-        Ok(KernelHandle { sandbox: Arc::clone(self), number, exit })
+        Ok(KernelHandle { sandbox: Arc::clone(self), number, checkpoint, exit })
     }
 
     /// The number that the sandbox has at the warden.
@@ -419,6 +421,7 @@ impl Handle {
     pub(crate) fn spawn(
         &self,
         process: u64,
+        terminal: bool,
         descriptors: [OwnedFd; 4],
     ) -> Result<oneshot::Receiver<Option<ExitStatus>>, Error> {
         let (sender, ended) = oneshot::channel();
@@ -426,9 +429,29 @@ impl Handle {
         let live = state.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
         live.processes.insert(process, sender);
         drop(state);
-        let request = Numbered { number: UNANSWERED, request: Request::Spawn { id: self.id, process } };
+        let request = Numbered { number: UNANSWERED, request: Request::Spawn { id: self.id, process, terminal } };
         self.client.send(request, descriptors.into())?;
         Ok(ended)
+    }
+
+    /// Opens a terminal, and returns the end for whoever sits at it and the end for programs.
+    pub(super) async fn open_terminal(&self, size: PtySize) -> Result<[OwnedFd; 2], Error> {
+        let PtySize { columns, rows } = size;
+        let request = Request::OpenTerminal { id: self.id, size: TerminalSize { columns, rows } };
+        let (_, descriptors) = self.client.ask("terminal", request, Vec::new(), ANSWER_TIMEOUT).await?;
+        descriptors.try_into().map_err(|_| Error::Setup("the terminal came without its ends".into()))
+    }
+
+    /// Connects to a port. The connection may not be established yet.
+    pub(super) async fn connect(&self, port: u16) -> Result<OwnedFd, Error> {
+        let request = Request::Connect { id: self.id, port };
+        match self.client.ask("connection", request, Vec::new(), ANSWER_TIMEOUT).await? {
+            (Answer::PortClosed, _) => Err(Error::PortClosed(port)),
+            (_, descriptors) => {
+                let socket = descriptors.into_iter().next();
+                socket.ok_or_else(|| Error::Setup("the connection came without its socket".into()))
+            }
+        }
     }
 
     /// Sends a signal to a program that [`Handle::spawn`] started.
@@ -470,6 +493,11 @@ impl KernelHandle {
         self.number
     }
 
+    /// Returns true if it keeps a checkpoint.
+    pub(super) fn keeps_checkpoint(&self) -> bool {
+        self.checkpoint
+    }
+
     /// Its sandbox.
     pub(super) fn sandbox(&self) -> &Arc<Handle> {
         &self.sandbox
@@ -492,13 +520,13 @@ impl KernelHandle {
         sandbox.client.tell(Request::EndKernel { id: sandbox.id, kernel: *kernel });
     }
 
-    /// Returns true if a checkpoint may take its place: it is the first kernel, and no other one and no program runs in the sandbox, which
-    /// the checkpoint would end.
+    /// Returns true if its checkpoint may take its place: no other kernel and no program runs in the sandbox, which the checkpoint would
+    /// end.
     pub(super) fn is_alone(&self) -> bool {
         let Ok(state) = self.sandbox.client.state() else { return false };
         let Some(live) = state.live.get(&self.sandbox.id) else { return false };
         let is_other = |(number, kernel): (&u64, &LiveKernel)| *number != self.number && kernel.exit.borrow().is_none();
-        self.number == FIRST_KERNEL && live.processes.is_empty() && !live.kernels.iter().any(is_other)
+        self.checkpoint && live.processes.is_empty() && !live.kernels.iter().any(is_other)
     }
 
     /// Lets the checkpoint take the place of a kernel that ended. `control` is the kernel's end of its new channel.

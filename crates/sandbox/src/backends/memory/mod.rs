@@ -69,6 +69,7 @@ impl Memory {
             reports_blocked: false,
             kernels: true,
             processes: false,
+            terminals: false,
             attach: false,
             pause: false,
             fork: false,
@@ -98,7 +99,8 @@ impl Memory {
     }
 
     fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
-        let SandboxSpec { limits, workspace, language, owner } = spec;
+        // What a scripted program may do is what its script does.
+        let SandboxSpec { limits, workspace, language, owner, profile: _ } = spec;
         let spec = Arc::clone(self.0.capabilities.kernel_of(language.as_deref())?);
         if limits.cpu_time.is_some() {
             return Err(Error::NotSupported("a limit of processor time"));

@@ -1,0 +1,179 @@
+//! The profile for services: ports and terminals.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_sandbox::process::{Command, ExitStatus, Process, PtySize};
+use aludel_sandbox::{Backend, Error, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec};
+use common::{limits, run, sandbox, shared, wait_beside};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+const LONG: Duration = Duration::from_secs(20);
+const SIZE: PtySize = PtySize { columns: 100, rows: 30 };
+
+async fn services() -> Arc<dyn Sandbox> {
+    with_limits(limits()).await
+}
+
+async fn with_limits(limits: Limits) -> Arc<dyn Sandbox> {
+    let spec = SandboxSpec { profile: Profile::Services, ..SandboxSpec::new(limits) };
+    shared().await.create(SandboxId::unique(), spec).await.unwrap()
+}
+
+fn command(arguments: &[&str], pty: Option<PtySize>) -> Command {
+    let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    let environment = vec![("TERM".to_owned(), "xterm".to_owned())];
+    Command { arguments, environment, directory: "/mnt/data".into(), pty }
+}
+
+/// Answers each connection with what it reads, in capitals.
+fn server(family: &str, address: &str, port: u16) -> String {
+    format!(
+        "import socket, threading\nserver = socket.socket(socket.{family})\nserver.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n\
+         server.bind(('{address}', {port}))\nserver.listen()\ndef serve():\n    while True:\n        client, _ = server.accept()\n        client.sendall(client.recv(100).upper()); client.close()\n\
+         threading.Thread(target=serve, daemon=True).start()"
+    )
+}
+
+async fn ask(sandbox: &Arc<dyn Sandbox>, port: u16) -> Result<String, Error> {
+    let mut connection = sandbox.connect(port).await?;
+    connection.write_all(b"hello").await.unwrap();
+    let mut answer = String::new();
+    timeout(LONG, connection.read_to_string(&mut answer)).await.unwrap().unwrap();
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn a_server_inside_is_reached_by_the_host_alone() {
+    let (one, two) = (services().await, services().await);
+    assert!(matches!(ask(&one, 8000).await, Err(Error::PortClosed(8000))));
+    for (family, address, port) in [
+        ("AF_INET", "127.0.0.1", 8000),
+        ("AF_INET", "0.0.0.0", 8001),
+        ("AF_INET6", "::1", 8002),
+        ("AF_INET6", "::", 8003),
+    ] {
+        let told = run(&one, &server(family, address, port)).await;
+        assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
+        assert_eq!(ask(&one, port).await.unwrap(), "HELLO");
+        assert!(matches!(ask(&two, port).await, Err(Error::PortClosed(_))), "a port is the sandbox's own");
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "and not the host's");
+    }
+    // Inside it is there for others, too: what runs in the same sandbox.
+    let client = "import socket\nclient = socket.create_connection(('localhost', 8000))\nclient.sendall(b'inside'); print(client.recv(100))";
+    let output = one.run(command(&["python3", "-c", client], None), b"", LONG, 100).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "b'INSIDE'\n", "{output:?}");
+}
+
+#[tokio::test]
+async fn nothing_inside_reaches_the_host() {
+    let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // An address of the host's that is not on its loopback device, without a packet being sent.
+    let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let own = probe.connect("192.0.2.1:9").and_then(|()| probe.local_addr()).map(|address| address.ip().to_string());
+    let own = own.unwrap_or_else(|_| "192.0.2.1".into());
+    std::net::TcpStream::connect(("127.0.0.1", port)).expect("the control: it listens");
+    let sandbox = services().await;
+    let code = format!(
+        "import errno, socket\nfor address in ('127.0.0.1', '127.1.2.3', '{own}', '10.0.0.1', '169.254.169.254', '8.8.8.8'):\n    \
+         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):\n        s = socket.socket(socket.AF_INET, kind); s.settimeout(5)\n        \
+         try: s.connect((address, {port})); s.send(b'x'); s.recv(1); print('reached', address)\n        \
+         except OSError as error: print(errno.errorcode[error.errno])\n\
+         try: socket.socket().bind(('{own}', 0)); print('bound')\nexcept OSError as error: print(errno.errorcode[error.errno])\n\
+         try: socket.socket(socket.AF_INET6).connect(('2001:4860:4860::8888', 80)); print('reached')\nexcept OSError as error: print(errno.errorcode[error.errno])"
+    );
+    let told = run(&sandbox, &code).await;
+    let expected = format!("{}{}EADDRNOTAVAIL\nENETUNREACH\n", "ECONNREFUSED\n".repeat(4), "ENETUNREACH\n".repeat(8));
+    assert_eq!(told.stdout, expected, "{told:?}");
+}
+
+#[tokio::test]
+async fn a_sandbox_for_data_has_neither_ports_nor_terminals() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    assert!(matches!(sandbox.connect(80).await.err(), Some(Error::NotSupported(_))));
+    let refused = sandbox.spawn(command(&["true"], Some(SIZE))).await;
+    assert!(matches!(refused, Err(Error::NotSupported(_))));
+    let look = "import os\nprint(os.path.exists('/dev/pts'), os.path.exists('/dev/tty'), os.path.exists('/dev/ptmx'))";
+    assert_eq!(run(&sandbox, look).await.stdout, "False False False\n");
+}
+
+/// Reads from a terminal until a text was shown.
+async fn until(process: &mut Process, shown: &mut String, text: &str) {
+    let mut bytes = [0; 4096];
+    while !shown.contains(text) {
+        let count = timeout(LONG, process.stdout.read(&mut bytes)).await.expect(shown).unwrap();
+        assert!(count > 0, "{text:?} was not shown: {shown:?}");
+        shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    *shown = shown.split_once(text).unwrap().1.to_owned();
+}
+
+#[tokio::test]
+async fn a_shell_runs_in_a_terminal() {
+    let sandbox = services().await;
+    let mut shell = sandbox.spawn(command(&["bash", "--norc", "-i"], Some(SIZE))).await.unwrap();
+    let mut stdin = shell.stdin.take().unwrap();
+    let mut shown = String::new();
+    let mut kind = async |text: &str| stdin.write_all(text.as_bytes()).await.unwrap();
+    kind("PS1=; echo $((40 + 2)) $TERM $COLUMNS $LINES\n").await;
+    until(&mut shell, &mut shown, "42 xterm 100 30").await;
+    kind("python3 -c 'import os, sys; print(os.ttyname(0), os.isatty(1), os.get_terminal_size(), os.open(\"/dev/tty\", 2) > 2)'\n")
+        .await;
+    until(&mut shell, &mut shown, "/dev/pts/0 True os.terminal_size(columns=100, lines=30) True").await;
+    // A window that changes is told.
+    kind("trap 'echo changed' WINCH; echo 'rea''dy'\n").await;
+    until(&mut shell, &mut shown, "ready").await;
+    shell.resize(PtySize { columns: 7, rows: u16::MAX }).unwrap();
+    kind("\n").await;
+    until(&mut shell, &mut shown, "changed").await;
+    kind("python3 -c 'import os; print(os.get_terminal_size())'\n").await;
+    until(&mut shell, &mut shown, "columns=7, lines=65535").await;
+    // The keys that mean a signal, and jobs.
+    kind("sleep 600\n").await;
+    wait_beside(&sandbox, "grep -qsz '^600$' /proc/[0-9]*/cmdline").await;
+    kind("\x03echo 'inter''rupted'\n").await;
+    until(&mut shell, &mut shown, "interrupted").await;
+    kind("sleep 601 & kill %1; wait; echo 'jo''bs'\n").await;
+    until(&mut shell, &mut shown, "jobs").await;
+    kind("exit 5\n").await;
+    assert_eq!(timeout(LONG, shell.wait()).await.unwrap(), Some(ExitStatus::Code(5)));
+    let mut rest = Vec::new();
+    timeout(LONG, shell.stdout.read_to_end(&mut rest)).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn programs_of_one_sandbox_may_signal_one_another_and_outlive_whoever_watches() {
+    let sandbox = services().await;
+    let process = sandbox
+        .spawn(command(&["sh", "-c", "trap 'exit 4' TERM; touch /tmp/ready; while :; do sleep 0.01; done"], None));
+    let mut process = process.await.unwrap();
+    wait_beside(&sandbox, "[ -e /tmp/ready ]").await;
+    let kill = format!("kill -TERM {}", process.id());
+    let output = sandbox.run(command(&["sh", "-c", &kill], None), b"", LONG, 100).await.unwrap();
+    assert_eq!(output.status, Some(ExitStatus::Code(0)), "{output:?}");
+    assert_eq!(timeout(LONG, process.wait()).await.unwrap(), Some(ExitStatus::Code(4)));
+    // Of two abstract sockets, one finds the other.
+    run(&sandbox, "import socket\ns = socket.socket(socket.AF_UNIX); s.bind('\\0here'); s.listen()").await;
+    let connect = command(&["python3", "-c", "import socket; socket.socket(socket.AF_UNIX).connect('\\0here')"], None);
+    assert_eq!(sandbox.run(connect, b"", LONG, 100).await.unwrap().status, Some(ExitStatus::Code(0)));
+}
+
+#[tokio::test]
+async fn a_terminal_that_nobody_reads_waits_and_ends_with_its_process() {
+    let sandbox = services().await;
+    let flood = sandbox.spawn(command(&["sh", "-c", "echo $$ > /tmp/flood; exec yes"], Some(SIZE))).await.unwrap();
+    wait_beside(&sandbox, "[ -s /tmp/flood ]").await;
+    assert_eq!(run(&sandbox, "print(1)").await.stdout, "1\n");
+    drop(flood);
+    wait_beside(&sandbox, "! [ -e /proc/$(cat /tmp/flood) ]").await;
+    // Their number is bounded, and what has ended takes no room.
+    let open = "import os\nheld = []\ntry:\n    while True: held.append(os.openpty())\nexcept OSError as error: print(len(held), error.errno)\nfor ends in held: os.close(ends[0]), os.close(ends[1])";
+    assert_eq!(run(&sandbox, open).await.stdout, "64 28\n");
+    let output = sandbox.run(command(&["true"], Some(SIZE)), b"", LONG, 100).await.unwrap();
+    assert_eq!(output.status, Some(ExitStatus::Code(0)));
+}
