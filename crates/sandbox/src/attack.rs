@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::{Backend, Death, Error, Event, LimitHit, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec};
 
 /// The suite, by file.
-const SUITE: [(&str, &str); 13] = [
+const SUITE: [(&str, &str); 14] = [
     ("host", include_str!("../../../tests/escapes/host.toml")),
     ("information", include_str!("../../../tests/escapes/information.toml")),
     ("files", include_str!("../../../tests/escapes/files.toml")),
@@ -21,6 +21,7 @@ const SUITE: [(&str, &str); 13] = [
     ("exhaustion", include_str!("../../../tests/escapes/exhaustion.toml")),
     ("endings", include_str!("../../../tests/escapes/endings.toml")),
     ("shared", include_str!("../../../tests/escapes/shared.toml")),
+    ("services", include_str!("../../../tests/escapes/services.toml")),
 ];
 
 /// A hostile program.

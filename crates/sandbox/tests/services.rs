@@ -147,6 +147,14 @@ async fn a_shell_runs_in_a_terminal() {
 }
 
 #[tokio::test]
+async fn a_program_controls_its_terminal_from_the_start() {
+    let sandbox = services().await;
+    let look = "import os; print(os.open('/dev/tty', os.O_RDWR) > 2, os.tcgetpgrp(0) == os.getpid() == os.getsid(0))";
+    let output = sandbox.run(command(&["python3", "-c", look], Some(SIZE)), b"", LONG, 1000).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "True True\r\n", "{output:?}");
+}
+
+#[tokio::test]
 async fn programs_of_one_sandbox_may_signal_one_another_and_outlive_whoever_watches() {
     let sandbox = services().await;
     let process = sandbox
