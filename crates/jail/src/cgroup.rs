@@ -326,6 +326,14 @@ impl Cgroup {
         ticks * 1_000_000 / rustix::param::clock_ticks_per_second().max(1)
     }
 
+    /// The directory where the group can be stopped as a whole, if it can.
+    pub(crate) fn freezer(&self) -> Option<PathBuf> {
+        match &self.hierarchy {
+            Hierarchy::V2 { parent, .. } if parent.join("cgroup.freeze").exists() => Some(parent.clone()),
+            Hierarchy::V2 { .. } | Hierarchy::V1 { .. } | Hierarchy::Absent => None,
+        }
+    }
+
     /// Removes the group. It must be empty.
     pub(crate) fn remove(&self) -> io::Result<()> {
         self.hierarchy.parents().iter().try_for_each(|directory| remove(directory))

@@ -17,6 +17,7 @@
 
 pub mod cgroup;
 mod entry;
+mod freezer;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod idmap;

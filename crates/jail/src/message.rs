@@ -177,6 +177,16 @@ pub enum Request {
         /// The sandbox.
         id: u64,
     },
+    /// Stops everything in the sandbox. Answered when nothing of it runs any more.
+    Freeze {
+        /// The sandbox.
+        id: u64,
+    },
+    /// Lets everything go on that [`Request::Freeze`] stopped. A sandbox that is not stopped is fine.
+    Thaw {
+        /// The sandbox.
+        id: u64,
+    },
     /// Answered at once, after everything that was told before.
     Ping,
     /// Asks for [`Answer::Usage`].

@@ -15,6 +15,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup::Cgroup;
+use crate::freezer::Frozen;
 use crate::lockdown::Identity;
 use crate::message::{ExitStatus, FIRST_KERNEL, Limits, Profile};
 use crate::sys;
@@ -48,6 +49,8 @@ pub(crate) struct Sandbox {
     pub(crate) profile: Profile,
     /// Its instance of devpts, with [`Profile::Services`].
     pub(crate) terminals: Option<OwnedFd>,
+    /// What was stopped, while it is.
+    pub(crate) frozen: Option<Frozen>,
     /// The socket by which a checkpoint is woken, once the first kernel has said its first word there.
     pub(crate) wake: Option<OwnedFd>,
     /// Where the rank of the process that last said to be the checkpoint is written.

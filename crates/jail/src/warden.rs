@@ -10,6 +10,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open};
 
 use crate::cgroup::{self, Cgroup, Hierarchy, Share};
+use crate::freezer::Frozen;
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::listener::{Heard, Listener};
 use crate::lockdown::{Identity, Lockdown, Refusal};
@@ -564,6 +565,14 @@ impl Warden {
                 self.rank_checkpoint(id);
                 self.put_into_foreground(id);
             }
+            Request::Freeze { id } => {
+                let frozen = self.freeze(id);
+                self.answer(number, frozen);
+            }
+            Request::Thaw { id } => {
+                let frozen = self.sandboxes.get_mut(&id).and_then(|sandbox| sandbox.frozen.take());
+                self.answer(number, frozen.map_or(Ok(()), Frozen::thaw));
+            }
             Request::Ping => self.answer(number, Ok(())),
             Request::Usage { id } => {
                 let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
@@ -621,6 +630,7 @@ impl Warden {
             limits,
             profile,
             terminals: terminals.map(|sources| sources.terminals),
+            frozen: None,
             wake: None,
             checkpoint: None,
             foreground_until: None,
@@ -666,7 +676,18 @@ impl Warden {
     /// The sandbox of this number, if processes can be made in it.
     fn living(&self, id: u64) -> Result<&Sandbox, StepError> {
         let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
-        sandbox.ok_or_else(|| invalid("there is no such sandbox"))
+        let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
+        if sandbox.frozen.is_some() { Err(invalid("the sandbox is stopped")) } else { Ok(sandbox) }
+    }
+
+    /// Stops a sandbox, unless it is stopped already.
+    fn freeze(&mut self, id: u64) -> Result<(), StepError> {
+        let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
+        let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
+        if sandbox.frozen.is_none() {
+            sandbox.frozen = Some(Frozen::freeze(sandbox)?);
+        }
+        Ok(())
     }
 
     /// Opens a terminal of a sandbox.

@@ -86,12 +86,13 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
         not_supported("commands")
     }
 
-    /// Stops everything in the sandbox until [`Sandbox::resume`].
+    /// Stops everything in the sandbox until [`Sandbox::resume`]. Limits of time stop, too, and what would begin something meanwhile fails with
+    /// [`Error::Paused`]. A sandbox that is paused is fine.
     fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
         not_supported("pausing a sandbox")
     }
 
-    /// Lets a paused sandbox go on.
+    /// Lets a paused sandbox go on. One that is not paused is fine.
     fn resume(&self) -> BoxFuture<'_, Result<(), Error>> {
         not_supported("pausing a sandbox")
     }

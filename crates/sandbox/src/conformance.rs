@@ -128,6 +128,11 @@ pub async fn conformance(backend: &dyn Backend, programs: &Programs) -> Vec<&'st
     if !checkpoints {
         skipped.push("a checkpoint takes over");
     }
+    if pause {
+        suite.pauses().await;
+    } else {
+        skipped.push("a sandbox is paused");
+    }
     if connect {
         suite.ports().await;
     } else {
@@ -370,6 +375,35 @@ impl Suite<'_> {
         sandbox.close().await.expect("the sandbox ends");
         assert!(timeout(PATIENCE, ended(execution)).await.is_ok() && !fourth.is_alive(), "and all kernels with it");
         assert!(start().await.is_err(), "nothing begins in it any more");
+    }
+
+    async fn pauses(&self) {
+        let (short, rest) = (Duration::from_millis(400), Duration::from_millis(700));
+        let sandbox = self.create(Limits { timeout: short, ..limits() }).await;
+        run(&sandbox, &self.programs.remembers).await;
+        sandbox.resume().await.expect("one that is not paused is fine");
+        let started = Instant::now();
+        let mut execution = begin(&sandbox, &self.programs.never_ends).await;
+        sandbox.pause().await.expect("a sandbox is paused");
+        sandbox.pause().await.expect("and once more");
+        assert!(timeout(rest, execution.next()).await.is_err(), "no limit of time is hit meanwhile");
+        if self.backend.capabilities().kernels {
+            let started = sandbox.start_kernel(KernelOptions::default()).await;
+            assert!(matches!(started, Err(Error::Paused)), "nothing begins meanwhile");
+        }
+        sandbox.resume().await.expect("a sandbox goes on");
+        let told = listen(&mut execution).await;
+        assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit: short }));
+        assert!(started.elapsed() >= short + rest, "the rest did not count: {:?}", started.elapsed());
+        sandbox.pause().await.expect("a sandbox is paused");
+        let begun = sandbox.execute(&self.programs.prints).await;
+        assert!(matches!(begun, Err(Error::Paused)), "nothing begins meanwhile");
+        sandbox.resume().await.expect("a sandbox goes on");
+        assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "variables stay");
+        let execution = begin(&sandbox, &self.programs.ignores_interrupts).await;
+        sandbox.pause().await.expect("a sandbox is paused");
+        timeout(PATIENCE, sandbox.close()).await.expect("in time").expect("one that is paused is destroyed");
+        assert!(timeout(PATIENCE, ended(execution)).await.is_ok(), "and what runs in it is told to have ended");
     }
 
     async fn ports(&self) {

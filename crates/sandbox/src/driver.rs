@@ -46,6 +46,7 @@ pub(crate) struct Driver<L: Link> {
     held: Arc<Mutex<Held<L>>>,
     control: Arc<L::Control>,
     exit: watch::Receiver<Option<Exit>>,
+    paused: watch::Receiver<bool>,
     state: Arc<AtomicState>,
     workspace: Arc<dyn Workspace>,
     limits: Limits,
@@ -82,8 +83,9 @@ impl<L: Link> Driver<L> {
     /// Takes over the link to a kernel that is ready.
     pub(crate) fn new(link: L, workspace: Arc<dyn Workspace>, limits: Limits) -> Self {
         let (control, exit) = (Arc::clone(link.control()), link.exit());
+        let paused = control.paused();
         let held = Held { link, exit: exit.clone(), oom_kills: 0, cells: 0, is_doomed: false };
-        Self { held: Arc::new(Mutex::new(held)), control, exit, state: Arc::default(), workspace, limits }
+        Self { held: Arc::new(Mutex::new(held)), control, exit, paused, state: Arc::default(), workspace, limits }
     }
 
     /// The limits.
@@ -105,6 +107,9 @@ impl<L: Link> Driver<L> {
     /// Waits until no cell runs, and returns the kernel, or the checkpoint of one that ended.
     async fn hold(&self) -> Result<OwnedMutexGuard<Held<L>>, Error> {
         let mut kernel = Arc::clone(&self.held).lock_owned().await;
+        if *self.paused.borrow() {
+            return Err(Error::Paused);
+        }
         if std::mem::take(&mut kernel.is_doomed) {
             let _in_time = timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await;
         }
@@ -157,6 +162,7 @@ impl<L: Link> Driver<L> {
             cpu_before,
             events,
             interrupted,
+            paused: self.paused.clone(),
             started: Instant::now(),
             before,
             output: [Output::new(self.limits.output), Output::new(self.limits.output)],
@@ -329,6 +335,13 @@ struct Ending {
     kill_at: Instant,
 }
 
+impl Ending {
+    fn put_off(&mut self, by: Duration) {
+        self.kill_at += by;
+        self.again_at = self.again_at.map(|at| at + by);
+    }
+}
+
 /// One execution, from its first byte to its outcome.
 struct Run<C> {
     control: Arc<C>,
@@ -339,6 +352,7 @@ struct Run<C> {
     limits: Limits,
     events: mpsc::UnboundedSender<Event>,
     interrupted: watch::Receiver<bool>,
+    paused: watch::Receiver<bool>,
     started: Instant,
     before: Snapshot,
     /// Printed text, by stream.
@@ -411,8 +425,8 @@ impl<C: Control> Run<C> {
 
     /// Passes on what the kernel tells and enforces the limits, until the cell or the kernel has ended.
     async fn listen<L: Link>(&mut self, kernel: &mut Held<L>) -> End {
-        let deadline = self.started + self.limits.timeout;
-        let mut interrupted = self.interrupted.clone();
+        let mut deadline = self.started + self.limits.timeout;
+        let (mut interrupted, mut paused) = (self.interrupted.clone(), self.paused.clone());
         let mut received = 0;
         let mut cpu_looked_at = self.started;
         let mut rested_for = 0;
@@ -444,6 +458,17 @@ impl<C: Control> Run<C> {
                     Ok(Input::Closed) | Err(_) => return End::Exited(self.kill(kernel).await),
                 },
                 exit = wait_for_exit(&mut kernel.exit) => return End::Exited(exit),
+                () = wait_for_pause(&mut paused) => {
+                    let since = Instant::now();
+                    tokio::select! {
+                        exit = wait_for_exit(&mut kernel.exit) => return End::Exited(exit),
+                        () = wait_for_resume(&mut paused) => {}
+                    }
+                    deadline += since.elapsed();
+                    if let Some(ending) = &mut self.ending {
+                        ending.put_off(since.elapsed());
+                    }
+                }
                 () = wait_for_interrupt(&mut interrupted), if self.ending.is_none() => self.interrupt(Cause::Caller),
                 () = tokio::time::sleep_until(cpu_looked_at + CPU_INTERVAL), if self.counts_cpu() => {
                     cpu_looked_at = Instant::now();
@@ -624,6 +649,18 @@ impl<C: Control> Run<C> {
         // Nobody may be listening any more; the execution is being interrupted then.
         let _nobody = self.events.send(event);
     }
+}
+
+async fn wait_for_pause(paused: &mut watch::Receiver<bool>) {
+    if paused.wait_for(|paused| *paused).await.is_err() {
+        // Nobody is left who could pause it.
+        std::future::pending().await
+    }
+}
+
+async fn wait_for_resume(paused: &mut watch::Receiver<bool>) {
+    // An error means that the sandbox is going away, which its kernel's end tells.
+    let _gone = paused.wait_for(|paused| !*paused).await.map(|paused| *paused);
 }
 
 async fn wait_for_interrupt(interrupted: &mut watch::Receiver<bool>) {

@@ -37,6 +37,9 @@ pub enum Error {
     /// The kernel or its channel ended while something was being asked of it.
     #[error("the kernel is gone: {0}")]
     KernelGone(String),
+    /// The sandbox is paused: nothing begins in it until it is resumed.
+    #[error("the sandbox is paused")]
+    Paused,
     /// Nothing in the sandbox listens on the port.
     #[error("nothing listens on port {0} of the sandbox")]
     PortClosed(u16),

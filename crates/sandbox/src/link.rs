@@ -44,6 +44,9 @@ pub(crate) trait Control: Send + Sync + 'static {
     /// Ends the kernel for good, its checkpoint with it.
     fn end(&self);
 
+    /// Returns whether the sandbox is paused, now and from now on.
+    fn paused(&self) -> watch::Receiver<bool>;
+
     /// Returns what the sandbox uses.
     fn usage(&self) -> impl Future<Output = Usage> + Send;
 

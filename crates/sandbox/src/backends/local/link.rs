@@ -80,6 +80,10 @@ impl Control for KernelHandle {
         KernelHandle::end(self);
     }
 
+    fn paused(&self) -> watch::Receiver<bool> {
+        self.sandbox().paused().subscribe()
+    }
+
     async fn usage(&self) -> Usage {
         self.sandbox().usage().await
     }

@@ -125,7 +125,7 @@ impl Local {
             processes: true,
             terminals: true,
             attach: false,
-            pause: false,
+            pause: true,
             fork: false,
             connect: true,
         };

@@ -72,6 +72,7 @@ impl Sandbox for LocalSandbox {
 
     fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
         Box::pin(async move {
+            self.handle.check_running()?;
             let handle = Arc::new(self.handle.kernel(self.limits().kernels, false)?);
             let request = Request::StartKernel { id: self.handle.id(), kernel: handle.number(), start: self.start };
             let (workspace, limits) = (Arc::clone(self.workspace()), self.limits().clone());
@@ -91,8 +92,20 @@ impl Sandbox for LocalSandbox {
             if command.pty.is_some() && self.profile != Profile::Services {
                 return Err(Error::NotSupported("a terminal in a sandbox for data"));
             }
+            self.handle.check_running()?;
             process::spawn(&self.handle, number, command).await
         })
+    }
+
+    fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
+        // In a task, as below: a caller that goes away halfway would leave it stopped with its clocks running.
+        let handle = Arc::clone(&self.handle);
+        Box::pin(finished(tokio::spawn(async move { handle.pause().await })))
+    }
+
+    fn resume(&self) -> BoxFuture<'_, Result<(), Error>> {
+        let handle = Arc::clone(&self.handle);
+        Box::pin(finished(tokio::spawn(async move { handle.resume().await })))
     }
 
     fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Connection>, Error>> {
@@ -100,6 +113,7 @@ impl Sandbox for LocalSandbox {
             if self.profile != Profile::Services {
                 return Err(Error::NotSupported("connections to a sandbox for data"));
             }
+            self.handle.check_running()?;
             port::connect(&self.handle, port).await
         })
     }
@@ -107,4 +121,8 @@ impl Sandbox for LocalSandbox {
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.handle.destroy())
     }
+}
+
+async fn finished(task: tokio::task::JoinHandle<Result<(), Error>>) -> Result<(), Error> {
+    task.await.unwrap_or_else(|error| Err(Error::Setup(error.to_string())))
 }

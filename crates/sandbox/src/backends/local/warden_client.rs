@@ -360,6 +360,8 @@ pub(crate) struct Handle {
     id: u64,
     client: Arc<WardenClient>,
     next_kernel: AtomicU64,
+    /// True while it is paused, or is to be.
+    paused: watch::Sender<bool>,
     /// True if its end was asked for.
     ended: AtomicBool,
 }
@@ -380,7 +382,7 @@ impl Handle {
         let id = client.next_id();
         client.state()?.live.insert(id, Live::default());
         let (next_kernel, ended) = (AtomicU64::new(FIRST_KERNEL), AtomicBool::new(false));
-        Ok(Self { id, client: Arc::clone(client), next_kernel, ended })
+        Ok(Self { id, client: Arc::clone(client), next_kernel, paused: watch::Sender::new(false), ended })
     }
 
     /// A handle of a kernel that is to be made in it, if there are fewer than `most`. The first one is the one that it is made with.
@@ -432,6 +434,33 @@ impl Handle {
         let request = Numbered { number: UNANSWERED, request: Request::Spawn { id: self.id, process, terminal } };
         self.client.send(request, descriptors.into())?;
         Ok(ended)
+    }
+
+    /// True while it is paused, or is to be.
+    pub(super) fn paused(&self) -> &watch::Sender<bool> {
+        &self.paused
+    }
+
+    /// Fails while it is paused.
+    pub(super) fn check_running(&self) -> Result<(), Error> {
+        if *self.paused.borrow() { Err(Error::Paused) } else { Ok(()) }
+    }
+
+    /// Stops everything in it. To be waited for to the end.
+    pub(super) async fn pause(&self) -> Result<(), Error> {
+        self.paused.send_replace(true);
+        let asked = self.client.ask("pause", Request::Freeze { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await;
+        if asked.is_err() {
+            self.paused.send_replace(false);
+        }
+        asked.map(drop)
+    }
+
+    /// Lets everything go on. To be waited for to the end.
+    pub(super) async fn resume(&self) -> Result<(), Error> {
+        self.client.ask("resume", Request::Thaw { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await?;
+        self.paused.send_replace(false);
+        Ok(())
     }
 
     /// Opens a terminal, and returns the end for whoever sits at it and the end for programs.

@@ -35,6 +35,8 @@ pub(super) struct Kernels {
     live: Mutex<Vec<Weak<MemoryControl>>>,
     /// True if the first one was started.
     has_first: AtomicBool,
+    /// True while the sandbox is paused: then the driver takes nothing from its kernels, which soon wait for that.
+    paused: watch::Sender<bool>,
     is_destroyed: AtomicBool,
 }
 
@@ -51,6 +53,9 @@ impl Kernels {
         if self.is_destroyed() {
             return Err(Error::KernelGone("the sandbox ended".into()));
         }
+        if *self.paused.borrow() {
+            return Err(Error::Paused);
+        }
         if live.len() as u64 >= most.into() {
             return Err(Error::Full);
         }
@@ -59,6 +64,11 @@ impl Kernels {
         link.control.has_checkpoint.store(!self.has_first.swap(true, Ordering::Relaxed), Ordering::Relaxed);
         live.push(Arc::downgrade(&link.control));
         Ok(link)
+    }
+
+    /// Pauses the kernels, or lets them go on.
+    pub(super) fn pause(&self, paused: bool) {
+        self.paused.send_replace(paused);
     }
 
     pub(super) fn is_destroyed(&self) -> bool {
@@ -119,6 +129,7 @@ pub(super) struct MemoryControl {
     kills: watch::Sender<u64>,
     exit: watch::Sender<Option<Exit>>,
     has_checkpoint: AtomicBool,
+    paused: watch::Receiver<bool>,
 }
 
 impl Control for MemoryControl {
@@ -138,6 +149,10 @@ impl Control for MemoryControl {
         self.signal(Signal::Kill);
     }
 
+    fn paused(&self) -> watch::Receiver<bool> {
+        self.paused.clone()
+    }
+
     async fn usage(&self) -> Usage {
         Usage::default()
     }
@@ -150,6 +165,7 @@ impl MemoryLink {
             kills: watch::Sender::new(0),
             exit: watch::Sender::new(None),
             has_checkpoint: AtomicBool::new(true),
+            paused: kernels.paused.subscribe(),
         });
         let checkpoint = Arc::default();
         let kills = control.kills.subscribe();

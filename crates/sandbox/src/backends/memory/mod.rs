@@ -71,7 +71,7 @@ impl Memory {
             processes: false,
             terminals: false,
             attach: false,
-            pause: false,
+            pause: true,
             fork: false,
             connect: false,
         };
@@ -212,6 +212,16 @@ impl Sandbox for MemorySandbox {
             kernel.configure(&options).await?;
             Ok(Arc::new(kernel) as _)
         })
+    }
+
+    fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.kernels.pause(true);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn resume(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.kernels.pause(false);
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn usage(&self) -> BoxFuture<'_, Usage> {

@@ -1,0 +1,115 @@
+//! Stopping a sandbox and letting it go on: by its control group on version 2, and by signals elsewhere.
+//!
+//! The freezer of version 1 is a tree of its own. To be in it would cost every sandbox a step at its start, and to move there later costs a
+//! grace period of the system for each process, which the warden has for nobody.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::sandbox::{Sandbox, namespace_of};
+use crate::{Step, StepError};
+
+/// The longest that a sandbox may take to stop. Its processes are told once in each round, and until then make others.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Pause between two looks.
+const ROUND: Duration = Duration::from_micros(200);
+
+/// What is needed for a sandbox to go on.
+pub(crate) enum Frozen {
+    /// Its control group.
+    Group(PathBuf),
+    /// The processes that were stopped by us, and not by their own kind before.
+    Stopped(HashMap<Pid, OwnedFd>),
+}
+
+impl Frozen {
+    /// Stops everything in a sandbox. Blocks until nothing of it runs; one that cannot be stopped in time goes on.
+    pub(crate) fn freeze(sandbox: &Sandbox) -> Result<Self, StepError> {
+        let frozen = match sandbox.cgroup.freezer() {
+            Some(group) => {
+                fs::write(group.join("cgroup.freeze"), "1").step("freeze the control group")?;
+                Self::Group(group)
+            }
+            None => Self::Stopped(HashMap::new()),
+        };
+        frozen.complete(sandbox)
+    }
+
+    fn complete(mut self, sandbox: &Sandbox) -> Result<Self, StepError> {
+        let deadline = Instant::now() + PATIENCE;
+        let init = sandbox.init.pid;
+        let namespace = init.and_then(namespace_of);
+        loop {
+            let is_done = match &mut self {
+                Self::Group(group) => fs::read_to_string(group.join("cgroup.events"))
+                    .is_ok_and(|events| events.lines().any(|line| line == "frozen 1")),
+                Self::Stopped(stopped) => stop(namespace.as_ref(), init, stopped).step("look at the processes")? == 0,
+            };
+            if is_done {
+                return Ok(self);
+            }
+            if Instant::now() > deadline {
+                self.thaw()?;
+                let source = io::Error::from(io::ErrorKind::TimedOut);
+                return Err(StepError { step: "stop the sandbox".into(), source });
+            }
+            std::thread::sleep(ROUND);
+        }
+    }
+
+    /// Lets everything go on.
+    pub(crate) fn thaw(self) -> Result<(), StepError> {
+        match self {
+            Self::Group(group) => fs::write(group.join("cgroup.freeze"), "0").step("thaw the control group"),
+            Self::Stopped(stopped) => {
+                for process in stopped.values() {
+                    // It may have ended since.
+                    let _ended = pidfd_send_signal(process, Signal::CONT);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Stops the processes of a namespace that are not stopped, and returns how many these were. Init sleeps, and has nothing else to do.
+fn stop(namespace: Option<&PathBuf>, init: Option<Pid>, stopped: &mut HashMap<Pid, OwnedFd>) -> io::Result<usize> {
+    let mut running = 0;
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else {
+            continue;
+        };
+        // The process first: a number that is another's by now is seen.
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        if Some(pid) == init || namespace.is_none() || namespace_of(pid).as_ref() != namespace {
+            continue;
+        }
+        let states = states_of(pid);
+        let is_stopped = states.iter().all(|state| matches!(state, 'T' | 't' | 'Z' | 'X'));
+        // What waits in the kernel, as a parent does until its child has begun another program, stops on its way back.
+        let will_stop = stopped.contains_key(&pid) && !states.iter().any(|state| matches!(state, 'R' | 'S'));
+        if !is_stopped && !will_stop {
+            running += 1;
+            if pidfd_send_signal(&process, Signal::STOP).is_ok() {
+                stopped.insert(pid, process);
+            }
+        }
+    }
+    Ok(running)
+}
+
+/// The states of a process's threads. The name before each may hold anything.
+fn states_of(pid: Pid) -> Vec<char> {
+    let state = |path: PathBuf| {
+        let stat = fs::read_to_string(path).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    };
+    let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    threads.filter_map(|thread| state(thread.path().join("stat"))).collect()
+}
