@@ -192,6 +192,7 @@ impl Config {
             max_memory: sandbox.max_memory.0.bytes(),
             idle: sandbox.idle.duration(),
             linger: sandbox.linger.duration(),
+            sandbox_lifetime: sandbox.lifetime.duration(),
             keep: sandbox.keep.duration(),
             sessions: server.containers.0,
             storage: server.storage.bytes(),

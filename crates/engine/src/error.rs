@@ -86,6 +86,14 @@ pub enum Error {
     /// The state could not be read or written.
     #[error(transparent)]
     Store(aludel_store::Error),
+    /// Something about a sandbox was asked for that it cannot have.
+    #[error("{field}: {reason}")]
+    InvalidSandbox {
+        /// The part of the request.
+        field: &'static str,
+        /// The rule that it breaks.
+        reason: String,
+    },
     /// The sandbox layer failed.
     #[error(transparent)]
     Sandbox(#[from] aludel_sandbox::Error),
@@ -120,6 +128,8 @@ pub enum Missing {
     Session(String),
     /// An uploaded file, by its id.
     File(String),
+    /// A context of a sandbox, by its id.
+    Context(String),
     /// A model, by its name, and the names that there are.
     Model {
         /// The name that was asked for.
@@ -143,6 +153,7 @@ impl Error {
             Self::WorkspaceFull { .. }
             | Self::TooManyFiles { .. }
             | Self::InvalidName { .. }
+            | Self::InvalidSandbox { .. }
             | Self::FileRefused { .. } => Kind::Invalid,
             Self::DiskFull(_) | Self::Store(_) | Self::Io { .. } => Kind::Storage,
             Self::Sandbox(_) => Kind::Sandbox,
@@ -176,6 +187,7 @@ impl fmt::Display for Missing {
         match self {
             Self::Session(id) => write!(formatter, "session {id}"),
             Self::File(id) => write!(formatter, "file {id}"),
+            Self::Context(id) => write!(formatter, "context {id}"),
             Self::Model { name, known } => write!(formatter, "model '{name}'; there are: {}", known.join(", ")),
         }
     }

@@ -9,12 +9,14 @@ pub mod executions;
 mod models;
 /// Executions and their outcomes, as the sandbox layer has them.
 pub mod execution {
+    pub use aludel_sandbox::process::ExitStatus;
     pub use aludel_sandbox::{
         Death, Event, FileEntry, Finished, LimitHit, Limits, MimeBundle, MimeData, Outcome, ProgramError, State,
         ending_of, mime_of,
     };
 }
 pub mod places;
+pub mod sandboxes;
 pub mod sessions;
 mod settings;
 pub mod transcript;
@@ -23,6 +25,7 @@ pub mod turns;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aludel_agent::upstream::Upstream;
+pub use aludel_sandbox::Error as SandboxError;
 pub use aludel_sandbox::KernelSpec;
 pub use aludel_sandbox::Status as BackendStatus;
 use aludel_sandbox::{Backend, Health};
@@ -46,6 +49,8 @@ pub struct Engine {
     pub store: Store,
     /// Sessions, live and stored.
     pub sessions: Sessions,
+    /// Sandboxes that clients own.
+    pub sandboxes: sandboxes::Sandboxes,
     /// Packages that programs find installed.
     pub packages: Vec<String>,
     /// Limits and expiry.
@@ -75,15 +80,18 @@ impl Engine {
         packages: Vec<String>,
         settings: Settings,
     ) -> Self {
+        let sessions = Sessions::new(store.clone(), backend, settings.clone());
+        let (closing, tasks, lifetime) = (CancellationToken::new(), TaskTracker::new(), settings.sandbox_lifetime);
         Self {
-            sessions: Sessions::new(store.clone(), backend, settings.clone()),
+            sandboxes: sandboxes::Sandboxes::new(sessions.clone(), tasks.clone(), closing.clone(), lifetime),
+            sessions,
             traced: OnceLock::new(),
             models: RwLock::new(Arc::new(Models::new(models))),
             approvals: RwLock::new(Arc::new(approvals)),
             packages,
             ending: CancellationToken::new(),
-            closing: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            closing,
+            tasks,
             live: turns::LiveTurns::default(),
             executions: places::Places::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),
             store,

@@ -19,6 +19,8 @@ pub struct Settings {
     pub keep: Duration,
     /// Sessions that may be live at once.
     pub sessions: usize,
+    /// The longest time that a sandbox may live which a client owns.
+    pub sandbox_lifetime: Duration,
     /// Bytes that one tenant may store.
     pub storage: u64,
 }
@@ -33,6 +35,7 @@ impl Default for Settings {
             linger: Duration::from_secs(2 * 60),
             keep: Duration::from_secs(30 * 24 * 3600),
             sessions: 64,
+            sandbox_lifetime: Duration::from_secs(24 * 3600),
             storage: 20 << 30,
         }
     }

@@ -57,8 +57,11 @@ const PYTHON_ENV: [(&str, &str); 9] = [
 ];
 
 /// The kernel's programs for Python.
-const PYTHON_PROGRAMS: [(&str, &str); 2] =
-    [("zygote.py", include_str!("../kernel/zygote.py")), ("kernel.py", include_str!("../kernel/kernel.py"))];
+const PYTHON_PROGRAMS: [(&str, &str); 3] = [
+    ("zygote.py", include_str!("../kernel/zygote.py")),
+    ("kernel.py", include_str!("../kernel/kernel.py")),
+    (crate::files::PROGRAM, include_str!("../kernel/files.py")),
+];
 
 /// The kernel of a backend that names none.
 static DEFAULT: LazyLock<Arc<KernelSpec>> = LazyLock::new(|| Arc::new(KernelSpec::python("python3")));
@@ -87,7 +90,7 @@ impl KernelSpec {
 
     /// Python without a package, for a trial of a sandbox.
     pub(crate) fn trial(interpreter: &str) -> Self {
-        let [(zygote, forks), (_, python)] = PYTHON_PROGRAMS;
+        let [(zygote, forks), (_, python), _] = PYTHON_PROGRAMS;
         let programs =
             [(zygote, forks), ("kernel.py", include_str!("../kernel/trial.py")), ("python_kernel.py", python)];
         let programs = programs.map(|(name, text)| (name.to_owned(), text.to_owned())).into();

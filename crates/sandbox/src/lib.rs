@@ -11,6 +11,7 @@ mod conformance;
 mod driver;
 mod error;
 mod execution;
+pub mod files;
 mod frame;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;

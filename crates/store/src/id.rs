@@ -167,8 +167,8 @@ pub(crate) fn fresh(prefix: &str, digits: usize) -> String {
     id
 }
 
-/// Returns sixty-four random digits.
-pub(crate) fn random_hex() -> String {
+/// Returns sixty-four random hexadecimal digits.
+pub fn random_hex() -> String {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).expect("the system has randomness");
     hex(&bytes)

@@ -7,8 +7,8 @@ use crate::database::{all, one};
 use crate::id::{hex, random_hex};
 use crate::{Error, KeyId, Store, Tenant, now};
 
-/// Beginning of every key.
-const PREFIX: &str = "sk-aludel-";
+/// Beginning of every key that is made here; hexadecimal digits follow.
+pub const KEY_PREFIX: &str = "sk-aludel-";
 
 /// An API key, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl KeyRecord {
 impl Store {
     /// Makes a key, and with it a tenant.
     pub async fn create_key(&self, name: &str) -> Result<NewKey, Error> {
-        let (id, secret) = (KeyId::new(), format!("{PREFIX}{}", random_hex()));
+        let (id, secret) = (KeyId::new(), format!("{KEY_PREFIX}{}", random_hex()));
         // It is random, so there is none like it.
         let _new = self.insert_key(&id, name, &secret).await?;
         Ok(NewKey { id, secret })

@@ -44,9 +44,9 @@ pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
     ApprovalId, ContainerFileId, ContainerId, ConversationId, FileId, KeyId, PartId, ResponseId, Tenant, TurnId,
-    UploadId, fresh_id,
+    UploadId, fresh_id, random_hex,
 };
-pub use keys::{KeyRecord, NewKey};
+pub use keys::{KEY_PREFIX, KeyRecord, NewKey};
 use owners::Owner;
 pub use owners::OwnerId;
 pub use page::{Order, Page, PageQuery};

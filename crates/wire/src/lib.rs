@@ -12,6 +12,7 @@ mod lenient;
 
 pub mod anthropic;
 pub mod chat;
+pub mod e2b;
 pub mod gemini;
 pub mod openai;
 

@@ -25,6 +25,7 @@ pub(crate) struct RawSandbox {
     fresh: Option<Setting<bool>>,
     max_memory: Option<Setting<Memory>>,
     linger: Option<Setting<Span>>,
+    lifetime: Option<Setting<Span>>,
     keep: Option<Setting<Span>>,
 }
 
@@ -59,6 +60,8 @@ pub(crate) struct Sandbox {
     pub(crate) max_memory: Setting<Memory>,
     /// How long a server keeps the sandbox of a chat completion for the next request.
     pub(crate) linger: Setting<Span>,
+    /// The longest time that a sandbox may live which a client owns.
+    pub(crate) lifetime: Setting<Span>,
     /// How long a server keeps the files of a session that ended.
     pub(crate) keep: Setting<Span>,
 }
@@ -79,6 +82,7 @@ impl RawSandbox {
         "fresh",
         "max_memory",
         "linger",
+        "lifetime",
         "keep",
     ];
 
@@ -98,6 +102,7 @@ impl RawSandbox {
             "output" => self.output = Some(given.parse("sandbox.output")?),
             "max_memory" => self.max_memory = Some(given.parse("sandbox.max_memory")?),
             "linger" => self.linger = Some(given.parse("sandbox.linger")?),
+            "lifetime" => self.lifetime = Some(given.parse("sandbox.lifetime")?),
             "keep" => self.keep = Some(given.parse("sandbox.keep")?),
             _ => return Err(super::unknown_key("sandbox", key, Self::KEYS, given.origin)),
         }
@@ -140,6 +145,7 @@ impl RawSandbox {
             fresh: self.fresh.unwrap_or(Setting::default(false)),
             max_memory,
             linger: self.linger.unwrap_or(Setting::default(Span::from_secs(2 * 60))),
+            lifetime: self.lifetime.unwrap_or(Setting::default(Span::from_secs(24 * 3600))),
             keep: self.keep.unwrap_or(Setting::default(Span::from_secs(30 * 24 * 3600))),
         })
     }
@@ -162,6 +168,7 @@ impl Sandbox {
             Entry::new("sandbox.fresh", &self.fresh),
             Entry::new("sandbox.max_memory", &self.max_memory),
             Entry::new("sandbox.linger", &self.linger),
+            Entry::new("sandbox.lifetime", &self.lifetime),
             Entry::new("sandbox.keep", &self.keep),
         ]
     }

@@ -94,6 +94,7 @@ fn every_key_is_understood() {
         fresh = true
         max_memory = "4g"
         linger = "30s"
+        lifetime = "2h"
         keep = "7d"
         [approval]
         mode = "always"

@@ -163,6 +163,26 @@ impl Sessions {
         self.shared.backend.capabilities().kernel()
     }
 
+    /// The source of sandboxes.
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.shared.backend
+    }
+
+    /// The state.
+    pub(crate) fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// The limits of a session that asks for none.
+    pub(crate) fn limits(&self) -> Limits {
+        self.shared.limits_of(None)
+    }
+
+    /// A permit to be live, for something that is no session and is not ended for others.
+    pub(crate) async fn permit(&self, tenant: &Tenant) -> Result<Place, Error> {
+        self.shared.permit_for(tenant).await
+    }
+
     /// Returns the backend's health, as far as it knows: without trying.
     pub(crate) fn backend_health(&self) -> Health {
         self.shared.backend.health()

@@ -1,14 +1,16 @@
 //! The protocols that programs already speak, one folder each.
 
 pub(crate) mod anthropic;
+pub(crate) mod e2b;
 pub(crate) mod gemini;
 pub(crate) mod openai;
 mod stop;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use aludel_engine::turns;
-use aludel_store::Store;
+use aludel_store::{Store, Tenant};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::HeaderMap;
@@ -24,7 +26,9 @@ pub(crate) struct Dialect {
     /// True for requests of its clients, of a dialect whose paths others have, too. Those of any other are its own by their paths.
     pub(crate) claims: Option<fn(&Request) -> bool>,
     /// The key that a request brings.
-    pub(crate) key: fn(&HeaderMap) -> Option<&str>,
+    pub(crate) key: fn(&HeaderMap) -> Option<Cow<'_, str>>,
+    /// The tenant of a request that brings another proof than a key; `None` for one that needs a key.
+    pub(crate) proof: fn(&App, &mut Request) -> Option<Result<Tenant, ApiError>>,
     /// The header in which clients look for their request's id, besides `x-request-id`.
     pub(crate) request_id: &'static str,
     /// The answer to a request of this id that is refused before or in place of its own answer: a status and a body.
@@ -34,4 +38,4 @@ pub(crate) struct Dialect {
 }
 
 /// All of them. The first one's words are used where no dialect is asked, such as for unknown routes.
-pub(crate) const ALL: &[Dialect] = &[openai::OPENAI, anthropic::ANTHROPIC, gemini::GEMINI];
+pub(crate) const ALL: &[Dialect] = &[openai::OPENAI, e2b::E2B, anthropic::ANTHROPIC, gemini::GEMINI];

@@ -108,13 +108,16 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     if matches!(request.uri().path(), HEALTH | READY) {
         return Ok(next.run(request).await);
     }
-    let caller = match Link::read(app, request.uri().path()).await? {
-        Some(link) => {
-            let caller = link.caller();
-            request.extensions_mut().insert(link);
-            caller
-        }
-        None => identify(app, (dialect.key)(request.headers()), request.headers()).await?,
+    let caller = match (dialect.proof)(app, &mut request) {
+        Some(proven) => Caller(proven?),
+        None => match Link::read(app, request.uri().path()).await? {
+            Some(link) => {
+                let caller = link.caller();
+                request.extensions_mut().insert(link);
+                caller
+            }
+            None => identify(app, (dialect.key)(request.headers()).as_deref(), request.headers()).await?,
+        },
     };
     if request.uri().path() == METRICS {
         // Most wanted when there is no room.

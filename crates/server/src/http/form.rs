@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use aludel_store::{NewBlob, Tenant};
 use axum::RequestExt;
+use axum::body::Bytes;
 use axum::extract::multipart::{Field, Multipart, MultipartError};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::HeaderValue;
@@ -53,32 +54,22 @@ impl Form {
     pub(crate) async fn read(
         app: &Arc<App>,
         tenant: &Tenant,
-        mut request: Request,
+        request: Request,
         file: &str,
         max: u64,
     ) -> Result<Self, ApiError> {
-        // The file is counted below, where the error can say more.
-        DefaultBodyLimit::disable().apply(&mut request);
-        let pace = Pace::default();
-        let request = request.map(|body| pace.body(body));
-        let multipart = request.extract::<Multipart, _>().await;
-        let mut multipart = multipart.map_err(|error| ApiError::bad_request(error.body_text()))?;
         let mut form = Self { file: None, texts: HashMap::new() };
-        let mut parts = 0;
-        while let Some(part) = in_time(&pace, multipart.next_field()).await? {
-            parts += 1;
-            if parts > MAX_PARTS {
-                return Err(ApiError::bad_request(format!("The form has more than {MAX_PARTS} parts.")));
-            }
+        let mut parts = Parts::of(request, MAX_PARTS).await?;
+        while let Some(part) = parts.next().await? {
             let name = part.name().unwrap_or_default().to_owned();
             if name == file {
                 if form.file.is_some() {
                     let message = format!("The form has more than one part '{file}'; send one file at a time.");
                     return Err(ApiError::invalid(file, message));
                 }
-                form.file = Some(read_file(app, tenant, (&pace, part), file, max).await?);
+                form.file = Some(read_file(app, tenant, part, file, max).await?);
             } else {
-                let text = read_text((&pace, part), &name).await?;
+                let text = read_text(part, &name).await?;
                 form.texts.insert(name, text);
             }
         }
@@ -96,23 +87,73 @@ impl Form {
     }
 }
 
-async fn read_file(
-    app: &App,
-    tenant: &Tenant,
-    (pace, mut part): (&Pace, Field<'_>),
-    param: &str,
-    max: u64,
-) -> Result<Upload, ApiError> {
-    let disposition = part.headers().get(CONTENT_DISPOSITION).map(HeaderValue::as_bytes).unwrap_or_default();
-    if std::str::from_utf8(disposition).is_err() {
-        return Err(ApiError::invalid(param, "The file's name is not UTF-8. Use a plain name such as data.csv."));
+/// The parts of a form, as they come.
+pub(crate) struct Parts {
+    multipart: Multipart,
+    pace: Pace,
+    /// Parts that may still come.
+    left: usize,
+    most: usize,
+}
+
+/// A part of a form.
+pub(crate) struct Part<'a> {
+    field: Field<'a>,
+    pace: &'a Pace,
+}
+
+impl Parts {
+    /// The parts of a request's form, of which there may be so many.
+    pub(crate) async fn of(mut request: Request, most: usize) -> Result<Self, ApiError> {
+        // Bytes are counted by whoever reads them, where the error can say more.
+        DefaultBodyLimit::disable().apply(&mut request);
+        let pace = Pace::default();
+        let request = request.map(|body| pace.body(body));
+        let multipart = request.extract::<Multipart, _>().await;
+        let multipart = multipart.map_err(|error| ApiError::bad_request(error.body_text()))?;
+        Ok(Self { multipart, pace, left: most, most })
     }
+
+    /// The next part.
+    pub(crate) async fn next(&mut self) -> Result<Option<Part<'_>>, ApiError> {
+        let Some(field) = in_time(&self.pace, self.multipart.next_field()).await? else { return Ok(None) };
+        self.left = self
+            .left
+            .checked_sub(1)
+            .ok_or_else(|| ApiError::bad_request(format!("The form has more than {} parts.", self.most)))?;
+        Ok(Some(Part { field, pace: &self.pace }))
+    }
+}
+
+impl Part<'_> {
+    /// Its name.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.field.name()
+    }
+
+    /// The name of its file, if it has one.
+    pub(crate) fn file_name(&self) -> Result<Option<&str>, ApiError> {
+        let disposition = self.field.headers().get(CONTENT_DISPOSITION).map(HeaderValue::as_bytes);
+        if std::str::from_utf8(disposition.unwrap_or_default()).is_err() {
+            let message = "The file's name is not UTF-8. Use a plain name such as data.csv.";
+            return Err(ApiError::invalid(self.field.name().unwrap_or("file"), message));
+        }
+        Ok(self.field.file_name())
+    }
+
+    /// Its next bytes.
+    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
+        in_time(self.pace, self.field.chunk()).await
+    }
+}
+
+async fn read_file(app: &App, tenant: &Tenant, mut part: Part<'_>, param: &str, max: u64) -> Result<Upload, ApiError> {
     // Parts of uploads have no name of their own that matters.
-    let name = part.file_name().unwrap_or(param).to_owned();
+    let name = part.file_name()?.unwrap_or(param).to_owned();
     aludel_engine::sessions::check_name(&name)?;
-    let mime = mime_of(&name, part.content_type());
+    let mime = mime_of(&name, part.field.content_type());
     let mut blob = app.store.new_blob(tenant).await?;
-    while let Some(chunk) = in_time(pace, part.chunk()).await? {
+    while let Some(chunk) = part.chunk().await? {
         let more = chunk.len() as u64;
         if blob.bytes() + more > max {
             let message = format!("The file '{name}' is larger than the {} MB that one file may have.", max >> 20);
@@ -123,9 +164,9 @@ async fn read_file(
     Ok(Upload { name, mime, blob: blob.finish().await? })
 }
 
-async fn read_text((pace, mut part): (&Pace, Field<'_>), name: &str) -> Result<String, ApiError> {
+async fn read_text(mut part: Part<'_>, name: &str) -> Result<String, ApiError> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = in_time(pace, part.chunk()).await? {
+    while let Some(chunk) = part.chunk().await? {
         if bytes.len() + chunk.len() > MAX_TEXT {
             return Err(ApiError::too_large(format!("The part '{name}' is larger than {} KB.", MAX_TEXT >> 10)));
         }

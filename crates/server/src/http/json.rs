@@ -229,6 +229,30 @@ impl Raw {
     }
 }
 
+/// A body of any kind, as it was sent.
+pub(crate) struct Plain {
+    pub(crate) bytes: Bytes,
+    memory: Memory,
+}
+
+impl FromRequest<Arc<App>> for Plain {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let (bytes, memory) = read(request, app).await?;
+        Ok(Self { bytes: bytes.into(), memory })
+    }
+}
+
+impl Plain {
+    /// Reads a part of it that is JSON. What was made of it is counted as long as this lives.
+    pub(crate) fn json<T: DeserializeOwned>(&mut self, part: &[u8]) -> Result<T, ApiError> {
+        self.memory.count(Shape::of(part)?.memory(part.len()))?;
+        serde_json::from_slice(part)
+            .map_err(|error| ApiError::bad_request(format!("The message cannot be read: {error}.")))
+    }
+}
+
 impl From<Map<String, Value>> for Fields {
     /// Fields of ours, which are not counted.
     fn from(map: Map<String, Value>) -> Self {

@@ -13,9 +13,9 @@ mod params;
 pub(crate) use around::{Caller, HEALTH, Held, READY, around, bearer, is_local_host};
 pub(crate) use callers::Callers;
 pub(crate) use download::{download, show};
-pub(crate) use form::{Form, Upload};
+pub(crate) use form::{Form, Parts, Upload};
 #[cfg(any(fuzzing, test))]
 pub(crate) use json::body_memory;
-pub(crate) use json::{Fields, Raw, memory};
+pub(crate) use json::{Fields, Plain, Raw, SILENCE, memory};
 pub(crate) use names::mime_of;
 pub(crate) use params::Params;

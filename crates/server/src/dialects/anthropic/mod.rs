@@ -3,6 +3,7 @@
 //! `ask` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn, `render`
 //! and `writer` put what happens into the words of the protocol, `program` the output of a program; `error` refuses.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
@@ -37,6 +38,7 @@ pub(crate) const ANTHROPIC: Dialect = Dialect {
     routes,
     claims: Some(is_own),
     key,
+    proof: |_, _| None,
     request_id: "request-id",
     refuse: error::refuse,
     stored: |_| Vec::new(),
@@ -64,9 +66,9 @@ fn is_own(request: &Request) -> bool {
 }
 
 /// Clients before the autumn of 2026 send `x-api-key`, later ones `Authorization`; where both are there, the first one counts.
-fn key(headers: &HeaderMap) -> Option<&str> {
+fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let key = headers.get(API_KEY).and_then(|key| key.to_str().ok()).map(str::trim);
-    key.filter(|key| !key.is_empty()).or_else(|| bearer(headers))
+    key.filter(|key| !key.is_empty()).or_else(|| bearer(headers)).map(Cow::Borrowed)
 }
 
 #[cfg(test)]
@@ -106,7 +108,7 @@ mod tests {
             (&[("x-api-key", "a"), ("authorization", "Bearer b")], Some("a")),
             (&[("x-api-key", " "), ("authorization", "Bearer b")], Some("b")),
         ] {
-            assert_eq!(key(request("/", headers).headers()), expected, "{headers:?}");
+            assert_eq!(key(request("/", headers).headers()).as_deref(), expected, "{headers:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 //! `ask` understands a request, `conversation` the messages in it; `generate` starts the turn, `render` and `writer` put what happens into the
 //! words of the protocol; `error` refuses.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
@@ -30,6 +31,7 @@ pub(crate) const GEMINI: Dialect = Dialect {
     routes,
     claims: Some(is_own),
     key,
+    proof: |_, _| None,
     request_id: "x-request-id",
     refuse: error::refuse,
     stored: |_| Vec::new(),
@@ -53,9 +55,9 @@ fn is_own(request: &Request) -> bool {
         || (path.starts_with("/v1/models/") && names_method(path))
 }
 
-fn key(headers: &HeaderMap) -> Option<&str> {
+fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let key = headers.get(API_KEY).and_then(|key| key.to_str().ok()).map(str::trim);
-    key.filter(|key| !key.is_empty()).or_else(|| bearer(headers))
+    key.filter(|key| !key.is_empty()).or_else(|| bearer(headers)).map(Cow::Borrowed)
 }
 
 #[cfg(test)]

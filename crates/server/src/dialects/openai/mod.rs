@@ -3,6 +3,7 @@
 //! `tools` understands the tools of a request, `attachment` finds files that messages bring along, `program` puts programs and their output
 //! into words, `error` refuses.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
@@ -28,7 +29,8 @@ pub(crate) mod uploads;
 pub(crate) const OPENAI: Dialect = Dialect {
     routes,
     claims: None,
-    key: bearer,
+    key: |headers| bearer(headers).map(Cow::Borrowed),
+    proof: |_, _| None,
     request_id: "x-request-id",
     refuse: error::refuse,
     stored: |store| vec![responses::dialect(store)],

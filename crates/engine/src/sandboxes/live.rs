@@ -1,0 +1,258 @@
+//! One sandbox that a client owns.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use aludel_sandbox::files::Files;
+use aludel_sandbox::{Sandbox, Usage};
+use aludel_store::{Store, Tenant, random_hex};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::contexts::Contexts;
+use super::processes::Processes;
+use super::watches::Watches;
+use crate::Error;
+use crate::places::Place;
+
+/// The home directory inside: where commands begin, and what relative paths are relative to.
+pub const HOME: &str = "/home/user";
+/// Entries of a sandbox's metadata, and of its variables.
+const MAX_ENTRIES: usize = 256;
+/// Bytes of a sandbox's metadata, and of its variables: keys and values together.
+const MAX_BYTES: usize = 64 << 10;
+/// Bytes of a template's name.
+const MAX_NAME: usize = 128;
+
+/// A sandbox that is to be made.
+#[derive(Debug, Clone, Default)]
+pub struct NewSandbox {
+    /// The name of the template, as the client calls it.
+    pub template: String,
+    /// The client's own notes.
+    pub metadata: BTreeMap<String, String>,
+    /// Environment variables of everything that runs in it.
+    pub environment: BTreeMap<String, String>,
+    /// Time after which it ends.
+    pub timeout: Duration,
+    /// The environment variable that has its id, if there is to be one.
+    pub id_variable: Option<&'static str>,
+    /// True if whoever speaks to its programs needs the secret for that.
+    pub private: bool,
+}
+
+impl NewSandbox {
+    pub(super) fn check(&self, lifetime: Duration) -> Result<(), Error> {
+        let invalid = |field, reason: String| Err(Error::InvalidSandbox { field, reason });
+        if self.template.len() > MAX_NAME {
+            return invalid("template", format!("a template's name has at most {MAX_NAME} bytes"));
+        }
+        for (field, entries) in [("metadata", &self.metadata), ("environment", &self.environment)] {
+            let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+            if entries.len() > MAX_ENTRIES || bytes > MAX_BYTES {
+                return invalid(field, format!("at most {MAX_ENTRIES} entries of {} KB together", MAX_BYTES >> 10));
+            }
+        }
+        check_environment(&self.environment)?;
+        Self::check_timeout(self.timeout, lifetime)
+    }
+
+    pub(super) fn check_timeout(timeout: Duration, lifetime: Duration) -> Result<(), Error> {
+        if timeout > lifetime {
+            let reason = format!(
+                "a sandbox may live for at most {} s (sandbox.lifetime); ask for less and extend it later",
+                lifetime.as_secs()
+            );
+            return Err(Error::InvalidSandbox { field: "timeout", reason });
+        }
+        Ok(())
+    }
+}
+
+/// Checks that the system can take these variables.
+pub(super) fn check_environment(environment: &BTreeMap<String, String>) -> Result<(), Error> {
+    for (key, value) in environment {
+        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+            let reason = format!("'{}' cannot be an environment variable", key.escape_debug());
+            return Err(Error::InvalidSandbox { field: "environment", reason });
+        }
+    }
+    Ok(())
+}
+
+/// A sandbox that a client owns. It lives until its time is over, its end is asked for, or the process ends.
+pub struct LiveSandbox {
+    id: String,
+    tenant: Tenant,
+    new: NewSandbox,
+    secret: String,
+    traffic_secret: Option<String>,
+    started: (Instant, SystemTime),
+    order: u64,
+    ends: watch::Sender<Instant>,
+    sandbox: Arc<dyn Sandbox>,
+    contexts: Contexts,
+    watches: Watches,
+    processes: Processes,
+    files: Mutex<Option<Files>>,
+    ended: CancellationToken,
+    _permit: Place,
+}
+
+impl fmt::Debug for LiveSandbox {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without its secrets.
+        formatter.debug_struct("LiveSandbox").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl LiveSandbox {
+    pub(super) async fn new(
+        tenant: Tenant,
+        mut new: NewSandbox,
+        sandbox: Arc<dyn Sandbox>,
+        store: Store,
+        permit: Place,
+    ) -> Result<Self, Error> {
+        static ORDER: AtomicU64 = AtomicU64::new(0);
+        let now = Instant::now();
+        // A name of hosts, in lower case and without a dash.
+        let id = format!("i{:.20}", random_hex());
+        if let Some(name) = new.id_variable {
+            new.environment.insert(name.to_owned(), id.clone());
+        }
+        Ok(Self {
+            contexts: Contexts::new(Arc::clone(&sandbox), &id, &new.environment).await?,
+            watches: Watches::default(),
+            processes: Processes::new(Arc::clone(&sandbox), store, tenant.clone(), id.clone()),
+            id,
+            secret: format!("ea_{:.40}", random_hex()),
+            traffic_secret: new.private.then(|| format!("ta_{:.40}", random_hex())),
+            ends: watch::Sender::new(now + new.timeout),
+            started: (now, SystemTime::now()),
+            order: ORDER.fetch_add(1, Ordering::Relaxed),
+            tenant,
+            new,
+            sandbox,
+            files: Mutex::default(),
+            ended: CancellationToken::new(),
+            _permit: permit,
+        })
+    }
+
+    /// Its id: an `i` and hexadecimal digits.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The tenant that it belongs to.
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    /// What was asked for when it was made.
+    pub fn asked(&self) -> &NewSandbox {
+        &self.new
+    }
+
+    /// The secret of those who may use it.
+    pub fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// The secret of those who may speak to its programs, if one is needed.
+    pub fn traffic_secret(&self) -> Option<&str> {
+        self.traffic_secret.as_deref()
+    }
+
+    /// The time when it was made.
+    pub fn started(&self) -> SystemTime {
+        self.started.1
+    }
+
+    /// The time when it will end.
+    pub fn ends(&self) -> SystemTime {
+        self.started.1 + self.ends.borrow().saturating_duration_since(self.started.0)
+    }
+
+    /// Its number in the order in which sandboxes were made.
+    pub fn order(&self) -> u64 {
+        self.order
+    }
+
+    pub(super) fn set_timeout(&self, timeout: Duration) -> SystemTime {
+        self.ends.send_replace(Instant::now() + timeout);
+        self.ends()
+    }
+
+    /// Lets it live for so long from now on, if it would end before.
+    pub fn extend(&self, timeout: Duration) {
+        let end = Instant::now() + timeout;
+        self.ends.send_if_modified(|ends| std::mem::replace(ends, end.max(*ends)) < end);
+    }
+
+    /// Waits until its time is over.
+    pub(super) async fn expired(&self) {
+        let mut ends = self.ends.subscribe();
+        loop {
+            let end = *ends.borrow_and_update();
+            tokio::select! {
+                () = sleep_until(end) => return,
+                // The sender lives as long as this does.
+                _changed = ends.changed() => {}
+            }
+        }
+    }
+
+    /// Waits until it has ended.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// The sandbox below.
+    pub fn sandbox(&self) -> &Arc<dyn Sandbox> {
+        &self.sandbox
+    }
+
+    /// Its kernels.
+    pub fn contexts(&self) -> &Contexts {
+        &self.contexts
+    }
+
+    /// The directories of which clients poll the changes.
+    pub fn watches(&self) -> &Watches {
+        &self.watches
+    }
+
+    /// The commands that run in it.
+    pub fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
+    /// The resources that it uses.
+    pub async fn usage(&self) -> Usage {
+        self.sandbox.usage().await
+    }
+
+    /// Its files; the program that serves them is started when it is first needed, or has ended.
+    pub async fn files(&self) -> Result<Files, Error> {
+        let mut files = self.files.lock().await;
+        if let Some(live) = files.as_ref().filter(|files| files.is_alive()) {
+            return Ok(live.clone());
+        }
+        let started = Files::start(&*self.sandbox, HOME).await?;
+        *files = Some(started.clone());
+        Ok(started)
+    }
+
+    pub(super) async fn close(&self) {
+        self.ended.cancel();
+        if let Err(error) = self.sandbox.close().await {
+            tracing::warn!(sandbox = %self.id, error = %error, "a sandbox did not end in time");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Sandboxes that clients own by id: made when they are asked for, ended at a time, and gone at a restart.
+//!
+//! `registry` finds them, `live` is one of them, `contexts` are its kernels, `processes` the commands that run in it and outlive their clients,
+//! `watches` the directories of which clients poll the changes. They take permits of
+//! the same number as live sessions, which nobody takes away from them.
+
+mod contexts;
+mod live;
+mod processes;
+mod registry;
+#[cfg(test)]
+mod tests;
+mod watches;
+
+pub use contexts::{Context, Contexts};
+pub use live::{HOME, LiveSandbox, NewSandbox};
+pub use processes::{Attached, Exit, Process, ProcessEvent, ProcessSpec, Processes, Stream};
+pub use registry::Sandboxes;
+pub use watches::Watches;
+/// Files of a sandbox by path.
+pub mod files {
+    pub use aludel_sandbox::files::{
+        CHUNK, Change, ChangeKind, Entry, Files, FilesError, NewFile, OpenFile, Problem, Watch,
+    };
+}

@@ -1,0 +1,468 @@
+//! Commands that run in a sandbox and outlive the clients that started them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use aludel_sandbox::Sandbox;
+use aludel_sandbox::process::{Command, ExitStatus, Process as Started};
+use aludel_store::{AuditEntry, AuditEvent, Store, Tenant};
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::live::{HOME, check_environment};
+use crate::Error;
+
+/// Commands of one sandbox that run at once.
+const MAX_RUNNING: usize = 128;
+/// Commands of one sandbox that have ended and are still known.
+const MAX_ENDED: usize = 32;
+/// Clients that follow one command at once.
+const MAX_FOLLOWERS: usize = 16;
+/// Bytes of output that are kept while nobody follows a command, the last ones.
+const MAX_KEPT: usize = 64 << 10;
+/// Bytes that are read at once.
+const CHUNK: usize = 32 << 10;
+/// Chunks that wait for a follower; with more, the command waits.
+const QUEUE: usize = 16;
+/// Bytes of a command line and its variables.
+const MAX_COMMAND: usize = 1 << 20;
+/// Bytes of a client's name for a command.
+const MAX_TAG: usize = 128;
+/// Bytes of the audit log's entries about one command, besides the command.
+const NOTES: u64 = 4096;
+/// Time for which what a command left in its pipes is read after its end: a child of its own may hold them open for ever.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+/// Time for which input may wait for a command that does not read.
+const INPUT_TIMEOUT: Duration = Duration::from_secs(30);
+const SIGKILL: i32 = 9;
+
+/// A command that is to be started.
+#[derive(Debug, Clone, Default)]
+pub struct ProcessSpec {
+    /// The program, and its arguments.
+    pub arguments: Vec<String>,
+    /// Environment variables beside those that every process of a sandbox has.
+    pub environment: BTreeMap<String, String>,
+    /// The directory in which it starts; home if there is none.
+    pub directory: Option<String>,
+    /// The client's name for it.
+    pub tag: Option<String>,
+    /// True if its input stays open for what clients send.
+    pub input: bool,
+    /// Time after which it is killed.
+    pub time_limit: Option<Duration>,
+}
+
+/// Output streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Something that a command did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessEvent {
+    /// It printed something.
+    Output(Stream, Bytes),
+    /// It ended; nothing follows.
+    Ended(Exit),
+}
+
+/// The end of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself or by a signal.
+    Status(ExitStatus),
+    /// It was killed, since its time was over.
+    TimedOut,
+    /// The sandbox ended first.
+    SandboxEnded,
+}
+
+/// The commands of one sandbox.
+pub struct Processes {
+    sandbox: Arc<dyn Sandbox>,
+    store: Store,
+    tenant: Tenant,
+    place: String,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Default)]
+struct Known {
+    last: u32,
+    by_pid: BTreeMap<u32, Arc<Process>>,
+}
+
+impl fmt::Debug for Processes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Processes").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// A command that runs or has ended.
+pub struct Process {
+    pid: u32,
+    spec: ProcessSpec,
+    input: AsyncMutex<Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>>,
+    signals: mpsc::Sender<i32>,
+    output: Mutex<Output>,
+}
+
+/// The output of a command, and who follows it.
+#[derive(Default)]
+struct Output {
+    followers: Vec<mpsc::Sender<ProcessEvent>>,
+    /// Output that nobody has seen yet.
+    kept: VecDeque<(Stream, Bytes)>,
+    kept_bytes: usize,
+    end: Option<Exit>,
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Process").field("pid", &self.pid).finish_non_exhaustive()
+    }
+}
+
+/// A client's view of a command. Dropping it lets the command go on.
+#[derive(Debug)]
+pub struct Attached {
+    /// The command.
+    pub process: Arc<Process>,
+    kept: VecDeque<(Stream, Bytes)>,
+    end: Option<Exit>,
+    events: mpsc::Receiver<ProcessEvent>,
+}
+
+impl Attached {
+    /// The next event; `None` after the end. Cancel-safe.
+    pub async fn next(&mut self) -> Option<ProcessEvent> {
+        if let Some((stream, bytes)) = self.kept.pop_front() {
+            return Some(ProcessEvent::Output(stream, bytes));
+        }
+        match self.end.take() {
+            Some(end) => Some(ProcessEvent::Ended(end)),
+            None => self.events.recv().await,
+        }
+    }
+}
+
+impl Processes {
+    pub(super) fn new(sandbox: Arc<dyn Sandbox>, store: Store, tenant: Tenant, place: String) -> Self {
+        Self { sandbox, store, tenant, place, known: Arc::default() }
+    }
+
+    /// Starts a command. It is in the audit log before it runs.
+    pub async fn start(&self, spec: ProcessSpec) -> Result<Attached, Error> {
+        self.check(&spec)?;
+        let line = command_line(&spec.arguments);
+        let bytes = NOTES + line.len() as u64;
+        let _room = self.store.reserve(&self.tenant, bytes..=bytes).await?;
+        let pid = {
+            let mut known = self.lock();
+            known.last += 1;
+            known.last
+        };
+        let note =
+            Note { store: self.store.clone(), tenant: self.tenant.clone(), place: self.place.clone(), pid, line };
+        note.write(AuditEvent::Started, "the client", "").await?;
+        let command = Command {
+            arguments: spec.arguments.clone(),
+            environment: spec.environment.clone().into_iter().collect(),
+            directory: spec.directory.clone().unwrap_or_else(|| HOME.to_owned()),
+        };
+        let mut started = match self.sandbox.spawn(command).await {
+            Ok(started) => started,
+            Err(error) => {
+                note.write(AuditEvent::Ended, "", &error.to_string()).await?;
+                return Err(error.into());
+            }
+        };
+        let input = if spec.input { started.stdin.take() } else { None };
+        drop(started.stdin.take());
+        let (signals, receiver) = mpsc::channel(QUEUE);
+        let output = Mutex::default();
+        let process = Arc::new(Process { pid, spec, input: AsyncMutex::new(input), signals, output });
+        let attached = process.attach()?;
+        self.remember(&process);
+        tokio::spawn(run(Arc::clone(&process), started, receiver, note));
+        Ok(attached)
+    }
+
+    fn check(&self, spec: &ProcessSpec) -> Result<(), Error> {
+        let invalid = |field, reason: String| Err(Error::InvalidSandbox { field, reason });
+        let words = spec.arguments.iter().map(String::len).sum::<usize>();
+        let variables = spec.environment.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        if spec.arguments.first().is_none_or(String::is_empty) {
+            return invalid("cmd", "there is no command".to_owned());
+        }
+        if words + variables > MAX_COMMAND {
+            return invalid("cmd", format!("a command and its variables may have {} KB", MAX_COMMAND >> 10));
+        }
+        if spec.arguments.iter().chain(&spec.directory).any(|word| word.contains('\0')) {
+            return invalid("cmd", "a command has no zero bytes".to_owned());
+        }
+        if spec.tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG) {
+            return invalid("tag", format!("a tag has at most {MAX_TAG} bytes"));
+        }
+        check_environment(&spec.environment)?;
+        if self.running().len() >= MAX_RUNNING {
+            return Err(Error::InvalidSandbox { field: "cmd", reason: format!("{MAX_RUNNING} commands run already") });
+        }
+        Ok(())
+    }
+
+    fn remember(&self, process: &Arc<Process>) {
+        let mut known = self.lock();
+        known.by_pid.insert(process.pid, Arc::clone(process));
+        let ended: Vec<_> =
+            known.by_pid.values().filter(|process| process.has_ended()).map(|process| process.pid).collect();
+        for pid in ended.iter().take(ended.len().saturating_sub(MAX_ENDED)) {
+            known.by_pid.remove(pid);
+        }
+    }
+
+    /// The commands that run, in the order in which they were started.
+    pub fn running(&self) -> Vec<Arc<Process>> {
+        self.lock().by_pid.values().filter(|process| !process.has_ended()).cloned().collect()
+    }
+
+    /// The command of this number, whether it runs or has ended.
+    pub fn of_pid(&self, pid: u32) -> Option<Arc<Process>> {
+        self.lock().by_pid.get(&pid).cloned()
+    }
+
+    /// The command that was last started under this tag.
+    pub fn of_tag(&self, tag: &str) -> Option<Arc<Process>> {
+        self.lock().by_pid.values().rev().find(|process| process.spec.tag.as_deref() == Some(tag)).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // Nothing that could panic happens while it is held.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Process {
+    /// Its number, unique in its sandbox.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// What was asked for when it was started.
+    pub fn spec(&self) -> &ProcessSpec {
+        &self.spec
+    }
+
+    /// Returns true once it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.output().end.is_some()
+    }
+
+    /// Follows it, beginning with the output that nobody has seen yet.
+    pub fn attach(self: &Arc<Self>) -> Result<Attached, Error> {
+        let (sender, events) = mpsc::channel(QUEUE);
+        let mut output = self.output();
+        output.followers.retain(|follower| !follower.is_closed());
+        if output.followers.len() >= MAX_FOLLOWERS {
+            let reason = format!("{MAX_FOLLOWERS} clients follow this command already");
+            return Err(Error::InvalidSandbox { field: "process", reason });
+        }
+        let end = output.end;
+        if end.is_none() {
+            output.followers.push(sender);
+        }
+        output.kept_bytes = 0;
+        let kept = std::mem::take(&mut output.kept);
+        drop(output);
+        Ok(Attached { process: Arc::clone(self), kept, end, events })
+    }
+
+    /// Sends input. An error if it has none, has closed it, or does not read.
+    pub async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
+        let invalid = |reason: &str| Error::InvalidSandbox { field: "input", reason: reason.to_owned() };
+        let writing = async {
+            let mut input = self.input.lock().await;
+            let Some(pipe) = input.as_mut() else { return Err(invalid("the input of this command is not open")) };
+            pipe.write_all(bytes).await.map_err(|error| invalid(&format!("the command does not read: {error}")))
+        };
+        timeout(INPUT_TIMEOUT, writing).await.unwrap_or_else(|_| Err(invalid("the command does not read its input")))
+    }
+
+    /// Closes its input.
+    pub async fn close_input(&self) {
+        drop(self.input.lock().await.take());
+    }
+
+    /// Sends a signal to it and to the rest of its process group. One that has ended hears nothing.
+    pub async fn signal(&self, signal: i32) {
+        let _ended = self.signals.send(signal).await;
+    }
+
+    fn output(&self) -> MutexGuard<'_, Output> {
+        // Nothing that could panic happens while it is held.
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells followers, and waits for those that are slow; keeps output if there are none.
+    async fn tell(&self, event: ProcessEvent) {
+        let followers = {
+            let mut output = self.output();
+            output.followers.retain(|follower| !follower.is_closed());
+            if let ProcessEvent::Ended(end) = event {
+                output.end = Some(end);
+            }
+            if output.followers.is_empty() {
+                output.keep(event);
+                return;
+            }
+            output.followers.clone()
+        };
+        for follower in &followers {
+            // One that has gone meanwhile wants nothing any more.
+            let _gone = follower.send(event.clone()).await;
+        }
+    }
+}
+
+impl Output {
+    fn keep(&mut self, event: ProcessEvent) {
+        let ProcessEvent::Output(stream, bytes) = event else { return };
+        self.kept_bytes += bytes.len();
+        self.kept.push_back((stream, bytes));
+        while self.kept_bytes > MAX_KEPT
+            && let Some((_, oldest)) = self.kept.pop_front()
+        {
+            self.kept_bytes -= oldest.len();
+        }
+    }
+}
+
+/// Sees a command through to its end.
+async fn run(process: Arc<Process>, mut started: Started, mut signals: mpsc::Receiver<i32>, note: Note) {
+    let mut stdout = std::mem::replace(&mut started.stdout, Box::new(tokio::io::empty()));
+    let mut stderr = std::mem::replace(&mut started.stderr, Box::new(tokio::io::empty()));
+    let ended = CancellationToken::new();
+    let reading = async {
+        tokio::join!(
+            read_all(&process, Stream::Stdout, &mut *stdout, &ended),
+            read_all(&process, Stream::Stderr, &mut *stderr, &ended)
+        )
+    };
+    let ending = async {
+        let limit = process.spec.time_limit;
+        let mut timer = std::pin::pin!(async {
+            match limit {
+                Some(limit) => sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        });
+        let mut timed_out = false;
+        loop {
+            let signal = tokio::select! {
+                status = started.wait() => {
+                    return match status {
+                        None => Exit::SandboxEnded,
+                        Some(_) if timed_out => Exit::TimedOut,
+                        Some(status) => Exit::Status(status),
+                    };
+                }
+                () = &mut timer, if !timed_out => {
+                    timed_out = true;
+                    SIGKILL
+                }
+                // The sender lives as long as the process is known.
+                Some(signal) = signals.recv() => signal,
+            };
+            started.signal(signal);
+        }
+    };
+    let mut reading = std::pin::pin!(reading);
+    let mut ending = std::pin::pin!(ending);
+    let exit = tokio::select! {
+        exit = &mut ending => {
+            ended.cancel();
+            reading.await;
+            exit
+        }
+        _ends = &mut reading => ending.await,
+    };
+    drop(process.input.lock().await.take());
+    let outcome = match exit {
+        Exit::Status(ExitStatus::Code(code)) => format!("exit status {code}"),
+        Exit::Status(ExitStatus::Signal(signal)) => format!("signal {signal}"),
+        Exit::TimedOut => "time limit".to_owned(),
+        Exit::SandboxEnded => "the sandbox ended".to_owned(),
+    };
+    if let Err(error) = note.write(AuditEvent::Ended, "", &outcome).await {
+        tracing::error!("{}: a command has no end in the audit log until the next start: {error}", note.place);
+    }
+    process.tell(ProcessEvent::Ended(exit)).await;
+    process.output().followers.clear();
+}
+
+/// Reads to the end, or once the command has ended until nothing comes any more. Time in which followers are slow does not count.
+async fn read_all(
+    process: &Process,
+    stream: Stream,
+    pipe: &mut (dyn AsyncRead + Send + Sync + Unpin),
+    ended: &CancellationToken,
+) {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let silence = async {
+            ended.cancelled().await;
+            sleep(LAST_WORDS).await;
+        };
+        let read = tokio::select! {
+            read = pipe.read(&mut buffer) => read,
+            () = silence => return,
+        };
+        let Ok(count @ 1..) = read else { return };
+        let bytes = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
+        process.tell(ProcessEvent::Output(stream, bytes)).await;
+    }
+}
+
+/// A command in the audit log.
+struct Note {
+    store: Store,
+    tenant: Tenant,
+    place: String,
+    pid: u32,
+    line: String,
+}
+
+impl Note {
+    async fn write(&self, event: AuditEvent, actor: &str, outcome: &str) -> Result<(), Error> {
+        let entry = AuditEntry {
+            event,
+            request: format!("{}-{}", self.place, self.pid),
+            container: self.place.clone(),
+            code: self.line.clone(),
+            actor: actor.to_owned(),
+            outcome: outcome.to_owned(),
+        };
+        Ok(self.store.audit(&self.tenant, vec![entry]).await?)
+    }
+}
+
+/// A command as a shell would take it.
+fn command_line(arguments: &[String]) -> String {
+    let plain = |word: &str| {
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./=:,+@%".contains(&byte))
+    };
+    let quoted = |word: &String| {
+        if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    };
+    arguments.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}

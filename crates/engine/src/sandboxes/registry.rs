@@ -1,0 +1,119 @@
+//! The registry of sandboxes that clients own.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use aludel_sandbox::{Backend, Capabilities, SandboxId, SandboxSpec};
+use aludel_store::Tenant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::live::{LiveSandbox, NewSandbox};
+use crate::{Error, Sessions};
+
+/// All sandboxes that clients own. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Sandboxes {
+    sessions: Sessions,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+    lifetime: Duration,
+    live: Arc<Mutex<HashMap<String, Arc<LiveSandbox>>>>,
+}
+
+impl Sandboxes {
+    /// None at first. Permits, the store and the backend are those of the sessions; `lifetime` is the longest time that one may live.
+    pub(crate) fn new(sessions: Sessions, tasks: TaskTracker, closing: CancellationToken, lifetime: Duration) -> Self {
+        Self { sessions, tasks, closing, lifetime, live: Arc::default() }
+    }
+
+    /// The parts of the sandbox contract that they have.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.backend().capabilities()
+    }
+
+    /// The longest time from now on for which a sandbox may be asked to live.
+    pub fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+
+    fn backend(&self) -> &Arc<dyn Backend> {
+        self.sessions.backend()
+    }
+
+    /// Makes a sandbox. Dropping the future undoes what it began.
+    pub async fn create(&self, tenant: &Tenant, new: NewSandbox) -> Result<Arc<LiveSandbox>, Error> {
+        new.check(self.lifetime)?;
+        let permit = self.sessions.permit(tenant).await?;
+        let mut limits = self.sessions.limits();
+        // Clients bound their own programs, and the sandbox's end bounds all of them.
+        limits.timeout = self.lifetime;
+        let spec = SandboxSpec { owner: Some(tenant.as_str().to_owned()), ..SandboxSpec::new(limits) };
+        let sandbox = self.backend().create(SandboxId::unique(), spec).await?;
+        let store = self.sessions.store().clone();
+        let live = Arc::new(LiveSandbox::new(tenant.clone(), new, sandbox, store, permit).await?);
+        self.lock().insert(live.id().to_owned(), Arc::clone(&live));
+        self.tasks.spawn(self.clone().end_in_time(Arc::clone(&live)));
+        Ok(live)
+    }
+
+    /// Ends a sandbox when its time is over, its end was asked for, or the process is about to end.
+    async fn end_in_time(self, live: Arc<LiveSandbox>) {
+        tokio::select! {
+            () = live.expired() => {}
+            () = live.ended() => {}
+            () = self.closing.cancelled() => {}
+        }
+        self.end(&live).await;
+    }
+
+    /// The sandbox of a tenant that goes by this id.
+    pub fn get(&self, tenant: &Tenant, id: &str) -> Option<Arc<LiveSandbox>> {
+        self.lock().get(id).filter(|live| live.tenant() == tenant).cloned()
+    }
+
+    /// The sandbox that goes by this id, whoever it belongs to: for those who prove their right to it by a secret of its own.
+    pub fn of_any_tenant(&self, id: &str) -> Option<Arc<LiveSandbox>> {
+        self.lock().get(id).cloned()
+    }
+
+    /// The sandbox for which `holds`, whoever it belongs to: for those who prove their right to it by a secret of its own.
+    pub fn find(&self, holds: impl Fn(&LiveSandbox) -> bool) -> Option<Arc<LiveSandbox>> {
+        let all: Vec<_> = self.lock().values().cloned().collect();
+        all.into_iter().find(|live| holds(live))
+    }
+
+    /// All sandboxes of a tenant, the newest first.
+    pub fn list(&self, tenant: &Tenant) -> Vec<Arc<LiveSandbox>> {
+        let mut own: Vec<_> = self.lock().values().filter(|live| live.tenant() == tenant).cloned().collect();
+        own.sort_by_key(|live| Reverse(live.order()));
+        own
+    }
+
+    /// Ends a sandbox of a tenant, with all that runs in it. Returns whether there was one.
+    pub async fn kill(&self, tenant: &Tenant, id: &str) -> bool {
+        let Some(live) = self.get(tenant, id) else { return false };
+        self.end(&live).await;
+        true
+    }
+
+    async fn end(&self, live: &Arc<LiveSandbox>) {
+        // From here on it is not found any more.
+        if self.lock().remove(live.id()).is_some() {
+            live.close().await;
+        }
+    }
+
+    /// Sets the time from now on after which a sandbox of a tenant ends. Returns its end; `None` if there is no such sandbox.
+    pub fn set_timeout(&self, tenant: &Tenant, id: &str, timeout: Duration) -> Result<Option<SystemTime>, Error> {
+        NewSandbox::check_timeout(timeout, self.lifetime)?;
+        Ok(self.get(tenant, id).map(|live| live.set_timeout(timeout)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<LiveSandbox>>> {
+        // Nothing that could panic happens while it is held.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,143 @@
+//! Sandboxes that clients own, with scripted programs.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aludel_sandbox::Backend;
+use aludel_sandbox::memory::{Memory, simple};
+use aludel_store::{Store, Tenant};
+
+use super::*;
+use crate::executions::{self, End, Event, Program};
+use crate::turns::Output;
+use crate::{Engine, Error, Settings};
+
+async fn engine(data: &std::path::Path, settings: Settings) -> (Arc<Engine>, Memory) {
+    let store = Store::open(data).await.unwrap();
+    let backend = Memory::new(simple);
+    let engine = Engine::new(store, Arc::new(backend.clone()), [], Default::default(), Vec::new(), settings);
+    (Arc::new(engine), backend)
+}
+
+fn new(seconds: u64) -> NewSandbox {
+    NewSandbox { template: "base".into(), timeout: Duration::from_secs(seconds), ..NewSandbox::default() }
+}
+
+async fn tenant(engine: &Engine, name: &str) -> Tenant {
+    let key = engine.store.create_key(name).await.unwrap();
+    engine.store.tenant_of_key(&key.secret).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn nothing_of_one_tenant_is_there_for_another() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, backend) = engine(data.path(), Settings::default()).await;
+    let (one, other) = (tenant(&engine, "one").await, tenant(&engine, "other").await);
+    let sandboxes = &engine.sandboxes;
+    let first = sandboxes.create(&one, new(60)).await.unwrap();
+    let second = sandboxes.create(&one, new(60)).await.unwrap();
+    assert!(first.id().starts_with('i') && first.id().len() == 21);
+    assert_ne!((first.id(), first.secret()), (second.id(), second.secret()));
+    let ids: Vec<_> = sandboxes.list(&one).iter().map(|live| live.id().to_owned()).collect();
+    assert_eq!(ids, [second.id(), first.id()]);
+    assert!(sandboxes.list(&other).is_empty() && sandboxes.get(&other, first.id()).is_none());
+    assert!(!sandboxes.kill(&other, first.id()).await);
+    assert!(sandboxes.set_timeout(&other, first.id(), Duration::ZERO).unwrap().is_none());
+    assert_eq!(backend.list(Some(one.as_str())).await.unwrap().len(), 2);
+    assert!(sandboxes.kill(&one, first.id()).await);
+    assert!(!sandboxes.kill(&one, first.id()).await);
+    first.ended().await;
+    drop(first);
+    assert_eq!(backend.list(None).await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_ends_in_time_and_connecting_never_shortens_it() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, backend) = engine(data.path(), Settings::default()).await;
+    let me = Tenant::local();
+    let live = engine.sandboxes.create(&me, new(60)).await.unwrap();
+    let end = live.ends();
+    live.extend(Duration::from_secs(10));
+    assert_eq!(live.ends(), end);
+    live.extend(Duration::from_secs(120));
+    assert_eq!(live.ends(), end + Duration::from_secs(60));
+    engine.sandboxes.set_timeout(&me, live.id(), Duration::from_secs(30)).unwrap().unwrap();
+    tokio::time::sleep(Duration::from_secs(29)).await;
+    assert!(engine.sandboxes.get(&me, live.id()).is_some());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    live.ended().await;
+    assert!(engine.sandboxes.get(&me, live.id()).is_none());
+    drop(live);
+    assert!(backend.list(None).await.unwrap().is_empty());
+    assert_eq!(engine.sessions.taken(), 0);
+}
+
+#[tokio::test]
+async fn their_number_their_time_and_their_notes_are_bounded() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = Settings { sessions: 2, sandbox_lifetime: Duration::from_secs(100), ..Settings::default() };
+    let (engine, _backend) = engine(data.path(), settings).await;
+    let me = Tenant::local();
+    let invalid = async |new: NewSandbox| match engine.sandboxes.create(&me, new).await.unwrap_err() {
+        Error::InvalidSandbox { field, .. } => field,
+        error => panic!("{error}"),
+    };
+    assert_eq!(invalid(new(101)).await, "timeout");
+    let notes = |bytes: usize| [("k".to_owned(), "v".repeat(bytes))].into();
+    assert_eq!(invalid(NewSandbox { metadata: notes(65 << 10), ..new(1) }).await, "metadata");
+    assert_eq!(invalid(NewSandbox { environment: notes(65 << 10), ..new(1) }).await, "environment");
+    assert_eq!(
+        invalid(NewSandbox { environment: [("a=b".into(), String::new())].into(), ..new(1) }).await,
+        "environment"
+    );
+    let first = engine.sandboxes.create(&me, new(100)).await.unwrap();
+    let _second = engine.sandboxes.create(&me, new(100)).await.unwrap();
+    assert!(matches!(engine.sandboxes.create(&me, new(100)).await, Err(Error::SessionsFull { limit: 2 })));
+    let too_long = engine.sandboxes.set_timeout(&me, first.id(), Duration::from_secs(101));
+    assert!(matches!(too_long, Err(Error::InvalidSandbox { field: "timeout", .. })));
+    assert!(first.ends() > SystemTime::now());
+}
+
+#[tokio::test]
+async fn contexts_are_apart_and_can_be_restarted() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _backend) = engine(data.path(), Settings::default()).await;
+    let live = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
+    let contexts = live.contexts();
+    let run = async |id: Option<&str>, code: &str| {
+        let context = contexts.get(id).await.unwrap();
+        let program = Program {
+            id: aludel_store::fresh_id("exec_"),
+            tenant: live.tenant().clone(),
+            sender: "test".into(),
+            target: contexts.target(&context, Default::default()).await.unwrap(),
+            code: code.to_owned(),
+            timeout: None,
+        };
+        let mut execution = executions::start(&engine, program).unwrap();
+        let mut printed = String::new();
+        while let Some(event) = execution.next().await {
+            match event {
+                Event::Output(Output::Result(value)) => printed.push_str(&value.text.unwrap_or_default()),
+                Event::Output(Output::Error { name, .. }) => printed.push_str(&name),
+                Event::Ended(End::Ran(_)) | Event::Started => {}
+                event => panic!("{event:?}"),
+            }
+        }
+        printed
+    };
+    let other = contexts.create(None).await.unwrap();
+    assert_eq!(contexts.list().await.len(), 2);
+    assert_eq!(run(None, "x = 1").await, "");
+    assert_eq!(run(Some("default"), "x").await, "1");
+    assert_eq!(run(Some(other.id()), "x").await, "NameError");
+    assert_eq!(other.count(), 1);
+    let default = contexts.list().await.remove(0);
+    contexts.restart(default.id()).await.unwrap();
+    assert_eq!(run(None, "x").await, "NameError");
+    contexts.remove(other.id()).await.unwrap();
+    assert!(matches!(contexts.get(Some(other.id())).await, Err(Error::NotFound(_))));
+    contexts.remove(default.id()).await.unwrap();
+    assert_eq!(run(None, "x = 2").await, "");
+}

@@ -1,0 +1,45 @@
+//! Directories of which clients poll the changes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aludel_sandbox::files::Watch;
+use aludel_store::random_hex;
+
+use crate::Error;
+
+/// Directories of one sandbox that clients poll at once.
+const MAX_WATCHES: usize = 32;
+
+/// The directories of one sandbox of which clients poll the changes.
+#[derive(Debug, Default)]
+pub struct Watches(Mutex<HashMap<String, Arc<Watch>>>);
+
+impl Watches {
+    /// Keeps a watch until it is removed. Returns its id.
+    pub fn add(&self, watch: Watch) -> Result<String, Error> {
+        let mut known = self.lock();
+        if known.len() >= MAX_WATCHES {
+            let reason = format!("at most {MAX_WATCHES} directories are watched at once; remove a watcher");
+            return Err(Error::InvalidSandbox { field: "watcher", reason });
+        }
+        let id = format!("w{:.16}", random_hex());
+        known.insert(id.clone(), Arc::new(watch));
+        Ok(id)
+    }
+
+    /// The watch of this id.
+    pub fn get(&self, id: &str) -> Option<Arc<Watch>> {
+        self.lock().get(id).cloned()
+    }
+
+    /// Ends a watch. Returns whether there was one.
+    pub fn remove(&self, id: &str) -> bool {
+        self.lock().remove(id).is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Watch>>> {
+        // Nothing that could panic happens while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,433 @@
+//! Files of a sandbox by absolute path, through a program of its own: the host follows no path that a guest controls.
+//!
+//! [`Files`] starts the program and asks it; `frame` is the way between the two. The program is the sandbox's: what it tells is bounded and
+//! typed, and believed as little as any other output.
+
+mod frame;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_util::bytes::Bytes;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::frame::{Answer, Operation, Request, read_answer, write_request};
+use crate::process::{Command, Process};
+use crate::{Error, KernelSpec, Sandbox};
+
+/// The name of the program among the kernel's.
+pub(crate) const PROGRAM: &str = "files.py";
+/// Bytes that are read or written at once.
+pub const CHUNK: usize = 256 << 10;
+/// Requests that wait for the program.
+const QUEUE: usize = 16;
+/// Requests without an answer, those that wait for changes among them.
+const MAX_PENDING: usize = 512;
+/// The longest that an answer may take; a program that takes longer is ended.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A failure of an operation on files.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// The operation was refused.
+    #[error("{message}")]
+    Refused {
+        /// The kind of problem.
+        problem: Problem,
+        /// The reason, in the sandbox's words.
+        message: String,
+    },
+    /// The program that serves files could not be started or has ended.
+    #[error(transparent)]
+    Sandbox(#[from] Error),
+}
+
+/// Kinds of problems with files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Problem {
+    /// There is no such file.
+    NotFound,
+    /// There is one already.
+    Exists,
+    /// It is a directory.
+    IsADirectory,
+    /// It is no directory.
+    NotADirectory,
+    /// The sandbox's user may not do that.
+    Denied,
+    /// There is no room.
+    Full,
+    /// Too much to tell at once.
+    TooMany,
+    /// Too much is open already.
+    Busy,
+    /// The sandbox cannot do that.
+    NotSupported,
+    /// Anything else.
+    #[serde(other)]
+    Invalid,
+}
+
+/// A file or directory as the sandbox tells of it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Entry {
+    /// Last part of its path.
+    pub name: String,
+    /// Absolute path.
+    pub path: String,
+    /// Bytes; of a link itself.
+    pub size: u64,
+    /// Type and permissions (`st_mode`); of a link itself.
+    pub mode: u32,
+    /// Name of its user.
+    pub owner: String,
+    /// Name of its group.
+    pub group: String,
+    /// Time of its last change, nanoseconds since 1970.
+    pub modified: i64,
+    /// For a link, the path that it leads to in the end.
+    #[serde(default)]
+    pub target: Option<String>,
+    /// For a link that leads somewhere, the target's type and permissions.
+    #[serde(default)]
+    pub target_mode: Option<u32>,
+    /// The client's own attributes.
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// A change below a directory that is watched.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Change {
+    /// The kind of change.
+    pub kind: ChangeKind,
+    /// Path, relative to the directory.
+    pub name: String,
+    /// The file after the change, if it was asked for and is still there.
+    #[serde(default)]
+    pub entry: Option<Entry>,
+}
+
+/// Kinds of changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// It is new here.
+    Create,
+    /// Its contents changed.
+    Write,
+    /// It was removed.
+    Remove,
+    /// It was moved away.
+    Rename,
+    /// Its permissions or other properties changed.
+    Chmod,
+}
+
+/// The files of one sandbox. Cheap to clone; the program ends with the last clone.
+#[derive(Debug, Clone)]
+pub struct Files(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    calls: mpsc::Sender<Request>,
+    /// Handles that nobody uses any more.
+    closes: mpsc::UnboundedSender<u64>,
+    pending: Arc<Pending>,
+    last: AtomicU64,
+    over: CancellationToken,
+    _end: DropGuard,
+}
+
+/// Requests that wait for an answer, by number.
+#[derive(Debug, Default)]
+struct Pending(Mutex<HashMap<u64, oneshot::Sender<(Answer, Bytes)>>>);
+
+impl Pending {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<(Answer, Bytes)>>> {
+        // Nothing that could panic happens while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Files {
+    /// Starts the program in a sandbox. Relative paths begin at `home`.
+    pub async fn start(sandbox: &dyn Sandbox, home: &str) -> Result<Self, Error> {
+        let interpreter = sandbox.kernel().argv.first().cloned().ok_or(Error::NotSupported("files by path"))?;
+        // Without the user's own packages and variables: what it runs is what is in the template.
+        let program = format!("{}/{PROGRAM}", KernelSpec::PROGRAMS);
+        let command = Command {
+            arguments: vec![interpreter, "-I".into(), "-S".into(), program],
+            environment: vec![("HOME".into(), home.into())],
+            directory: "/".into(),
+        };
+        Ok(Self::over(sandbox.spawn(command).await?))
+    }
+
+    /// Speaks with a program that was started.
+    fn over(process: Process) -> Self {
+        let (calls, receiver) = mpsc::channel(QUEUE);
+        let (closes, closed) = mpsc::unbounded_channel();
+        let (pending, over) = (Arc::<Pending>::default(), CancellationToken::new());
+        let end = over.clone().drop_guard();
+        tokio::spawn(drive(process, receiver, closed, Arc::clone(&pending), over.clone()));
+        Self(Arc::new(Inner { calls, closes, pending, last: AtomicU64::new(0), over, _end: end }))
+    }
+
+    /// Returns true until the program has ended.
+    pub fn is_alive(&self) -> bool {
+        !self.0.over.is_cancelled()
+    }
+
+    /// A file or directory; of a link, the link itself.
+    pub async fn stat(&self, path: &str) -> Result<Entry, FilesError> {
+        entry(self.ask(Operation::Stat { path: path.to_owned() }).await?)
+    }
+
+    /// The files below a directory, so many levels deep, by path.
+    pub async fn list(&self, path: &str, depth: u32) -> Result<Vec<Entry>, FilesError> {
+        Ok(self.ask(Operation::List { path: path.to_owned(), depth }).await?.entries)
+    }
+
+    /// Makes a directory and those above it.
+    pub async fn make_directory(&self, path: &str) -> Result<Entry, FilesError> {
+        entry(self.ask(Operation::Make { path: path.to_owned() }).await?)
+    }
+
+    /// Moves a file or directory.
+    pub async fn rename(&self, source: &str, destination: &str) -> Result<Entry, FilesError> {
+        let operation = Operation::Move { source: source.to_owned(), destination: destination.to_owned() };
+        entry(self.ask(operation).await?)
+    }
+
+    /// Removes a file, or a directory with all below it. One that is not there is fine.
+    pub async fn remove(&self, path: &str) -> Result<(), FilesError> {
+        self.ask(Operation::Remove { path: path.to_owned() }).await?;
+        Ok(())
+    }
+
+    /// Opens a regular file for reading, from `offset` on.
+    pub async fn open(&self, path: &str, offset: u64) -> Result<OpenFile, FilesError> {
+        let answer = self.ask(Operation::Open { path: path.to_owned(), offset }).await?;
+        let (size, modified) = (answer.size, answer.modified);
+        Ok(OpenFile { handle: self.handle(&answer)?, size, modified })
+    }
+
+    /// Makes a file, or empties the one that is there, with these attributes and no others. Directories above it are made.
+    pub async fn create(&self, path: &str, metadata: BTreeMap<String, String>) -> Result<NewFile, FilesError> {
+        let answer = self.ask(Operation::Create { path: path.to_owned(), metadata }).await?;
+        Ok(NewFile { handle: self.handle(&answer)? })
+    }
+
+    /// Watches a directory, with all below it if `recursive`. Changes bring an [`Entry`] each if `entries`.
+    pub async fn watch(&self, path: &str, recursive: bool, entries: bool) -> Result<Watch, FilesError> {
+        let answer = self.ask(Operation::Watch { path: path.to_owned(), recursive, entries }).await?;
+        Ok(Watch { handle: self.handle(&answer)? })
+    }
+
+    fn handle(&self, answer: &Answer) -> Result<Handle, FilesError> {
+        let number = answer.handle.ok_or_else(misunderstood)?;
+        Ok(Handle { files: self.clone(), number, is_open: true })
+    }
+
+    async fn ask(&self, operation: Operation) -> Result<Answer, FilesError> {
+        Ok(self.call(operation, Bytes::new(), Some(ANSWER_TIMEOUT)).await?.0)
+    }
+
+    /// Asks for something and waits for the answer, at most for `limit` if there is one.
+    async fn call(
+        &self,
+        operation: Operation,
+        data: Bytes,
+        limit: Option<Duration>,
+    ) -> Result<(Answer, Bytes), FilesError> {
+        let id = self.0.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, receiver) = oneshot::channel();
+        let _waiting = Waiting { pending: &self.0.pending, id };
+        {
+            let mut pending = self.0.pending.lock();
+            if pending.len() >= MAX_PENDING {
+                let message = "too many operations on files at once; try again".to_owned();
+                return Err(FilesError::Refused { problem: Problem::Busy, message });
+            }
+            pending.insert(id, sender);
+        }
+        let asked = async {
+            self.0.calls.send(Request { id, operation, data }).await.ok()?;
+            tokio::select! {
+                answer = receiver => answer.ok(),
+                () = self.0.over.cancelled() => None,
+            }
+        };
+        let answer = match limit {
+            None => asked.await,
+            Some(limit) => match timeout(limit, asked).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    self.0.over.cancel();
+                    return Err(Error::Timeout { what: "answer about files", limit }.into());
+                }
+            },
+        };
+        let (answer, data) = answer.ok_or_else(gone)?;
+        match answer.problem {
+            Some(problem) => Err(FilesError::Refused { problem, message: answer.message }),
+            None => Ok((answer, data)),
+        }
+    }
+}
+
+fn entry(answer: Answer) -> Result<Entry, FilesError> {
+    answer.entry.ok_or_else(misunderstood)
+}
+
+fn gone() -> FilesError {
+    Error::KernelGone("the program that serves files has ended".into()).into()
+}
+
+fn misunderstood() -> FilesError {
+    Error::KernelGone("the program that serves files is not understood".into()).into()
+}
+
+/// The wait for an answer. Dropping it ends it.
+struct Waiting<'a> {
+    pending: &'a Pending,
+    id: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.pending.lock().remove(&self.id);
+    }
+}
+
+/// Something that is open in the program. Dropping it closes it.
+#[derive(Debug)]
+struct Handle {
+    files: Files,
+    number: u64,
+    is_open: bool,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.is_open {
+            // Without the program, nothing is open.
+            let _over = self.files.0.closes.send(self.number);
+        }
+    }
+}
+
+/// A file that is being read.
+#[derive(Debug)]
+pub struct OpenFile {
+    handle: Handle,
+    /// Its size when it was opened. Some have none and content all the same.
+    pub size: u64,
+    /// Time of its last change, nanoseconds since 1970.
+    pub modified: i64,
+}
+
+impl OpenFile {
+    /// Reads the next bytes, at most [`CHUNK`]; none at the end.
+    pub async fn read(&mut self) -> Result<Bytes, FilesError> {
+        let operation = Operation::Read { handle: self.handle.number, count: CHUNK };
+        let (_, data) = self.handle.files.call(operation, Bytes::new(), Some(ANSWER_TIMEOUT)).await?;
+        Ok(data)
+    }
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+pub struct NewFile {
+    handle: Handle,
+}
+
+impl NewFile {
+    /// Appends bytes.
+    pub async fn write(&mut self, mut data: Bytes) -> Result<(), FilesError> {
+        while !data.is_empty() {
+            let chunk = data.split_to(data.len().min(CHUNK));
+            let operation = Operation::Write { handle: self.handle.number };
+            self.handle.files.call(operation, chunk, Some(ANSWER_TIMEOUT)).await?;
+        }
+        Ok(())
+    }
+
+    /// Closes it.
+    pub async fn finish(mut self) -> Result<Entry, FilesError> {
+        let answer = self.handle.files.ask(Operation::Close { handle: self.handle.number }).await?;
+        self.handle.is_open = false;
+        entry(answer)
+    }
+}
+
+/// A directory that is watched.
+#[derive(Debug)]
+pub struct Watch {
+    handle: Handle,
+}
+
+impl Watch {
+    /// Returns the changes since this was last asked, and how many more were dropped, without waiting.
+    pub async fn changes(&self) -> Result<(Vec<Change>, u64), FilesError> {
+        let answer = self.handle.files.ask(Operation::Events { handle: self.handle.number }).await?;
+        Ok((answer.events, answer.dropped))
+    }
+
+    /// Waits until there are changes. Dropping the future may lose those that come with its answer.
+    pub async fn next(&mut self) -> Result<(Vec<Change>, u64), FilesError> {
+        let operation = Operation::Wait { handle: self.handle.number };
+        let (answer, _) = self.handle.files.call(operation, Bytes::new(), None).await?;
+        Ok((answer.events, answer.dropped))
+    }
+}
+
+/// Carries requests to the program and answers back, until either side has gone.
+async fn drive(
+    mut process: Process,
+    mut calls: mpsc::Receiver<Request>,
+    mut closes: mpsc::UnboundedReceiver<u64>,
+    pending: Arc<Pending>,
+    over: CancellationToken,
+) {
+    let Some(mut stdin) = process.stdin.take() else { return over.cancel() };
+    let writing = async {
+        loop {
+            let request = tokio::select! {
+                request = calls.recv() => request,
+                handle = closes.recv() => {
+                    handle.map(|handle| Request { id: 0, operation: Operation::Close { handle }, data: Bytes::new() })
+                }
+            };
+            let Some(request) = request else { return };
+            if write_request(&mut stdin, &request).await.is_err() {
+                return;
+            }
+        }
+    };
+    let reading = async {
+        while let Ok((answer, data)) = read_answer(&mut process.stdout).await {
+            let waiter = pending.lock().remove(&answer.id);
+            if let Some(waiter) = waiter {
+                // Nobody waits any more: as good as told.
+                let _gone = waiter.send((answer, data));
+            }
+        }
+    };
+    tokio::select! {
+        () = writing => {}
+        () = reading => {}
+        () = over.cancelled() => {}
+    }
+    // The process ends as it is dropped.
+    over.cancel();
+}

@@ -1,0 +1,246 @@
+//! The code interpreter of a sandbox: programs, and the contexts that they run in.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aludel_engine::execution::{LimitHit, MimeBundle, MimeData, Outcome};
+use aludel_engine::executions::{self, End, Event, Execution, Program};
+use aludel_engine::sandboxes::{self, LiveSandbox};
+use aludel_engine::turns::{Output, Rich};
+use aludel_engine::{Error, Kind};
+use aludel_wire::e2b::code::{Context, CreateContext, ExecuteRequest, Line, ResultLine, Text};
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use futures_util::stream::unfold;
+use serde_json::value::RawValue;
+use tokio::time::timeout;
+
+use super::error::Refusal;
+use super::lines::line;
+use super::reach::Reached;
+use super::{describe, error};
+use crate::app::App;
+use crate::http::Fields;
+
+/// Pause after which a silent stream says that it lives; so it is found out, too, whether the client does.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// Names of errors that are no program's own.
+const UNEXPECTED: &str = "UnexpectedEndOfExecution";
+const ABORTED: &str = "ExecutionAborted";
+/// The language that there is.
+const PYTHON: &str = "python";
+
+/// Checks that a language is the one that there is.
+fn check_language(language: Option<&str>) -> Result<(), Refusal> {
+    match language {
+        None | Some(PYTHON | "py" | "python3") => Ok(()),
+        Some(other) => {
+            let other: String = other.chars().take(32).collect();
+            let message = format!("No kernel for the language {other} is installed in this sandbox; there is python");
+            Err(Refusal::Plain(StatusCode::INTERNAL_SERVER_ERROR, message))
+        }
+    }
+}
+
+fn shown(context: &sandboxes::Context) -> Context {
+    Context { id: context.id().to_owned(), language: PYTHON.to_owned(), cwd: context.directory().to_owned() }
+}
+
+/// An error about a context, in plain text.
+fn refused(refusal: Error) -> Refusal {
+    match refusal {
+        Error::NotFound(aludel_engine::Missing::Context(id)) => {
+            let id: String = id.chars().take(64).collect();
+            Refusal::Plain(StatusCode::NOT_FOUND, format!("Context {id} not found"))
+        }
+        Error::InvalidSandbox { reason, .. } => Refusal::Plain(StatusCode::INTERNAL_SERVER_ERROR, reason),
+        refusal if refusal.kind() == Kind::Full => Refusal::Plain(StatusCode::TOO_MANY_REQUESTS, refusal.to_string()),
+        refusal => error::refused(refusal).into(),
+    }
+}
+
+/// `GET /contexts`
+pub(super) async fn list_contexts(Reached { live, .. }: Reached) -> Json<Vec<Context>> {
+    Json(live.contexts().list().await.iter().map(|context| shown(context)).collect())
+}
+
+/// `POST /contexts`
+pub(super) async fn create_context(Reached { live, .. }: Reached, body: Fields) -> Result<Json<Context>, Refusal> {
+    let request: CreateContext = body.read()?;
+    check_language(request.language.as_deref())?;
+    let context = live.contexts().create(request.cwd.as_deref()).await.map_err(refused)?;
+    Ok(Json(shown(&context)))
+}
+
+/// `DELETE /contexts/{id}`
+pub(super) async fn remove_context(Reached { live, .. }: Reached, Path(id): Path<String>) -> Result<Json<()>, Refusal> {
+    live.contexts().remove(&id).await.map_err(refused)?;
+    Ok(Json(()))
+}
+
+/// `POST /contexts/{id}/restart`
+pub(super) async fn restart_context(
+    Reached { live, .. }: Reached,
+    Path(id): Path<String>,
+) -> Result<Json<()>, Refusal> {
+    live.contexts().restart(&id).await.map_err(refused)?;
+    Ok(Json(()))
+}
+
+/// `POST /execute`
+pub(super) async fn execute(
+    State(app): State<Arc<App>>,
+    Reached { live, .. }: Reached,
+    body: Fields,
+) -> Result<Response, Refusal> {
+    let request: ExecuteRequest = body.read()?;
+    if request.context_id.is_some() && request.language.is_some() {
+        let message = "Only one of context_id or language can be provided".to_owned();
+        return Err(Refusal::Plain(StatusCode::BAD_REQUEST, message));
+    }
+    check_language(request.language.as_deref())?;
+    let (number, execution) = begin(&app, &live, request).await.map_err(refused)?;
+    let telling = Telling { execution, number: Some(number), has_ended: false };
+    let lines = unfold(telling, async |mut telling| {
+        let lines = telling.next().await?;
+        Some((Ok::<_, Infallible>(Bytes::from(lines)), telling))
+    });
+    let mut response = Body::from_stream(lines).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+/// Starts a program, and returns its number in its context.
+async fn begin(app: &App, live: &LiveSandbox, request: ExecuteRequest) -> Result<(u64, Execution), Error> {
+    let contexts = live.contexts();
+    let context = contexts.get(request.context_id.as_deref()).await?;
+    let target = contexts.target(&context, request.env_vars.unwrap_or_default()).await?;
+    let number = context.count();
+    let program = Program {
+        id: aludel_store::fresh_id("exec_"),
+        tenant: live.tenant().clone(),
+        sender: "E2B".to_owned(),
+        target,
+        code: request.code,
+        timeout: None,
+    };
+    Ok((number, executions::start(&app.engine, program)?))
+}
+
+/// A program that is told of.
+struct Telling {
+    execution: Execution,
+    /// Its number, until that is told.
+    number: Option<u64>,
+    has_ended: bool,
+}
+
+impl Telling {
+    /// The next lines; `None` after the last one.
+    async fn next(&mut self) -> Option<Vec<u8>> {
+        if let Some(execution_count) = self.number.take() {
+            return Some(line(&Line::NumberOfExecutions { execution_count }));
+        }
+        loop {
+            if self.has_ended {
+                return None;
+            }
+            let Ok(event) = timeout(KEEPALIVE, self.execution.next()).await else {
+                return Some(line(&Line::Keepalive));
+            };
+            match event {
+                Some(Event::Held(_) | Event::Started) => {}
+                Some(Event::Output(output)) => return Some(line(&rendered(output))),
+                Some(Event::Ended(end)) => {
+                    self.has_ended = true;
+                    let mut lines = ending(end).map(|error| line(&error)).unwrap_or_default();
+                    lines.extend(line(&Line::EndOfExecution));
+                    return Some(lines);
+                }
+                None => return None,
+            }
+        }
+    }
+}
+
+fn rendered(output: Output) -> Line {
+    let text = |text| Text { text, timestamp: describe::time(SystemTime::now()) };
+    match output {
+        Output::Stdout(printed) => Line::Stdout(text(printed)),
+        Output::Stderr(printed) => Line::Stderr(text(printed)),
+        Output::Display(rich) => Line::Result(Box::new(result(&rich, false))),
+        Output::Result(rich) => Line::Result(Box::new(result(&rich, true))),
+        Output::Error { name, value, traceback } => Line::Error { name, value, traceback },
+    }
+}
+
+/// The error that tells of an end for which the program told none.
+fn ending(end: End) -> Option<Line> {
+    let (name, value) = match end {
+        End::Ran(outcome) => {
+            let name = match outcome.finished.as_ref()?.outcome {
+                Outcome::Completed | Outcome::Failed(_) => return None,
+                Outcome::Interrupted => "KeyboardInterrupt",
+                Outcome::Limit(LimitHit::Memory { .. }) => "MemoryError",
+                Outcome::Limit(LimitHit::WallClock { .. } | LimitHit::CpuTime { .. }) => "TimeoutError",
+                Outcome::Limit(LimitHit::Disk { .. } | LimitHit::Files { .. }) => "OSError",
+                Outcome::KernelDied(_) => UNEXPECTED,
+            };
+            (name, outcome.words)
+        }
+        End::Refused { reason } => (ABORTED, format!("The program was not allowed to run: {reason}")),
+        End::Cancelled => (ABORTED, "Execution was aborted".to_owned()),
+        End::Failed(failure) => {
+            let failure = error::refused(failure);
+            if let Some(cause) = &failure.cause {
+                tracing::error!("an execution failed: {cause}");
+            }
+            (UNEXPECTED, failure.message)
+        }
+    };
+    Some(Line::Error { name: name.to_owned(), traceback: value.clone(), value })
+}
+
+/// A value in the forms that clients know.
+fn result(rich: &Rich, is_main_result: bool) -> ResultLine {
+    let MimeBundle(forms) = rich.bundle();
+    let mut line = ResultLine { is_main_result, ..ResultLine::default() };
+    for (mime, data) in forms {
+        let text = match data {
+            MimeData::Text(text) => text,
+            MimeData::Binary(bytes) => BASE64_STANDARD.encode(bytes),
+        };
+        match mime.as_str() {
+            "text/plain" => line.text = Some(unquoted(text)),
+            "text/html" => line.html = Some(text),
+            "text/markdown" => line.markdown = Some(text),
+            "image/svg+xml" => line.svg = Some(text),
+            "image/png" => line.png = Some(text),
+            "image/jpeg" => line.jpeg = Some(text),
+            "application/pdf" => line.pdf = Some(text),
+            "text/latex" => line.latex = Some(text),
+            "application/javascript" => line.javascript = Some(text),
+            // JSON that is none is no form of anything.
+            "application/json" => line.json = RawValue::from_string(text).ok(),
+            "e2b/data" => line.data = RawValue::from_string(text).ok(),
+            "e2b/chart" => line.chart = RawValue::from_string(text).ok(),
+            _ => {
+                line.extra.insert(mime, text);
+            }
+        }
+    }
+    line
+}
+
+/// Text without the quotes around it.
+fn unquoted(text: String) -> String {
+    let inner = |quote: char| text.strip_prefix(quote)?.strip_suffix(quote);
+    inner('\'').or_else(|| inner('"')).map(str::to_owned).unwrap_or(text)
+}

@@ -1,0 +1,232 @@
+//! Connect's protocol with JSON: calls with one answer, and streams of frames.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_engine::sandboxes::files::{FilesError, Problem};
+use aludel_engine::{Error, Kind, SandboxError};
+use aludel_wire::e2b::{ConnectCode, ConnectError, EndStream};
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::app::App;
+use crate::error::{ApiError, Told};
+use crate::http::Plain;
+
+/// Flag of a stream's last frame.
+const END: u8 = 2;
+/// Frames that wait for a client.
+const QUEUE: usize = 4;
+/// Pause after which a silent stream says that it lives, and the bounds of what clients may ask for.
+const KEEPALIVE: Duration = Duration::from_secs(90);
+const KEEPALIVES: std::ops::RangeInclusive<u64> = 1..=600;
+
+/// A failure of a call, in Connect's words.
+#[derive(Debug)]
+pub(super) struct Failure(pub(super) ConnectError);
+
+impl Failure {
+    pub(super) fn new(code: ConnectCode, message: impl Into<String>) -> Self {
+        Self(ConnectError { code, message: message.into() })
+    }
+
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ConnectCode::InvalidArgument, message)
+    }
+
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(ConnectCode::NotFound, message)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(self.0)).into_response();
+        response.extensions_mut().insert(Told);
+        response
+    }
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        let code = match error.status {
+            StatusCode::UNAUTHORIZED => ConnectCode::Unauthenticated,
+            StatusCode::FORBIDDEN => ConnectCode::PermissionDenied,
+            StatusCode::NOT_FOUND => ConnectCode::NotFound,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::PAYLOAD_TOO_LARGE => ConnectCode::ResourceExhausted,
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY => ConnectCode::Unavailable,
+            status if status.is_server_error() => ConnectCode::Internal,
+            _ => ConnectCode::InvalidArgument,
+        };
+        if let Some(cause) = &error.cause {
+            tracing::error!("{cause}");
+        }
+        Self::new(code, error.message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match (&error, error.kind()) {
+            (Error::Sandbox(SandboxError::Start(_)), _) => ConnectCode::InvalidArgument,
+            (Error::Sandbox(SandboxError::NotSupported(_)), _) => ConnectCode::Unimplemented,
+            (_, Kind::NotFound | Kind::Expired) => ConnectCode::NotFound,
+            (_, Kind::Full) => ConnectCode::ResourceExhausted,
+            (_, Kind::Invalid) => ConnectCode::InvalidArgument,
+            (_, Kind::Storage | Kind::Sandbox | Kind::Internal) => return ApiError::internal(error).into(),
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<FilesError> for Failure {
+    fn from(error: FilesError) -> Self {
+        match error {
+            FilesError::Refused { problem, message } => {
+                let code = match problem {
+                    Problem::NotFound => ConnectCode::NotFound,
+                    Problem::Exists => ConnectCode::AlreadyExists,
+                    Problem::Denied => ConnectCode::PermissionDenied,
+                    Problem::Full | Problem::TooMany | Problem::Busy => ConnectCode::ResourceExhausted,
+                    Problem::NotSupported => ConnectCode::Unimplemented,
+                    Problem::IsADirectory | Problem::NotADirectory | Problem::Invalid => ConnectCode::InvalidArgument,
+                };
+                Self::new(code, message)
+            }
+            FilesError::Sandbox(error) => Error::from(error).into(),
+        }
+    }
+}
+
+/// The message of a call.
+pub(super) struct Message<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for Message<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
+        is_json(request.headers(), "application/json")?;
+        let mut body = Plain::from_request(request, app).await?;
+        let bytes = body.bytes.clone();
+        Ok(Self(body.json(if bytes.trim_ascii().is_empty() { b"{}" } else { &bytes })?))
+    }
+}
+
+/// The one message of a client that gets a stream.
+pub(super) struct FirstFrame<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for FirstFrame<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
+        is_json(request.headers(), "application/connect+json")?;
+        let mut body = Plain::from_request(request, app).await?;
+        let bytes = body.bytes.clone();
+        let message = first_frame(&bytes).ok_or_else(|| Failure::invalid("the body is no frame of Connect"))?;
+        Ok(Self(body.json(message)?))
+    }
+}
+
+fn is_json(headers: &HeaderMap, wanted: &str) -> Result<(), Failure> {
+    let said = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if said.split(';').next().is_some_and(|said| said.trim().eq_ignore_ascii_case(wanted)) {
+        return Ok(());
+    }
+    Err(Failure::new(ConnectCode::Unimplemented, format!("only messages of the type {wanted} are understood")))
+}
+
+/// The message of the first frame, which must not be compressed.
+fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
+    let ([0, length @ ..], rest) = bytes.split_first_chunk::<5>()? else { return None };
+    rest.get(..usize::try_from(u32::from_be_bytes(*length)).ok()?)
+}
+
+fn frame(flags: u8, message: &impl Serialize) -> Bytes {
+    // Plain data: nothing of it can fail.
+    let message = serde_json::to_vec(message).unwrap_or_default();
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    let mut frame = Vec::with_capacity(5 + message.len());
+    frame.push(flags);
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.extend_from_slice(&message);
+    frame.into()
+}
+
+/// The way to a client that reads a stream.
+pub(super) struct Client(mpsc::Sender<Bytes>);
+
+/// The client has gone.
+pub(super) struct Gone;
+
+impl Client {
+    /// Sends a message; waits while the client is slow.
+    pub(super) async fn send(&self, message: &impl Serialize) -> Result<(), Gone> {
+        self.0.send(frame(0, message)).await.map_err(|_| Gone)
+    }
+}
+
+/// An answer that is a stream of what `tell` sends. It is dropped with the client's connection.
+pub(super) fn stream<F>(tell: impl FnOnce(Client) -> F) -> Response
+where
+    F: Future<Output = Result<Result<(), Failure>, Gone>> + Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let told = tell(Client(sender.clone()));
+    let driver = async move {
+        let error = match told.await {
+            Ok(Ok(())) => None,
+            Ok(Err(Failure(error))) => Some(error),
+            Err(Gone) => return,
+        };
+        let _gone = sender.send(frame(END, &EndStream { error })).await;
+    };
+    // Polled by the body itself, so that it ends with it.
+    let driver = futures_util::stream::once(driver).filter_map(|()| None::<Bytes>);
+    let frames = futures_util::stream::select(ReceiverStream::new(receiver), driver);
+    let mut response = Body::from_stream(frames.map(Ok::<_, Infallible>)).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/connect+json"));
+    response
+}
+
+/// A call of a method that there is not.
+pub(super) async fn unknown_method() -> Failure {
+    Failure::new(ConnectCode::Unimplemented, "there is no such method here")
+}
+
+/// The time after which a silent stream says that it lives.
+pub(super) fn keepalive(headers: &HeaderMap) -> Duration {
+    let asked = headers.get("keepalive-ping-interval").and_then(|value| value.to_str().ok()?.parse().ok());
+    asked.filter(|seconds| KEEPALIVES.contains(seconds)).map_or(KEEPALIVE, Duration::from_secs)
+}
+
+/// The time that a client gives a call.
+pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let millis: u64 = headers.get("connect-timeout-ms")?.to_str().ok()?.parse().ok()?;
+    (millis > 0).then(|| Duration::from_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_plain_frame_is_one() {
+        assert_eq!(first_frame(b"\0\0\0\0\x02{}"), Some(b"{}".as_slice()));
+        assert_eq!(first_frame(b"\0\0\0\0\x02{}more"), Some(b"{}".as_slice()));
+        for bytes in [b"".as_slice(), b"\0\0\0", b"\0\0\0\0\x03{}", b"\x01\0\0\0\x02{}", b"\0\xff\xff\xff\xff{}"] {
+            assert_eq!(first_frame(bytes), None, "{bytes:?}");
+        }
+        assert_eq!(&*frame(END, &EndStream::default()), b"\x02\0\0\0\x02{}");
+    }
+}

@@ -1,0 +1,296 @@
+//! The control plane: making, finding and ending sandboxes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aludel_engine::sandboxes::{LiveSandbox, NewSandbox};
+use aludel_wire::e2b;
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use super::describe;
+use super::error::{refused, unknown};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::http::{Caller, Fields, Params};
+
+/// Names of templates that stand for the one that there is.
+const TEMPLATES: [&str; 3] = ["base", "code-interpreter-v1", "code-interpreter"];
+/// Seconds until a sandbox ends for which nothing is said.
+const TIMEOUT: i64 = 300;
+/// The same for the first generation of paths.
+const TIMEOUT_V1: i64 = 15;
+/// Sandboxes on one page of a list.
+const PAGE: usize = 100;
+const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
+const TOTAL: HeaderName = HeaderName::from_static("x-total-running");
+
+/// `POST /v2/sandboxes`
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Fields,
+) -> Result<Response, ApiError> {
+    make(&app, &caller, &headers, body, TIMEOUT).await
+}
+
+/// `POST /sandboxes`
+pub(super) async fn create_v1(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Fields,
+) -> Result<Response, ApiError> {
+    make(&app, &caller, &headers, body, TIMEOUT_V1).await
+}
+
+async fn make(
+    app: &App,
+    Caller(tenant): &Caller,
+    headers: &HeaderMap,
+    body: Fields,
+    timeout: i64,
+) -> Result<Response, ApiError> {
+    let asked: e2b::NewSandbox = body.read()?;
+    let name = asked.template_id.split(':').next().unwrap_or_default();
+    if !TEMPLATES.contains(&name) {
+        let shown: String = asked.template_id.chars().take(64).collect();
+        let known = TEMPLATES.join(", ");
+        return Err(ApiError::not_found(format!("template '{shown}' not found; there are: {known}")));
+    }
+    let cannot = |what: &str| Err(ApiError::bad_request(format!("{what} is not supported by this server")));
+    if asked.auto_pause == Some(true) {
+        return cannot("autoPause");
+    }
+    if asked.volume_mounts.is_some_and(|mounts| !mounts.is_empty()) {
+        return cannot("volumeMounts");
+    }
+    let network = asked.network.unwrap_or_default();
+    if network.allow_out.is_some_and(|allowed| !allowed.is_empty()) {
+        return cannot("network.allowOut: sandboxes have no network, and it");
+    }
+    let own = [("E2B_SANDBOX", "true"), ("E2B_TEMPLATE_ID", &asked.template_id)];
+    let mut environment: BTreeMap<_, _> = own.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    environment.extend(asked.env_vars.unwrap_or_default());
+    let new = NewSandbox {
+        metadata: asked.metadata.unwrap_or_default(),
+        environment,
+        id_variable: Some("E2B_SANDBOX_ID"),
+        template: asked.template_id,
+        timeout: seconds(asked.timeout.unwrap_or(timeout), 1)?,
+        private: network.allow_public_traffic == Some(false),
+    };
+    let live = app.engine.sandboxes.create(tenant, new).await.map_err(refused)?;
+    Ok((StatusCode::CREATED, Json(describe::sandbox(&live, describe::domain(headers)))).into_response())
+}
+
+/// A time of at least so many seconds.
+fn seconds(number: i64, least: i64) -> Result<Duration, ApiError> {
+    match u64::try_from(number) {
+        Ok(seconds) if number >= least => Ok(Duration::from_secs(seconds)),
+        _ => Err(ApiError::bad_request(format!("invalid timeout: {number} s; it must be at least {least} s"))),
+    }
+}
+
+/// `GET /v2/sandboxes` and `GET /sandboxes`
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    params: Params,
+) -> Result<Response, ApiError> {
+    let mut all = app.engine.sandboxes.list(&tenant);
+    let total = all.len();
+    let states: Vec<&str> = params.all("state").flat_map(|states| states.split(',')).collect();
+    if !states.is_empty() && !states.contains(&"running") {
+        all.clear();
+    }
+    if let Some(metadata) = params.get("metadata") {
+        let wanted = pairs(metadata)?;
+        let has = |live: &LiveSandbox| wanted.iter().all(|(key, value)| live.asked().metadata.get(key) == Some(value));
+        all.retain(|live| has(live));
+    }
+    if let Some(template) = params.get("template") {
+        all.retain(|live| live.asked().template == template);
+    }
+    if let Some(after) = params.get("startedAfter") {
+        let after: jiff::Timestamp =
+            after.parse().map_err(|_| ApiError::bad_request("invalid startedAfter: it must be a time (RFC 3339)"))?;
+        let after = after.as_microsecond();
+        all.retain(|live| micros(live.started()) >= after);
+    }
+    let ascending = match params.get("order") {
+        None | Some("desc") => false,
+        Some("asc") => true,
+        Some(_) => return Err(ApiError::bad_request("invalid order: it must be asc or desc")),
+    };
+    if ascending {
+        all.reverse();
+    }
+    let limit = match params.get("limit").map(str::parse) {
+        None => PAGE,
+        Some(Ok(limit)) if (1..=PAGE).contains(&limit) => limit,
+        Some(_) => return Err(ApiError::bad_request(format!("invalid limit: it must be from 1 to {PAGE}"))),
+    };
+    if let Some(token) = params.get("nextToken") {
+        let last: u64 = token.parse().map_err(|_| ApiError::bad_request("invalid nextToken"))?;
+        all.retain(|live| if ascending { live.order() > last } else { live.order() < last });
+    }
+    let next = all.get(limit).and_then(|_| all.get(limit - 1)).map(|last| last.order());
+    all.truncate(limit);
+    let page: Vec<_> = all.iter().map(|live| describe::listed(live)).collect();
+    let mut response = Json(page).into_response();
+    response.headers_mut().insert(TOTAL, HeaderValue::from(total));
+    if let Some(next) = next {
+        response.headers_mut().insert(NEXT_TOKEN, HeaderValue::from(next));
+    }
+    Ok(response)
+}
+
+/// The pairs of a query within a query.
+fn pairs(text: &str) -> Result<BTreeMap<String, String>, ApiError> {
+    let uri = format!("/?{text}").parse().map_err(|_| ApiError::bad_request("invalid metadata"))?;
+    let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&uri);
+    let pairs = query.map_err(|_| ApiError::bad_request("invalid metadata"))?;
+    Ok(pairs.0.into_iter().collect())
+}
+
+fn micros(time: SystemTime) -> i64 {
+    i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros()).unwrap_or(i64::MAX)
+}
+
+fn find(app: &App, Caller(tenant): &Caller, id: &str) -> Result<Arc<LiveSandbox>, ApiError> {
+    app.engine.sandboxes.get(tenant, id).ok_or_else(|| unknown(id))
+}
+
+/// `GET /sandboxes/{id}`
+pub(super) async fn retrieve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Result<Json<e2b::SandboxDetail>, ApiError> {
+    Ok(Json(describe::detail(&*find(&app, &caller, &id)?, describe::domain(&headers))))
+}
+
+/// `DELETE /sandboxes/{id}`
+pub(super) async fn kill(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    if app.engine.sandboxes.kill(&tenant, &id).await { Ok(StatusCode::NO_CONTENT) } else { Err(unknown(&id)) }
+}
+
+/// `POST /sandboxes/{id}/timeout`
+pub(super) async fn set_timeout(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    body: Fields,
+) -> Result<StatusCode, ApiError> {
+    let timeout = seconds(body.read::<e2b::Timeout>()?.timeout, 0)?;
+    match app.engine.sandboxes.set_timeout(&tenant, &id, timeout).map_err(refused)? {
+        Some(_end) => Ok(StatusCode::NO_CONTENT),
+        None => Err(unknown(&id)),
+    }
+}
+
+/// `POST /sandboxes/{id}/refreshes`
+pub(super) async fn refresh(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    body: Fields,
+) -> Result<StatusCode, ApiError> {
+    let live = find(&app, &caller, &id)?;
+    extend(&app, &live, body.read::<e2b::Refresh>()?.duration)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `POST /v2/sandboxes/{id}/connect` and `POST /sandboxes/{id}/connect`
+pub(super) async fn connect(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Fields,
+) -> Result<Json<e2b::Sandbox>, ApiError> {
+    let live = find(&app, &caller, &id)?;
+    extend(&app, &live, body.read::<e2b::Connect>()?.timeout)?;
+    Ok(Json(describe::sandbox(&live, describe::domain(&headers))))
+}
+
+/// `POST /sandboxes/{id}/resume`
+pub(super) async fn resume(
+    app: State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    id: Path<String>,
+    body: Fields,
+) -> Result<Response, ApiError> {
+    Ok((StatusCode::CREATED, connect(app, caller, headers, id, body).await?).into_response())
+}
+
+/// Lets a sandbox live for so many seconds from now on at least.
+fn extend(app: &App, live: &LiveSandbox, timeout: Option<i64>) -> Result<(), ApiError> {
+    let Some(timeout) = timeout else { return Ok(()) };
+    live.extend(seconds(timeout, 0)?.min(app.engine.sandboxes.lifetime()));
+    Ok(())
+}
+
+/// `POST /sandboxes/{id}/pause`
+pub(super) async fn pause(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    find(&app, &caller, &id)?;
+    Err(ApiError::bad_request("pausing a sandbox is not supported by this server; set a longer timeout instead"))
+}
+
+/// `GET /sandboxes/{id}/metrics`
+pub(super) async fn metrics(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Json<Vec<e2b::Metric>>, ApiError> {
+    let live = find(&app, &caller, &id)?;
+    let metric = describe::metric(&live).await;
+    let bound = |name| params.get(name).map(str::parse::<i64>).transpose();
+    let (Ok(start), Ok(end)) = (bound("start"), bound("end")) else {
+        return Err(ApiError::bad_request("invalid start or end: seconds since 1970"));
+    };
+    let now = metric.timestamp_unix;
+    let is_wanted = start.is_none_or(|start| start <= now) && end.is_none_or(|end| end >= now);
+    Ok(Json(if is_wanted { vec![metric] } else { Vec::new() }))
+}
+
+/// `GET /sandboxes/metrics`
+pub(super) async fn all_metrics(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    params: Params,
+) -> Result<Json<BTreeMap<String, BTreeMap<String, e2b::Metric>>>, ApiError> {
+    let mut metrics = BTreeMap::new();
+    for id in params.all("sandbox_ids").flat_map(|ids| ids.split(',')).take(PAGE) {
+        if let Ok(live) = find(&app, &caller, id) {
+            metrics.insert(id.to_owned(), describe::metric(&live).await);
+        }
+    }
+    Ok(Json(BTreeMap::from([("sandboxes".to_owned(), metrics)])))
+}
+
+/// `GET /v2/sandboxes/{id}/logs` and `GET /sandboxes/{id}/logs`
+pub(super) async fn logs(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<e2b::Logs>, ApiError> {
+    find(&app, &caller, &id)?;
+    Ok(Json(e2b::Logs::default()))
+}

@@ -1,0 +1,147 @@
+//! Files in a sandbox: the service `filesystem.Filesystem`.
+
+use std::time::Duration;
+
+use aludel_engine::sandboxes::files::{Change, ChangeKind, Files, Watch};
+use aludel_wire::e2b::filesystem::{
+    CreateWatcherResponse, EntryResponse, EventType, FilesystemEvent, ListDirRequest, ListDirResponse, MoveRequest,
+    PathRequest, WatchMessage, WatchRequest, WatcherEvents, WatcherRequest,
+};
+use aludel_wire::e2b::process::Empty;
+use axum::Json;
+use axum::http::HeaderMap;
+use axum::response::Response;
+
+use super::connect::{Client, Failure, FirstFrame, Gone, Message, keepalive, stream};
+use super::describe;
+use super::reach::Reached;
+
+/// Levels of directories that are listed at once.
+const MAX_DEPTH: u32 = 64;
+
+async fn files(reached: &Reached) -> Result<Files, Failure> {
+    Ok(reached.live.files().await?)
+}
+
+/// `Stat`
+pub(super) async fn stat(
+    reached: Reached,
+    Message(request): Message<PathRequest>,
+) -> Result<Json<EntryResponse>, Failure> {
+    let entry = files(&reached).await?.stat(&request.path).await?;
+    Ok(Json(EntryResponse { entry: describe::entry(entry) }))
+}
+
+/// `ListDir`
+pub(super) async fn list_dir(
+    reached: Reached,
+    Message(request): Message<ListDirRequest>,
+) -> Result<Json<ListDirResponse>, Failure> {
+    let depth = request.depth.clamp(1, MAX_DEPTH);
+    let entries = files(&reached).await?.list(&request.path, depth).await?;
+    Ok(Json(ListDirResponse { entries: entries.into_iter().map(describe::entry).collect() }))
+}
+
+/// `MakeDir`
+pub(super) async fn make_dir(
+    reached: Reached,
+    Message(request): Message<PathRequest>,
+) -> Result<Json<EntryResponse>, Failure> {
+    let entry = files(&reached).await?.make_directory(&request.path).await?;
+    Ok(Json(EntryResponse { entry: describe::entry(entry) }))
+}
+
+/// `Move`
+pub(super) async fn rename(
+    reached: Reached,
+    Message(request): Message<MoveRequest>,
+) -> Result<Json<EntryResponse>, Failure> {
+    let entry = files(&reached).await?.rename(&request.source, &request.destination).await?;
+    Ok(Json(EntryResponse { entry: describe::entry(entry) }))
+}
+
+/// `Remove`
+pub(super) async fn remove(reached: Reached, Message(request): Message<PathRequest>) -> Result<Json<Empty>, Failure> {
+    files(&reached).await?.remove(&request.path).await?;
+    Ok(Json(Empty {}))
+}
+
+fn event(change: Change) -> FilesystemEvent {
+    let Change { kind, name, entry } = change;
+    let r#type = match kind {
+        ChangeKind::Create => EventType::Create,
+        ChangeKind::Write => EventType::Write,
+        ChangeKind::Remove => EventType::Remove,
+        ChangeKind::Rename => EventType::Rename,
+        ChangeKind::Chmod => EventType::Chmod,
+    };
+    FilesystemEvent { name, r#type, entry: entry.map(describe::entry) }
+}
+
+/// `CreateWatcher`
+pub(super) async fn create_watcher(
+    reached: Reached,
+    Message(request): Message<WatchRequest>,
+) -> Result<Json<CreateWatcherResponse>, Failure> {
+    let watch = files(&reached).await?.watch(&request.path, request.recursive, request.include_entry).await?;
+    Ok(Json(CreateWatcherResponse { watcher_id: reached.live.watches().add(watch)? }))
+}
+
+/// `GetWatcherEvents`
+pub(super) async fn watcher_events(
+    reached: Reached,
+    Message(request): Message<WatcherRequest>,
+) -> Result<Json<WatcherEvents>, Failure> {
+    let watch = reached.live.watches().get(&request.watcher_id).ok_or_else(|| no_watcher(&request))?;
+    // Of a flood, the first ones are told; more than that no client could use.
+    let (changes, _dropped) = watch.changes().await?;
+    Ok(Json(WatcherEvents { events: changes.into_iter().map(event).collect() }))
+}
+
+/// `RemoveWatcher`
+pub(super) async fn remove_watcher(
+    reached: Reached,
+    Message(request): Message<WatcherRequest>,
+) -> Result<Json<Empty>, Failure> {
+    if reached.live.watches().remove(&request.watcher_id) { Ok(Json(Empty {})) } else { Err(no_watcher(&request)) }
+}
+
+fn no_watcher(request: &WatcherRequest) -> Failure {
+    let id: String = request.watcher_id.chars().take(64).collect();
+    Failure::not_found(format!("watcher with id {id} not found"))
+}
+
+/// `WatchDir`
+pub(super) async fn watch_dir(
+    reached: Reached,
+    headers: HeaderMap,
+    FirstFrame(request): FirstFrame<WatchRequest>,
+) -> Result<Response, Failure> {
+    let watch = files(&reached).await?.watch(&request.path, request.recursive, request.include_entry).await?;
+    let pause = keepalive(&headers);
+    Ok(stream(move |client| tell(client, watch, pause)))
+}
+
+/// Tells a client of changes for as long as it listens.
+async fn tell(client: Client, mut watch: Watch, pause: Duration) -> Result<Result<(), Failure>, Gone> {
+    client.send(&WatchMessage::Start(Empty {})).await?;
+    loop {
+        let next = watch.next();
+        tokio::pin!(next);
+        let told = loop {
+            // The same wait goes on: one that is given up could take changes along.
+            match tokio::time::timeout(pause, &mut next).await {
+                Ok(told) => break told,
+                Err(_) => client.send(&WatchMessage::Keepalive(Empty {})).await?,
+            }
+        };
+        match told {
+            Err(error) => return Ok(Err(error.into())),
+            Ok((changes, _dropped)) => {
+                for change in changes {
+                    client.send(&WatchMessage::Filesystem(Box::new(event(change)))).await?;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Commands in a sandbox: the service `process.Process`, and what else its server tells.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_engine::execution::ExitStatus;
+use aludel_engine::sandboxes::{Attached, Exit, HOME, LiveSandbox, Process, ProcessEvent, ProcessSpec, Stream};
+use aludel_wire::e2b::process::{
+    Empty, Ended, EventMessage, Input, ListResponse, Output, ProcessConfig, ProcessInfo, SelectRequest, Selector,
+    SendInputRequest, SendSignalRequest, Signal, StartRequest, Started, UpdateRequest,
+};
+use aludel_wire::e2b::{Bytes, ConnectCode, Metric, process};
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use axum::response::Response;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use tokio::time::timeout;
+
+use super::connect::{Client, Failure, FirstFrame, Gone, Message, deadline, keepalive, stream};
+use super::describe;
+use super::reach::Reached;
+use crate::app::App;
+use crate::error::ApiError;
+
+/// The user of every sandbox.
+const USER: &str = "user";
+
+/// `List`
+pub(super) async fn list(reached: Reached) -> Json<ListResponse> {
+    let running = reached.live.processes().running();
+    let processes = running.iter().map(|process| ProcessInfo {
+        config: config(process.spec()),
+        pid: process.pid(),
+        tag: process.spec().tag.clone(),
+    });
+    Json(ListResponse { processes: processes.collect() })
+}
+
+fn config(spec: &ProcessSpec) -> ProcessConfig {
+    let (cmd, args) = spec.arguments.split_first().map(|(cmd, args)| (cmd.clone(), args.to_vec())).unwrap_or_default();
+    ProcessConfig { cmd, args, envs: spec.environment.clone(), cwd: spec.directory.clone() }
+}
+
+/// Checks that a request asks for the user that there is.
+fn check_user(headers: &HeaderMap) -> Result<(), Failure> {
+    let named = |headers: &HeaderMap| {
+        let (scheme, encoded) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+        let decoded = BASE64_STANDARD.decode(encoded.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
+        let text = String::from_utf8(decoded).ok()?;
+        Some(text.split(':').next().unwrap_or_default().to_owned())
+    };
+    match named(headers) {
+        Some(name) if name != USER && !name.is_empty() => {
+            let name: String = name.chars().take(32).collect();
+            let message = format!("invalid username: '{name}'; everything in this sandbox runs as '{USER}'");
+            Err(Failure::new(ConnectCode::Unauthenticated, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Environment variables of a sandbox's commands.
+pub(super) fn variables(live: &LiveSandbox) -> BTreeMap<String, String> {
+    let own = [("HOME", HOME), ("USER", USER), ("LOGNAME", USER), ("PWD", HOME)];
+    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    own.into_iter().chain(live.asked().environment.clone()).collect()
+}
+
+/// `Start`
+pub(super) async fn start(
+    State(app): State<Arc<App>>,
+    Reached { live, .. }: Reached,
+    headers: HeaderMap,
+    FirstFrame(request): FirstFrame<StartRequest>,
+) -> Result<Response, Failure> {
+    check_user(&headers)?;
+    let StartRequest { process, pty, tag, stdin } = request;
+    if pty.is_some() {
+        return Err(Failure::new(ConnectCode::Unimplemented, "terminals are not supported by this server"));
+    }
+    let directory = process.cwd.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
+    let mut environment = variables(&live);
+    environment.insert("PWD".to_owned(), directory.clone().unwrap_or_else(|| HOME.to_owned()));
+    environment.extend(process.envs);
+    let spec = ProcessSpec {
+        arguments: std::iter::once(process.cmd).chain(process.args).collect(),
+        environment,
+        directory,
+        tag,
+        input: stdin.unwrap_or(true),
+        time_limit: deadline(&headers),
+    };
+    // In a task: a client that goes away leaves no command behind of which nobody knows.
+    let started = app.finish(async move { Ok(live.processes().start(spec).await) }).await?;
+    Ok(follow(started?, keepalive(&headers)))
+}
+
+/// A directory as the client means it: a relative one begins at home.
+fn absolute(directory: &str) -> String {
+    match directory.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{HOME}{rest}"),
+        _ if directory.starts_with('/') => directory.to_owned(),
+        _ => format!("{HOME}/{directory}"),
+    }
+}
+
+/// `Connect`
+pub(super) async fn connect(
+    Reached { live, .. }: Reached,
+    headers: HeaderMap,
+    FirstFrame(request): FirstFrame<SelectRequest>,
+) -> Result<Response, Failure> {
+    Ok(follow(find(&live, &request.process)?.attach()?, keepalive(&headers)))
+}
+
+fn follow(attached: Attached, pause: Duration) -> Response {
+    stream(move |client| tell(client, attached, pause))
+}
+
+/// Tells a client of a command until it ends.
+async fn tell(client: Client, mut attached: Attached, pause: Duration) -> Result<Result<(), Failure>, Gone> {
+    let event = |event| EventMessage { event };
+    let alive = event(process::ProcessEvent::Keepalive(Empty {}));
+    client.send(&event(process::ProcessEvent::Start(Started { pid: attached.process.pid() }))).await?;
+    loop {
+        let Ok(next) = timeout(pause, attached.next()).await else {
+            client.send(&alive).await?;
+            continue;
+        };
+        match next {
+            Some(ProcessEvent::Output(stream, bytes)) => {
+                let bytes = Bytes(bytes.into());
+                let output = match stream {
+                    Stream::Stdout => Output::Stdout(bytes),
+                    Stream::Stderr => Output::Stderr(bytes),
+                };
+                client.send(&event(process::ProcessEvent::Data(output))).await?;
+            }
+            Some(ProcessEvent::Ended(Exit::TimedOut)) => {
+                return Ok(Err(Failure::new(ConnectCode::DeadlineExceeded, "the time of the command is over")));
+            }
+            Some(ProcessEvent::Ended(Exit::Status(status))) => {
+                client.send(&event(process::ProcessEvent::End(ended(status)))).await?;
+                return Ok(Ok(()));
+            }
+            Some(ProcessEvent::Ended(Exit::SandboxEnded)) | None => {
+                return Ok(Err(Failure::new(ConnectCode::Unavailable, "the sandbox ended")));
+            }
+        }
+    }
+}
+
+fn ended(status: ExitStatus) -> Ended {
+    match status {
+        ExitStatus::Code(code) => {
+            let status = format!("exit status {code}");
+            let error = (code != 0).then(|| status.clone());
+            Ended { exit_code: code, exited: true, status, error }
+        }
+        ExitStatus::Signal(signal) => {
+            let status = match signal {
+                9 => "signal: killed".to_owned(),
+                15 => "signal: terminated".to_owned(),
+                signal => format!("signal: {signal}"),
+            };
+            Ended { exit_code: -1, exited: false, error: Some(status.clone()), status }
+        }
+    }
+}
+
+fn find(live: &LiveSandbox, selector: &Selector) -> Result<Arc<Process>, Failure> {
+    match selector {
+        Selector::Pid(pid) => {
+            let process = live.processes().of_pid(*pid);
+            process.ok_or_else(|| Failure::not_found(format!("process with pid {pid} not found")))
+        }
+        Selector::Tag(tag) => {
+            let tag: String = tag.chars().take(128).collect();
+            let process = live.processes().of_tag(&tag);
+            process.ok_or_else(|| Failure::not_found(format!("process with tag {tag} not found")))
+        }
+    }
+}
+
+/// One that still runs.
+fn find_running(live: &LiveSandbox, selector: &Selector) -> Result<Arc<Process>, Failure> {
+    let process = find(live, selector)?;
+    if process.has_ended() {
+        return Err(Failure::not_found(format!("process with pid {} not found", process.pid())));
+    }
+    Ok(process)
+}
+
+/// `SendInput`
+pub(super) async fn send_input(
+    Reached { live, .. }: Reached,
+    Message(request): Message<SendInputRequest>,
+) -> Result<Json<Empty>, Failure> {
+    let process = find_running(&live, &request.process)?;
+    match request.input {
+        Input::Stdin(Bytes(bytes)) => process.send(&bytes).await?,
+        Input::Pty(_) => return Err(Failure::invalid("the command has no terminal")),
+    }
+    Ok(Json(Empty {}))
+}
+
+/// `CloseStdin`
+pub(super) async fn close_stdin(
+    Reached { live, .. }: Reached,
+    Message(request): Message<SelectRequest>,
+) -> Result<Json<Empty>, Failure> {
+    find_running(&live, &request.process)?.close_input().await;
+    Ok(Json(Empty {}))
+}
+
+/// `SendSignal`
+pub(super) async fn send_signal(
+    Reached { live, .. }: Reached,
+    Message(request): Message<SendSignalRequest>,
+) -> Result<Json<Empty>, Failure> {
+    let signal = match request.signal {
+        Signal::Term => 15,
+        Signal::Kill => 9,
+    };
+    find_running(&live, &request.process)?.signal(signal).await;
+    Ok(Json(Empty {}))
+}
+
+/// `Update`
+pub(super) async fn update(
+    Reached { live, .. }: Reached,
+    Message(request): Message<UpdateRequest>,
+) -> Result<Json<Empty>, Failure> {
+    find_running(&live, &request.process)?;
+    Err(Failure::invalid("the command has no terminal"))
+}
+
+/// `GET /envs`
+pub(super) async fn environment(Reached { live, .. }: Reached) -> Json<BTreeMap<String, String>> {
+    Json(live.asked().environment.clone())
+}
+
+/// `GET /metrics`
+pub(super) async fn metrics(Reached { live, .. }: Reached) -> Result<Json<Metric>, ApiError> {
+    Ok(Json(describe::metric(&live).await))
+}

@@ -1,0 +1,156 @@
+//! The data plane: the sandbox and the port that a request is for, and its token.
+
+use std::sync::Arc;
+
+use aludel_engine::sandboxes::LiveSandbox;
+use aludel_store::Tenant;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request};
+use axum::http::header::HOST;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::{error, sign};
+use crate::app::App;
+use crate::error::ApiError;
+
+/// The port of commands and files.
+const ENVD: u16 = 49983;
+/// The port of the code interpreter.
+pub(super) const INTERPRETER: u16 = 49999;
+
+/// The sandbox that a request is for.
+#[derive(Debug, Clone)]
+pub(super) struct Reached {
+    pub(super) live: Arc<LiveSandbox>,
+    pub(super) port: u16,
+}
+
+impl FromRequestParts<Arc<App>> for Reached {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
+        let message = "The request names no sandbox: send E2b-Sandbox-Id and E2b-Sandbox-Port.";
+        parts.extensions.get::<Self>().cloned().ok_or_else(|| ApiError::bad_request(message))
+    }
+}
+
+/// Returns true for a request of the data plane, by its headers alone.
+pub(super) fn names_a_sandbox(request: &Request) -> bool {
+    named(request.headers()).is_some()
+}
+
+/// The sandbox and the port that headers or the host's name say.
+fn named(headers: &HeaderMap) -> Option<(&str, u16)> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(id) = text("e2b-sandbox-id") {
+        return Some((id, text("e2b-sandbox-port").map_or(Some(ENVD), |port| port.parse().ok())?));
+    }
+    // `49983-i0123.example.com`
+    let (label, _domain) = headers.get(HOST)?.to_str().ok()?.split_once('.')?;
+    let (port, id) = label.split_once('-')?;
+    let is_id = id.starts_with('i') && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    Some((id, port.parse().ok().filter(|_| is_id)?))
+}
+
+/// The tenant of a request of the data plane, which brings its sandbox's token and no key. Notes the sandbox for the handlers.
+pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, ApiError>> {
+    let reached = match named(request.headers()) {
+        Some((id, port)) => check(app, request, id, port),
+        // An address that was signed names no sandbox, and its signature is of one only.
+        None if request.uri().path() == "/files" => sign::find(app, request).map(|live| Reached { live, port: ENVD }),
+        None => return None,
+    };
+    Some(reached.map(|reached| {
+        let tenant = reached.live.tenant().clone();
+        request.extensions_mut().insert(reached);
+        tenant
+    }))
+}
+
+fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<Reached, ApiError> {
+    let live = app.engine.sandboxes.of_any_tenant(id).ok_or_else(|| error::no_sandbox(id))?;
+    let headers = request.headers();
+    let brings = |name: &str, secret: &str| {
+        headers.get(name).is_some_and(|value| sign::is_same(value.as_bytes(), secret.as_bytes()))
+    };
+    let path = request.uri().path();
+    let may = match port {
+        ENVD if path == "/health" => true,
+        ENVD if path == "/files" && !headers.contains_key("x-access-token") => {
+            return sign::check(&live, request).map(|()| Reached { live, port });
+        }
+        ENVD => brings("x-access-token", live.secret()),
+        // Some SDKs send no token for contexts; who knows the id of a sandbox has been told it.
+        INTERPRETER if path != "/execute" => {
+            live.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret))
+        }
+        INTERPRETER => brings("x-access-token", live.secret()),
+        _ => live.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret)),
+    };
+    if !may {
+        return Err(ApiError::unauthorized("The access token of the sandbox is missing or wrong."));
+    }
+    Ok(Reached { live, port })
+}
+
+/// The layer around the dialect's routes: what a sandbox was asked for ends with it, and its other ports are its programs'.
+pub(super) async fn as_long_as_it_lives(request: Request, next: Next) -> Response {
+    let Some(Reached { live, port }) = request.extensions().get::<Reached>().cloned() else {
+        return next.run(request).await;
+    };
+    if !matches!(port, ENVD | INTERPRETER) {
+        return closed(&live, port);
+    }
+    let answered = tokio::select! {
+        biased;
+        response = next.run(request) => response,
+        () = live.ended() => return error::no_sandbox(live.id()).into_response(),
+    };
+    answered.map(|body| {
+        let ended = async move {
+            live.ended().await;
+            Err(std::io::Error::other("the sandbox ended"))
+        };
+        let chunks = body.into_data_stream().map_err(std::io::Error::other);
+        Body::from_stream(until(chunks.boxed(), Box::pin(ended)))
+    })
+}
+
+type Chunk = Result<axum::body::Bytes, std::io::Error>;
+
+/// The chunks of a stream, up to its end or `cut`, which is the last then.
+fn until(
+    chunks: futures_util::stream::BoxStream<'static, Chunk>,
+    cut: futures_util::future::BoxFuture<'static, Chunk>,
+) -> impl futures_util::Stream<Item = Chunk> + Send + 'static {
+    futures_util::stream::unfold(Some((chunks, cut)), async |state| {
+        let (mut chunks, mut cut) = state?;
+        tokio::select! {
+            biased;
+            chunk = chunks.next() => Some((chunk?, Some((chunks, cut)))),
+            last = &mut cut => Some((last, None)),
+        }
+    })
+}
+
+/// The answer where nothing listens.
+fn closed(live: &LiveSandbox, port: u16) -> Response {
+    let message = "The sandbox is running but port is not open".to_owned();
+    let body = aludel_wire::e2b::NoSandbox { sandbox_id: live.id().to_owned(), message, code: 502, port: Some(port) };
+    let mut response = (StatusCode::BAD_GATEWAY, Json(body)).into_response();
+    response.extensions_mut().insert(crate::error::Told);
+    response
+}
+
+/// `GET /health`: of the control plane, of a sandbox's commands and files, or of its code interpreter.
+pub(super) async fn health(request: Request) -> Response {
+    match request.extensions().get::<Reached>() {
+        Some(Reached { port: INTERPRETER, .. }) => Json("OK").into_response(),
+        _ => StatusCode::NO_CONTENT.into_response(),
+    }
+}

@@ -1,0 +1,211 @@
+//! E2B's control plane and code interpreter with scripted programs: what needs no sandbox of the host.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Answer, Server, settings, start, start_with};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+async fn create(server: &Server, more: Value) -> Value {
+    let mut body = json!({ "templateID": "base" });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let made = server.post("/v2/sandboxes", body).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    made.json()
+}
+
+/// Asks a sandbox at a port, with these headers.
+async fn ask(server: &Server, sandbox: &Value, port: u16, path: &str, headers: &[(&str, &str)], body: Value) -> Answer {
+    let request = server.request(Method::POST, path).json(&body);
+    let request = request.header("E2b-Sandbox-Id", sandbox["sandboxID"].as_str().unwrap());
+    let request = request.header("E2b-Sandbox-Port", port.to_string());
+    server.ask(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
+}
+
+async fn execute(server: &Server, sandbox: &Value, body: Value) -> Vec<Value> {
+    let token = sandbox["envdAccessToken"].as_str().unwrap();
+    let answer = ask(server, sandbox, 49999, "/execute", &[("X-Access-Token", token)], body).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(answer.bytes.is_ascii());
+    String::from_utf8(answer.bytes).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn both_generations_make_list_and_end_sandboxes() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let first = create(&server, json!({ "metadata": { "a": "1", "b": "x y" } })).await;
+    let made = server.post("/sandboxes", json!({ "templateID": "code-interpreter-v1", "timeout": 60 })).await;
+    assert_eq!(made.status, 201);
+    let second = made.json();
+    assert!(second["envdAccessToken"].is_string() && second["domain"].is_string());
+    assert_eq!(second["trafficAccessToken"], Value::Null);
+    let id = |sandbox: &Value| sandbox["sandboxID"].as_str().unwrap().to_owned();
+    let ids = |answer: &Answer| answer.ok().as_array().unwrap().iter().map(id).collect::<Vec<_>>();
+    let all = server.get("/v2/sandboxes").await;
+    assert_eq!(ids(&all), [id(&second), id(&first)]);
+    assert!(!all.headers.contains_key("x-next-token"));
+    let page = server.get("/v2/sandboxes?limit=1").await;
+    let token = page.headers["x-next-token"].to_str().unwrap();
+    assert_eq!(ids(&page), [id(&second)]);
+    assert_eq!(ids(&server.get(&format!("/v2/sandboxes?limit=1&nextToken={token}")).await), [id(&first)]);
+    assert_eq!(ids(&server.get("/v2/sandboxes?order=asc").await), [id(&first), id(&second)]);
+    assert_eq!(ids(&server.get("/v2/sandboxes?metadata=a%3D1%26b%3Dx%2520y").await), [id(&first)]);
+    assert_eq!(ids(&server.get("/v2/sandboxes?metadata=a%3D2").await), [""; 0]);
+    assert_eq!(ids(&server.get("/v2/sandboxes?state=paused").await), [""; 0]);
+    assert_eq!(ids(&server.get("/v2/sandboxes?template=base&state=running,paused").await), [id(&first)]);
+    let path = format!("/sandboxes/{}", id(&first));
+    let detail = server.get(&path).await.ok();
+    assert_eq!(detail["metadata"]["b"], "x y");
+    assert_eq!(server.post(&format!("{path}/timeout"), json!({ "timeout": 5 })).await.status, 204);
+    assert_eq!(server.post(&format!("/v2{path}/connect"), json!({ "timeout": 4000 })).await.status, 200);
+    let later = server.get(&path).await.ok();
+    assert!(later["endAt"].as_str() > detail["endAt"].as_str());
+    assert_eq!(server.get(&format!("{path}/metrics")).await.ok().as_array().unwrap().len(), 1);
+    assert_eq!(server.get(&format!("/v2{path}/logs")).await.ok(), json!({ "logs": [] }));
+    assert_eq!(server.delete(&path).await.status, 204);
+    for gone in [server.delete(&path).await, server.get(&path).await] {
+        assert_eq!((gone.status.as_u16(), &gone.json()["code"]), (404, &json!(404)));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn requests_that_make_no_sense_are_refused_in_e2bs_words() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start_with(data.path(), settings().engine(|engine| engine.sessions = 1)).await;
+    for (body, status) in [
+        (json!({}), 400),
+        (json!({ "templateID": 3 }), 400),
+        (json!({ "templateID": "unknown" }), 404),
+        (json!({ "templateID": "base", "timeout": 0 }), 400),
+        (json!({ "templateID": "base", "timeout": 100_000_000 }), 400),
+        (json!({ "templateID": "base", "metadata": { "a": 1 } }), 400),
+        (json!({ "templateID": "base", "envVars": { "a=b": "" } }), 400),
+        (json!({ "templateID": "base", "autoPause": true }), 400),
+        (json!({ "templateID": "base", "volumeMounts": [{ "name": "v", "path": "/v" }] }), 400),
+    ] {
+        let refused = server.post("/v2/sandboxes", body.clone()).await;
+        assert_eq!((refused.status.as_u16(), &refused.json()["code"]), (status, &json!(status)), "{body}");
+        assert!(refused.json()["message"].is_string());
+    }
+    create(&server, json!({})).await;
+    let full = server.post("/v2/sandboxes", json!({ "templateID": "base" })).await;
+    assert_eq!(full.status, 429);
+    assert_eq!(full.headers["should-retry"], "true");
+    for query in ["limit=0", "limit=x", "nextToken=x", "order=up", "startedAfter=now"] {
+        assert_eq!(server.get(&format!("/v2/sandboxes?{query}")).await.status, 400, "{query}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_is_reached_with_its_own_token_alone() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let key = server.store.create_key("one").await.unwrap();
+    let other = server.store.create_key("other").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    // The form that some versions of the SDKs want.
+    let digits = key.secret.strip_prefix(aludel_store::KEY_PREFIX).unwrap();
+    let make = server.request(Method::POST, "/v2/sandboxes").header("X-API-KEY", format!("e2b_{digits}"));
+    let network = json!({ "allowPublicTraffic": false });
+    let made = server.ask(make.json(&json!({ "templateID": "base", "network": network }))).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let sandbox = made.json();
+    let path = format!("/sandboxes/{}", sandbox["sandboxID"].as_str().unwrap());
+    let get = |key: &str| server.request(Method::GET, &path).header("X-API-KEY", key);
+    assert_eq!(server.ask(get(&other.secret)).await.status, 404);
+    assert_eq!(server.ask(get(&key.secret)).await.status, 200);
+    assert_eq!(server.get(&path).await.status, 401);
+
+    let token = sandbox["envdAccessToken"].as_str().unwrap();
+    let traffic = sandbox["trafficAccessToken"].as_str().unwrap();
+    let list = "/process.Process/List";
+    assert_eq!(ask(&server, &sandbox, 49983, list, &[("X-Access-Token", token)], json!({})).await.status, 200);
+    for wrong in [&[][..], &[("X-Access-Token", "ea_0")], &[("X-API-KEY", key.secret.as_str())]] {
+        assert_eq!(ask(&server, &sandbox, 49983, list, wrong, json!({})).await.status, 401, "{wrong:?}");
+        assert_eq!(ask(&server, &sandbox, 49999, "/execute", wrong, json!({ "code": "1" })).await.status, 401);
+        assert_eq!(ask(&server, &sandbox, 49999, "/contexts", wrong, json!({})).await.status, 401);
+    }
+    let traffic = &[("E2B-Traffic-Access-Token", traffic)];
+    assert_eq!(ask(&server, &sandbox, 49999, "/contexts", traffic, json!({})).await.status, 200);
+    let unknown = json!({ "sandboxID": "i00000000000000000000" });
+    let gone = ask(&server, &unknown, 49983, list, &[("X-Access-Token", token)], json!({})).await;
+    assert_eq!(gone.status, 502);
+    assert!(gone.json()["message"].as_str().unwrap().contains("was not found"));
+    let signed = server.get("/files?path=a&signature=v1_x").await;
+    assert_eq!((signed.status.as_u16(), signed.json()), (401, json!({ "code": 401, "message": "invalid signature" })));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn programs_run_in_contexts_and_tell_line_by_line() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let sandbox = create(&server, json!({})).await;
+    let lines = execute(&server, &sandbox, json!({ "code": "print('marker-7f3a', 6 * 7)", "context_id": null })).await;
+    assert_eq!(lines[0], json!({ "type": "number_of_executions", "execution_count": 1 }));
+    assert_eq!((&lines[1]["type"], &lines[1]["text"]), (&json!("stdout"), &json!("marker-7f3a 42\n")));
+    assert!(lines[1]["timestamp"].is_string());
+    assert_eq!(lines[2..], [json!({ "type": "end_of_execution" })]);
+    let lines = execute(&server, &sandbox, json!({ "code": "print('marker-7f3a')\n1 / 0" })).await;
+    assert_eq!((&lines[0]["execution_count"], &lines[2]["name"]), (&json!(2), &json!("ZeroDivisionError")));
+    let lines = execute(&server, &sandbox, json!({ "code": "show()" })).await;
+    assert_eq!((&lines[1]["pdf"], &lines[1]["is_main_result"]), (&json!("JVBERg=="), &json!(false)));
+    assert!(lines[1]["png"].is_string());
+
+    let interpreter = async |path: &str, body: Value| ask(&server, &sandbox, 49999, path, &[], body).await;
+    let context = interpreter("/contexts", json!({ "cwd": "/tmp" })).await.ok();
+    assert_eq!((&context["language"], &context["cwd"]), (&json!("python"), &json!("/tmp")));
+    let id = context["id"].as_str().unwrap();
+    let lines = execute(&server, &sandbox, json!({ "code": "show()", "context_id": id })).await;
+    assert_eq!(lines[0]["execution_count"], 1);
+    assert_eq!(interpreter(&format!("/contexts/{id}/restart"), json!({})).await.ok(), Value::Null);
+    assert_eq!(interpreter("/contexts/nothing/restart", json!({})).await.status, 404);
+    assert_eq!(interpreter("/contexts", json!({ "language": "cobol" })).await.status, 500);
+    let token = sandbox["envdAccessToken"].as_str().unwrap();
+    let both = json!({ "code": "1", "context_id": id, "language": "python" });
+    let refused = ask(&server, &sandbox, 49999, "/execute", &[("X-Access-Token", token)], both).await;
+    assert_eq!(refused.status, 400);
+    assert_eq!(refused.bytes, b"Only one of context_id or language can be provided");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn frames_that_are_none_are_refused() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let sandbox = create(&server, json!({})).await;
+    let token = sandbox["envdAccessToken"].as_str().unwrap().to_owned();
+    let send = async |path: &str, kind: &str, body: Vec<u8>| {
+        let request = server.request(Method::POST, path).body(body).header("Content-Type", kind);
+        let request = request.header("E2b-Sandbox-Id", sandbox["sandboxID"].as_str().unwrap());
+        server.ask(request.header("X-Access-Token", &token)).await
+    };
+    let streams = "application/connect+json";
+    for body in [&b""[..], b"{}", b"\0\0\0\0\x09{}", b"\x01\0\0\0\x02{}", b"\0\0\0\0\x02[]", b"\0\0\0\0\x02{x"] {
+        let refused = send("/process.Process/Connect", streams, body.to_vec()).await;
+        assert_eq!((refused.status.as_u16(), &refused.json()["code"]), (400, &json!("invalid_argument")), "{body:?}");
+    }
+    let deep = [vec![b'['; 200], vec![b']'; 200]].concat();
+    assert_eq!(send("/process.Process/List", "application/json", b"{}".to_vec()).await.status, 200);
+    for (path, kind, body, code) in [
+        ("/filesystem.Filesystem/Stat", "application/json", deep, "invalid_argument"),
+        ("/filesystem.Filesystem/Stat", "application/proto", Vec::new(), "unimplemented"),
+        ("/filesystem.Filesystem/Unheard", "application/json", b"{}".to_vec(), "unimplemented"),
+        (
+            "/process.Process/SendSignal",
+            "application/json",
+            b"{\"process\":{\"pid\":9},\"signal\":\"SIGNAL_SIGKILL\"}".to_vec(),
+            "not_found",
+        ),
+    ] {
+        let refused = send(path, kind, body).await;
+        assert_eq!(refused.json()["code"], code, "{path}");
+    }
+    server.stop().await;
+}
