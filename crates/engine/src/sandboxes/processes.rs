@@ -179,6 +179,7 @@ impl Processes {
             arguments: spec.arguments.clone(),
             environment: spec.environment.clone().into_iter().collect(),
             directory: spec.directory.clone().unwrap_or_else(|| HOME.to_owned()),
+            pty: None,
         };
         let mut started = match self.sandbox.spawn(command).await {
             Ok(started) => started,

@@ -168,6 +168,7 @@ impl Files {
             arguments: vec![interpreter, "-I".into(), "-S".into(), program],
             environment: vec![("HOME".into(), home.into())],
             directory: "/".into(),
+            pty: None,
         };
         Ok(Self::over(sandbox.spawn(command).await?))
     }

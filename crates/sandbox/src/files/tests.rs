@@ -32,6 +32,8 @@ fn start(home: &Path) -> Files {
         signal: Box::new(move |_| {
             let _ended = signal.send(());
         }),
+        id: 0,
+        resize: None,
         ended,
     })
 }
