@@ -8,6 +8,7 @@ mod config;
 mod demo;
 mod doctor;
 mod keys;
+mod mcp;
 mod run;
 mod sandbox;
 mod serve;
@@ -47,6 +48,7 @@ pub(crate) enum Command {
     Ask(ask::AskArgs),
     Demo(demo::DemoArgs),
     Serve(serve::ServeArgs),
+    Mcp(mcp::McpArgs),
     #[command(subcommand)]
     Keys(keys::KeysCommand),
     #[command(subcommand)]
@@ -69,6 +71,7 @@ impl Command {
             Self::Ask(args) => ask::run(args, context).await,
             Self::Demo(args) => demo::run(args, context).await,
             Self::Serve(args) => serve::run(args, context).await,
+            Self::Mcp(args) => mcp::run(args, context).await,
             Self::Keys(command) => keys::run(command, context).await,
             Self::Approvals(command) => approvals::run(command, context).await,
             Self::Audit(args) => audit::run(args, context).await,
@@ -86,6 +89,7 @@ impl Command {
             Self::Run(args) => args.flags(),
             Self::Ask(args) => args.flags(),
             Self::Serve(args) => args.flags(),
+            Self::Mcp(args) => args.flags(),
             Self::Demo(_)
             | Self::Keys(_)
             | Self::Approvals(_)
@@ -105,6 +109,7 @@ impl Command {
             Self::Ask(args) => args.json,
             Self::Demo(_)
             | Self::Serve(_)
+            | Self::Mcp(_)
             | Self::Keys(_)
             | Self::Approvals(_)
             | Self::Audit(_)
@@ -118,7 +123,7 @@ impl Command {
 
     /// Opens the log, if that is what it says on stderr.
     pub(crate) fn open_log(&self, config: &Config) {
-        if matches!(self, Self::Serve(_)) {
+        if matches!(self, Self::Serve(_)) || matches!(self, Self::Mcp(args) if args.serves()) {
             serve::open_log(config);
         }
     }

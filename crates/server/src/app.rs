@@ -1,6 +1,7 @@
 //! The state that all handlers share.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use aludel_engine::Engine;
 use aludel_engine::places::Places;
@@ -10,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use crate::dialects::mcp::{self, Mcp};
 use crate::error::ApiError;
 use crate::http::Callers;
 use crate::telemetry::{Telemetry, Traces, watched};
@@ -38,6 +40,8 @@ pub struct App {
     pub(crate) requests: Arc<Places>,
     /// KiB of memory for JSON bodies, all that is made of them, and replays.
     pub(crate) bodies: Arc<Places>,
+    /// Connections and programs of MCP's clients.
+    pub(crate) mcp: Arc<Mcp>,
 }
 
 /// Bounds on requests, and what the operator is told.
@@ -57,6 +61,8 @@ pub struct Settings {
     pub traces: Option<Traces>,
     /// True if prompts, programs and their output may stand in the log and in traces.
     pub log_contents: bool,
+    /// Time after which a call of an MCP tool returns although its program goes on.
+    pub mcp_return_after: Duration,
 }
 
 impl Default for Settings {
@@ -69,6 +75,7 @@ impl Default for Settings {
             metrics: false,
             traces: None,
             log_contents: false,
+            mcp_return_after: mcp::RETURN_AFTER,
         }
     }
 }
@@ -76,7 +83,8 @@ impl Default for Settings {
 impl App {
     /// A server on this engine.
     pub fn new(engine: Arc<Engine>, settings: Settings) -> Self {
-        let Settings { requests, requests_per_key, bodies, url, metrics, traces, log_contents } = settings;
+        let Settings { requests, requests_per_key, bodies, url, metrics, traces, log_contents, mcp_return_after } =
+            settings;
         engine.trace_models(watched);
         Self {
             store: engine.store.clone(),
@@ -91,6 +99,7 @@ impl App {
             link_secret: OnceCell::new(),
             requests: Places::new(requests, requests_per_key),
             bodies: Places::new(bodies >> 10, bodies >> 10),
+            mcp: Mcp::new(&engine, mcp_return_after),
             engine,
         }
     }

@@ -48,6 +48,7 @@ pub fn requests(bytes: &[u8]) {
         let filled = server.filled(&String::from_utf8_lossy(bytes));
         let Some(request) = server.parse(&filled) else { return };
         let (is_head, is_delete) = (request.method() == Method::HEAD, request.method() == Method::DELETE);
+        let is_mcp = matches!(request.uri().path(), "/mcp" | "/sse" | "/messages");
         let (status, head, body) = server.send(request);
         let text = String::from_utf8_lossy(&body);
         assert!(!status.is_server_error(), "{status}: {text}");
@@ -62,6 +63,8 @@ pub fn requests(bytes: &[u8]) {
             // Each dialect has its own words.
             let words = if head.contains_key("request-id") {
                 ["message", "type", "details"].as_slice()
+            } else if is_mcp {
+                ["message", "code"].as_slice()
             } else {
                 &["message", "type", "param", "code"]
             };

@@ -183,6 +183,7 @@ fn settings(config: &Config) -> anyhow::Result<Settings> {
         metrics: *server.metrics,
         traces,
         log_contents: *server.log_contents,
+        mcp_return_after: server.mcp_return_after(),
         ..Settings::default()
     })
 }

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
+
+use aludel_server::MCP_RETURN_AFTER;
 
 use super::given::{ConfigError, Given, Setting};
 use super::model::Switch;
-use super::{Entry, Size, Surroundings};
+use super::{Entry, Size, Span, Surroundings};
 
 /// Requests that may be answered at once, unless it is said.
 const REQUESTS: usize = 256;
@@ -25,6 +28,7 @@ pub(crate) struct RawServer {
     log_contents: Option<Setting<bool>>,
     traces: Option<Setting<Collector>>,
     url: Option<Setting<Url>>,
+    mcp_return_after: Option<Setting<Span>>,
 }
 
 /// What holds.
@@ -52,6 +56,8 @@ pub(crate) struct Server {
     pub(crate) traces: Setting<Collector>,
     /// The address by which people reach the server, for links in answers.
     pub(crate) url: Setting<Url>,
+    /// Time after which a call of an MCP tool returns although its program goes on.
+    mcp_return_after: Setting<Span>,
 }
 
 impl RawServer {
@@ -67,6 +73,7 @@ impl RawServer {
         "log_contents",
         "traces",
         "url",
+        "mcp_return_after",
     ];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
@@ -84,6 +91,7 @@ impl RawServer {
             }
             "traces" => self.traces = Some(given.parse("server.traces")?),
             "url" => self.url = Some(given.parse("server.url")?),
+            "mcp_return_after" => self.mcp_return_after = Some(given.parse("server.mcp_return_after")?),
             _ => return Err(super::unknown_key("server", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -110,11 +118,19 @@ impl RawServer {
             log_contents: self.log_contents.unwrap_or(Setting::default(false)),
             traces: self.traces.unwrap_or(Setting::default(Collector::None)),
             url: self.url.unwrap_or(Setting::default(Url::default())),
+            mcp_return_after: self
+                .mcp_return_after
+                .unwrap_or(Setting::default(Span::from_secs(MCP_RETURN_AFTER.as_secs()))),
         })
     }
 }
 
 impl Server {
+    /// Time after which a call of an MCP tool returns although its program goes on.
+    pub(crate) fn mcp_return_after(&self) -> Duration {
+        self.mcp_return_after.duration()
+    }
+
     pub(crate) fn entries(&self) -> Vec<Entry> {
         vec![
             Entry::new("server.listen", &self.listen),
@@ -128,6 +144,7 @@ impl Server {
             Entry::new("server.log_contents", &self.log_contents),
             Entry::new("server.traces", &self.traces),
             Entry::new("server.url", &self.url),
+            Entry::new("server.mcp_return_after", &self.mcp_return_after),
         ]
     }
 }

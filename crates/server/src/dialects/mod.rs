@@ -3,6 +3,7 @@
 pub(crate) mod anthropic;
 pub(crate) mod e2b;
 pub(crate) mod gemini;
+pub(crate) mod mcp;
 pub(crate) mod openai;
 mod stop;
 
@@ -38,4 +39,4 @@ pub(crate) struct Dialect {
 }
 
 /// All of them. The first one's words are used where no dialect is asked, such as for unknown routes.
-pub(crate) const ALL: &[Dialect] = &[openai::OPENAI, e2b::E2B, anthropic::ANTHROPIC, gemini::GEMINI];
+pub(crate) const ALL: &[Dialect] = &[openai::OPENAI, e2b::E2B, anthropic::ANTHROPIC, gemini::GEMINI, mcp::MCP];

@@ -221,6 +221,13 @@ impl FromRequest<Arc<App>> for Raw {
 }
 
 impl Raw {
+    /// Counts the memory that everything made of it takes. It is in use until the second part is dropped.
+    pub(crate) fn counted(self) -> Result<(Bytes, impl Send + Sync + Unpin + 'static), ApiError> {
+        let Self { bytes, shape, mut memory } = self;
+        memory.count(shape.memory(bytes.len()))?;
+        Ok((bytes, memory))
+    }
+
     /// Reads its fields.
     pub(crate) fn fields(self) -> Result<Fields, ApiError> {
         let Self { bytes, shape, mut memory } = self;

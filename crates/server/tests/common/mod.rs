@@ -126,6 +126,15 @@ fn script(code: &str, cell: &mut ScriptedCell) {
             let image = MimeData::Binary(vec![0x89; 100_000]);
             cell.display(MimeBundle(vec![("image/png".into(), image)]))
         }
+        "wait()" => cell.print("begun\n").never_end(),
+        "x = 1" => {
+            cell.variables.insert("x".to_owned(), "1".to_owned());
+            cell.write("made.txt", "made")
+        }
+        "x" => match cell.variables.get("x").cloned() {
+            Some(x) => cell.result(x),
+            None => cell.fail("NameError", "name 'x' is not defined"),
+        },
         _ => cell.fail("NotImplementedError", code),
     };
 }

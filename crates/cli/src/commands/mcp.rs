@@ -1,0 +1,75 @@
+//! `aludel mcp`: a server for a client that starts it itself.
+
+mod install;
+
+use std::sync::Arc;
+
+use aludel_engine::{Engine, sessions};
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+
+use super::Context;
+use crate::args::LimitArgs;
+use crate::config::Flag;
+use crate::exit::Exit;
+use crate::sandboxes::Sandboxes;
+use crate::signals::Signals;
+use crate::state;
+
+/// Serve the Model Context Protocol (MCP) on stdin and stdout, for a client that starts this itself
+///
+/// Offers tools that run Python in a sandbox of this machine and hand files in and out. It works on the state of the data directory, beside a
+/// server if one is running, and ends with its input. `approval.mode` holds here, too: a program that waits is asked about by the client, if it
+/// can ask, and by `aludel approvals`. `aludel serve` offers the same to remote clients at /mcp.
+#[derive(Debug, Args)]
+pub(crate) struct McpArgs {
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(subcommand)]
+    command: Option<McpCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum McpCommand {
+    Install(install::InstallArgs),
+}
+
+impl McpArgs {
+    pub(crate) fn flags(&self) -> Vec<Flag> {
+        self.limits.flags().collect()
+    }
+
+    /// Returns true if it serves.
+    pub(crate) fn serves(&self) -> bool {
+        self.command.is_none()
+    }
+}
+
+pub(crate) async fn run(args: McpArgs, context: &Context) -> anyhow::Result<Exit> {
+    match args.command {
+        Some(McpCommand::Install(args)) => install::run(&args, context),
+        None => serve(context).await,
+    }
+}
+
+async fn serve(context: &Context) -> anyhow::Result<Exit> {
+    let mut signals = Signals::listen().context("cannot listen to signals")?;
+    let approvals = context.config.approval.settings(&context.surroundings)?;
+    let store = state::open(context).await?;
+    let Sandboxes { backend, packages } = Sandboxes::start(context, 1).await?;
+    let sessions = context.config.sessions();
+    let engine = Arc::new(Engine::new(store, Arc::clone(&backend), [], approvals, packages, sessions));
+    engine.tasks.spawn(sessions::keep(Arc::clone(&engine)));
+    let return_after = context.config.server.mcp_return_after();
+    let exit = tokio::select! {
+        () = aludel_server::serve_mcp(&engine, return_after, tokio::io::stdin(), tokio::io::stdout()) => Exit::Success,
+        () = signals.next() => Exit::Interrupted,
+    };
+    engine.ending.cancel();
+    engine.closing.cancel();
+    engine.tasks.close();
+    engine.tasks.wait().await;
+    engine.sessions.close_all().await;
+    backend.shutdown().await;
+    Ok(exit)
+}

@@ -1,0 +1,283 @@
+//! Calls of `python` and `wait`: a program is started, followed for a while, and left to go on if it takes longer.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_agent::excerpt;
+use aludel_engine::executions::{Program, Target};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rmcp::RoleServer;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, JsonObject,
+    ProgressNotificationParam,
+};
+use rmcp::service::RequestContext;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::error::ToolError;
+use super::output::Ended;
+use super::runs::{Run, Stage};
+use super::server::Server;
+use super::tools::{Profile, ProgramAlone, PythonArguments, Report, ReportedFile, Status, WaitArguments};
+use super::{approve, resources};
+
+/// Time between two notices of progress.
+const BEAT: Duration = Duration::from_secs(2);
+/// The longest time for which a client can let a program run or wait for one, seconds. The sandbox has a limit of its own.
+const MAX_SECONDS: f64 = 86_400.0;
+/// Bytes of an image in a result. Larger ones are links alone.
+const MAX_IMAGE: u64 = 1 << 20;
+
+/// Runs a program.
+pub(super) async fn python(
+    server: &Server,
+    request: CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> Result<CallToolResponse, ErrorData> {
+    let arguments = match server.profile {
+        Profile::Full => read::<PythonArguments>(request.arguments),
+        Profile::PythonAlone => read::<ProgramAlone>(request.arguments).map(Into::into),
+    };
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        Err(error) => return Ok(failed(&error).into()),
+    };
+    let timeout = arguments.timeout_seconds.map(seconds);
+    let run = match request.request_state {
+        // The client's user answered about a program that was held.
+        Some(state) => approve::answered(server, &state, &arguments.code, request.input_responses, context).await,
+        None => start(server, arguments, timeout, context).await,
+    };
+    match run {
+        Ok(run) => {
+            let limit = timeout.unwrap_or(Duration::MAX).min(server.mcp.return_after);
+            let interrupts = Some(run.cancel.clone());
+            follow(server, &run, context, limit, interrupts).await
+        }
+        Err(error) => Ok(failed(&error).into()),
+    }
+}
+
+async fn start(
+    server: &Server,
+    arguments: PythonArguments,
+    timeout: Option<Duration>,
+    context: &RequestContext<RoleServer>,
+) -> Result<Arc<Run>, ToolError> {
+    let engine = &server.mcp.engine;
+    if arguments.code.trim().is_empty() {
+        return Err(ToolError("The program is empty: send it as `code`.".to_owned()));
+    }
+    let session = server.session(arguments.session.as_deref()).await?;
+    let id = session.id().to_string();
+    let program = Program {
+        id: engine.store.owned_turn_id("exec").await?.into(),
+        tenant: server.tenant.clone(),
+        sender: client(context),
+        target: Target::Session(session),
+        code: arguments.code,
+        timeout,
+    };
+    Ok(server.mcp.runs.start(engine, program, id)?)
+}
+
+/// Waits for a program that was left running.
+pub(super) async fn wait(
+    server: &Server,
+    request: CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> Result<CallToolResponse, ErrorData> {
+    let arguments = match read::<WaitArguments>(request.arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => return Ok(failed(&error).into()),
+    };
+    let Some(run) = server.mcp.runs.find(&server.tenant, &arguments.execution) else {
+        let id = excerpt::line(&arguments.execution, 80);
+        let words = format!("There is no execution '{id}': results are kept for ten minutes. Run the program again.");
+        return Ok(failed(&ToolError(words)).into());
+    };
+    let limit = arguments.timeout_seconds.map_or(Duration::MAX, seconds).min(server.mcp.return_after);
+    follow(server, &run, context, limit, None).await
+}
+
+/// Follows a program until it ends or the time is over. A client that goes away or cancels fires `interrupts`.
+async fn follow(
+    server: &Server,
+    run: &Run,
+    context: &RequestContext<RoleServer>,
+    limit: Duration,
+    interrupts: Option<CancellationToken>,
+) -> Result<CallToolResponse, ErrorData> {
+    let guard = interrupts.map(CancellationToken::drop_guard);
+    let mut stage = run.stage.clone();
+    let mut deadline = pin!(sleep_until(Instant::now() + limit));
+    let mut progress = Progress::new(context);
+    let mut is_asked = false;
+    let response = loop {
+        let now = stage.borrow_and_update().clone();
+        let last_line = match now {
+            Stage::Ended(_, ended) => break self::ended(server, run, &ended).await.into(),
+            Stage::Held(held) if !is_asked => {
+                is_asked = true;
+                match approve::ask(server, run, &held, context).await? {
+                    approve::Asked::Later(response) => break response,
+                    approve::Asked::Now | approve::Asked::Elsewhere => continue,
+                }
+            }
+            Stage::Held(_) => "waits for approval".to_owned(),
+            Stage::Running { last_line } => last_line,
+        };
+        tokio::select! {
+            biased;
+            // The guard interrupts the program.
+            () = context.ct.cancelled() => return Err(ErrorData::internal_error("The call was cancelled.", None)),
+            () = &mut deadline => break running(server, run, &stage.borrow()).into(),
+            changed = stage.changed() => {
+                if changed.is_err() {
+                    break self::ended(server, run, &Ended::lost()).await.into();
+                }
+            }
+            () = progress.due() => progress.tell(context, last_line).await,
+        }
+    };
+    if let Some(guard) = guard {
+        // Answered: from now on the program is its own.
+        let _goes_on = guard.disarm();
+    }
+    Ok(response)
+}
+
+/// Notices of progress, for a client that wants them.
+struct Progress {
+    token: Option<rmcp::model::ProgressToken>,
+    began: Instant,
+    next: Instant,
+}
+
+impl Progress {
+    fn new(context: &RequestContext<RoleServer>) -> Self {
+        let began = Instant::now();
+        Self { token: context.meta.get_progress_token(), began, next: began + BEAT }
+    }
+
+    async fn due(&self) {
+        match self.token {
+            Some(_) => sleep_until(self.next).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Tells for how many seconds the call has been going on.
+    async fn tell(&mut self, context: &RequestContext<RoleServer>, last_line: String) {
+        self.next = Instant::now() + BEAT;
+        let Some(token) = self.token.clone() else { return };
+        let mut notice = ProgressNotificationParam::new(token, self.began.elapsed().as_secs_f64());
+        notice.message = (!last_line.is_empty()).then_some(last_line);
+        // A client that is gone is noticed by the transport.
+        let _heard = context.peer.notify_progress(notice).await;
+    }
+}
+
+/// The result of a program that ended.
+async fn ended(server: &Server, run: &Run, ended: &Ended) -> CallToolResult {
+    let mut content = vec![ContentBlock::text(match server.profile {
+        Profile::Full => format!("{}\n{}", ended.text(), handle(run)),
+        Profile::PythonAlone => ended.text(),
+    })];
+    let mut inline = Vec::new();
+    for image in &ended.images {
+        let file = resources::content(server, &run.session, &image.path, MAX_IMAGE).await;
+        if let Ok(Some(file)) = file {
+            content.push(ContentBlock::image(BASE64_STANDARD.encode(&file.bytes), file.mime));
+            inline.push(&image.id);
+        }
+    }
+    let links = ended.files.iter().filter(|file| server.profile == Profile::Full && !inline.contains(&&file.id));
+    content.extend(links.map(|file| ContentBlock::resource_link(resources::of(&run.session, file))));
+    let files = ended.files.iter().map(|file| ReportedFile {
+        path: file.path.clone(),
+        uri: resources::uri(&run.session, &file.path),
+        mime_type: file.mime.clone(),
+        size: file.bytes,
+    });
+    let report = Report {
+        status: ended.status,
+        session: Some(run.session.clone()),
+        execution: Some(run.id.clone()),
+        stdout: Some(ended.stdout.clone()),
+        stderr: Some(ended.stderr.clone()),
+        result: ended.result.clone(),
+        error: ended.error.clone(),
+        files: Some(files.collect()),
+        truncated: Some(ended.is_cut),
+        duration_ms: ended.elapsed_ms,
+    };
+    result(content, server.profile, &report, ended.is_error())
+}
+
+/// The result of a call that returns before its program.
+fn running(server: &Server, run: &Run, stage: &Stage) -> CallToolResult {
+    let wait = match server.profile {
+        Profile::Full => {
+            format!("Call `wait` with execution '{}' for its result. Do not run it again.\n{}", run.id, handle(run))
+        }
+        Profile::PythonAlone => "Its result cannot be told any more; the next program waits for it.".to_owned(),
+    };
+    let text = match stage {
+        Stage::Held(held) => format!("The program waits for the operator's approval ({}). {wait}", held.id),
+        Stage::Running { last_line } if !last_line.is_empty() => {
+            format!("The program still runs; it last printed: {last_line}\n{wait}")
+        }
+        Stage::Running { .. } | Stage::Ended(..) => format!("The program still runs. {wait}"),
+    };
+    let report = Report {
+        status: Status::Running,
+        session: Some(run.session.clone()),
+        execution: Some(run.id.clone()),
+        ..Report::default()
+    };
+    result(vec![ContentBlock::text(text)], server.profile, &report, false)
+}
+
+/// The result of a call that did nothing.
+pub(super) fn failed(error: &ToolError) -> CallToolResult {
+    result(vec![ContentBlock::text(error.0.clone())], Profile::Full, &Report::default(), true)
+}
+
+fn result(content: Vec<ContentBlock>, profile: Profile, report: &Report, is_error: bool) -> CallToolResult {
+    let mut result = if is_error { CallToolResult::error(content) } else { CallToolResult::success(content) };
+    if profile == Profile::Full {
+        // A struct of texts and numbers can always be written.
+        result.structured_content = serde_json::to_value(report).ok();
+    }
+    result
+}
+
+/// The words by which a model learns how to go on.
+fn handle(run: &Run) -> String {
+    format!("(session {}: pass it as `session` to go on with these variables and files)", run.session)
+}
+
+/// Reads the arguments of a call.
+pub(super) fn read<T: DeserializeOwned>(arguments: Option<JsonObject>) -> Result<T, ToolError> {
+    let arguments = arguments.unwrap_or_default();
+    serde_json::from_value(arguments.into()).map_err(|error| {
+        ToolError(format!("The arguments cannot be read: {}.", excerpt::line(&error.to_string(), 300)))
+    })
+}
+
+fn seconds(seconds: f64) -> Duration {
+    // What is no number is no time.
+    let seconds = if seconds.is_finite() { seconds.clamp(0.1, MAX_SECONDS) } else { MAX_SECONDS };
+    Duration::from_secs_f64(seconds)
+}
+
+/// The client's own name, for people who decide about its programs.
+pub(super) fn client(context: &RequestContext<RoleServer>) -> String {
+    let name = context.client_info().map(|client| client.name).unwrap_or_default();
+    format!("MCP client {}", excerpt::line(&name, 80))
+}

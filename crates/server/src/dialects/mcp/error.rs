@@ -1,0 +1,57 @@
+//! Refusals: of HTTP requests in JSON-RPC's words, and of tool calls in words for the model.
+
+use aludel_engine::{Error, Kind};
+use axum::Json;
+use axum::http::header::WWW_AUTHENTICATE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use rmcp::model::{ErrorCode, ErrorData, JsonRpcError};
+use tracing::error;
+
+use crate::error::ApiError;
+
+/// Renders a refusal of a request.
+pub(super) fn refuse(error: &ApiError, _request_id: &str) -> Response {
+    let code = if error.status.is_server_error() { ErrorCode::INTERNAL_ERROR } else { ErrorCode::INVALID_REQUEST };
+    let mut response = answer(error.status, ErrorData::new(code, error.message.clone(), None));
+    if error.status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+/// An error of JSON-RPC that answers no request in particular.
+pub(super) fn answer(status: StatusCode, error: ErrorData) -> Response {
+    (status, Json(JsonRpcError::new(None, error))).into_response()
+}
+
+/// The reason for which a tool did not do what it was asked to, in words for the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ToolError(pub(super) String);
+
+impl ToolError {
+    /// A session that is not there, or is another tenant's.
+    pub(super) fn no_session(id: &str) -> Self {
+        let id = aludel_agent::excerpt::line(id, 80);
+        Self(format!("There is no session '{id}'. Leave `session` out to begin a new one."))
+    }
+}
+
+impl From<Error> for ToolError {
+    fn from(error: Error) -> Self {
+        Self(match error.kind() {
+            Kind::Storage | Kind::Sandbox | Kind::Internal if !matches!(error, Error::DiskFull(_)) => {
+                error!("a tool call failed: {error}");
+                "The server failed to do this; its log says why. Try again.".to_owned()
+            }
+            Kind::Full => format!("There is no room now: {error}. Try again later."),
+            _ => format!("This cannot be done: {error}."),
+        })
+    }
+}
+
+impl From<aludel_store::Error> for ToolError {
+    fn from(error: aludel_store::Error) -> Self {
+        Error::from(error).into()
+    }
+}

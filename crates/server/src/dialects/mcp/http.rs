@@ -1,0 +1,200 @@
+//! Streamable HTTP, of both eras: with connections for clients that shake hands, and without.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use aludel_agent::excerpt;
+use aludel_engine::places::NoRoom;
+use aludel_store::Tenant;
+use axum::Json;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{FromRequest, Request, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use rmcp::model::{ErrorCode, ErrorData, JsonRpcError, RequestId};
+use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde::Deserialize;
+use tracing::Span;
+
+use super::server::Server;
+use super::tools::Profile;
+use super::{Mcp, error};
+use crate::app::App;
+use crate::error::{ApiError, Told};
+use crate::http::{Caller, Held, Raw};
+
+/// The header by which a client names its connection.
+const CONNECTION: &str = "mcp-session-id";
+/// The header by which a client asks for what it missed.
+const LAST_EVENT: &str = "last-event-id";
+/// Bytes of the words of a refusal.
+const MAX_REFUSAL: usize = 4096;
+/// Time for which a connection may be silent.
+const IDLE: Duration = Duration::from_secs(300);
+/// Time between two comments on a silent stream.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// The transports of one tenant.
+pub(super) struct Streamable {
+    /// For clients that shook hands.
+    connected: StreamableHttpService<Server, LocalSessionManager>,
+    /// For requests that stand alone.
+    stateless: StreamableHttpService<Server, NeverSessionManager>,
+}
+
+/// As much of a message as it takes to know where it goes.
+#[derive(Debug, Default, Deserialize)]
+struct Head {
+    #[serde(default)]
+    id: Option<RequestId>,
+    #[serde(default)]
+    method: Option<String>,
+}
+
+/// `POST /mcp`.
+pub(super) async fn post(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let raw = Raw::from_request(Request::from_parts(parts.clone(), body), &app).await?;
+    let (bytes, memory) = raw.counted()?;
+    let head = serde_json::from_slice::<Head>(&bytes).ok().filter(|_| bytes.trim_ascii_start().starts_with(b"{"));
+    let Some(head) = head else {
+        return Ok(told(error::answer(StatusCode::BAD_REQUEST, unreadable(&bytes))).await);
+    };
+    let has_json = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    parts.extensions.insert(Span::current());
+    let streamable = app.mcp.streamable(&tenant);
+    let is_handshake = head.method.as_deref() == Some("initialize");
+    let mut request = Request::from_parts(parts, Body::from(bytes));
+    let response = if is_handshake || request.headers().contains_key(CONNECTION) {
+        if is_handshake {
+            let permit = app.mcp.connections.enter(&tenant).map_err(too_many)?;
+            request.extensions_mut().insert(Arc::new(permit));
+        }
+        streamable.connected.handle(request).await.map(Body::new)
+    } else {
+        streamable.stateless.handle(request).await.map(Body::new)
+    };
+    // It is JSON, and said to be: what it holds is not what its method takes.
+    let is_misunderstood = match response.status() {
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => head.method.is_some() && has_json,
+        StatusCode::BAD_REQUEST => is_handshake && !response.headers().contains_key(CONTENT_TYPE),
+        _ => false,
+    };
+    let response = if is_misunderstood { misunderstood(head) } else { response };
+    Ok(told(response.map(|body| Body::new(Held::new(body, memory)))).await)
+}
+
+/// `GET /mcp`: for a client that lost a stream and asks for the rest. There is nothing else that would be told there.
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    request: Request,
+) -> Result<Response, ApiError> {
+    if !request.headers().contains_key(LAST_EVENT) {
+        return Err(ApiError::method_not_allowed("This server has nothing to tell but answers: POST requests."));
+    }
+    Ok(told(app.mcp.streamable(&tenant).connected.handle(request).await.map(Body::new)).await)
+}
+
+/// `DELETE /mcp`: ends a connection. The sessions in which its programs ran stay.
+pub(super) async fn delete(State(app): State<Arc<App>>, Caller(tenant): Caller, request: Request) -> Response {
+    let mut response = app.mcp.streamable(&tenant).connected.handle(request).await.map(Body::new);
+    if response.status() == StatusCode::ACCEPTED {
+        // Some clients complain of any other success.
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
+    told(response).await
+}
+
+impl Mcp {
+    /// The transports of a tenant.
+    fn streamable(self: &Arc<Self>, tenant: &Tenant) -> Arc<Streamable> {
+        let mut all = self.all_streamable();
+        if let Some(known) = all.get(tenant) {
+            return Arc::clone(known);
+        }
+        let made = Arc::new(Streamable::new(self, tenant));
+        all.insert(tenant.clone(), Arc::clone(&made));
+        made
+    }
+
+    fn all_streamable(&self) -> MutexGuard<'_, HashMap<Tenant, Arc<Streamable>>> {
+        self.streamable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Streamable {
+    fn new(mcp: &Arc<Mcp>, tenant: &Tenant) -> Self {
+        let make = |mcp: &Arc<Mcp>| {
+            // The transports belong to the state that they point to.
+            let (mcp, tenant) = (Arc::downgrade(mcp), tenant.clone());
+            move || {
+                let mcp = mcp.upgrade().ok_or_else(|| std::io::Error::other("the server has ended"))?;
+                Ok(Server::new(&mcp, &tenant, Profile::Full))
+            }
+        };
+        let config = || {
+            // The layer around all routes has looked at `Host` and `Origin`, and at the size of the body.
+            StreamableHttpServerConfig::default()
+                .disable_allowed_hosts()
+                .disable_allowed_origins()
+                .with_max_request_body_bytes(usize::MAX)
+                .with_sse_keep_alive(Some(KEEP_ALIVE))
+                .with_cancellation_token(mcp.engine.closing.child_token())
+        };
+        let mut connections = LocalSessionManager::default();
+        let mut session = SessionConfig::default();
+        (session.keep_alive, session.completed_cache_ttl) = (Some(IDLE), Duration::ZERO);
+        connections.session_config = session;
+        Self {
+            connected: StreamableHttpService::new(make(mcp), Arc::new(connections), config()),
+            stateless: StreamableHttpService::new(make(mcp), Arc::default(), config().with_legacy_session_mode(false)),
+        }
+    }
+}
+
+/// Marks an answer as one in the protocol's words. Refusals that are plain text are put into them.
+async fn told(response: Response) -> Response {
+    let status = response.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    let mut response = if is_error && !response.headers().contains_key(CONTENT_TYPE) {
+        let text = to_bytes(response.into_body(), MAX_REFUSAL).await.unwrap_or_default();
+        let message = excerpt::line(&String::from_utf8_lossy(&text), MAX_REFUSAL);
+        error::answer(status, ErrorData::new(ErrorCode::INVALID_REQUEST, message, None))
+    } else {
+        response
+    };
+    response.extensions_mut().insert(Told);
+    response
+}
+
+fn unreadable(bytes: &Bytes) -> ErrorData {
+    match bytes.trim_ascii().first() {
+        Some(b'[') => ErrorData::new(ErrorCode::INVALID_REQUEST, "Batches are not taken: send one message.", None),
+        _ => ErrorData::new(ErrorCode::PARSE_ERROR, "The body is no message of JSON-RPC.", None),
+    }
+}
+
+/// The answer to a message whose parameters are not what its method takes.
+fn misunderstood(head: Head) -> Response {
+    let Head { id, method } = head;
+    let method = excerpt::line(&method.unwrap_or_default(), 80);
+    let error = ErrorData::invalid_params(format!("The parameters of {method} are not what it takes."), None);
+    (StatusCode::BAD_REQUEST, Json(JsonRpcError::new(id, error))).into_response()
+}
+
+pub(super) fn too_many(no_room: NoRoom) -> ApiError {
+    let message = match no_room {
+        NoRoom::AtAll => "The server has as many MCP connections as it may; try again in a moment.",
+        NoRoom::ForThisTenant => "The server has as many MCP connections of yours as it may; end some.",
+    };
+    ApiError::too_many(message, Duration::from_secs(5))
+}

@@ -1,0 +1,82 @@
+//! The Model Context Protocol: a code interpreter as tools, over Streamable HTTP, HTTP with SSE, and standard input and output.
+//!
+//! `server` is what a client speaks with, whatever the transport; `http`, `sse` and `stdio` are the transports. `tools` describes the tools,
+//! `calls` carries them out, `runs` keeps programs that outlive their call, `output` collects what they put out, `approve` asks the client's
+//! user, `files` and `resources` hand out files.
+
+mod approve;
+mod calls;
+mod error;
+mod files;
+mod http;
+mod output;
+mod resources;
+mod runs;
+mod server;
+mod sse;
+mod stdio;
+mod tools;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aludel_engine::Engine;
+use aludel_engine::places::Places;
+use aludel_store::Tenant;
+use axum::Router;
+use axum::routing::{get, post};
+
+use super::Dialect;
+use crate::app::App;
+use crate::http::bearer;
+
+pub use stdio::serve as serve_stdio;
+
+/// Time after which a call returns although its program goes on, unless the operator says another.
+pub const RETURN_AFTER: Duration = Duration::from_secs(45);
+/// Connections of clients that shook hands, at once: each takes a task and some kilobytes.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// The dialect.
+pub(crate) const MCP: Dialect = Dialect {
+    routes,
+    claims: None,
+    key: bearer,
+    request_id: "x-request-id",
+    refuse: error::refuse,
+    stored: |_| Vec::new(),
+};
+
+fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/mcp", post(http::post).get(http::get).delete(http::delete))
+        .route("/sse", get(sse::open))
+        .route("/messages", post(sse::post))
+}
+
+/// The state that all connections share.
+pub(crate) struct Mcp {
+    engine: Arc<Engine>,
+    runs: runs::Runs,
+    /// Time after which a call returns although its program goes on.
+    return_after: Duration,
+    connections: Arc<Places>,
+    /// Transports by tenant, so that nobody finds another's connections.
+    streamable: Mutex<HashMap<Tenant, Arc<http::Streamable>>>,
+    sse: sse::Streams,
+}
+
+impl Mcp {
+    /// The state of a server on this engine.
+    pub(crate) fn new(engine: &Arc<Engine>, return_after: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            engine: Arc::clone(engine),
+            runs: runs::Runs::default(),
+            return_after,
+            connections: Places::new(MAX_CONNECTIONS, MAX_CONNECTIONS),
+            streamable: Mutex::default(),
+            sse: sse::Streams::default(),
+        })
+    }
+}

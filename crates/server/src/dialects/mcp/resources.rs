@@ -1,0 +1,183 @@
+//! Files of sessions as resources.
+
+use std::fmt::Write as _;
+
+use aludel_engine::SessionFile;
+use aludel_engine::sessions::WORKSPACE;
+use aludel_store::{ContainerId, Order, PageQuery};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rmcp::model::{
+    ErrorData, ListResourceTemplatesResult, ListResourcesResult, PaginatedRequestParams, ReadResourceResponse,
+    ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
+};
+
+use super::error::ToolError;
+use super::server::Server;
+
+/// The beginning of every address.
+const SCHEME: &str = "aludel://sessions/";
+/// Sessions whose files make a page of the list.
+const PAGE: usize = 20;
+/// Files of a session that are listed.
+const MAX_LISTED: usize = 200;
+/// Bytes of the largest file that is handed out.
+pub(super) const MAX_READ: u64 = 16 << 20;
+
+/// The content of a file.
+pub(super) struct Content {
+    pub(super) bytes: Vec<u8>,
+    pub(super) mime: String,
+}
+
+impl Content {
+    /// The content as text, if it is that.
+    pub(super) fn into_text(self) -> Result<String, Vec<u8>> {
+        String::from_utf8(self.bytes).map_err(std::string::FromUtf8Error::into_bytes)
+    }
+}
+
+/// The address of a file, which its path inside names.
+pub(super) fn uri(session: &str, path: &str) -> String {
+    let mut uri = format!("{SCHEME}{session}/files/");
+    for byte in relative(path).bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'~' | b'/' => uri.push(char::from(byte)),
+            _ => {
+                // Text takes any text.
+                let _written = write!(uri, "%{byte:02X}");
+            }
+        }
+    }
+    uri
+}
+
+/// The session and the path that an address names.
+fn parse(uri: &str) -> Option<(&str, String)> {
+    let (session, path) = uri.strip_prefix(SCHEME)?.split_once("/files/")?;
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        if *byte != b'%' {
+            bytes.push(*byte);
+            continue;
+        }
+        let digits = rest.get(..2).and_then(|digits| std::str::from_utf8(digits).ok())?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = rest.get(2..)?;
+    }
+    Some((session, String::from_utf8(bytes).ok()?))
+}
+
+/// The path of a file within the workspace.
+pub(super) fn relative(path: &str) -> &str {
+    path.strip_prefix(WORKSPACE).map_or(path, |path| path.trim_start_matches('/'))
+}
+
+/// A file as a resource.
+pub(super) fn of(session: &str, file: &SessionFile) -> Resource {
+    let name = file.path.rsplit('/').next().unwrap_or(&file.path);
+    Resource::new(uri(session, &file.path), name)
+        .with_description(file.path.clone())
+        .with_mime_type(file.mime.clone())
+        .with_size(file.bytes)
+}
+
+/// Reads a file of a session of the tenant's; `None` if there is no such session or file, and an error if it is larger than `limit`.
+pub(super) async fn content(
+    server: &Server,
+    session: &str,
+    path: &str,
+    limit: u64,
+) -> Result<Option<Content>, ToolError> {
+    let store = &server.mcp.engine.store;
+    let Some(session) = ContainerId::parse(session) else { return Ok(None) };
+    let path = relative(path);
+    let files = store.all_container_files(&server.tenant, &session).await?;
+    let Some(file) = files.into_iter().find(|file| file.path == path) else { return Ok(None) };
+    if file.bytes > limit {
+        let size = aludel_agent::size(file.bytes);
+        let limit = aludel_agent::size(limit);
+        return Err(ToolError(format!("The file has {size}, and at most {limit} can be read; let a program read it.")));
+    }
+    let blob = store.read_blob(&file.blob).await?;
+    let bytes = blob.read_whole(limit).await.map_err(aludel_engine::Error::internal)?;
+    Ok(Some(Content { bytes, mime: file.mime }))
+}
+
+/// `resources/list`: files of the tenant's sessions, newest sessions first.
+pub(super) async fn list(
+    server: &Server,
+    page: Option<PaginatedRequestParams>,
+) -> Result<ListResourcesResult, ErrorData> {
+    let store = &server.mcp.engine.store;
+    let after = page.and_then(|page| page.cursor);
+    if after.as_ref().is_some_and(|after| ContainerId::parse(after).is_none()) {
+        return Err(ErrorData::invalid_params("The cursor is none of this server's.", None));
+    }
+    let query = PageQuery { after, limit: PAGE, order: Order::Descending };
+    let sessions = store.containers(&server.tenant, None, query).await.map_err(internal)?;
+    let mut resources = Vec::new();
+    for session in &sessions.data {
+        let files = store.all_container_files(&server.tenant, &session.id).await.map_err(internal)?;
+        let files = files.into_iter().take(MAX_LISTED).map(SessionFile::from);
+        resources.extend(files.map(|file| of(session.id.as_str(), &file)));
+    }
+    let last = sessions.data.last().filter(|_| sessions.has_more);
+    let mut result = ListResourcesResult::with_all_items(resources);
+    result.next_cursor = last.map(|session| session.id.to_string());
+    Ok(result)
+}
+
+/// `resources/templates/list`.
+pub(super) fn templates() -> ListResourceTemplatesResult {
+    let template = ResourceTemplate::new(format!("{SCHEME}{{session}}/files/{{+path}}"), "file")
+        .with_title("File of a session")
+        .with_description("A file that the user gave or a program made in a session.");
+    ListResourceTemplatesResult::with_all_items(vec![template])
+}
+
+/// `resources/read`.
+pub(super) async fn read(server: &Server, uri: &str) -> Result<ReadResourceResponse, ErrorData> {
+    let unknown = || {
+        let uri = aludel_agent::excerpt::line(uri, 200);
+        ErrorData::resource_not_found(format!("There is no resource {uri}"), None)
+    };
+    let (session, path) = parse(uri).ok_or_else(unknown)?;
+    let content = content(server, session, &path, MAX_READ).await;
+    let content = content.map_err(|error| ErrorData::invalid_params(error.0, None))?.ok_or_else(unknown)?;
+    let mime = content.mime.clone();
+    let contents = match content.into_text() {
+        Ok(text) => ResourceContents::text(text, uri),
+        Err(bytes) => ResourceContents::blob(BASE64_STANDARD.encode(bytes), uri),
+    };
+    Ok(ReadResourceResult::new(vec![contents.with_mime_type(mime)]).into())
+}
+
+fn internal(error: aludel_store::Error) -> ErrorData {
+    ErrorData::internal_error(ToolError::from(error).0, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_has_an_address_that_leads_back() {
+        for path in ["a.csv", "sub/a b.txt", "é漢%20#?.x", "100%"] {
+            let uri = uri("cntr_1", &format!("{WORKSPACE}/{path}"));
+            assert_eq!(parse(&uri), Some(("cntr_1", path.to_owned())), "{uri}");
+            assert!(uri.is_ascii() && !uri.contains(['#', '?', ' ']), "{uri}");
+        }
+        for uri in [
+            "",
+            "file:///etc/passwd",
+            "aludel://sessions/x",
+            "aludel://sessions/x/files/%",
+            "aludel://sessions/x/files/%ff",
+        ] {
+            assert_eq!(parse(uri), None, "{uri}");
+        }
+    }
+}

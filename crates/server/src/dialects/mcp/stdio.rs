@@ -1,0 +1,28 @@
+//! Standard input and output: one message a line, and nothing else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_engine::Engine;
+use aludel_store::Tenant;
+use rmcp::service::serve_server_with_ct;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::Mcp;
+use super::server::Server;
+use super::tools::Profile;
+
+/// Serves a client at the other end of these until it ends its input. Programs that run then are interrupted.
+pub async fn serve(
+    engine: &Arc<Engine>,
+    return_after: Duration,
+    input: impl AsyncRead + Send + Unpin + 'static,
+    output: impl AsyncWrite + Send + Unpin + 'static,
+) {
+    let mcp = Mcp::new(engine, return_after);
+    let server = Server::new(&mcp, &Tenant::terminal(), Profile::Full);
+    if let Ok(serving) = serve_server_with_ct(server, (input, output), engine.closing.child_token()).await {
+        // It ends with the client, however that is.
+        let _reason = serving.waiting().await;
+    }
+}
