@@ -6,7 +6,7 @@ use std::time::Duration;
 use aludel_engine::Engine;
 use aludel_engine::places::Places;
 use aludel_store::{Store, now};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -38,6 +38,8 @@ pub struct App {
     link_secret: OnceCell<Arc<str>>,
     /// Permits to be answered.
     pub(crate) requests: Arc<Places>,
+    /// Permits to work on a large body: as many as there are processors.
+    pub(crate) parsers: Semaphore,
     /// KiB of memory for JSON bodies, all that is made of them, and replays.
     pub(crate) bodies: Arc<Places>,
     /// Connections and programs of MCP's clients.
@@ -98,6 +100,7 @@ impl App {
             url,
             link_secret: OnceCell::new(),
             requests: Places::new(requests, requests_per_key),
+            parsers: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
             bodies: Places::new(bodies >> 10, bodies >> 10),
             mcp: Mcp::new(&engine, mcp_return_after),
             engine,

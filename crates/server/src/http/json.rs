@@ -37,6 +37,8 @@ const ESCAPE: usize = 5;
 const COPIES: usize = 8;
 /// Bytes of memory for which a request needs no share: every tenant may send small ones at any time.
 const FREE: usize = 256 << 10;
+/// Bytes of a body from which on it is large: less takes less than a millisecond.
+const LARGE: usize = 128 << 10;
 /// Time for which a client may stop sending.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 /// Bytes that a client must send each second, on average and after [`SILENCE`].
@@ -110,6 +112,20 @@ async fn read(request: Request, app: &App) -> Result<(Vec<u8>, Memory), ApiError
         memory.count(chunk.len())?;
         bytes.extend_from_slice(&chunk);
     }
+}
+
+/// Works on a body of so many bytes. For a large one that takes long, and happens where nobody else's request waits for it.
+async fn aside<T: Send + 'static>(
+    app: &App,
+    bytes: usize,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if bytes < LARGE {
+        return work();
+    }
+    let _permit = app.parsers.acquire().await.map_err(ApiError::internal)?;
+    let work = tokio::task::spawn_blocking(work).await;
+    work.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 /// The shape of a body, seen without building anything of it.
@@ -199,8 +215,11 @@ impl FromRequest<Arc<App>> for Fields {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (bytes, mut memory) = read(request, app).await?;
-        memory.count(Shape::of(&bytes)?.memory(bytes.len()))?;
-        Self::parse(&bytes, memory)
+        aside(app, bytes.len(), move || {
+            memory.count(Shape::of(&bytes)?.memory(bytes.len()))?;
+            Self::parse(&bytes, memory)
+        })
+        .await
     }
 }
 
@@ -216,7 +235,8 @@ impl FromRequest<Arc<App>> for Raw {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (bytes, memory) = read(request, app).await?;
-        Ok(Self { shape: Shape::of(&bytes)?, bytes: bytes.into(), memory })
+        let size = bytes.len();
+        aside(app, size, move || Ok(Self { shape: Shape::of(&bytes)?, bytes: bytes.into(), memory })).await
     }
 }
 
@@ -229,10 +249,10 @@ impl Raw {
     }
 
     /// Reads its fields.
-    pub(crate) fn fields(self) -> Result<Fields, ApiError> {
+    pub(crate) async fn fields(self, app: &App) -> Result<Fields, ApiError> {
         let Self { bytes, shape, mut memory } = self;
         memory.count(shape.memory(bytes.len()))?;
-        Fields::parse(&bytes, memory)
+        aside(app, bytes.len(), move || Fields::parse(&bytes, memory)).await
     }
 }
 
@@ -339,5 +359,29 @@ mod tests {
         ] {
             assert!(Shape::of(body.as_bytes()).is_ok());
         }
+    }
+
+    #[tokio::test]
+    async fn others_go_on_while_a_large_body_is_read() {
+        let data = tempfile::tempdir().unwrap();
+        let store = aludel_store::Store::open(data.path()).await.unwrap();
+        let backend = Arc::new(aludel_sandbox::memory::Memory::default());
+        let engine = aludel_engine::Engine::new(store, backend, [], Default::default(), Vec::new(), Default::default());
+        let app = Arc::new(App::new(Arc::new(engine), crate::app::Settings::default()));
+        let body = format!(r#"{{"input":[{}1]}}"#, "1,".repeat(MAX_VALUES / 2));
+        let mut request = Request::new(axum::body::Body::from(body));
+        request.extensions_mut().insert(Caller(Tenant::local()));
+        let reading = Fields::from_request(request, &app);
+        tokio::pin!(reading);
+        // The one thread is free for others until it is done.
+        let mut turns = 0_u32;
+        loop {
+            tokio::select! {
+                biased;
+                read = &mut reading => break assert_eq!(read.unwrap().map["input"].as_array().unwrap().len(), MAX_VALUES / 2 + 1),
+                () = tokio::task::yield_now() => turns += 1,
+            }
+        }
+        assert!(turns > 10, "{turns} turns of others");
     }
 }

@@ -46,7 +46,7 @@ pub(crate) async fn create(
         return Ok(response);
     }
     let shown = shown.filter(|_| !head.is_ours());
-    let fields = body.fields()?;
+    let fields = body.fields(&app).await?;
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let mut ask = Ask::read(fields, app.engine.kernel())?;
     if let Some(shown) = shown {
