@@ -17,6 +17,7 @@ mod sse;
 mod stdio;
 mod tools;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -42,7 +43,8 @@ const MAX_CONNECTIONS: usize = 1024;
 pub(crate) const MCP: Dialect = Dialect {
     routes,
     claims: None,
-    key: bearer,
+    key: |headers| bearer(headers).map(Cow::Borrowed),
+    proof: |_, _| None,
     request_id: "x-request-id",
     refuse: error::refuse,
     stored: |_| Vec::new(),
