@@ -685,7 +685,7 @@ impl Warden {
         let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
         let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
         if sandbox.frozen.is_none() {
-            sandbox.frozen = Some(Frozen::freeze(sandbox)?);
+            sandbox.frozen = Some(Frozen::freeze(sandbox.cgroup.freezer(), sandbox.init.pid)?);
         }
         Ok(())
     }
