@@ -16,6 +16,7 @@ use aludel_sandbox::Limits;
 use aludel_sandbox::memory::Memory;
 use case::Place;
 
+mod anthropic;
 mod case;
 mod chat;
 #[path = "../common/connector.rs"]
@@ -32,6 +33,7 @@ fn cases() -> Vec<(&'static str, Vec<case::Case>)> {
     vec![
         ("responses", responses::cases()),
         ("chat", chat::cases()),
+        ("anthropic", anthropic::cases()),
         ("objects", objects::cases()),
         ("errors", errors::cases()),
     ]

@@ -48,7 +48,7 @@ impl Names {
             rest = &word[end..];
         }
         hidden.push_str(rest);
-        without_sizes(&hidden)
+        without_times(&without_sizes(&hidden))
     }
 
     /// The kind of an id; `before` is the text before it.
@@ -109,6 +109,19 @@ fn map(value: &Value, text: &mut dyn FnMut(&str) -> Value, number: &mut dyn FnMu
             Value::Object(fields.iter().map(|(name, value)| (name.clone(), map(value, text, number))).collect())
         }
         Value::Null | Value::Bool(_) => value.clone(),
+    }
+}
+
+/// A text without times as RFC 3339 has them.
+fn without_times(text: &str) -> String {
+    const FORM: &str = "0000-00-00T00:00:00Z";
+    let is_time = |at: usize| {
+        let like = |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_digit() } else { byte == form };
+        text.get(at..at + FORM.len()).is_some_and(|time| time.bytes().zip(FORM.bytes()).all(like))
+    };
+    match (0..text.len()).find(|at| is_time(*at)) {
+        Some(at) => format!("{}<time>{}", &text[..at], without_times(&text[at + FORM.len()..])),
+        None => text.to_owned(),
     }
 }
 

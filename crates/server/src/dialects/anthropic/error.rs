@@ -44,7 +44,7 @@ fn kind_of(error: &ApiError) -> &'static str {
 fn message_of(error: &ApiError) -> String {
     match &error.param {
         Some(param) if error.code == Some("missing_required_parameter") => format!("{param}: Field required"),
-        Some(param) if !error.message.starts_with(param.as_str()) => format!("{param}: {}", error.message),
+        Some(param) if !error.message.contains(param.as_str()) => format!("{param}: {}", error.message),
         _ => error.message.clone(),
     }
 }
