@@ -43,7 +43,6 @@ fn with_upstream(model: &Model, models: &[Model], surroundings: &Surroundings) -
     };
     let endpoint = endpoint(model, surroundings)?;
     let upstream = with_fallback(model, upstream(endpoint.clone()), models, surroundings)?;
-    let endpoint = endpoint.filter(|endpoint| endpoint.forwards());
     Ok(aludel_engine::Model {
         endpoint,
         fallback: model.fallback.0.clone(),

@@ -18,7 +18,7 @@ pub struct Model {
     pub owner: String,
     /// The model itself.
     pub upstream: Arc<dyn Upstream>,
-    /// The endpoint that takes requests of Chat Completions as they are, if it has one.
+    /// The endpoint that takes requests of its protocol as they are, if it has one.
     pub endpoint: Option<Arc<Chat>>,
     /// The models that step in for it, in order, by name.
     pub fallback: Vec<String>,

@@ -76,3 +76,10 @@ def server(upstream):
 @pytest.fixture(scope="session")
 def client(server):
     return server.client()
+
+
+@pytest.fixture(scope="session")
+def keyed(upstream):
+    """A server with keys: itself, and the keys of two tenants."""
+    with Server(upstream) as server:
+        yield server, server.key("ada"), server.key("eve")

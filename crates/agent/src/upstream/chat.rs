@@ -155,7 +155,7 @@ fn headers(options: &ChatOptions) -> Result<HeaderMap, String> {
         headers.append(parsed, value);
     }
     if options.protocol == Protocol::Anthropic {
-        headers.insert("anthropic-version", HeaderValue::from_static(anthropic::VERSION));
+        headers.insert(forward::VERSION, HeaderValue::from_static(anthropic::VERSION));
     }
     let Some(key) = &options.key else { return Ok(headers) };
     let named = || format!("the key in {}", key.origin().unwrap_or("the model's `key` setting"));

@@ -5,6 +5,7 @@ pub(crate) mod e2b;
 pub(crate) mod gemini;
 pub(crate) mod mcp;
 pub(crate) mod openai;
+mod pass;
 mod stop;
 
 use std::borrow::Cow;

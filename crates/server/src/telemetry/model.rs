@@ -48,7 +48,7 @@ impl Upstream for Traced {
 
 /// Hands a request of the client's on to the model's server as it is, and watches the answer to its end, where its tokens stand.
 pub(crate) async fn passed_on<F>(
-    model: &str,
+    (model, provider): (&str, &str),
     mut headers: HeaderMap,
     forward: impl FnOnce(HeaderMap) -> F,
 ) -> Result<Forwarded, UpstreamError>
@@ -58,8 +58,7 @@ where
     // The client's own trace is among the headers already.
     let Some(scope) = Scope::current().filter(Scope::is_watched) else { return forward(headers).await };
     scope.facts().model = Some(model.into());
-    // Only Chat Completions are handed on.
-    let mut call = ModelCall::begin(model, "openai");
+    let mut call = ModelCall::begin(model, provider);
     headers.extend(call.span().in_scope(layer::headers));
     match forward(headers).await {
         Ok(Forwarded { status, headers, body }) => {

@@ -1,12 +1,20 @@
 //! The end of an answer that is handed on: there stands what it cost, if the model's server says so.
 
 use aludel_agent::upstream::Usage;
-use aludel_wire::chat;
 use serde::Deserialize;
 
 /// Bytes of the end that are kept: more than any usage takes, and than what comes after it.
 const SIZE: usize = 8 << 10;
 const USAGE: &[u8] = b"\"usage\":";
+
+/// Tokens in the words of Chat Completions and of Messages.
+#[derive(Deserialize)]
+struct Tokens {
+    #[serde(alias = "prompt_tokens", default)]
+    input_tokens: Option<u64>,
+    #[serde(alias = "completion_tokens", default)]
+    output_tokens: Option<u64>,
+}
 
 /// The last bytes of an answer.
 #[derive(Debug, Default)]
@@ -27,12 +35,13 @@ impl Tail {
         // Most events of a stream say that there is none yet.
         while let Some(at) = self.0.get(..end)?.windows(USAGE.len()).rposition(|bytes| bytes == USAGE) {
             let value = self.0.get(at + USAGE.len()..)?;
-            if let Ok(Some(usage)) =
-                Option::<chat::Usage>::deserialize(&mut serde_json::Deserializer::from_slice(value))
-                && (usage.prompt_tokens > 0 || usage.completion_tokens > 0)
+            if let Ok(Some(Tokens { input_tokens, output_tokens })) =
+                Option::<Tokens>::deserialize(&mut serde_json::Deserializer::from_slice(value))
             {
-                let (input, output) = (usage.prompt_tokens, usage.completion_tokens);
-                return Some(Usage { input, output, ..Usage::default() });
+                let (input, output) = (input_tokens.unwrap_or_default(), output_tokens.unwrap_or_default());
+                if input > 0 || output > 0 {
+                    return Some(Usage { input, output, ..Usage::default() });
+                }
             }
             end = at;
         }
@@ -55,6 +64,8 @@ mod tests {
         let whole =
             r#"{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4, "other": {"x": [1]}}, "z": 1}"#;
         assert_eq!(usage_of([whole]), Some((3, 4)));
+        let message = r#"{"type":"message_delta","usage":{"input_tokens":3,"output_tokens":4}}"#;
+        assert_eq!(usage_of([message]), Some((3, 4)));
         let bytes: Vec<String> = whole.chars().map(String::from).collect();
         assert_eq!(usage_of(bytes.iter().map(String::as_str)), Some((3, 4)));
         let stream = ["data: {\"usage\":{\"prompt_tokens\":1}}\n\n", "data: {\"usage\":null}\n\ndata: [DONE]\n\n"];

@@ -1,17 +1,20 @@
-//! Handing a request of Chat Completions on as it is, and the answer back.
+//! Handing a request on as it is, and the answer back.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, try_unfold};
-use reqwest::header::HeaderMap;
+use reqwest::header::{HeaderMap, HeaderName};
 use reqwest::{Method, StatusCode};
 
 use super::{Chat, Protocol, UpstreamError, chain};
 
 /// How long to wait before a request is sent again that reached nobody.
 const BREATH: Duration = Duration::from_millis(100);
+
+/// The header that tells the version of Anthropic's protocol.
+pub(super) const VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// An answer as the endpoint gives it.
 pub struct Forwarded {
@@ -24,9 +27,9 @@ pub struct Forwarded {
 }
 
 impl Chat {
-    /// Whether requests of Chat Completions can be handed on.
-    pub fn forwards(&self) -> bool {
-        self.options.protocol == Protocol::Chat
+    /// Returns true if requests of this protocol can be handed on.
+    pub fn forwards(&self, protocol: Protocol) -> bool {
+        self.options.protocol == protocol
     }
 
     /// Hands a request on: with these headers and this body, and our own key. Any status is an answer; an error means that there is none.
@@ -54,9 +57,11 @@ impl Chat {
         Ok(Forwarded { status, headers, body: body.boxed() })
     }
 
-    /// Sends a request with these headers, and those that every request has.
+    /// Sends a request with these headers, and those that every request has. Of the protocol's version, the caller's counts.
     pub(super) async fn send(&self, mut headers: HeaderMap, body: Bytes) -> Result<reqwest::Response, UpstreamError> {
+        let version = headers.get(VERSION).cloned();
         headers.extend(self.headers.clone());
+        headers.extend(version.map(|version| (VERSION, version)));
         let mut request = reqwest::Request::new(Method::POST, self.endpoint.url());
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.into());

@@ -17,11 +17,12 @@ use tracing::{Instrument, info_span};
 use super::ask::Ask;
 use super::container;
 use super::conversation::Conversation;
+use super::pass;
 use super::render::{Answer, ERROR, PING, framed};
 use super::writer::{KnownContainer, Writer};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Fields};
+use crate::http::{Caller, Raw};
 use crate::telemetry::Scope;
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
 
@@ -29,8 +30,12 @@ pub(super) async fn create(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     headers: HeaderMap,
-    fields: Fields,
+    body: Raw,
 ) -> Result<Response, ApiError> {
+    if let Some(response) = pass::on(&app, &headers, &body.bytes).await? {
+        return Ok(response);
+    }
+    let fields = body.fields(&app).await?;
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let ask = Ask::read(fields, app.engine.kernel())?;
     app.engine.models().find(&ask.model)?;

@@ -1,7 +1,7 @@
 //! Anthropic's API: Messages with code execution, and the files and models that they name.
 //!
 //! `ask` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn, `render`
-//! and `writer` put what happens into the words of the protocol, `program` the output of a program; `error` refuses.
+//! and `writer` put what happens into the words of the protocol, `program` the output of a program; `pass` hands requests on, `error` refuses.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ mod error;
 mod files;
 mod messages;
 mod models;
+mod pass;
 mod program;
 mod render;
 mod times;

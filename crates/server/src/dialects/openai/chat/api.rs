@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_agent::upstream::chat::Protocol;
 use aludel_engine::Shown;
 use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
@@ -14,15 +15,22 @@ use tracing::{Instrument, info_span};
 use super::ask::{Ask, Head};
 use super::markdown::Markdown;
 use super::messages::Conversation;
-use super::pass;
 use super::render::{Completion, Rounds, framed};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
 use crate::dialects::openai::tools::Interpreter;
+use crate::dialects::pass::{self, Passage};
 use crate::error::ApiError;
 use crate::http::{Caller, Raw};
 use crate::links::{self, Links};
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
+
+/// The headers of requests that are handed on.
+const CHAT: Passage = Passage {
+    protocol: Protocol::Chat,
+    to_the_server: &["openai-beta"],
+    to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-"],
+};
 
 /// Headers in which chat products name the chat that a request belongs to.
 const CHATS: [&str; 2] = ["x-session-id", "x-openwebui-chat-id"];
@@ -41,7 +49,7 @@ pub(crate) async fn create(
     let shown = shown(&app, &head);
     if !head.is_ours()
         && (shown.is_none() || head.is_for_the_model_alone())
-        && let Some(response) = pass::on(&app, &head, &headers, &body.bytes).await?
+        && let Some(response) = pass::on(&app, &CHAT, &head.model_name()?, head.passing(&headers, &body.bytes)).await?
     {
         return Ok(response);
     }

@@ -5,11 +5,14 @@ use std::borrow::Cow;
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::{KernelSpec, Shown};
+use axum::body::Bytes;
+use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::dialects::openai::tools::{Interpreter, check_function_name};
+use crate::dialects::pass::Passing;
 use crate::error::ApiError;
 use crate::http::Fields;
 
@@ -83,6 +86,11 @@ impl Head<'_> {
         let is_given = |field: Option<&RawValue>| field.is_some_and(|value| value.get() != "null");
         let alone = [self.audio, self.prediction, self.functions].into_iter().any(is_given);
         alone || is_given(self.logprobs) && self.logprobs.is_some_and(|value| value.get() != "false")
+    }
+
+    /// The request as it is handed on.
+    pub(super) fn passing<'a>(&'a self, headers: &'a HeaderMap, body: &'a Bytes) -> Passing<'a> {
+        Passing { headers, body, model: self.model }
     }
 
     /// The model's name.

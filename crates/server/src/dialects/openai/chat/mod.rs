@@ -1,14 +1,12 @@
 //! Chat Completions: a request with the tool `code_interpreter` is a turn of ours; any other goes to the model's server as it is.
 //!
 //! `ask` understands a request, `messages` the conversation in it, `run` carries it out, `writer` puts what happens into the words of the
-//! protocol, `markdown` into its text for clients that know of no tool, `rounds` keeps what clients do not repeat, `pass` hands a request
-//! on.
+//! protocol, `markdown` into its text for clients that know of no tool, `rounds` keeps what clients do not repeat.
 
 mod api;
 mod ask;
 mod markdown;
 mod messages;
-mod pass;
 mod render;
 mod rounds;
 mod writer;

@@ -1,35 +1,34 @@
 //! Requests without our tool: the model's server gets them as they are, and the client gets its answer as it is.
 //!
 //! Two things change: the key, and the model's name where the server calls it something else, which is replaced in place. Headers pass by
-//! the two lists below, and no others.
+//! the two lists of a protocol, and no others.
 
 use aludel_agent::upstream::Upstream as _;
-use aludel_agent::upstream::chat::{Chat, Forwarded};
+use aludel_agent::upstream::chat::{Chat, Forwarded, Protocol};
 use axum::body::{Body, Bytes};
 use axum::http::header::{
     ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER,
 };
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::Response;
+use serde_json::value::RawValue;
 use tracing::error;
 
-use super::ask::Head;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::telemetry::passed_on;
 
-/// The client's headers that a model's server hears.
-const TO_THE_SERVER: [HeaderName; 7] = [
+/// The client's headers that a model's server hears, besides those of its protocol.
+const TO_THE_SERVER: [HeaderName; 6] = [
     ACCEPT,
     ACCEPT_ENCODING,
     CONTENT_TYPE,
-    HeaderName::from_static("openai-beta"),
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
     HeaderName::from_static("x-client-request-id"),
 ];
-/// The server's headers that the client hears, besides [`LIMITS`].
-const TO_THE_CLIENT: [HeaderName; 9] = [
+/// The server's headers that the client hears, besides those of its protocol.
+const TO_THE_CLIENT: [HeaderName; 7] = [
     CACHE_CONTROL,
     CONTENT_ENCODING,
     CONTENT_LENGTH,
@@ -37,39 +36,58 @@ const TO_THE_CLIENT: [HeaderName; 9] = [
     RETRY_AFTER,
     HeaderName::from_static("retry-after-ms"),
     HeaderName::from_static("x-should-retry"),
-    HeaderName::from_static("openai-processing-ms"),
-    HeaderName::from_static("openai-version"),
 ];
-/// The beginning of headers that tell of rate limits.
-const LIMITS: &str = "x-ratelimit-";
 
-/// Hands a request on, to the model's server or to those that step in for it. `None` if there is no server that takes it as it is.
-pub(super) async fn on(
+/// A protocol whose requests are handed on.
+#[derive(Debug)]
+pub(crate) struct Passage {
+    /// The protocol.
+    pub(crate) protocol: Protocol,
+    /// The client's headers of this protocol that a model's server hears.
+    pub(crate) to_the_server: &'static [&'static str],
+    /// Beginnings of the server's headers of this protocol that the client hears.
+    pub(crate) to_the_client: &'static [&'static str],
+}
+
+/// A request that may be handed on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Passing<'a> {
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) body: &'a Bytes,
+    /// The model's name, where it stands in the body.
+    pub(crate) model: Option<&'a RawValue>,
+}
+
+/// Hands a request on, to the server of the model of this name or to those that step in for it. `None` if there is no server that takes it
+/// as it is.
+pub(crate) async fn on(
     app: &App,
-    head: &Head<'_>,
-    headers: &HeaderMap,
-    body: &Bytes,
+    passage: &Passage,
+    name: &str,
+    request: Passing<'_>,
 ) -> Result<Option<Response>, ApiError> {
     let models = app.engine.models();
-    let model = models.find(&head.model_name()?)?;
-    let Some(first) = model.endpoint.clone() else { return Ok(None) };
+    let model = models.find(name)?;
+    let server = |name: &str| models.get(name)?.endpoint.clone().filter(|server| server.forwards(passage.protocol));
+    let Some(first) = server(&model.name) else { return Ok(None) };
     let mut servers = vec![(model.name.as_str(), first)];
-    servers.extend(model.fallback.iter().filter_map(|name| Some((name.as_str(), models.get(name)?.endpoint.clone()?))));
-    let headers: HeaderMap = headers
+    servers.extend(model.fallback.iter().filter_map(|name| Some((name.as_str(), server(name)?))));
+    let headers: HeaderMap = request
+        .headers
         .iter()
-        .filter(|(name, _)| TO_THE_SERVER.contains(name))
+        .filter(|(name, _)| TO_THE_SERVER.contains(name) || passage.to_the_server.contains(&name.as_str()))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     let last = servers.len() - 1;
     for (place, (name, server)) in servers.iter().enumerate() {
         let is_last = place == last;
-        let forward = |headers| server.forward(headers, with_model(body, head, server));
-        match passed_on(name, headers.clone(), forward).await {
+        let forward = |headers| server.forward(headers, with_model(request, server));
+        match passed_on((name, server.provider()), headers.clone(), forward).await {
             Ok(answer) if is_last || !is_unavailable(answer.status) => {
                 if is_for_the_operator(answer.status) {
                     error!("{name}: the model's server answered {}; the client was told its words", answer.status);
                 }
-                return Ok(Some(respond(answer)));
+                return Ok(Some(respond(answer, passage)));
             }
             Ok(answer) => error!("{}: {}; the next model is asked", server.name(), answer.status),
             Err(error) if is_last || !error.is_unavailable() => return Err((&error).into()),
@@ -90,21 +108,22 @@ fn is_for_the_operator(status: StatusCode) -> bool {
 }
 
 /// The body with the name by which the server knows the model.
-fn with_model(body: &Bytes, head: &Head, server: &Chat) -> Bytes {
+fn with_model(Passing { body, model, .. }: Passing<'_>, server: &Chat) -> Bytes {
     let name = serde_json::Value::from(server.name()).to_string();
-    let Some(given) = head.model.map(|model| model.get()).filter(|given| *given != name) else { return body.clone() };
+    let Some(given) = model.map(RawValue::get).filter(|given| *given != name) else { return body.clone() };
     // Where it stands: what was parsed lies in the body.
     let start = given.as_ptr() as usize - body.as_ptr() as usize;
     let (before, after) = (body.slice(..start), body.slice(start + given.len()..));
     [&before[..], name.as_bytes(), &after[..]].concat().into()
 }
 
-fn respond(answer: Forwarded) -> Response {
+fn respond(answer: Forwarded, passage: &Passage) -> Response {
     let Forwarded { status, headers, body } = answer;
     let mut response = Response::new(Body::from_stream(body));
     *response.status_mut() = status;
     for (name, value) in &headers {
-        if TO_THE_CLIENT.contains(name) || name.as_str().starts_with(LIMITS) {
+        let is_own = passage.to_the_client.iter().any(|beginning| name.as_str().starts_with(beginning));
+        if is_own || TO_THE_CLIENT.contains(name) {
             response.headers_mut().append(name.clone(), value.clone());
         }
     }
