@@ -54,7 +54,11 @@ pub(super) async fn python(
     };
     match run {
         Ok(run) => {
-            let limit = timeout.unwrap_or(Duration::MAX).min(server.mcp.return_after);
+            let limit = match server.profile {
+                Profile::Full => timeout.unwrap_or(Duration::MAX).min(server.mcp.return_after),
+                // Nothing could collect its result.
+                Profile::PythonAlone => Duration::from_secs_f64(MAX_SECONDS),
+            };
             let interrupts = Some(run.cancel.clone());
             follow(server, &run, context, limit, interrupts).await
         }
@@ -135,7 +139,7 @@ async fn follow(
             biased;
             // The guard interrupts the program.
             () = context.ct.cancelled() => return Err(ErrorData::internal_error("The call was cancelled.", None)),
-            () = &mut deadline => break running(server, run, &stage.borrow()).into(),
+            () = &mut deadline => break running(run, &stage.borrow()).into(),
             changed = stage.changed() => {
                 if changed.is_err() {
                     break self::ended(server, run, &Ended::lost()).await.into();
@@ -220,13 +224,8 @@ async fn ended(server: &Server, run: &Run, ended: &Ended) -> CallToolResult {
 }
 
 /// The result of a call that returns before its program.
-fn running(server: &Server, run: &Run, stage: &Stage) -> CallToolResult {
-    let wait = match server.profile {
-        Profile::Full => {
-            format!("Call `wait` with execution '{}' for its result. Do not run it again.\n{}", run.id, handle(run))
-        }
-        Profile::PythonAlone => "Its result cannot be told any more; the next program waits for it.".to_owned(),
-    };
+fn running(run: &Run, stage: &Stage) -> CallToolResult {
+    let wait = format!("Call `wait` with execution '{}' for its result. Do not run it again.\n{}", run.id, handle(run));
     let text = match stage {
         Stage::Held(held) => format!("The program waits for the operator's approval ({}). {wait}", held.id),
         Stage::Running { last_line } if !last_line.is_empty() => {
@@ -240,7 +239,7 @@ fn running(server: &Server, run: &Run, stage: &Stage) -> CallToolResult {
         execution: Some(run.id.clone()),
         ..Report::default()
     };
-    result(vec![ContentBlock::text(text)], server.profile, &report, false)
+    result(vec![ContentBlock::text(text)], Profile::Full, &report, false)
 }
 
 /// The result of a call that did nothing.

@@ -12,12 +12,16 @@ use crate::error::ApiError;
 
 /// Renders a refusal of a request.
 pub(super) fn refuse(error: &ApiError, _request_id: &str) -> Response {
-    let code = if error.status.is_server_error() { ErrorCode::INTERNAL_ERROR } else { ErrorCode::INVALID_REQUEST };
-    let mut response = answer(error.status, ErrorData::new(code, error.message.clone(), None));
+    let mut response = answer(error.status, ErrorData::new(code(error.status), error.message.clone(), None));
     if error.status == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     response
+}
+
+/// The code of a refusal with this status.
+pub(super) fn code(status: StatusCode) -> ErrorCode {
+    if status.is_server_error() { ErrorCode::INTERNAL_ERROR } else { ErrorCode::INVALID_REQUEST }
 }
 
 /// An error of JSON-RPC that answers no request in particular.

@@ -168,7 +168,7 @@ async fn told(response: Response) -> Response {
     let mut response = if is_error && !response.headers().contains_key(CONTENT_TYPE) {
         let text = to_bytes(response.into_body(), MAX_REFUSAL).await.unwrap_or_default();
         let message = excerpt::line(&String::from_utf8_lossy(&text), MAX_REFUSAL);
-        error::answer(status, ErrorData::new(ErrorCode::INVALID_REQUEST, message, None))
+        error::answer(status, ErrorData::new(error::code(status), message, None))
     } else {
         response
     };
