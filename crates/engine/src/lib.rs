@@ -10,6 +10,7 @@ mod models;
 /// Executions and their outcomes, as the sandbox layer has them.
 pub mod execution {
     pub use aludel_sandbox::process::ExitStatus;
+    pub use aludel_sandbox::{CHART, TABLE};
     pub use aludel_sandbox::{
         Death, Event, FileEntry, Finished, LimitHit, Limits, MimeBundle, MimeData, Outcome, ProgramError, State,
         ending_of, mime_of,

@@ -29,9 +29,9 @@ pub(crate) fn ruleset(profile: Profile) -> Result<Option<OwnedFd>, std::io::Erro
         ("/dev/random", AccessFs::ReadFile.into()),
         ("/dev/urandom", AccessFs::ReadFile.into()),
     ];
-    let terminals: &[_] = match profile {
+    let more: &[_] = match profile {
         Profile::Data => &[],
-        Profile::Services => &[("/dev/pts", device), ("/dev/tty", device)],
+        Profile::Services => &[("/dev/pts", device), ("/dev/tty", device), ("/home/user", writable)],
     };
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all);
     let ruleset = match profile {
@@ -41,7 +41,7 @@ pub(crate) fn ruleset(profile: Profile) -> Result<Option<OwnedFd>, std::io::Erro
         Profile::Services => ruleset,
     };
     let mut ruleset = ruleset.and_then(Ruleset::create).map_err(std::io::Error::other)?;
-    for (path, access) in rules.iter().chain(terminals).copied() {
+    for (path, access) in rules.iter().chain(more).copied() {
         let path = PathFd::new(path).map_err(std::io::Error::other)?;
         ruleset = ruleset.add_rule(PathBeneath::new(path, access)).map_err(std::io::Error::other)?;
     }

@@ -181,7 +181,14 @@ pub(crate) fn enter_shell(
             .step(format!("open {source}"))?;
         mount_bind(&source, target).step(format!("mount {target}"))?;
     }
-    attach(workspace, "/mnt/data")
+    attach(workspace, "/mnt/data")?;
+    if terminals.is_some() {
+        // For clients whose home it is; a link, as the template has it, would show programs where it leads.
+        tmpfs("/home", 4 << 10, 4, "0755")?;
+        fs::create_dir("/home/user").step("make /home/user")?;
+        mount_bind("/mnt/data", "/home/user").step("mount /home/user")?;
+    }
+    Ok(())
 }
 
 /// Mounts a `/dev` with terminals over the template's, which has no place for them.

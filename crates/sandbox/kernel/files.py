@@ -255,10 +255,10 @@ def op_create(path, metadata):
             os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
         if found.st_size:
             os.ftruncate(descriptor, 0)
-        for name in metadata_of(descriptor):
-            os.removexattr(descriptor, METADATA + name)
+        for name in metadata_of(path):
+            os.removexattr(path, METADATA + name)
         for name, value in metadata.items():
-            os.setxattr(descriptor, METADATA + name, value.encode())
+            os.setxattr(path, METADATA + name, value.encode())
     except BaseException:
         os.close(descriptor)
         raise

@@ -552,12 +552,25 @@ def configure(frame):
         if "directory" in frame:
             os.chdir(frame["directory"])
         os.environ.update(frame["environment"])
+        if frame["forms"]:
+            show_forms()
     except (OSError, ValueError) as error:
         channel.send({"type": "failed", "reason": str(error)})
         return
     # It does not know of this.
     drop_checkpoint()
     channel.send({"type": "configured"})
+
+
+def show_forms():
+    """Shows tables and charts as data, too. By its path: the program's own modules may have the same name."""
+    import importlib.util
+
+    path = os.path.join(os.path.dirname(__file__), "forms.py")
+    spec = importlib.util.spec_from_file_location("aludel_forms", path)
+    forms = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(forms)
+    forms.install(shell)
 
 
 class Variables:
@@ -763,7 +776,7 @@ def describe_one(error):
 
 
 def is_own(entry):
-    return entry.filename.startswith(("<cell ", "/mnt/data/", "/tmp/"))
+    return entry.filename.startswith(("<cell ", "/mnt/data/", "/home/user/", "/tmp/"))
 
 
 def describe_frames(frames):

@@ -179,11 +179,11 @@ impl<L: Link> Driver<L> {
 
     /// Sets the working directory and variables for the cells to come.
     pub(crate) async fn configure(&self, options: &KernelOptions) -> Result<(), Error> {
-        let KernelOptions { directory, environment } = options;
+        let KernelOptions { directory, environment, forms } = options;
         kernel::check_environment(environment)?;
         let mut kernel = self.hold().await?;
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
-        let frame = ToKernel::Configure { directory: directory.as_deref(), environment };
+        let frame = ToKernel::Configure { directory: directory.as_deref(), environment, forms: *forms };
         match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&frame)).await {
             Ok(Ok(())) => unsent.disarm(),
             Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),

@@ -42,6 +42,8 @@ pub(crate) enum ToKernel<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         directory: Option<&'a str>,
         environment: &'a [(String, String)],
+        /// Whether tables and charts are shown as data, too.
+        forms: bool,
     },
     /// Rehearse the first cell.
     Touch,

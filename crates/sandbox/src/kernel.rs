@@ -45,7 +45,14 @@ pub struct KernelOptions {
     pub directory: Option<String>,
     /// Environment variables beside those that every process of a sandbox has.
     pub environment: Vec<(String, String)>,
+    /// True if tables and charts are shown as data, too: [`TABLE`] and [`CHART`].
+    pub forms: bool,
 }
+
+/// The MIME type of a table as data: an object of lists, by column.
+pub const TABLE: &str = "application/vnd.aludel.table+json";
+/// The MIME type of a chart as data: its kind, labels and series.
+pub const CHART: &str = "application/vnd.aludel.chart+json";
 
 /// Checks what the system would refuse in the middle of a start.
 pub(crate) fn check_environment(environment: &[(String, String)]) -> Result<(), Error> {

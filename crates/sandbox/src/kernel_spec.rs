@@ -57,9 +57,10 @@ const PYTHON_ENV: [(&str, &str); 9] = [
 ];
 
 /// The kernel's programs for Python.
-const PYTHON_PROGRAMS: [(&str, &str); 3] = [
+const PYTHON_PROGRAMS: [(&str, &str); 4] = [
     ("zygote.py", include_str!("../kernel/zygote.py")),
     ("kernel.py", include_str!("../kernel/kernel.py")),
+    ("forms.py", include_str!("../kernel/forms.py")),
     (crate::files::PROGRAM, include_str!("../kernel/files.py")),
 ];
 
@@ -90,7 +91,7 @@ impl KernelSpec {
 
     /// Python without a package, for a trial of a sandbox.
     pub(crate) fn trial(interpreter: &str) -> Self {
-        let [(zygote, forks), (_, python), _] = PYTHON_PROGRAMS;
+        let [(zygote, forks), (_, python), ..] = PYTHON_PROGRAMS;
         let programs =
             [(zygote, forks), ("kernel.py", include_str!("../kernel/trial.py")), ("python_kernel.py", python)];
         let programs = programs.map(|(name, text)| (name.to_owned(), text.to_owned())).into();

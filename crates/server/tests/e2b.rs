@@ -53,7 +53,7 @@ async fn both_generations_make_list_and_end_sandboxes() {
     assert_eq!(ids(&page), [id(&second)]);
     assert_eq!(ids(&server.get(&format!("/v2/sandboxes?limit=1&nextToken={token}")).await), [id(&first)]);
     assert_eq!(ids(&server.get("/v2/sandboxes?order=asc").await), [id(&first), id(&second)]);
-    assert_eq!(ids(&server.get("/v2/sandboxes?metadata=a%3D1%26b%3Dx%2520y").await), [id(&first)]);
+    assert_eq!(ids(&server.get("/v2/sandboxes?metadata=a%3D1%26b%3Dx%252520y").await), [id(&first)]);
     assert_eq!(ids(&server.get("/v2/sandboxes?metadata=a%3D2").await), [""; 0]);
     assert_eq!(ids(&server.get("/v2/sandboxes?state=paused").await), [""; 0]);
     assert_eq!(ids(&server.get("/v2/sandboxes?template=base&state=running,paused").await), [id(&first)]);

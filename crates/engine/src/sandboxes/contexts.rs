@@ -87,7 +87,7 @@ impl Contexts {
     }
 
     fn options(&self, directory: &str) -> KernelOptions {
-        KernelOptions { directory: Some(directory.to_owned()), environment: self.environment.clone() }
+        KernelOptions { directory: Some(directory.to_owned()), environment: self.environment.clone(), forms: true }
     }
 
     fn context(&self, kernel: Arc<dyn Kernel>, directory: &str) -> Arc<Context> {

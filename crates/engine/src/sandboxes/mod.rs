@@ -14,7 +14,7 @@ mod watches;
 
 pub use contexts::{Context, Contexts};
 pub use live::{HOME, LiveSandbox, NewSandbox};
-pub use processes::{Attached, Exit, Process, ProcessEvent, ProcessSpec, Processes, Stream};
+pub use processes::{Attached, Exit, Process, ProcessEvent, ProcessSpec, Processes, PtySize, Stream};
 pub use registry::Sandboxes;
 pub use watches::Watches;
 /// Files of a sandbox by path.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_sandbox::Sandbox;
+pub use aludel_sandbox::process::PtySize;
 use aludel_sandbox::process::{Command, ExitStatus, Process as Started};
 use aludel_store::{AuditEntry, AuditEvent, Store, Tenant};
 use bytes::Bytes;
@@ -52,8 +53,10 @@ pub struct ProcessSpec {
     pub directory: Option<String>,
     /// The client's name for it.
     pub tag: Option<String>,
-    /// True if its input stays open for what clients send.
+    /// True if its input stays open for what clients send; always so in a terminal.
     pub input: bool,
+    /// The size of its terminal; `None` for pipes.
+    pub pty: Option<PtySize>,
     /// Time after which it is killed.
     pub time_limit: Option<Duration>,
 }
@@ -65,6 +68,8 @@ pub enum Stream {
     Stdout,
     /// Standard error.
     Stderr,
+    /// A terminal.
+    Pty,
 }
 
 /// Something that a command did.
@@ -99,7 +104,7 @@ pub struct Processes {
 #[derive(Default)]
 struct Known {
     last: u32,
-    by_pid: BTreeMap<u32, Arc<Process>>,
+    by_number: BTreeMap<u32, Arc<Process>>,
 }
 
 impl fmt::Debug for Processes {
@@ -111,10 +116,20 @@ impl fmt::Debug for Processes {
 /// A command that runs or has ended.
 pub struct Process {
     pid: u32,
+    /// Its number in the order in which commands were started.
+    number: u32,
     spec: ProcessSpec,
     input: AsyncMutex<Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>>,
-    signals: mpsc::Sender<i32>,
+    orders: mpsc::Sender<Order>,
     output: Mutex<Output>,
+    ended: CancellationToken,
+}
+
+/// An order to a command.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    Signal(i32),
+    Resize(PtySize),
 }
 
 /// The output of a command, and who follows it.
@@ -167,19 +182,19 @@ impl Processes {
         let line = command_line(&spec.arguments);
         let bytes = NOTES + line.len() as u64;
         let _room = self.store.reserve(&self.tenant, bytes..=bytes).await?;
-        let pid = {
+        let number = {
             let mut known = self.lock();
             known.last += 1;
             known.last
         };
         let note =
-            Note { store: self.store.clone(), tenant: self.tenant.clone(), place: self.place.clone(), pid, line };
+            Note { store: self.store.clone(), tenant: self.tenant.clone(), place: self.place.clone(), number, line };
         note.write(AuditEvent::Started, "the client", "").await?;
         let command = Command {
             arguments: spec.arguments.clone(),
             environment: spec.environment.clone().into_iter().collect(),
             directory: spec.directory.clone().unwrap_or_else(|| HOME.to_owned()),
-            pty: None,
+            pty: spec.pty,
         };
         let mut started = match self.sandbox.spawn(command).await {
             Ok(started) => started,
@@ -188,11 +203,11 @@ impl Processes {
                 return Err(error.into());
             }
         };
-        let input = if spec.input { started.stdin.take() } else { None };
+        let input = if spec.input || spec.pty.is_some() { started.stdin.take() } else { None };
         drop(started.stdin.take());
-        let (signals, receiver) = mpsc::channel(QUEUE);
-        let output = Mutex::default();
-        let process = Arc::new(Process { pid, spec, input: AsyncMutex::new(input), signals, output });
+        let (pid, (orders, receiver)) = (started.id(), mpsc::channel(QUEUE));
+        let (input, output, ended) = (AsyncMutex::new(input), Mutex::default(), CancellationToken::new());
+        let process = Arc::new(Process { pid, number, spec, input, orders, output, ended });
         let attached = process.attach()?;
         self.remember(&process);
         tokio::spawn(run(Arc::clone(&process), started, receiver, note));
@@ -224,27 +239,27 @@ impl Processes {
 
     fn remember(&self, process: &Arc<Process>) {
         let mut known = self.lock();
-        known.by_pid.insert(process.pid, Arc::clone(process));
+        known.by_number.insert(process.number, Arc::clone(process));
         let ended: Vec<_> =
-            known.by_pid.values().filter(|process| process.has_ended()).map(|process| process.pid).collect();
-        for pid in ended.iter().take(ended.len().saturating_sub(MAX_ENDED)) {
-            known.by_pid.remove(pid);
+            known.by_number.values().filter(|process| process.has_ended()).map(|process| process.number).collect();
+        for number in ended.iter().take(ended.len().saturating_sub(MAX_ENDED)) {
+            known.by_number.remove(number);
         }
     }
 
     /// The commands that run, in the order in which they were started.
     pub fn running(&self) -> Vec<Arc<Process>> {
-        self.lock().by_pid.values().filter(|process| !process.has_ended()).cloned().collect()
+        self.lock().by_number.values().filter(|process| !process.has_ended()).cloned().collect()
     }
 
-    /// The command of this number, whether it runs or has ended.
+    /// The command of this process id that was last started, whether it runs or has ended.
     pub fn of_pid(&self, pid: u32) -> Option<Arc<Process>> {
-        self.lock().by_pid.get(&pid).cloned()
+        self.lock().by_number.values().rev().find(|process| process.pid == pid).cloned()
     }
 
     /// The command that was last started under this tag.
     pub fn of_tag(&self, tag: &str) -> Option<Arc<Process>> {
-        self.lock().by_pid.values().rev().find(|process| process.spec.tag.as_deref() == Some(tag)).cloned()
+        self.lock().by_number.values().rev().find(|process| process.spec.tag.as_deref() == Some(tag)).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -254,7 +269,7 @@ impl Processes {
 }
 
 impl Process {
-    /// Its number, unique in its sandbox.
+    /// Its process id, as programs of the sandbox see it.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -267,6 +282,11 @@ impl Process {
     /// Returns true once it has ended.
     pub fn has_ended(&self) -> bool {
         self.output().end.is_some()
+    }
+
+    /// Waits until it has ended.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
     }
 
     /// Follows it, beginning with the output that nobody has seen yet.
@@ -306,7 +326,12 @@ impl Process {
 
     /// Sends a signal to it and to the rest of its process group. One that has ended hears nothing.
     pub async fn signal(&self, signal: i32) {
-        let _ended = self.signals.send(signal).await;
+        let _ended = self.orders.send(Order::Signal(signal)).await;
+    }
+
+    /// Changes the size of its terminal. One that has ended or has no terminal stays as it is.
+    pub async fn resize(&self, size: PtySize) {
+        let _ended = self.orders.send(Order::Resize(size)).await;
     }
 
     fn output(&self) -> MutexGuard<'_, Output> {
@@ -349,13 +374,14 @@ impl Output {
 }
 
 /// Sees a command through to its end.
-async fn run(process: Arc<Process>, mut started: Started, mut signals: mpsc::Receiver<i32>, note: Note) {
+async fn run(process: Arc<Process>, mut started: Started, mut orders: mpsc::Receiver<Order>, note: Note) {
     let mut stdout = std::mem::replace(&mut started.stdout, Box::new(tokio::io::empty()));
     let mut stderr = std::mem::replace(&mut started.stderr, Box::new(tokio::io::empty()));
+    let shown = if process.spec.pty.is_some() { Stream::Pty } else { Stream::Stdout };
     let ended = CancellationToken::new();
     let reading = async {
         tokio::join!(
-            read_all(&process, Stream::Stdout, &mut *stdout, &ended),
+            read_all(&process, shown, &mut *stdout, &ended),
             read_all(&process, Stream::Stderr, &mut *stderr, &ended)
         )
     };
@@ -369,7 +395,7 @@ async fn run(process: Arc<Process>, mut started: Started, mut signals: mpsc::Rec
         });
         let mut timed_out = false;
         loop {
-            let signal = tokio::select! {
+            let order = tokio::select! {
                 status = started.wait() => {
                     return match status {
                         None => Exit::SandboxEnded,
@@ -379,12 +405,18 @@ async fn run(process: Arc<Process>, mut started: Started, mut signals: mpsc::Rec
                 }
                 () = &mut timer, if !timed_out => {
                     timed_out = true;
-                    SIGKILL
+                    Order::Signal(SIGKILL)
                 }
                 // The sender lives as long as the process is known.
-                Some(signal) = signals.recv() => signal,
+                Some(order) = orders.recv() => order,
             };
-            started.signal(signal);
+            match order {
+                Order::Signal(signal) => started.signal(signal),
+                Order::Resize(size) => {
+                    // Without a terminal, or with one that is gone, there is no window.
+                    let _no_window = started.resize(size);
+                }
+            }
         }
     };
     let mut reading = std::pin::pin!(reading);
@@ -408,6 +440,7 @@ async fn run(process: Arc<Process>, mut started: Started, mut signals: mpsc::Rec
         tracing::error!("{}: a command has no end in the audit log until the next start: {error}", note.place);
     }
     process.tell(ProcessEvent::Ended(exit)).await;
+    process.ended.cancel();
     process.output().followers.clear();
 }
 
@@ -439,7 +472,7 @@ struct Note {
     store: Store,
     tenant: Tenant,
     place: String,
-    pid: u32,
+    number: u32,
     line: String,
 }
 
@@ -447,7 +480,7 @@ impl Note {
     async fn write(&self, event: AuditEvent, actor: &str, outcome: &str) -> Result<(), Error> {
         let entry = AuditEntry {
             event,
-            request: format!("{}-{}", self.place, self.pid),
+            request: format!("{}-{}", self.place, self.number),
             container: self.place.clone(),
             code: self.line.clone(),
             actor: actor.to_owned(),

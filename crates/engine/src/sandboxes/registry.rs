@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use aludel_sandbox::{Backend, Capabilities, SandboxId, SandboxSpec};
+use aludel_sandbox::{Backend, Capabilities, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -50,7 +50,8 @@ impl Sandboxes {
         let mut limits = self.sessions.limits();
         // Clients bound their own programs, and the sandbox's end bounds all of them.
         limits.timeout = self.lifetime;
-        let spec = SandboxSpec { owner: Some(tenant.as_str().to_owned()), ..SandboxSpec::new(limits) };
+        let (owner, profile) = (Some(tenant.as_str().to_owned()), Profile::Services);
+        let spec = SandboxSpec { owner, profile, ..SandboxSpec::new(limits) };
         let sandbox = self.backend().create(SandboxId::unique(), spec).await?;
         let store = self.sessions.store().clone();
         let live = Arc::new(LiveSandbox::new(tenant.clone(), new, sandbox, store, permit).await?);

@@ -202,7 +202,7 @@ impl Link for MemoryLink {
                 self.cells.send(program).await.map_err(gone)
             }
             // There are no directories but the workspace.
-            ToKernel::Configure { directory: _, environment } => {
+            ToKernel::Configure { directory: _, environment, forms: _ } => {
                 self.environment.extend(environment.iter().cloned());
                 self.pending.push_back(Input::Frame(FromKernel::Configured, 0));
                 Ok(())

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use aludel_engine::execution::{LimitHit, MimeBundle, MimeData, Outcome};
+use aludel_engine::execution::{CHART, LimitHit, MimeBundle, MimeData, Outcome, TABLE};
 use aludel_engine::executions::{self, End, Event, Execution, Program};
 use aludel_engine::sandboxes::{self, LiveSandbox};
 use aludel_engine::turns::{Output, Rich};
@@ -229,8 +229,8 @@ fn result(rich: &Rich, is_main_result: bool) -> ResultLine {
             "application/javascript" => line.javascript = Some(text),
             // JSON that is none is no form of anything.
             "application/json" => line.json = RawValue::from_string(text).ok(),
-            "e2b/data" => line.data = RawValue::from_string(text).ok(),
-            "e2b/chart" => line.chart = RawValue::from_string(text).ok(),
+            TABLE => line.data = RawValue::from_string(text).ok(),
+            CHART => line.chart = RawValue::from_string(text).ok(),
             _ => {
                 line.extra.insert(mime, text);
             }

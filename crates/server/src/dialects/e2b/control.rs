@@ -150,12 +150,19 @@ pub(super) async fn list(
     Ok(response)
 }
 
-/// The pairs of a query within a query.
+/// The pairs of a query within a query, whose keys and values are escaped once more.
 fn pairs(text: &str) -> Result<BTreeMap<String, String>, ApiError> {
-    let uri = format!("/?{text}").parse().map_err(|_| ApiError::bad_request("invalid metadata"))?;
-    let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&uri);
-    let pairs = query.map_err(|_| ApiError::bad_request("invalid metadata"))?;
-    Ok(pairs.0.into_iter().collect())
+    let parse = |text: &str| {
+        let uri = format!("/?{text}").parse().ok()?;
+        Some(axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&uri).ok()?.0)
+    };
+    let pairs = parse(text).ok_or_else(|| ApiError::bad_request("invalid metadata: it must be an escaped query"))?;
+    // What is no escaped text was not escaped.
+    let again = |text: String| match parse(&format!("text={text}")).map(|pairs| pairs.into_iter().next()) {
+        Some(Some((_, text))) => text,
+        Some(None) | None => text,
+    };
+    Ok(pairs.into_iter().map(|(key, value)| (again(key), again(value))).collect())
 }
 
 fn micros(time: SystemTime) -> i64 {

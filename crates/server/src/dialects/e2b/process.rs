@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::execution::ExitStatus;
-use aludel_engine::sandboxes::{Attached, Exit, HOME, LiveSandbox, Process, ProcessEvent, ProcessSpec, Stream};
+use aludel_engine::sandboxes::{
+    Attached, Exit, HOME, LiveSandbox, Process, ProcessEvent, ProcessSpec, PtySize, Stream,
+};
 use aludel_wire::e2b::process::{
     Empty, Ended, EventMessage, Input, ListResponse, Output, ProcessConfig, ProcessInfo, SelectRequest, Selector,
     SendInputRequest, SendSignalRequest, Signal, StartRequest, Started, UpdateRequest,
@@ -26,6 +28,8 @@ use super::reach::Reached;
 use crate::app::App;
 use crate::error::ApiError;
 
+/// Time for which the end of a command is waited for that was killed.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The user of every sandbox.
 const USER: &str = "user";
 
@@ -79,9 +83,6 @@ pub(super) async fn start(
 ) -> Result<Response, Failure> {
     check_user(&headers)?;
     let StartRequest { process, pty, tag, stdin } = request;
-    if pty.is_some() {
-        return Err(Failure::new(ConnectCode::Unimplemented, "terminals are not supported by this server"));
-    }
     let directory = process.cwd.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
     let mut environment = variables(&live);
     environment.insert("PWD".to_owned(), directory.clone().unwrap_or_else(|| HOME.to_owned()));
@@ -91,12 +92,19 @@ pub(super) async fn start(
         environment,
         directory,
         tag,
+        pty: pty.map(|pty| window(pty.size)),
         input: stdin.unwrap_or(true),
         time_limit: deadline(&headers),
     };
     // In a task: a client that goes away leaves no command behind of which nobody knows.
     let started = app.finish(async move { Ok(live.processes().start(spec).await) }).await?;
     Ok(follow(started?, keepalive(&headers)))
+}
+
+/// The size of a terminal, which is at least one character.
+fn window(size: process::PtySize) -> PtySize {
+    let bounded = |count: u32| u16::try_from(count.max(1)).unwrap_or(u16::MAX);
+    PtySize { columns: bounded(size.cols), rows: bounded(size.rows) }
 }
 
 /// A directory as the client means it: a relative one begins at home.
@@ -137,6 +145,7 @@ async fn tell(client: Client, mut attached: Attached, pause: Duration) -> Result
                 let output = match stream {
                     Stream::Stdout => Output::Stdout(bytes),
                     Stream::Stderr => Output::Stderr(bytes),
+                    Stream::Pty => Output::Pty(bytes),
                 };
                 client.send(&event(process::ProcessEvent::Data(output))).await?;
             }
@@ -203,6 +212,7 @@ pub(super) async fn send_input(
     let process = find_running(&live, &request.process)?;
     match request.input {
         Input::Stdin(Bytes(bytes)) => process.send(&bytes).await?,
+        Input::Pty(Bytes(bytes)) if process.spec().pty.is_some() => process.send(&bytes).await?,
         Input::Pty(_) => return Err(Failure::invalid("the command has no terminal")),
     }
     Ok(Json(Empty {}))
@@ -226,7 +236,12 @@ pub(super) async fn send_signal(
         Signal::Term => 15,
         Signal::Kill => 9,
     };
-    find_running(&live, &request.process)?.signal(signal).await;
+    let process = find_running(&live, &request.process)?;
+    process.signal(signal).await;
+    if request.signal == Signal::Kill {
+        // Whoever looks next must not find it; where that takes long, nobody waits.
+        let _late = timeout(KILL_TIMEOUT, process.ended()).await;
+    }
     Ok(Json(Empty {}))
 }
 
@@ -235,8 +250,14 @@ pub(super) async fn update(
     Reached { live, .. }: Reached,
     Message(request): Message<UpdateRequest>,
 ) -> Result<Json<Empty>, Failure> {
-    find_running(&live, &request.process)?;
-    Err(Failure::invalid("the command has no terminal"))
+    let process = find_running(&live, &request.process)?;
+    if let Some(pty) = request.pty {
+        if process.spec().pty.is_none() {
+            return Err(Failure::invalid("the command has no terminal"));
+        }
+        process.resize(window(pty.size)).await;
+    }
+    Ok(Json(Empty {}))
 }
 
 /// `GET /envs`

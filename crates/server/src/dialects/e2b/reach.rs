@@ -14,7 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, TryStreamExt};
 
-use super::{error, sign};
+use super::{error, ports, sign};
 use crate::app::App;
 use crate::error::ApiError;
 
@@ -103,12 +103,15 @@ pub(super) async fn as_long_as_it_lives(request: Request, next: Next) -> Respons
     let Some(Reached { live, port }) = request.extensions().get::<Reached>().cloned() else {
         return next.run(request).await;
     };
-    if !matches!(port, ENVD | INTERPRETER) {
-        return closed(&live, port);
-    }
+    let answer = async {
+        match port {
+            ENVD | INTERPRETER => next.run(request).await,
+            port => ports::hand_on(&live, port, request).await,
+        }
+    };
     let answered = tokio::select! {
         biased;
-        response = next.run(request) => response,
+        response = answer => response,
         () = live.ended() => return error::no_sandbox(live.id()).into_response(),
     };
     answered.map(|body| {
@@ -136,15 +139,6 @@ fn until(
             last = &mut cut => Some((last, None)),
         }
     })
-}
-
-/// The answer where nothing listens.
-fn closed(live: &LiveSandbox, port: u16) -> Response {
-    let message = "The sandbox is running but port is not open".to_owned();
-    let body = aludel_wire::e2b::NoSandbox { sandbox_id: live.id().to_owned(), message, code: 502, port: Some(port) };
-    let mut response = (StatusCode::BAD_GATEWAY, Json(body)).into_response();
-    response.extensions_mut().insert(crate::error::Told);
-    response
 }
 
 /// `GET /health`: of the control plane, of a sandbox's commands and files, or of its code interpreter.

@@ -1,0 +1,92 @@
+//! Ports of a sandbox's programs: requests are handed on to them, and what they answer is hostile.
+
+use std::time::Duration;
+
+use aludel_engine::sandboxes::LiveSandbox;
+use aludel_wire::e2b::NoSandbox;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{
+    CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::error::Told;
+use crate::http::Held;
+
+/// Time that a program may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of the head of an answer, and its headers.
+const MAX_HEAD: usize = 64 << 10;
+const MAX_HEADERS: usize = 128;
+/// Headers that are of one connection alone.
+const HOP_BY_HOP: [HeaderName; 7] =
+    [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
+/// Headers that are meant for us.
+const OURS: [&str; 5] =
+    ["e2b-sandbox-id", "e2b-sandbox-port", "x-access-token", "e2b-traffic-access-token", "keep-alive"];
+
+/// Hands a request on to whatever listens on a port of the sandbox.
+pub(super) async fn hand_on(live: &LiveSandbox, port: u16, request: Request) -> Response {
+    match timeout(CONNECT_TIMEOUT, live.sandbox().connect(port)).await {
+        Ok(Ok(connection)) => match speak(TokioIo::new(connection), request).await {
+            Ok(response) => response,
+            Err(_) => refused(live, port, "The program at this port did not answer in HTTP"),
+        },
+        Ok(Err(_)) | Err(_) => refused(live, port, "The sandbox is running but port is not open"),
+    }
+}
+
+async fn speak(
+    connection: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    request: Request,
+) -> Result<Response, hyper::Error> {
+    let mut http = http1::Builder::new();
+    http.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
+    let (mut sender, driver) = http.handshake(connection).await?;
+    // Ends with the answer's body.
+    let driver = AbortOnDropHandle::new(tokio::spawn(driver));
+    let (mut parts, body) = request.into_parts();
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    parts.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+    without_hops(&mut parts.headers);
+    for name in OURS {
+        parts.headers.remove(name);
+    }
+    let response = sender.send_request(Request::from_parts(parts, body)).await?;
+    let (mut parts, body) = response.into_parts();
+    without_hops(&mut parts.headers);
+    let body = Body::new(Held::new(Body::new(body), (driver, sender)));
+    let mut response = Response::from_parts(parts, body);
+    // Its errors are the program's words, not ours.
+    response.extensions_mut().insert(Told);
+    Ok(response)
+}
+
+/// Removes what is of one connection alone, and what that connection says is.
+fn without_hops(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|names| names.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+fn refused(live: &LiveSandbox, port: u16, message: &str) -> Response {
+    let message = message.to_owned();
+    let body = NoSandbox { sandbox_id: live.id().to_owned(), message, code: 502, port: Some(port) };
+    let mut response = (StatusCode::BAD_GATEWAY, Json(body)).into_response();
+    response.extensions_mut().insert(Told);
+    response
+}

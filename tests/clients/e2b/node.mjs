@@ -1,0 +1,35 @@
+// The official Node client, unchanged.
+import assert from "node:assert/strict";
+import { Sandbox } from "@e2b/code-interpreter";
+
+const sandbox = await Sandbox.create({ metadata: { client: "node" } });
+assert.equal((await sandbox.runCode("1 + 1")).text, "2");
+const execution = await sandbox.runCode("print('é')\nimport matplotlib.pyplot as plt\nplt.plot([1]); plt.show()");
+assert.deepEqual(execution.logs.stdout, ["é\n"]);
+assert.ok(execution.results[0].png);
+await sandbox.files.write("a/b.txt", "content");
+assert.equal(await sandbox.files.read("/home/user/a/b.txt"), "content");
+assert.deepEqual((await sandbox.files.list("a")).map((entry) => entry.name), ["b.txt"]);
+const events = [];
+const watch = await sandbox.files.watchDir("a", (event) => events.push(event.name));
+await sandbox.files.write("a/new.txt", "x");
+for (let tries = 0; events.length === 0 && tries < 50; tries += 1) await new Promise((done) => setTimeout(done, 50));
+assert.equal(events[0], "new.txt");
+await watch.stop();
+const command = await sandbox.commands.run("echo out; echo err >&2");
+assert.deepEqual([command.stdout, command.stderr, command.exitCode], ["out\n", "err\n", 0]);
+const background = await sandbox.commands.run("cat", { background: true, stdin: true });
+await sandbox.commands.sendStdin(background.pid, "typed");
+await sandbox.commands.closeStdin(background.pid);
+assert.equal((await background.wait()).stdout, "typed");
+await assert.rejects(sandbox.commands.run("exit 3"), (error) => error.exitCode === 3);
+const context = await sandbox.createCodeContext();
+assert.equal((await sandbox.runCode("x", { context })).error.name, "NameError");
+const listed = await Sandbox.list({ query: { metadata: { client: "node" } } }).nextItems();
+assert.deepEqual(listed.map((one) => one.sandboxId), [sandbox.sandboxId]);
+await sandbox.setTimeout(60_000);
+const again = await Sandbox.connect(sandbox.sandboxId);
+assert.equal(await again.isRunning(), true);
+assert.equal(await sandbox.kill(), true);
+assert.equal(await again.isRunning(), false);
+process.exit(0);

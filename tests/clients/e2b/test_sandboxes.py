@@ -1,0 +1,235 @@
+"""What most users of the SDKs call first, and what it must not do."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from e2b import (
+    CommandExitException,
+    FilesystemEventType,
+    FileType,
+    InvalidArgumentException,
+    NotFoundException,
+    PtySize,
+    SandboxQuery,
+    TimeoutException,
+)
+from e2b.exceptions import AuthenticationException
+from e2b_code_interpreter import Sandbox
+
+
+def test_programs_share_a_kernel_and_show_all_kinds_of_results(sandbox):
+    assert sandbox.run_code("x = 1; x").text == "1"
+    said = []
+    execution = sandbox.run_code("print('é\u2028'); x + 1", on_stdout=said.append)
+    assert (execution.text, execution.execution_count, said[0].line) == ("2", 2, "é\u2028\n")
+    error = sandbox.run_code("1 / 0").error
+    assert (error.name, error.value) == ("ZeroDivisionError", "division by zero")
+    shown = sandbox.run_code("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\n'end'")
+    assert shown.results[0].png and shown.text == "end"
+    table = sandbox.run_code("import pandas\npandas.DataFrame({'a': [1, 2], 'b': ['x', 'y']})").results[0]
+    assert "<table" in table.html and table.data == {"a": [1, 2], "b": ["x", "y"]}
+    raw = sandbox.run_code("from IPython.display import display\ndisplay({'text/latex': 'x'}, raw=True)")
+    assert raw.results[0].formats() == ["latex"]
+    assert sandbox.run_code("!pwd").logs.stdout == ["/home/user\n"]
+
+
+def test_contexts_are_apart(sandbox):
+    context = sandbox.create_code_context(cwd="/tmp")
+    sandbox.run_code("x = 1", context=context)
+    assert sandbox.run_code("x").error.name == "NameError"
+    assert sandbox.run_code("import os; os.getcwd()", context=context).text == "/tmp"
+    sandbox.restart_code_context(context)
+    assert sandbox.run_code("x", context=context).error.name == "NameError"
+    assert [known.id for known in sandbox.list_code_contexts()][-1] == context.id
+    sandbox.remove_code_context(context)
+    assert context.id not in [known.id for known in sandbox.list_code_contexts()]
+    with pytest.raises(NotFoundException):
+        sandbox.run_code("1", context=context)
+
+
+def test_variables_are_of_the_sandbox_a_command_or_a_program(make):
+    sandbox = make(envs={"A": "sandbox"})
+    show = "import os; os.environ.get('A'), os.environ.get('B')"
+    assert sandbox.run_code(show, envs={"B": "cell"}).text == "('sandbox', 'cell')"
+    assert sandbox.run_code(show).text == "('sandbox', None)"
+    assert sandbox.commands.run("echo $A $B", envs={"B": "command"}).stdout == "sandbox command\n"
+    assert sandbox.commands.run("echo $A $E2B_SANDBOX_ID").stdout == f"sandbox {sandbox.sandbox_id}\n"
+
+
+def test_a_client_that_goes_away_interrupts_its_program(sandbox):
+    with pytest.raises(TimeoutException):
+        sandbox.run_code("import time; time.sleep(300)", timeout=1)
+    assert sandbox.run_code("1 + 1", timeout=10).text == "2"
+
+
+def test_files_are_written_read_and_listed(sandbox):
+    info = sandbox.files.write("sub/a.txt", "content")
+    assert (info.path, info.type) == ("/home/user/sub/a.txt", FileType.FILE)
+    assert sandbox.files.read("sub/a.txt") == "content"
+    large = bytes(range(256)) * 20_000
+    sandbox.files.write("large.bin", large, gzip=True)
+    assert sandbox.files.read("/home/user/large.bin", format="bytes") == large
+    assert sandbox.run_code("len(open('large.bin', 'rb').read())").text == str(len(large))
+    several = [{"path": f"many/{number}", "data": str(number)} for number in range(70)]
+    assert len(sandbox.files.write_files(several)) == 70
+    assert [entry.name for entry in sandbox.files.list(".", depth=1)] == ["large.bin", "many", "sub"]
+    entry = sandbox.files.get_info("sub/a.txt")
+    assert (entry.mode, entry.permissions, entry.owner, entry.size) == (0o644, "-rw-r--r--", "user", 7)
+    assert sandbox.files.rename("sub/a.txt", "b.txt").path == "/home/user/b.txt"
+    assert sandbox.files.make_dir("sub/more") and not sandbox.files.make_dir("sub/more")
+    sandbox.files.remove("sub")
+    assert not sandbox.files.exists("sub") and sandbox.files.exists("b.txt")
+    with pytest.raises(NotFoundException):
+        sandbox.files.read("nothing")
+    with pytest.raises(InvalidArgumentException):
+        sandbox.files.read("many")
+    stamped = sandbox.files.write("stamped", "x", metadata={"author": "a"})
+    assert stamped.metadata == sandbox.files.get_info("stamped").metadata == {"author": "a"}
+    assert sandbox.files.write("stamped", "y").metadata is None
+
+
+def test_the_host_is_out_of_reach_whatever_the_path(sandbox):
+    sandbox.commands.run("ln -s / root && ln -s /etc/shadow shadow && mkfifo pipe")
+    for path in ["../../../../etc/shadow", "shadow", "root/etc/shadow", "pipe", "/proc/1/root/etc/passwd"]:
+        with pytest.raises(Exception):
+            print(sandbox.files.read(path))
+    assert "user" not in [entry.name for entry in sandbox.files.list("root")]
+    with pytest.raises(Exception):
+        sandbox.files.write("/usr/bin/python3", "x")
+    assert sandbox.files.read("/etc/hostname") == "sandbox\n"
+
+
+def test_files_are_watched(sandbox):
+    sandbox.files.make_dir("watched")
+    watch = sandbox.files.watch_dir("watched", recursive=True)
+    sandbox.files.write("watched/new", "x")
+    kinds = [(event.type, event.name) for event in watch.get_new_events()]
+    told = [FilesystemEventType.CREATE, FilesystemEventType.CHMOD, FilesystemEventType.WRITE]
+    assert kinds == [(kind, "new") for kind in told]
+    watch.stop()
+    with pytest.raises(NotFoundException):
+        sandbox.files.watch_dir("nothing")
+
+
+def test_addresses_are_signed(sandbox):
+    sandbox.files.write("signed", "content")
+    address = sandbox.download_url("signed", "user")
+    assert urllib.request.urlopen(address).read() == b"content"
+    part = urllib.request.Request(address, headers={"Range": "bytes=2-4"})
+    assert urllib.request.urlopen(part).read() == b"nte"
+    for wrong in [address.replace("signature=v1_", "signature=v1_x"), address.replace("path=signed", "path=b.txt")]:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(wrong)
+        assert refused.value.code == 401
+    with pytest.raises(urllib.error.HTTPError) as expired:
+        urllib.request.urlopen(sandbox.download_url("signed", "user", -10))
+    assert json.load(expired.value) == {"code": 401, "message": "signature is already expired"}
+
+
+def test_commands_run_and_end(sandbox):
+    result = sandbox.commands.run("pwd; echo $HOME; echo error >&2")
+    assert (result.stdout, result.stderr, result.exit_code) == ("/home/user\n/home/user\n", "error\n", 0)
+    with pytest.raises(CommandExitException) as failed:
+        sandbox.commands.run("echo out; exit 3")
+    assert (failed.value.exit_code, failed.value.stdout) == (3, "out\n")
+    with pytest.raises(TimeoutException):
+        sandbox.commands.run("sleep 60", timeout=1)
+    assert sandbox.commands.run("yes | head -c 5000000").stdout == "y\n" * 2_500_000
+    assert sandbox.commands.run("pwd", cwd="/tmp").stdout == "/tmp\n"
+    with pytest.raises(AuthenticationException):
+        sandbox.commands.run("id", user="nobody-here")
+
+
+def test_commands_outlive_their_clients(sandbox):
+    command = sandbox.commands.run("echo first; read line; echo got $line; exec sleep 60", background=True, stdin=True)
+    assert command.pid in [known.pid for known in sandbox.commands.list()]
+    assert next(iter(command))[0] == "first\n"
+    command.disconnect()
+    sandbox.commands.send_stdin(command.pid, "hello\n")
+    time.sleep(0.3)
+    again = Sandbox.connect(sandbox.sandbox_id).commands.connect(command.pid)
+    assert next(iter(again))[0] == "got hello\n"
+    assert sandbox.commands.kill(command.pid) and not sandbox.commands.kill(command.pid)
+    with pytest.raises(CommandExitException):
+        again.wait()
+    with pytest.raises(NotFoundException):
+        sandbox.commands.connect(999_999)
+
+
+def test_terminals(sandbox):
+    terminal = sandbox.pty.create(PtySize(rows=24, cols=80), envs={"A": "from-client"})
+    sandbox.pty.resize(terminal.pid, PtySize(rows=30, cols=100))
+    sandbox.pty.send_stdin(terminal.pid, b"echo $A; stty size; tty; exit 4\n")
+    shown = []
+    with pytest.raises(CommandExitException) as ended:
+        terminal.wait(on_pty=shown.append)
+    text = b"".join(shown).decode()
+    assert "from-client" in text and "/dev/pts/" in text and ended.value.exit_code == 4
+
+
+def test_sandboxes_are_listed_extended_and_ended(make):
+    mine = {"purpose": "list test"}
+    first, second = make(metadata=mine, timeout=60), make(metadata=mine)
+    pages = Sandbox.list(query=SandboxQuery(metadata=mine), limit=1)
+    assert [pages.next_items()[0].sandbox_id, pages.next_items()[0].sandbox_id] == [second.sandbox_id, first.sandbox_id]
+    assert not pages.has_next
+    end = first.get_info().end_at
+    Sandbox.connect(first.sandbox_id, timeout=10)
+    assert first.get_info().end_at == end
+    Sandbox.connect(first.sandbox_id, timeout=600)
+    assert first.get_info().end_at > end
+    assert len(first.get_metrics()) == 1
+    first.set_timeout(1)
+    time.sleep(1.5)
+    assert not first.is_running()
+    assert second.is_running() and second.kill() and not second.kill() and not second.is_running()
+
+
+def test_a_program_ends_with_its_sandbox(sandbox):
+    threading.Timer(0.5, sandbox.kill).start()
+    with pytest.raises(TimeoutException):
+        sandbox.run_code("import time; time.sleep(300)", timeout=60)
+
+
+def test_everything_that_runs_is_in_the_audit_log(server, sandbox):
+    sandbox.run_code("print('audited-cell')")
+    sandbox.commands.run("echo audited-command")
+    log = server.run("audit", "--json")
+    assert "audited-cell" in log and "audited-command" in log
+
+
+# Everything that the generation before calls differently.
+OLD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from e2b_code_interpreter import Sandbox
+with Sandbox.create() as sandbox:
+    assert sandbox.run_code("1 + 1").text == "2"
+    sandbox.files.write("a", "b")
+    assert sandbox.commands.run("cat a").stdout == "b"
+    assert Sandbox.connect(sandbox.sandbox_id).is_running()
+"""
+
+
+def test_the_generation_before(server):
+    import os
+
+    subprocess.run([sys.executable, "-c", OLD, os.environ["OLD_CLIENT"]], check=True)
+
+
+def test_node(server):
+    import os
+
+    if "NODE_CLIENTS" not in os.environ:
+        pytest.skip("npm is not installed")
+    script = (os.path.dirname(__file__) or ".") + "/node.mjs"
+    target = os.environ["NODE_CLIENTS"] + "/node.mjs"
+    with open(script) as source, open(target, "w") as copy:
+        copy.write(source.read())
+    subprocess.run(["node", target], check=True, timeout=60)
