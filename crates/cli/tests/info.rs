@@ -17,6 +17,7 @@ fn the_help_is_the_one_that_was_agreed_on() {
         "ask",
         "demo",
         "serve",
+        "mcp",
         "keys",
         "approvals",
         "audit",
