@@ -1,6 +1,6 @@
 //! The conversation of a request, as the model and the container get it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use aludel_agent::{Call, Item, Output, Part, arguments_of, framed};
 use aludel_engine::sessions::WORKSPACE;
@@ -32,7 +32,7 @@ pub(super) struct Conversation {
     /// Files for the container, each once.
     pub(super) uploads: Vec<Upload>,
     /// Calls of the client's tools that are not answered yet, with the messages that they are in.
-    open: Vec<(String, usize)>,
+    open: HashMap<String, usize>,
     /// Calls of our tool that have no result yet.
     running: HashSet<String>,
     /// Files that were read.
@@ -101,14 +101,13 @@ impl Conversation {
             let param = format!("{param}.{place}");
             match block {
                 Block::ToolResult { tool_use_id, content, is_error } => {
-                    let Some(open) = self.open.iter().position(|(id, _)| *id == tool_use_id) else {
+                    if self.open.remove(&tool_use_id).is_none() {
                         let message = format!(
                             "unexpected `tool_use_id` found in `tool_result` blocks: {tool_use_id}. Each `tool_result` \
                              block must have a corresponding `tool_use` block in the previous message."
                         );
                         return Err(ApiError::invalid(param, message));
-                    };
-                    self.open.swap_remove(open);
+                    }
                     let parts = self.result(reader, content, is_error, &param).await?;
                     self.items.push(Item::Output(Output { call_id: tool_use_id, parts }));
                 }
@@ -124,7 +123,7 @@ impl Conversation {
 
     /// Checks that calls of the client's tools in messages before this one are answered.
     fn check_answers(&self, index: usize) -> Result<(), ApiError> {
-        match self.open.iter().find(|(_, place)| *place < index) {
+        match self.open.iter().find(|(_, place)| **place < index) {
             None => Ok(()),
             Some((id, place)) => {
                 let message =
@@ -256,10 +255,9 @@ impl Conversation {
                 // Only the server that made it could read it.
                 Block::RedactedThinking { .. } => {}
                 Block::ToolUse { id, name, input, .. } => {
-                    if self.open.iter().any(|(open, _)| *open == id) {
+                    if self.open.insert(id.clone(), index).is_some() {
                         return Err(ApiError::invalid(format!("{param}.id"), format!("There are two calls '{id}'.")));
                     }
-                    self.open.push((id.clone(), index));
                     self.items.push(Item::Call(Call { id, name, arguments: json(input) }));
                 }
                 Block::ServerToolUse { id, name, input, .. } => {

@@ -272,9 +272,6 @@ impl Writer {
         let Some(program) = self.programs.get_mut(item).filter(|_| !piece.is_empty()) else { return };
         let is_first = program.code.is_empty();
         program.code.push_str(piece);
-        if let Some(Block::ServerToolUse { input, .. }) = self.content.get_mut(program.place) {
-            input.insert("code".to_owned(), program.code.clone().into());
-        }
         if matches!(&self.open, Some(Open::Program(open)) if open == item) {
             let beginning = if is_first { BEGINNING } else { "" };
             self.delta(json_delta(&format!("{beginning}{}", escaped(piece))));
@@ -293,18 +290,30 @@ impl Writer {
         if matches!(&self.open, Some(Open::Program(open)) if open == item) {
             self.end_block();
         }
-        let place = self.programs.get(item).map(|program| program.place);
-        if let Some(Block::ServerToolUse { input, .. }) = place.and_then(|place| self.content.get_mut(place)) {
+        if let Some(program) = self.programs.get_mut(item) {
+            code.clone_into(&mut program.code);
+        }
+    }
+
+    /// Takes a program that has a result now: its call is whole.
+    fn take_program(&mut self, item: &ItemId) -> bool {
+        let Some(Program { place, code }) = self.programs.remove(item) else { return false };
+        if let Some(Block::ServerToolUse { input, .. }) = self.content.get_mut(place)
+            && !code.is_empty()
+        {
             input.insert("code".to_owned(), code.into());
         }
+        true
     }
 
     /// The program ended.
     pub(super) fn end_program(&mut self, item: &ItemId, ended: Ended) {
-        if self.programs.remove(item).is_none() {
+        let Ended { result, rest } = ended;
+        // The call may be open still, and ends with what it has.
+        self.end_block();
+        if !self.take_program(item) {
             return;
         }
-        let Ended { result, rest } = ended;
         self.result(item, result);
         if !rest.is_empty() {
             self.say(&rest);
@@ -343,9 +352,10 @@ impl Writer {
         self.end_text();
         self.end_block();
         let mut left: Vec<(usize, ItemId)> =
-            self.programs.drain().map(|(item, program)| (program.place, item)).collect();
+            self.programs.iter().map(|(item, program)| (program.place, item.clone())).collect();
         left.sort_by_key(|(place, _)| *place);
         for (_, item) in left {
+            self.take_program(&item);
             self.result(&item, Ended::error(ErrorCode::Unavailable).result);
         }
         self.stop_reason = Some(reason);
