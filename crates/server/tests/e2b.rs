@@ -5,7 +5,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Answer, Server, settings, start, start_with};
+use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy};
+use common::{Answer, Server, listen_with, settings, start, start_with};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -31,6 +32,24 @@ async fn execute(server: &Server, sandbox: &Value, body: Value) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(answer.bytes.is_ascii());
     String::from_utf8(answer.bytes).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn no_command_runs_where_programs_need_approval() {
+    let data = tempfile::tempdir().unwrap();
+    let approvals = ApprovalPolicy { mode: ApprovalMode::Always, ..ApprovalPolicy::default() };
+    let server = listen_with(data.path(), settings(), Vec::new(), approvals).await;
+    let sandbox = create(&server, json!({})).await;
+    let message = json!({ "process": { "cmd": "/bin/true" } }).to_string();
+    let frame = [&[0][..], &u32::try_from(message.len()).unwrap().to_be_bytes(), message.as_bytes()].concat();
+    let request = server.request(Method::POST, "/process.Process/Start").body(frame);
+    let request = request.header("content-type", "application/connect+json");
+    let request = request.header("E2b-Sandbox-Id", sandbox["sandboxID"].as_str().unwrap());
+    let request = request.header("X-Access-Token", sandbox["envdAccessToken"].as_str().unwrap());
+    let answer = server.ask(request).await;
+    let told = String::from_utf8_lossy(&answer.bytes).into_owned();
+    assert!(told.contains("permission_denied") && told.contains("approval.mode"), "{told}");
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::execution::ExitStatus;
 use aludel_engine::sandboxes::{
     Attached, Exit, HOME, LiveSandbox, Process, ProcessEvent, ProcessSpec, PtySize, Stream,
@@ -74,6 +75,17 @@ pub(super) fn variables(live: &LiveSandbox) -> BTreeMap<String, String> {
     own.into_iter().chain(live.asked().environment.clone()).collect()
 }
 
+/// Refuses commands where the operator decides about programs: nobody reads a command as rules read a program, and clients of this protocol
+/// wait for no decision.
+fn check_approval(app: &App) -> Result<(), ApiError> {
+    match app.engine.approvals().mode {
+        ApprovalMode::Never => Ok(()),
+        ApprovalMode::Always | ApprovalMode::Rules(_) => Err(ApiError::forbidden(
+            "Commands do not run where programs need approval (approval.mode); run code instead, which can be approved.",
+        )),
+    }
+}
+
 /// `Start`
 pub(super) async fn start(
     State(app): State<Arc<App>>,
@@ -82,6 +94,7 @@ pub(super) async fn start(
     FirstFrame(request): FirstFrame<StartRequest>,
 ) -> Result<Response, Failure> {
     check_user(&headers)?;
+    check_approval(&app)?;
     let StartRequest { process, pty, tag, stdin } = request;
     let directory = process.cwd.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
     let mut environment = variables(&live);
