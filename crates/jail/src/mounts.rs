@@ -186,6 +186,8 @@ pub(crate) fn enter_shell(
         // For clients whose home it is; a link, as the template has it, would show programs where it leads.
         tmpfs("/home", 4 << 10, 4, "0755")?;
         fs::create_dir("/home/user").step("make /home/user")?;
+        rustix::mount::mount_remount("/home", MountFlags::BIND | MountFlags::RDONLY | restricted(), c"")
+            .step("make /home read-only")?;
         mount_bind("/mnt/data", "/home/user").step("mount /home/user")?;
     }
     Ok(())
