@@ -9,6 +9,7 @@ use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use serde::de::IgnoredAny;
 use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
@@ -43,7 +44,10 @@ pub(crate) async fn create(
     body: Raw,
 ) -> Result<Response, ApiError> {
     let head: Head = serde_json::from_slice(&body.bytes).map_err(|error| {
-        let message = format!("We could not parse the JSON body of your request: {error}.");
+        let message = match serde_json::from_slice::<IgnoredAny>(&body.bytes) {
+            Ok(_) if !body.bytes.trim_ascii_start().starts_with(b"{") => "The JSON body must be an object.".to_owned(),
+            _ => format!("We could not parse the JSON body of your request: {error}."),
+        };
         ApiError::bad_request(message).code("invalid_json")
     })?;
     let shown = shown(&app, &head);
