@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// Pause between two looks.
 const ROUND: Duration = Duration::from_micros(200);
 
-/// What is needed for a sandbox to go on.
+/// The means for a sandbox to go on.
 pub(crate) enum Frozen {
     /// Its control group.
     Group(PathBuf),

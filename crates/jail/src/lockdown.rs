@@ -127,9 +127,9 @@ pub(crate) struct Lockdown<'a> {
     pub(crate) refusal: Refusal,
     /// Whether others may be running in the sandbox already.
     pub(crate) joins_others: bool,
-    /// Whether it becomes a kernel.
+    /// True if it becomes a kernel.
     pub(crate) is_kernel: bool,
-    /// Whether its stdin is a terminal, which it is to control.
+    /// True if its stdin is a terminal, which it is to control.
     pub(crate) has_terminal: bool,
     pub(crate) profile: Profile,
 }

@@ -58,7 +58,7 @@ pub struct Limits {
 /// A sandbox that is to be made.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Spec {
-    /// How the kernel comes to life.
+    /// The way in which the kernel comes to life.
     pub start: Start,
     /// Tells sandboxes apart by uid where the host allows it; below [`MAX_SLOTS`].
     pub slot: u32,
@@ -66,7 +66,7 @@ pub struct Spec {
     pub workspace: u64,
     /// The limits.
     pub limits: Limits,
-    /// What programs may do.
+    /// The freedom of its programs.
     pub profile: Profile,
 }
 
@@ -112,7 +112,7 @@ pub enum Request {
         id: u64,
         /// Chosen by the caller, unique in the sandbox; not [`FIRST_KERNEL`].
         kernel: u64,
-        /// How the kernel comes to life.
+        /// The way in which the kernel comes to life.
         start: Start,
     },
     /// Ends a kernel, its checkpoint, and what it started, unless that has left its process group. One that is not there is fine.
@@ -144,7 +144,7 @@ pub enum Request {
         id: u64,
         /// Chosen by the caller, unique in the sandbox.
         process: u64,
-        /// Whether its stdin is a terminal, which it then controls.
+        /// True if its stdin is a terminal, which it then controls.
         terminal: bool,
     },
     /// Opens a terminal of the sandbox, which has to be of [`Profile::Services`]. Descriptors of the answer: the end for whoever sits at it,
@@ -201,7 +201,7 @@ pub enum Request {
     },
 }
 
-/// What programs in a sandbox may do, beyond computing on their files.
+/// The freedom of programs in a sandbox, beyond computing on their files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
@@ -405,7 +405,7 @@ pub(crate) fn is_readable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Resu
     is_ready(socket, PollFlags::IN, timeout)
 }
 
-/// Whether a socket can be written to, or fails, in time.
+/// Returns true if a socket can be written to, or fails, in time.
 pub(crate) fn is_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     is_ready(socket, PollFlags::OUT, timeout)
 }

@@ -49,7 +49,7 @@ pub(crate) struct Sandbox {
     pub(crate) profile: Profile,
     /// Its instance of devpts, with [`Profile::Services`].
     pub(crate) terminals: Option<OwnedFd>,
-    /// What was stopped, while it is.
+    /// Everything that was stopped, while it is.
     pub(crate) frozen: Option<Frozen>,
     /// The socket by which a checkpoint is woken, once the first kernel has said its first word there.
     pub(crate) wake: Option<OwnedFd>,

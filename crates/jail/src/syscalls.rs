@@ -556,7 +556,7 @@ impl Allow {
     }
 }
 
-/// How many system calls a profile allows on this architecture.
+/// Returns the number of system calls that a profile allows on this architecture.
 pub(crate) fn allowed(profile: Profile) -> usize {
     list(profile).count()
 }

@@ -91,7 +91,7 @@ enum Kind {
     FirstKernel(Start),
     Kernel(Start),
     Command {
-        /// Whether its stdin is a terminal.
+        /// True if its stdin is a terminal.
         terminal: bool,
     },
 }

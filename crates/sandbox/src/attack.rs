@@ -41,7 +41,7 @@ pub struct Attack {
     program: String,
     control: String,
     expect: String,
-    /// How it ends with [`Profile::Services`], where that is another end.
+    /// Its end with [`Profile::Services`], where that is another one.
     services: Option<String>,
 }
 

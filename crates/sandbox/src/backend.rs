@@ -176,7 +176,7 @@ pub struct SandboxSpec {
     pub language: Option<String>,
     /// Whoever it belongs to, for [`Backend::list`].
     pub owner: Option<String>,
-    /// What programs in it may do, beyond computing on their files.
+    /// The freedom of its programs, beyond computing on their files.
     pub profile: Profile,
 }
 
@@ -192,7 +192,7 @@ impl SandboxSpec {
     }
 }
 
-/// What programs in a sandbox may do, beyond computing on their files.
+/// The freedom of programs in a sandbox, beyond computing on their files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
     /// Nothing.

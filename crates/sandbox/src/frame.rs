@@ -34,7 +34,7 @@ pub(crate) enum ToKernel<'a> {
         threads: u32,
         /// Whether the kernel's own limit is all there is, and must not be raised again.
         hard: bool,
-        /// Whether the kernel keeps a checkpoint.
+        /// True if the kernel keeps a checkpoint.
         checkpoints: bool,
     },
     /// Set the working directory and variables for the cells to come.
@@ -42,7 +42,7 @@ pub(crate) enum ToKernel<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         directory: Option<&'a str>,
         environment: &'a [(String, String)],
-        /// Whether tables and charts are shown as data, too.
+        /// True if tables and charts are shown as data, too.
         forms: bool,
     },
     /// Rehearse the first cell.

@@ -51,11 +51,11 @@ pub enum ExitStatus {
 /// A running program, which runs as long as its sandbox does and as somebody holds this. Dropping it kills the program and what it started,
 /// unless that has left its process group.
 pub struct Process {
-    /// What the program reads; dropping it is the end of the file. In a terminal, what is typed, and dropping it is nothing.
+    /// The program's input; dropping it is the end of the file. In a terminal, what is typed, and dropping it is nothing.
     pub stdin: Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
-    /// What the program prints; in a terminal, all that is shown. Whoever does not read it lets the program wait.
+    /// The program's output; in a terminal, all that is shown. Whoever does not read it lets the program wait.
     pub stdout: Box<dyn AsyncRead + Send + Sync + Unpin>,
-    /// What the program prints to its error output; empty in a terminal.
+    /// The program's error output; empty in a terminal.
     pub stderr: Box<dyn AsyncRead + Send + Sync + Unpin>,
     /// The program's number inside.
     pub(crate) id: u32,

@@ -154,7 +154,7 @@ impl LiveSandbox {
         &self.tenant
     }
 
-    /// What was asked for when it was made.
+    /// The request that it was made by.
     pub fn asked(&self) -> &NewSandbox {
         &self.new
     }

@@ -274,7 +274,7 @@ impl Process {
         self.pid
     }
 
-    /// What was asked for when it was started.
+    /// The request that it was started by.
     pub fn spec(&self) -> &ProcessSpec {
         &self.spec
     }

@@ -48,7 +48,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// What becomes of the model's words.
+/// The model's words.
 fn turns() -> Vec<Case> {
     vec![
         both("text", &|| vec![says("Hello there.")], &with_tool(&json!({}))).get("/v1/containers"),
@@ -80,7 +80,7 @@ fn turns() -> Vec<Case> {
     ]
 }
 
-/// What becomes of programs.
+/// Programs.
 fn programs() -> Vec<Case> {
     let ends = |name, program: &'static str| both(name, &|| vec![runs(program), says("Done.")], &with_tool(&json!({})));
     vec![
@@ -109,7 +109,7 @@ fn programs() -> Vec<Case> {
     ]
 }
 
-/// What the model gets of what was before.
+/// Conversations that go on.
 fn conversations() -> Vec<Case> {
     let call =
         json!({ "type": "server_tool_use", "id": "srvtoolu_1", "name": "code_execution", "input": { "code": PRINTS } });

@@ -95,7 +95,7 @@ pub struct TokenCount {
 pub struct InputMessage {
     /// The speaker.
     pub role: Role,
-    /// What was said.
+    /// The message.
     pub content: Content,
 }
 

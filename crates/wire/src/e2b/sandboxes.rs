@@ -53,10 +53,10 @@ pub struct Network {
     /// False if a token is needed to speak to its programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_public_traffic: Option<bool>,
-    /// What it may reach.
+    /// Addresses that it may reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_out: Option<Vec<String>>,
-    /// What it may not reach.
+    /// Addresses that it may not reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deny_out: Option<Vec<String>>,
     /// The name that its programs see in requests.
@@ -115,7 +115,7 @@ pub struct Sandbox {
     pub domain: String,
 }
 
-/// Whether a sandbox runs.
+/// The state of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -155,7 +155,7 @@ pub struct ListedSandbox {
     /// The version of what serves its files and processes.
     #[serde(rename = "envdVersion")]
     pub envd_version: String,
-    /// Whether it runs.
+    /// Its state.
     pub state: State,
     /// The client's notes.
     pub metadata: BTreeMap<String, String>,

@@ -15,9 +15,9 @@ use crate::process::PtySize;
 
 /// The parts of a terminal as whoever sits at it has it.
 pub(super) struct Terminal {
-    /// What is shown.
+    /// Text that is shown.
     pub(super) screen: Screen,
-    /// What is typed.
+    /// Text that is typed.
     pub(super) keyboard: pipe::Sender,
     /// Its window.
     pub(super) window: Window,
@@ -44,7 +44,7 @@ impl Window {
     }
 }
 
-/// What a terminal shows. It ends when no program has the terminal any more.
+/// The text that a terminal shows. It ends when no program has the terminal any more.
 pub(super) struct Screen(pipe::Receiver);
 
 impl AsyncRead for Screen {

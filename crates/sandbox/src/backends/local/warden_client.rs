@@ -371,7 +371,7 @@ pub(crate) struct Handle {
 pub(crate) struct KernelHandle {
     sandbox: Arc<Handle>,
     number: u64,
-    /// Whether it keeps a checkpoint. Only the first one does.
+    /// True if it keeps a checkpoint. Only the first one does.
     checkpoint: bool,
     exit: watch::Receiver<Option<Exit>>,
 }

@@ -71,7 +71,7 @@ impl Ended {
     }
 }
 
-/// What it printed until then has no place in an error, so it is told in words.
+/// The output until then has no place in an error, so it is told in words.
 fn timed_out(mut printed: String, stderr: &str) -> Ended {
     line(&mut printed, stderr);
     let printed = printed.trim();

@@ -30,7 +30,7 @@ use crate::http::{Form, Parts, SILENCE, mime_of};
 const MAX_FILES: usize = 1000;
 /// Compressed bytes that are unpacked at once: few, because they may become a thousand times as many.
 const UNPACK: usize = 1 << 10;
-/// How headers with a client's attributes begin.
+/// The beginning of headers with a client's attributes.
 const METADATA: &str = "x-metadata-";
 /// Bytes of a client's attributes.
 const MAX_METADATA: usize = 4 << 10;

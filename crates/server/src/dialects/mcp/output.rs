@@ -1,4 +1,4 @@
-//! What one program put out, bounded, for as long as somebody may ask for it.
+//! The output of one program, bounded, for as long as somebody may ask for it.
 
 use aludel_agent::excerpt;
 use aludel_engine::executions::End;
