@@ -43,6 +43,11 @@ pub(super) fn unknown(id: &str) -> ApiError {
     ApiError::not_found(format!("Sandbox \"{shown}\" doesn't exist or you don't have access to it"))
 }
 
+/// The refusal of a path that means nothing here.
+pub(super) async fn no_route(uri: axum::http::Uri) -> ApiError {
+    ApiError::not_found(format!("there is no {} here", uri.path()))
+}
+
 /// Puts an error of the engine into words.
 pub(super) fn refused(error: Error) -> ApiError {
     match error {

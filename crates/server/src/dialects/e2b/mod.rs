@@ -115,5 +115,8 @@ fn routes() -> Router<Arc<App>> {
         .route("/filesystem.Filesystem/RemoveWatcher", post(filesystem::remove_watcher))
         .route("/process.Process/{method}", any(connect::unknown_method))
         .route("/filesystem.Filesystem/{method}", any(connect::unknown_method))
+        // Any path may be one of a sandbox's programs; the layer hands those on.
+        .route("/", any(error::no_route))
+        .route("/{*path}", any(error::no_route))
         .layer(from_fn(reach::as_long_as_it_lives))
 }
