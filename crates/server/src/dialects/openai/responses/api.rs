@@ -56,8 +56,7 @@ pub(crate) async fn create(
             let id = live.id.clone();
             let answer = wait(live, leash, move |object| shown_json(object, include)).await;
             if answer.is_err() {
-                // Its client never hears of its id, so it would take storage that nobody can give back.
-                remove(&app, &tenant, &id).await?;
+                remove_if_failed(&app, &tenant, &id).await?;
             }
             answer
         }
@@ -162,6 +161,16 @@ pub(crate) async fn delete(
     // Whoever sends the request again begins another one.
     app.engine.live.forget(&turn);
     Ok(Json(Deleted::new(id, "response")))
+}
+
+/// Removes a response that failed, of whose id its client never hears: it would take storage that nobody can give back. One that goes on
+/// after a restart of the server has not failed, and its client was told its id.
+async fn remove_if_failed(app: &App, tenant: &Tenant, turn: &TurnId) -> Result<(), ApiError> {
+    let Some(record) = app.store.response(tenant, &parse(turn.as_str())?).await? else { return Ok(()) };
+    if stored(record.object)?.status == responses::Status::Failed {
+        remove(app, tenant, turn).await?;
+    }
+    Ok(())
 }
 
 /// Removes everything that is stored of a response. Returns false if there was none.
