@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::error::ApiError;
 
+/// Calls that wait for their answers at once: each answer is looked for among them.
+const MAX_OPEN: usize = 1000;
 /// Files of one conversation.
 const MAX_FILES: usize = 100;
 
@@ -168,6 +170,11 @@ impl Conversation {
             self.end_program();
             match part {
                 gemini::Part { executable_code: Some(code), .. } => self.program(code, tool),
+                gemini::Part { function_call: Some(_), .. } if self.open.len() == MAX_OPEN => {
+                    let message =
+                        format!("More than {MAX_OPEN} calls of functions wait for their answers at '{param}'.");
+                    return Err(ApiError::invalid(param, message));
+                }
                 gemini::Part { function_call: Some(call), .. } => {
                     let id = call.id.clone().unwrap_or_else(|| self.make_up("call"));
                     self.open.push((id.clone(), call.name.clone()));
@@ -287,6 +294,13 @@ mod tests {
         assert_eq!(conversation.items, expected);
         let Item::Output(Output { call_id, parts }) = &conversation.items[2] else { panic!("no output") };
         assert!(call_id == "program-1" && aludel_agent::text_of(parts).contains("\n42oh\n"), "{parts:?}");
+    }
+
+    #[test]
+    fn many_calls_do_not_make_work_for_each_other() {
+        let call = json!({ "functionCall": { "name": "f" } });
+        let many = json!([{ "role": "model", "parts": vec![call; 50_000] }]);
+        assert!(read(many).unwrap_err().message.contains("More than 1000 calls"));
     }
 
     #[test]
