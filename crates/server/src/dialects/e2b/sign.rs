@@ -14,6 +14,9 @@ use sha2::{Digest, Sha256};
 use crate::app::App;
 use crate::error::ApiError;
 
+/// Bytes of a path and a user's name, as the system has them: an address is tried with the secret of each sandbox.
+const MAX_SIGNED: usize = 4096;
+
 /// The query of an address of a file.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct FileQuery {
@@ -37,6 +40,9 @@ impl FileQuery {
         let Some(signature) = &self.signature else { return false };
         let operation = if method == Method::GET { "read" } else { "write" };
         let (path, user) = (self.path.as_deref().unwrap_or_default(), self.username.as_deref().unwrap_or_default());
+        if path.len() + user.len() > MAX_SIGNED {
+            return false;
+        }
         let mut text = format!("{path}:{operation}:{user}:{secret}");
         if let Some(expiration) = self.signature_expiration {
             text = format!("{text}:{expiration}");
