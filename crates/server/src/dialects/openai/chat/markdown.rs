@@ -82,9 +82,8 @@ impl Markdown {
 
     /// A piece of the model's text, with links to files that are there in place of those that lead nowhere.
     pub(super) fn text(&mut self, piece: &str, files: &[SessionFile]) -> String {
-        let mut text = std::mem::take(&mut self.held);
-        text.push_str(piece);
-        let mut told = String::new();
+        let whole = std::mem::take(&mut self.held) + piece;
+        let (mut text, mut told) = (whole.as_str(), String::new());
         while let Some(start) = text.find(SANDBOX) {
             let in_parentheses = text[..start].ends_with('(');
             let rest = &text[start..];
@@ -96,22 +95,21 @@ impl Markdown {
                 if rest.len() > MAX_LINK {
                     break;
                 }
-                let rest = text.split_off(start);
                 // With the character before it, which says where it ends.
                 let kept = if in_parentheses { start - 1 } else { start };
-                self.held = text.split_off(kept) + &rest;
-                return told + &text;
+                self.held = text[kept..].to_owned();
+                return told + &text[..kept];
             };
             told.push_str(&text[..start]);
             told.push_str(&self.resolved(&rest[..end], files));
-            text = text.split_off(start + end);
+            text = &rest[end..];
         }
         // A link may begin at the end, and a parenthesis before it.
         let begun = (1..SANDBOX.len()).rev().find(|length| text.ends_with(&SANDBOX[..*length])).unwrap_or(0);
         let start = text.len() - begun;
         let start = if text[..start].ends_with('(') { start - 1 } else { start };
-        self.held = text.split_off(start);
-        told + &text
+        self.held = text[start..].to_owned();
+        told + &text[..start]
     }
 
     /// The rest of the text, which is over.
