@@ -14,35 +14,41 @@ MODEL = '[[model]]\nname = "{name}"\napi = "chat"\nurl = "http://127.0.0.1:{port
 
 
 class Server:
-    """A server on a directory of its own. `settings` is TOML before its model, which goes by `name`."""
+    """A server on a directory and with a configuration of its own, stopped when its context ends."""
 
-    def __init__(self, port, name="scripted", settings=""):
+    def __init__(self, configuration=""):
         self.directory = tempfile.TemporaryDirectory()
         data = Path(self.directory.name)
         if shared := os.environ.get("ALUDEL_TEMPLATES"):
             (data / "templates").symlink_to(shared)
-        (data / "aludel.toml").write_text(settings + "\n" + MODEL.format(name=name, port=port))
-        command = [*shlex.split(os.environ["ALUDEL"]), "serve", "--listen", "127.0.0.1:0"]
-        command += ["--data", str(data), "--config", str(data / "aludel.toml")]
+        (data / "aludel.toml").write_text(configuration)
+
+    def command(self, *arguments):
+        """The command line of the executable, for this server's directory."""
+        data = self.directory.name
+        return [*shlex.split(os.environ["ALUDEL"]), *arguments, "--data", data, "--config", data + "/aludel.toml"]
+
+    def run(self, *arguments):
+        """The output of a command."""
+        return subprocess.run(self.command(*arguments), capture_output=True, text=True, check=True).stdout
+
+    def key(self, name):
+        """A new key."""
+        return next(word for word in self.run("keys", "create", name).split() if word.startswith("sk-"))
+
+    def __enter__(self):
+        command = self.command("serve", "--listen", "127.0.0.1:0")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
         threading.Thread(target=self._hear, args=(self.process.stderr,), daemon=True).start()
         line = next((line for line in self.process.stdout if "listening on " in line), None)
         assert line, "aludel did not start"
         self.url = line.split("listening on ")[1].split()[0]
+        return self
 
     def _hear(self, lines):
         """Shows what the server logs as if it had gone there by itself."""
         for line in lines:
             os.write(2, line.encode())
-
-    def key(self, name):
-        """A new key."""
-        command = [*shlex.split(os.environ["ALUDEL"]), "keys", "create", name, "--data", self.directory.name]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return next(word for word in printed.split() if word.startswith("sk-"))
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, failure, *_):
         self.process.send_signal(signal.SIGTERM)

@@ -1,60 +1,28 @@
 """A real `aludel serve` with real sandboxes."""
 
 import os
-import shlex
-import signal
-import subprocess
-import tempfile
-import threading
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).parent.parent))
 
-class Server:
-    """A server on a directory of its own."""
+import server as shared  # noqa: E402
 
-    def __init__(self):
-        self.directory = tempfile.TemporaryDirectory()
-        data = Path(self.directory.name)
-        if shared := os.environ.get("ALUDEL_TEMPLATES"):
-            (data / "templates").symlink_to(shared)
-        (data / "aludel.toml").write_text("[sandbox]\npool = 0\n")
-        command = [*shlex.split(os.environ["ALUDEL"]), "serve", "--listen", "127.0.0.1:0"]
-        command += ["--data", str(data), "--config", str(data / "aludel.toml")]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
-        threading.Thread(target=self._hear, args=(self.process.stderr,), daemon=True).start()
-        line = next((line for line in self.process.stdout if "listening on " in line), None)
-        assert line, "aludel did not start"
-        self.url = line.split("listening on ")[1].split()[0]
 
-    def _hear(self, lines):
-        """Shows what the server logs as if it had gone there by itself."""
-        for line in lines:
-            os.write(2, line.encode())
-
-    def run(self, *arguments):
-        command = [*shlex.split(os.environ["ALUDEL"]), *arguments, "--data", self.directory.name]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    def key(self, name):
-        """A new key."""
-        return next(word for word in self.run("keys", "create", name).split() if word.startswith("sk-"))
+class Server(shared.Server):
+    """A server, and the variables by which E2B's clients find it."""
 
     def environment(self, key="e2b_0000000000000000000000000000000000000000"):
         return {"E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url, "E2B_API_KEY": key}
 
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0
-
 
 @pytest.fixture(scope="session")
 def server():
-    started = Server()
-    os.environ.update(started.environment())
-    yield started
-    started.stop()
+    with Server("[sandbox]\npool = 0\n") as server:
+        os.environ.update(server.environment())
+        yield server
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 from google import genai
 from google.genai import errors, types
 
+from server import MODEL as CONFIGURATION
 from server import Server, scripted_model
 
 MODEL = "gemini-scripted"
@@ -14,7 +15,7 @@ CODE = types.GenerateContentConfig(tools=[types.Tool(code_execution=types.ToolCo
 
 @pytest.fixture(scope="session")
 def server():
-    with scripted_model() as port, Server(port, name=MODEL) as server:
+    with scripted_model() as port, Server(CONFIGURATION.format(name=MODEL, port=port)) as server:
         yield server
 
 
@@ -115,7 +116,7 @@ def test_models_and_tokens(client):
 
 
 def test_a_key_is_needed_where_there_are_keys():
-    with scripted_model() as port, Server(port, name=MODEL) as server:
+    with scripted_model() as port, Server(CONFIGURATION.format(name=MODEL, port=port)) as server:
         key = server.key("one")
         with_key, without = client_of(server, key), client_of(server, "wrong")
         assert with_key.models.generate_content(model=MODEL, contents="hello").text

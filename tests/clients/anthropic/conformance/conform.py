@@ -13,7 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from conftest import UPSTREAM, Server  # noqa: E402
+from conftest import Server, shared  # noqa: E402
 
 TESTS = [f"{folder}test_{name}.py" for folder in ("", "beta/") for name in ("files", "messages", "models")]
 
@@ -30,7 +30,7 @@ def started(script, *arguments):
 
 def main():
     command = [sys.executable, "-m", "pytest", "-o", "addopts=-p tests._alias_httpx", "-q", "--tb=line", "-rA", "-p", "no:cacheprovider"]
-    with started(UPSTREAM) as port, Server(port) as server, started(HERE / "placeholders.py", server.url) as port:
+    with shared.scripted_model() as port, Server(port) as server, started(HERE / "placeholders.py", server.url) as port:
         ended = subprocess.run(
             [*command, *(f"tests/api_resources/{name}" for name in TESTS)],
             cwd=sys.argv[1],
