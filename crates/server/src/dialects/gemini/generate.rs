@@ -129,11 +129,10 @@ async fn start(
     live: Arc<Live>,
 ) -> Result<(), ApiError> {
     let id = fresh_id("gen_");
+    // Before anything is taken that would have to be given back.
+    let secret = app.link_secret().await?;
     let (part, session) = prepare(&app, &tenant, &model, &id, &ask).await?;
-    let links = match session {
-        Some(session) => Some(Links::to(app.link_secret().await?, &base, &tenant, session.id())),
-        None => None,
-    };
+    let links = session.map(|session| Links::to(secret, &base, &tenant, session.id()));
     let writer = Writer::new(id.clone(), model, links, ask.stop, ask.tells_thoughts);
     let span = info_span!("answer", api = "gemini", id);
     let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(Answer::new(writer)));

@@ -110,7 +110,10 @@ async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, base: String, live: Arc<
     let (app, tenant) = (&app, &tenant);
     app.engine.models().find(&ask.model)?;
     let conversation = Conversation::read(app, tenant, &ask.messages, ask.shown.is_some()).await?;
-    let secret = app.link_secret().await?;
+    let markdown = match ask.shown {
+        Some(shown) => Some((shown, app.link_secret().await?)),
+        None => None,
+    };
     let id = fresh_id("chatcmpl-");
     let mut parts: Vec<Part> = Vec::new();
     for _ in 0..ask.choices {
@@ -127,13 +130,10 @@ async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, base: String, live: Arc<
     let mut containers = Vec::new();
     for part in &parts {
         let session = part.session.as_ref();
-        let markdown = match (ask.shown, session) {
-            (Some(shown), Some(session)) => {
-                let links = Links::to(secret.clone(), &base, tenant, session.id());
-                Some(Markdown::new(shown, app.engine.kernel().fence(), links))
-            }
-            _ => None,
-        };
+        let markdown = markdown.as_ref().zip(session).map(|((shown, secret), session)| {
+            let links = Links::to(Arc::clone(secret), &base, tenant, session.id());
+            Markdown::new(*shown, app.engine.kernel().fence(), links)
+        });
         containers.push((session.map(|session| session.id().to_string()), markdown));
     }
     let stream = ask.stream.then_some(IncludeUsage(ask.include_usage));
