@@ -120,7 +120,10 @@ def test_files_are_watched(sandbox):
 def test_addresses_are_signed(sandbox):
     sandbox.files.write("signed", "content")
     address = sandbox.download_url("signed", "user")
-    assert urllib.request.urlopen(address).read() == b"content"
+    with urllib.request.urlopen(address) as answer:
+        assert answer.read() == b"content"
+        # In a browser it is a page of this server's, which a program wrote.
+        assert answer.headers["Content-Security-Policy"] == "sandbox"
     part = urllib.request.Request(address, headers={"Range": "bytes=2-4"})
     assert urllib.request.urlopen(part).read() == b"nte"
     for wrong in [address.replace("signature=v1_", "signature=v1_x"), address.replace("path=signed", "path=b.txt")]:

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use aludel_engine::sandboxes::LiveSandbox;
+use aludel_store::KEY_PREFIX;
 use aludel_wire::e2b::NoSandbox;
 use axum::Json;
 use axum::body::Body;
@@ -10,7 +11,7 @@ use axum::extract::Request;
 use axum::http::header::{
     CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -31,6 +32,9 @@ const HOP_BY_HOP: [HeaderName; 7] =
 /// Headers that are meant for us.
 const OURS: [&str; 5] =
     ["e2b-sandbox-id", "e2b-sandbox-port", "x-access-token", "e2b-traffic-access-token", "keep-alive"];
+
+/// The beginnings of keys of this server, as its clients write them.
+const KEYS: [&str; 2] = [KEY_PREFIX, "e2b_"];
 
 /// Hands a request on to whatever listens on a port of the sandbox.
 pub(super) async fn hand_on(live: &LiveSandbox, port: u16, request: Request) -> Response {
@@ -59,6 +63,7 @@ async fn speak(
     for name in OURS {
         parts.headers.remove(name);
     }
+    without_keys(&mut parts.headers);
     let response = sender.send_request(Request::from_parts(parts, body)).await?;
     let (mut parts, body) = response.into_parts();
     without_hops(&mut parts.headers);
@@ -83,10 +88,42 @@ fn without_hops(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes headers that have a key of this server: a program would learn it. Those of the program's own clients stay.
+fn without_keys(headers: &mut HeaderMap) {
+    let has_key = |value: &HeaderValue| KEYS.iter().any(|key| value.to_str().is_ok_and(|text| text.contains(key)));
+    let named = headers.iter().filter(|(_, value)| has_key(value)).map(|(name, _)| name.clone());
+    for name in named.collect::<Vec<_>>() {
+        headers.remove(name);
+    }
+}
+
 fn refused(live: &LiveSandbox, port: u16, message: &str) -> Response {
     let message = message.to_owned();
     let body = NoSandbox { sandbox_id: live.id().to_owned(), message, code: 502, port: Some(port) };
     let mut response = (StatusCode::BAD_GATEWAY, Json(body)).into_response();
     response.extensions_mut().insert(Told);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_learns_no_key_of_ours() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("authorization", "Bearer sk-aludel-0"),
+            ("x-api-key", "e2b_0"),
+            ("x-other", "sk-aludel-0"),
+            ("accept", "text/html"),
+            ("cookie", "theirs"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        without_keys(&mut headers);
+        let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["accept", "cookie"]);
+    }
 }
