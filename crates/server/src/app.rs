@@ -13,7 +13,7 @@ use tracing::Instrument;
 
 use crate::dialects::mcp::{self, Mcp};
 use crate::error::ApiError;
-use crate::http::Callers;
+use crate::http::{Callers, FRESH};
 use crate::telemetry::{Telemetry, Traces, watched};
 
 /// A server that is ready to serve.
@@ -65,6 +65,8 @@ pub struct Settings {
     pub log_contents: bool,
     /// Time after which a call of an MCP tool returns although its program goes on.
     pub mcp_return_after: Duration,
+    /// Time for which a revoked key may still be taken: what the store said of a key holds for this long.
+    pub keys_fresh: Duration,
 }
 
 impl Default for Settings {
@@ -78,6 +80,7 @@ impl Default for Settings {
             traces: None,
             log_contents: false,
             mcp_return_after: mcp::RETURN_AFTER,
+            keys_fresh: FRESH,
         }
     }
 }
@@ -85,8 +88,17 @@ impl Default for Settings {
 impl App {
     /// A server on this engine.
     pub fn new(engine: Arc<Engine>, settings: Settings) -> Self {
-        let Settings { requests, requests_per_key, bodies, url, metrics, traces, log_contents, mcp_return_after } =
-            settings;
+        let Settings {
+            requests,
+            requests_per_key,
+            bodies,
+            url,
+            metrics,
+            traces,
+            log_contents,
+            mcp_return_after,
+            keys_fresh,
+        } = settings;
         engine.trace_models(watched);
         Self {
             store: engine.store.clone(),
@@ -96,7 +108,7 @@ impl App {
             telemetry: Arc::new(Telemetry::new(metrics, traces, log_contents)),
             unrecovered: OnceLock::new(),
             started: now(),
-            callers: Callers::default(),
+            callers: Callers::new(keys_fresh),
             url,
             link_secret: OnceCell::new(),
             requests: Places::new(requests, requests_per_key),

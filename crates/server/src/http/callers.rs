@@ -1,4 +1,4 @@
-//! Whose key it is: asked of the store at most once a second for each key, for every request brings one.
+//! Keys and their tenants: asked of the store at most once a second for each key, for every request brings one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,14 +6,18 @@ use std::time::{Duration, Instant};
 
 use aludel_store::{Error, Store, Tenant};
 
-/// Time for which an answer holds. A key that was revoked is refused after that.
-const FRESH: Duration = Duration::from_secs(1);
+/// Time for which an answer holds, if nothing else is said.
+pub(crate) const FRESH: Duration = Duration::from_secs(1);
 /// Keys that are remembered; with more, all are forgotten.
 const MAX_KEYS: usize = 10_000;
 
 /// Answers about keys.
-#[derive(Debug, Default)]
-pub(crate) struct Callers(Mutex<Known>);
+#[derive(Debug)]
+pub(crate) struct Callers {
+    known: Mutex<Known>,
+    /// Time for which an answer holds. A key that was revoked is refused after that.
+    fresh: Duration,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -23,10 +27,15 @@ struct Known {
 }
 
 impl Callers {
+    /// Answers that hold for this long.
+    pub(crate) fn new(fresh: Duration) -> Self {
+        Self { known: Mutex::default(), fresh }
+    }
+
     /// Whose key this is.
     pub(crate) async fn tenant_of(&self, store: &Store, key: &str) -> Result<Option<Tenant>, Error> {
         let known =
-            self.lock().tenants.get(key).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, tenant)| tenant.clone());
+            self.lock().tenants.get(key).filter(|(at, _)| at.elapsed() < self.fresh).map(|(_, tenant)| tenant.clone());
         if let Some(tenant) = known {
             return Ok(tenant);
         }
@@ -42,7 +51,7 @@ impl Callers {
     /// Returns true if there are keys.
     pub(crate) async fn has_keys(&self, store: &Store) -> Result<bool, Error> {
         if let Some((at, has_keys)) = self.lock().has_keys
-            && (has_keys || at.elapsed() < FRESH)
+            && (has_keys || at.elapsed() < self.fresh)
         {
             return Ok(has_keys);
         }
@@ -53,7 +62,7 @@ impl Callers {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
         // Nothing that could panic happens while it is held.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -65,7 +74,7 @@ mod tests {
     async fn keys_are_known_for_a_second() {
         let data = tempfile::tempdir().unwrap();
         let store = Store::open(data.path()).await.unwrap();
-        let callers = Callers::default();
+        let callers = Callers::new(FRESH);
         assert!(!callers.has_keys(&store).await.unwrap());
         let key = store.create_key("a").await.unwrap();
         assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_some());

@@ -11,7 +11,7 @@ mod paced;
 mod params;
 
 pub(crate) use around::{Caller, HEALTH, Held, READY, around, bearer, is_local_host};
-pub(crate) use callers::Callers;
+pub(crate) use callers::{Callers, FRESH};
 pub(crate) use download::{download, show};
 pub(crate) use form::{Form, Parts, Upload};
 #[cfg(any(fuzzing, test))]
