@@ -1,7 +1,7 @@
 //! The server with scripted programs, and ways to talk to it.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "a test may panic, and each uses a part of this")]
 
-mod connector;
+pub mod connector;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,6 +24,9 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+/// Time for which a server takes a key's word from before.
+pub const KEYS_FRESH: Duration = Duration::from_millis(20);
+
 /// A running server.
 pub struct Server {
     way: Way,
@@ -44,7 +47,8 @@ enum Way {
 pub fn settings() -> Settings {
     let limits = Limits { memory: 512 << 20, disk: 64 << 20, file_size: 64 << 20, ..Limits::default() };
     let engine = aludel_engine::Settings { max_memory: limits.memory, limits, ..Default::default() };
-    Settings { engine, server: aludel_server::Settings::default() }
+    let server = aludel_server::Settings { keys_fresh: KEYS_FRESH, ..Default::default() };
+    Settings { engine, server }
 }
 
 /// Settings of a server and of the engine below.

@@ -8,32 +8,32 @@ use serde_json::Value;
 
 /// One case.
 #[derive(Debug)]
-pub(crate) struct Case {
-    pub(crate) name: &'static str,
-    pub(crate) settings: Settings,
-    pub(crate) server: aludel_server::Settings,
-    pub(crate) approvals: ApprovalPolicy,
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    pub(super) settings: Settings,
+    pub(super) server: aludel_server::Settings,
+    pub(super) approvals: ApprovalPolicy,
     /// How long the model may be silent.
-    pub(crate) patience: Duration,
+    pub(super) patience: Duration,
     /// Whether the model's server takes chat completions as they are.
-    pub(crate) passes: bool,
+    pub(super) passes: bool,
     /// Whether there is a server at the model's address.
-    pub(crate) reachable: bool,
+    pub(super) reachable: bool,
     /// Whether what the model is asked is recorded.
-    pub(crate) shows_model: bool,
+    pub(super) shows_model: bool,
     /// Reason for which no sandbox can be made.
-    pub(crate) no_sandbox: Option<&'static str>,
+    pub(super) no_sandbox: Option<&'static str>,
     /// Whether requests come with the key of a tenant.
-    pub(crate) has_keys: bool,
+    pub(super) has_keys: bool,
     /// Where it runs.
-    pub(crate) place: Place,
-    pub(crate) script: Vec<Scripted>,
-    pub(crate) steps: Vec<Step>,
+    pub(super) place: Place,
+    pub(super) script: Vec<Scripted>,
+    pub(super) steps: Vec<Step>,
 }
 
 /// The backends on which a case runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(super) enum Place {
     /// The memory backend alone: nothing in it depends on the sandbox.
     Memory,
     /// The memory backend and the local one, which tell the same.
@@ -44,7 +44,7 @@ pub(crate) enum Place {
 
 /// One step of a case.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(super) enum Step {
     /// Sends a request and records its answer.
     Send(Request),
     /// Sends a request in the background.
@@ -63,18 +63,18 @@ pub(crate) enum Step {
 
 /// One request.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub(crate) method: &'static str,
-    pub(crate) path: String,
-    pub(crate) headers: Vec<(&'static str, &'static str)>,
-    pub(crate) body: Body,
+pub(super) struct Request {
+    pub(super) method: &'static str,
+    pub(super) path: String,
+    pub(super) headers: Vec<(&'static str, &'static str)>,
+    pub(super) body: Body,
     /// How its answer is recorded.
-    pub(crate) shown: Shown,
+    pub(super) shown: Shown,
 }
 
 /// The body of a request.
 #[derive(Debug, Clone)]
-pub(crate) enum Body {
+pub(super) enum Body {
     Empty,
     Json(Value),
     Bytes(Vec<u8>),
@@ -84,7 +84,7 @@ pub(crate) enum Body {
 
 /// How an answer is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(super) enum Shown {
     /// JSON with sorted fields, streams frame by frame.
     Parsed,
     /// The body as it came.
@@ -94,14 +94,14 @@ pub(crate) enum Shown {
 }
 
 impl Request {
-    pub(crate) fn get(path: &str) -> Self {
+    pub(super) fn get(path: &str) -> Self {
         Self { method: "GET", path: path.to_owned(), headers: Vec::new(), body: Body::Empty, shown: Shown::Parsed }
     }
 }
 
 impl Case {
     /// A case without any request.
-    pub(crate) fn new(name: &'static str) -> Self {
+    pub(super) fn new(name: &'static str) -> Self {
         let mut settings = Settings::default();
         settings.limits.memory = 512 << 20;
         settings.limits.disk = 64 << 20;
@@ -126,104 +126,104 @@ impl Case {
     }
 
     /// Changes what the server is set to.
-    pub(crate) fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+    pub(super) fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(&mut self.settings);
         self
     }
 
     /// Changes the bounds on requests.
-    pub(crate) fn server(mut self, change: impl FnOnce(&mut aludel_server::Settings)) -> Self {
+    pub(super) fn server(mut self, change: impl FnOnce(&mut aludel_server::Settings)) -> Self {
         change(&mut self.server);
         self
     }
 
     /// Holds programs back.
-    pub(crate) fn approvals(mut self, approvals: ApprovalPolicy) -> Self {
+    pub(super) fn approvals(mut self, approvals: ApprovalPolicy) -> Self {
         self.approvals = approvals;
         self
     }
 
     /// Lets the model be silent for so long.
-    pub(crate) fn patience(mut self, patience: Duration) -> Self {
+    pub(super) fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
     /// Asks a model whose server speaks another protocol than Chat Completions, so that nothing is handed on.
-    pub(crate) fn passes_nothing(mut self) -> Self {
+    pub(super) fn passes_nothing(mut self) -> Self {
         self.passes = false;
         self
     }
 
     /// Asks a model at whose address nobody listens.
-    pub(crate) fn unreachable(mut self) -> Self {
+    pub(super) fn unreachable(mut self) -> Self {
         self.reachable = false;
         self
     }
 
     /// Runs on these backends.
-    pub(crate) fn on(mut self, place: Place) -> Self {
+    pub(super) fn on(mut self, place: Place) -> Self {
         self.place = place;
         self
     }
 
     /// Runs on both backends, unless it runs on the local one alone.
-    pub(crate) fn on_both(self) -> Self {
+    pub(super) fn on_both(self) -> Self {
         if self.place == Place::Local { self } else { self.on(Place::Both) }
     }
 
     /// Leaves out what the model is asked, where chance decides how often it is.
-    pub(crate) fn without_model(mut self) -> Self {
+    pub(super) fn without_model(mut self) -> Self {
         self.shows_model = false;
         self
     }
 
     /// Fails to make sandboxes, for this reason.
-    pub(crate) fn no_sandbox(mut self, reason: &'static str) -> Self {
+    pub(super) fn no_sandbox(mut self, reason: &'static str) -> Self {
         self.no_sandbox = Some(reason);
         self
     }
 
     /// Makes keys, and asks with one of them.
-    pub(crate) fn keys(mut self) -> Self {
+    pub(super) fn keys(mut self) -> Self {
         self.has_keys = true;
         self
     }
 
     /// Adds answers of the model.
-    pub(crate) fn model(mut self, script: impl IntoIterator<Item = Scripted>) -> Self {
+    pub(super) fn model(mut self, script: impl IntoIterator<Item = Scripted>) -> Self {
         self.script.extend(script);
         self
     }
 
-    pub(crate) fn get(self, path: &str) -> Self {
+    pub(super) fn get(self, path: &str) -> Self {
         self.send("GET", path, Body::Empty)
     }
 
     /// Gets something with the key of another tenant.
-    pub(crate) fn get_as_other(self, path: &str) -> Self {
+    pub(super) fn get_as_other(self, path: &str) -> Self {
         self.get(path).header("authorization", "Bearer <other key>")
     }
 
-    pub(crate) fn delete(self, path: &str) -> Self {
+    pub(super) fn delete(self, path: &str) -> Self {
         self.send("DELETE", path, Body::Empty)
     }
 
-    pub(crate) fn post(self, path: &str, body: Value) -> Self {
+    pub(super) fn post(self, path: &str, body: Value) -> Self {
         self.send("POST", path, Body::Json(body))
     }
 
     /// Posts one body after another to the same path.
-    pub(crate) fn post_each(self, path: &str, bodies: impl IntoIterator<Item = Value>) -> Self {
+    pub(super) fn post_each(self, path: &str, bodies: impl IntoIterator<Item = Value>) -> Self {
         bodies.into_iter().fold(self, |case, body| case.post(path, body))
     }
 
-    pub(crate) fn post_bytes(self, path: &str, body: impl Into<Vec<u8>>) -> Self {
+    pub(super) fn post_bytes(self, path: &str, body: impl Into<Vec<u8>>) -> Self {
         self.send("POST", path, Body::Bytes(body.into()))
     }
 
     /// Posts a form with a file.
-    pub(crate) fn upload(
+    pub(super) fn upload(
         self,
         path: &str,
         texts: &[(&'static str, &str)],
@@ -235,24 +235,24 @@ impl Case {
     }
 
     /// Posts a form without a file.
-    pub(crate) fn form(self, path: &str, texts: &[(&'static str, &str)]) -> Self {
+    pub(super) fn form(self, path: &str, texts: &[(&'static str, &str)]) -> Self {
         let texts = texts.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
         self.send("POST", path, Body::Form(texts, None))
     }
 
-    pub(crate) fn send(mut self, method: &'static str, path: &str, body: Body) -> Self {
+    pub(super) fn send(mut self, method: &'static str, path: &str, body: Body) -> Self {
         let request = Request { method, path: path.to_owned(), headers: Vec::new(), body, shown: Shown::Parsed };
         self.steps.push(Step::Send(request));
         self
     }
 
     /// Adds a header to the last request.
-    pub(crate) fn header(self, name: &'static str, value: &'static str) -> Self {
+    pub(super) fn header(self, name: &'static str, value: &'static str) -> Self {
         self.last(|request| request.headers.push((name, value)))
     }
 
     /// Records the answer to the last request in this way.
-    pub(crate) fn shown(self, shown: Shown) -> Self {
+    pub(super) fn shown(self, shown: Shown) -> Self {
         self.last(|request| request.shown = shown)
     }
 
@@ -265,7 +265,7 @@ impl Case {
     }
 
     /// Posts without waiting for the answer.
-    pub(crate) fn begin(mut self, path: &str, body: Value) -> Self {
+    pub(super) fn begin(mut self, path: &str, body: Value) -> Self {
         self = self.post(path, body);
         let Some(Step::Send(request)) = self.steps.pop() else { panic!("a request was just added") };
         self.steps.push(Step::Begin(request));
@@ -273,30 +273,30 @@ impl Case {
     }
 
     /// Records the answer to what was begun.
-    pub(crate) fn join(mut self) -> Self {
+    pub(super) fn join(mut self) -> Self {
         self.steps.push(Step::Join);
         self
     }
 
     /// Waits until an answer has a value.
-    pub(crate) fn until(mut self, path: &str, pointer: &'static str, value: impl Into<Value>) -> Self {
+    pub(super) fn until(mut self, path: &str, pointer: &'static str, value: impl Into<Value>) -> Self {
         self.steps.push(Step::Until(path.to_owned(), pointer, value.into()));
         self
     }
 
     /// Waits until a stream tells this.
-    pub(crate) fn until_told(mut self, path: &str, words: &'static str) -> Self {
+    pub(super) fn until_told(mut self, path: &str, words: &'static str) -> Self {
         self.steps.push(Step::UntilTold(path.to_owned(), words));
         self
     }
 
     /// Gets the last stream again.
-    pub(crate) fn same_stream(mut self, path: &str) -> Self {
+    pub(super) fn same_stream(mut self, path: &str) -> Self {
         self.steps.push(Step::SameStream(path.to_owned()));
         self
     }
 
-    pub(crate) fn restart(mut self) -> Self {
+    pub(super) fn restart(mut self) -> Self {
         self.steps.push(Step::Restart);
         self
     }

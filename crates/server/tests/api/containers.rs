@@ -1,11 +1,8 @@
 //! Containers over HTTP, the sandbox behind them real.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Server, files_in, settings, start, start_with};
+use crate::common::{Server, files_in, settings, start, start_with};
 use reqwest::Method;
 use serde_json::{Value, json};
 

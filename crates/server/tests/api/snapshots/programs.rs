@@ -3,21 +3,21 @@
 use aludel_sandbox::memory::{ScriptedCell, simple};
 use aludel_sandbox::{MimeBundle, MimeData, ProgramError};
 
-pub(crate) const PRINTS: &str = "print(6 * 7)";
-pub(crate) const FAILS: &str = "1 / 0";
-pub(crate) const NEVER_ENDS: &str = "while True: pass";
-pub(crate) const PRINTS_AND_NEVER_ENDS: &str = "print('begun', flush=True)\nwhile True: pass";
-pub(crate) const EXITS: &str = "import os\nos._exit(3)";
-pub(crate) const DIES: &str = "import os\nos.kill(os.getpid(), 11)";
-pub(crate) const HOARDS: &str = "hoard = bytearray(1 << 30)";
-pub(crate) const MAKES_FILE: &str = "with open('out.csv', 'w') as f:\n    f.write('a,b\\n')\nprint('made')";
-pub(crate) const SHOWS_IMAGE: &str =
+pub(super) const PRINTS: &str = "print(6 * 7)";
+pub(super) const FAILS: &str = "1 / 0";
+pub(super) const NEVER_ENDS: &str = "while True: pass";
+pub(super) const PRINTS_AND_NEVER_ENDS: &str = "print('begun', flush=True)\nwhile True: pass";
+pub(super) const EXITS: &str = "import os\nos._exit(3)";
+pub(super) const DIES: &str = "import os\nos.kill(os.getpid(), 11)";
+pub(super) const HOARDS: &str = "hoard = bytearray(1 << 30)";
+pub(super) const MAKES_FILE: &str = "with open('out.csv', 'w') as f:\n    f.write('a,b\\n')\nprint('made')";
+pub(super) const SHOWS_IMAGE: &str =
     "from IPython.display import Image, display\ndisplay(Image(data=bytes.fromhex('89504e470d0a1a0a'), format='png'))";
-pub(crate) const READS_FILE: &str = "print(open('data.csv').read())";
-pub(crate) const STARTS_PROCESS: &str = "import subprocess\nprint(subprocess.run('true').returncode)";
+pub(super) const READS_FILE: &str = "print(open('data.csv').read())";
+pub(super) const STARTS_PROCESS: &str = "import subprocess\nprint(subprocess.run('true').returncode)";
 
 /// What the programs do.
-pub(crate) fn script(code: &str, cell: &mut ScriptedCell) {
+pub(super) fn script(code: &str, cell: &mut ScriptedCell) {
     match code {
         PRINTS => cell.print("42\n"),
         FAILS => cell.fail_with(error("ZeroDivisionError", "division by zero", "1 / 0\n    ~~^~~")),

@@ -1,18 +1,15 @@
 //! What holds for every request: ids, errors, bounds, keys.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Answer, KEYS_FRESH, client, files_in, listen, listen_with, model, settings};
 use aludel_engine::{ApprovalPolicy, Engine};
 use aludel_sandbox::memory::Memory;
 use aludel_server::{App, ServeError, serve};
 use aludel_store::Store;
 use aludel_testkit::{Scripted, ScriptedUpstream};
-use common::{Answer, client, files_in, listen, listen_with, model, settings};
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -73,7 +70,7 @@ async fn with_keys_nobody_gets_in_without_one() {
     let mut server = listen(data.path(), settings(), Vec::new()).await;
     server.get("/v1/files").await.ok();
     let key = server.store.create_key("one").await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    tokio::time::sleep(KEYS_FRESH).await;
     let error = server.get("/v1/files").await.refused(401, "provide an API key");
     assert_eq!((&error["type"], &error["code"]), (&json!("authentication_error"), &json!("invalid_api_key")));
     assert_eq!(server.get("/healthz").await.status, 200);
@@ -83,8 +80,8 @@ async fn with_keys_nobody_gets_in_without_one() {
     server.use_key(&key.secret);
     server.get("/v1/files").await.ok();
     assert!(server.store.revoke_key(key.id).await.unwrap());
-    // What was known of a key holds for a second.
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    // What was known of a key holds for a moment.
+    tokio::time::sleep(KEYS_FRESH).await;
     server.get("/v1/files").await.refused(401, "Incorrect API key");
     server.stop().await;
 }
@@ -265,7 +262,7 @@ async fn the_memory_of_large_bodies_is_shared() {
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
     let large = format!("{{\"name\": \"x\", \"more\": \"{}\"}}", "x".repeat(4 << 20));
-    let send = async |server: &common::Server, body: String| {
+    let send = async |server: &crate::common::Server, body: String| {
         server.ask(server.request(Method::POST, "/v1/containers").body(body)).await
     };
     server.use_key(&one.secret);

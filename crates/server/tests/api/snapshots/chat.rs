@@ -7,10 +7,10 @@ use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, OnTimeout};
 use aludel_testkit::{End, Scripted};
 use serde_json::{Value, json};
 
-use crate::case::{Case, Shown};
-use crate::model::{Round, answers, calls, runs, says};
-use crate::programs::{EXITS, FAILS, MAKES_FILE, NEVER_ENDS, PRINTS, READS_FILE, SHOWS_IMAGE};
-use crate::run::with;
+use super::case::{Case, Shown};
+use super::model::{Round, answers, calls, runs, says};
+use super::programs::{EXITS, FAILS, MAKES_FILE, NEVER_ENDS, PRINTS, READS_FILE, SHOWS_IMAGE};
+use super::run::with;
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -46,7 +46,7 @@ fn fails(name: &'static str, script: &dyn Fn() -> Vec<Scripted>) -> Case {
         })
 }
 
-pub(crate) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let mut cases = turns();
     cases.extend(programs().into_iter().map(Case::on_both));
     cases.extend(conversations());

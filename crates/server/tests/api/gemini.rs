@@ -1,10 +1,7 @@
 //! Google's dialect over HTTP.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
+use crate::common::{Answer, KEYS_FRESH, Server, listen, model, settings};
 use aludel_testkit::{Scripted, ScriptedUpstream};
-use common::{Answer, Server, listen, model, settings};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -156,7 +153,7 @@ async fn errors_and_models_are_in_its_words() {
     assert_eq!(server.get("/v1beta/models/m").await.ok()["name"], "models/m");
     assert!(server.get("/v1/models").await.ok().get("data").is_some(), "OpenAI's");
     let key = server.store.create_key("k").await.unwrap().secret;
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    tokio::time::sleep(KEYS_FRESH).await;
     error(&send(&server, GENERATE, &body).await, 401, "UNAUTHENTICATED", "key");
     let with_key = server.request(Method::GET, "/v1/models").header("x-goog-api-key", &key);
     server.ask(with_key).await.ok();

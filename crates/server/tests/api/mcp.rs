@@ -1,13 +1,10 @@
 //! The Model Context Protocol over HTTP, message by message. Its own clients are in `tests/clients/mcp`.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
 
 use std::time::Duration;
 
+use crate::common::{Answer, KEYS_FRESH, Server, Settings, listen, listen_with, settings, start};
 use aludel_engine::ApprovalPolicy;
 use aludel_engine::approvals::ApprovalMode;
-use common::{Answer, Server, Settings, listen, listen_with, settings, start};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
@@ -424,7 +421,7 @@ async fn what_makes_no_sense_is_refused_in_json_rpc() {
     assert_eq!(plain.status, 406);
     assert!(message(&plain)["error"]["message"].as_str().unwrap().contains("text/event-stream"));
     server.store.create_key("one").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    tokio::time::sleep(KEYS_FRESH).await;
     let refused = server.ask(client.request("tools/list", json!({}))).await;
     assert_eq!((refused.status.as_u16(), refused.headers["www-authenticate"].as_bytes()), (401, b"Bearer".as_slice()));
     assert!(message(&refused)["error"]["message"].as_str().unwrap().contains("API key"));

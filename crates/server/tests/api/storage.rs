@@ -1,12 +1,9 @@
 //! The bound on what a key stores, under clients that try to get past it.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
 
 use std::path::Path;
 
+use crate::common::{Server, Settings, listen, model, settings, start_with};
 use aludel_testkit::{Scripted, ScriptedUpstream};
-use common::{Server, Settings, listen, model, settings, start_with};
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
 use serde_json::{Value, json};

@@ -2,13 +2,7 @@
 //!
 //! A case is a name, a script for the model and a list of requests; its snapshot is `expected/GROUP/NAME.txt`. A path or a body may refer
 //! to an id of an earlier answer by the name that it has in the snapshot, such as `<resp 1>`. `SNAPSHOTS=write cargo test -p aludel-server
-//! --test snapshots` writes the files anew.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    dead_code,
-    reason = "a test may panic, and cases need a part of this"
-)]
+//! --test api snapshots` writes the files anew.
 
 use std::sync::Arc;
 
@@ -19,8 +13,6 @@ use case::Place;
 mod anthropic;
 mod case;
 mod chat;
-#[path = "../common/connector.rs"]
-mod connector;
 mod errors;
 mod model;
 mod names;

@@ -3,10 +3,10 @@
 use aludel_testkit::Scripted;
 use serde_json::{Value, json};
 
-use crate::case::Case;
-use crate::model::{Round, answers, calls, runs, says};
-use crate::programs::{EXITS, FAILS, MAKES_FILE, NEVER_ENDS, PRINTS, SHOWS_IMAGE};
-use crate::run::with;
+use super::case::Case;
+use super::model::{Round, answers, calls, runs, says};
+use super::programs::{EXITS, FAILS, MAKES_FILE, NEVER_ENDS, PRINTS, SHOWS_IMAGE};
+use super::run::with;
 
 const PATH: &str = "/v1/messages";
 
@@ -39,7 +39,7 @@ fn versioned(case: Case) -> Case {
     case.header("anthropic-version", "2026-10-21")
 }
 
-pub(crate) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let mut cases = turns();
     cases.extend(programs().into_iter().map(Case::on_both));
     cases.extend(conversations());

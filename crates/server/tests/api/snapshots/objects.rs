@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::case::{Body, Case, Shown};
-use crate::model::{runs, says};
-use crate::programs::{MAKES_FILE, SHOWS_IMAGE};
+use super::case::{Body, Case, Shown};
+use super::model::{runs, says};
+use super::programs::{MAKES_FILE, SHOWS_IMAGE};
 
-pub(crate) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("server").get("/healthz").shown(Shown::AsItIs).get("/readyz").shown(Shown::AsItIs).get("/v1/models").get("/v1/models/m").keys(),
         Case::new("server_without_sandboxes").no_sandbox("no memory").get("/healthz").get("/readyz"),

@@ -1,12 +1,7 @@
 //! E2B's control plane and code interpreter with scripted programs: what needs no sandbox of the host.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use std::time::Duration;
-
+use crate::common::{Answer, KEYS_FRESH, Server, listen_with, settings, start, start_with};
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy};
-use common::{Answer, Server, listen_with, settings, start, start_with};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -127,7 +122,7 @@ async fn a_sandbox_is_reached_with_its_own_token_alone() {
     let server = start(data.path()).await;
     let key = server.store.create_key("one").await.unwrap();
     let other = server.store.create_key("other").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    tokio::time::sleep(KEYS_FRESH).await;
     // The form that some versions of the SDKs want.
     let digits = key.secret.strip_prefix(aludel_store::KEY_PREFIX).unwrap();
     let make = server.request(Method::POST, "/v2/sandboxes").header("X-API-KEY", format!("e2b_{digits}"));

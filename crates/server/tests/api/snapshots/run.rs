@@ -23,9 +23,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::case::{Body, Case, Place, Request, Shown, Step};
-use crate::connector::{Connector, HOST_NAME};
-use crate::names::Names;
+use super::case::{Body, Case, Place, Request, Shown, Step};
+use super::names::Names;
+use crate::common::connector::{Connector, HOST_NAME};
 
 /// Cases at once.
 const AT_ONCE: usize = 32;
@@ -40,7 +40,7 @@ const UNSHOWN: [&str; 4] = ["content-length", "date", "transfer-encoding", "x-re
 type Cases = Vec<(&'static str, Vec<Case>)>;
 
 /// Runs the cases of these places. Fails with all that differ.
-pub(crate) async fn check(cases: Cases, backend: Arc<dyn Backend>, places: &[Place]) {
+pub(super) async fn check(cases: Cases, backend: Arc<dyn Backend>, places: &[Place]) {
     let only = std::env::var("CASE").ok();
     let runs = files(cases).filter(|(_, case)| places.contains(&case.place));
     let runs = runs.filter(|(file, _)| only.as_ref().is_none_or(|only| file.contains(only.as_str())));
@@ -68,7 +68,7 @@ fn files(cases: Cases) -> impl Iterator<Item = (String, Case)> {
 }
 
 fn expected() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/expected")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/api/snapshots/expected")
 }
 
 fn writes() -> bool {
@@ -104,7 +104,7 @@ fn differs(file: &str, recorded: &str) -> Option<String> {
 }
 
 /// Fails with files of which there is no case any more, and names that two cases have.
-pub(crate) fn check_leftovers(cases: Cases) {
+pub(super) fn check_leftovers(cases: Cases) {
     let mut names = HashSet::new();
     for (file, _) in files(cases) {
         assert!(names.insert(file.clone()), "two cases have the name {file}");
@@ -448,7 +448,7 @@ fn shortened(text: &str) -> String {
 }
 
 /// What every request for a response or a completion has, and these fields.
-pub(crate) fn with(fields: &Value, common: Value) -> Value {
+pub(super) fn with(fields: &Value, common: Value) -> Value {
     let mut body = common;
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();

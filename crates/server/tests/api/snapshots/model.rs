@@ -4,40 +4,40 @@ use aludel_testkit::{End, Scripted};
 use serde_json::{Value, json};
 
 /// An answer in words.
-pub(crate) fn says(text: &str) -> Scripted {
+pub(super) fn says(text: &str) -> Scripted {
     Round::new().text(text).ends("stop")
 }
 
 /// A program.
-pub(crate) fn runs(code: &str) -> Scripted {
+pub(super) fn runs(code: &str) -> Scripted {
     Round::new().program(code).ends("tool_calls")
 }
 
 /// A call of a client's function.
-pub(crate) fn calls(name: &str, arguments: &Value) -> Scripted {
+pub(super) fn calls(name: &str, arguments: &Value) -> Scripted {
     Round::new().call(name, &arguments.to_string()).ends("tool_calls")
 }
 
 /// An answer of the model's server that is an error, or anything else that is no stream.
-pub(crate) fn answers(status: u16, headers: &'static str, body: &'static str) -> Scripted {
+pub(super) fn answers(status: u16, headers: &'static str, body: &'static str) -> Scripted {
     Scripted::Status(status, headers, body)
 }
 
 /// One answer, put together from parts.
 #[derive(Debug, Default)]
-pub(crate) struct Round {
+pub(super) struct Round {
     events: Vec<String>,
     calls: usize,
 }
 
 impl Round {
     /// Nothing yet.
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::default()
     }
 
     /// Text, in two pieces.
-    pub(crate) fn text(mut self, text: &str) -> Self {
+    pub(super) fn text(mut self, text: &str) -> Self {
         for piece in halves(text) {
             self.delta(&json!({ "content": piece }));
         }
@@ -45,7 +45,7 @@ impl Round {
     }
 
     /// Thoughts, in two pieces.
-    pub(crate) fn thinks(mut self, text: &str) -> Self {
+    pub(super) fn thinks(mut self, text: &str) -> Self {
         for piece in halves(text) {
             self.delta(&json!({ "reasoning_content": piece }));
         }
@@ -53,18 +53,18 @@ impl Round {
     }
 
     /// A refusal.
-    pub(crate) fn refuses(mut self, text: &str) -> Self {
+    pub(super) fn refuses(mut self, text: &str) -> Self {
         self.delta(&json!({ "refusal": text }));
         self
     }
 
     /// A program, in two pieces.
-    pub(crate) fn program(self, code: &str) -> Self {
+    pub(super) fn program(self, code: &str) -> Self {
         self.call("python", &json!({ "code": code }).to_string())
     }
 
     /// A call of a function, in two pieces.
-    pub(crate) fn call(mut self, name: &str, arguments: &str) -> Self {
+    pub(super) fn call(mut self, name: &str, arguments: &str) -> Self {
         let index = self.calls;
         self.calls += 1;
         let id = format!("call_{index}_{name}");
@@ -77,12 +77,12 @@ impl Round {
     }
 
     /// The end, with this reason and the usual number of tokens.
-    pub(crate) fn ends(self, reason: &str) -> Scripted {
+    pub(super) fn ends(self, reason: &str) -> Scripted {
         self.ends_with_tokens(reason, 10, 5)
     }
 
     /// The end, with this reason and so many tokens.
-    pub(crate) fn ends_with_tokens(mut self, reason: &str, input: u64, output: u64) -> Scripted {
+    pub(super) fn ends_with_tokens(mut self, reason: &str, input: u64, output: u64) -> Scripted {
         self.chunk(&json!([{ "index": 0, "delta": {}, "finish_reason": reason }]), &Value::Null);
         let usage = json!({ "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output });
         self.chunk(&json!([]), &usage);
@@ -90,23 +90,23 @@ impl Round {
     }
 
     /// No end: the connection breaks.
-    pub(crate) fn breaks(self) -> Scripted {
+    pub(super) fn breaks(self) -> Scripted {
         Scripted::Events(self.events, End::Break)
     }
 
     /// No end: nothing more comes.
-    pub(crate) fn falls_silent(self) -> Scripted {
+    pub(super) fn falls_silent(self) -> Scripted {
         Scripted::Events(self.events, End::Hold)
     }
 
     /// An event that tells of an error.
-    pub(crate) fn fails(mut self, message: &str) -> Scripted {
+    pub(super) fn fails(mut self, message: &str) -> Scripted {
         self.events.push(json!({ "error": { "message": message, "type": "server_error" } }).to_string());
         Scripted::Events(self.events, End::Close)
     }
 
     /// An event that is no chunk.
-    pub(crate) fn raves(mut self) -> Scripted {
+    pub(super) fn raves(mut self) -> Scripted {
         self.events.push(r#"{"choices": 5}"#.to_owned());
         Scripted::Events(self.events, End::Close)
     }

@@ -13,7 +13,7 @@ const TIMES: std::ops::Range<u64> = 1_700_000_000..4_000_000_000;
 
 /// The names of one case. Equal ids have equal names.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(super) struct Names {
     /// Names by what they stand for, and the other way round.
     known: HashMap<String, String>,
     meant: HashMap<String, String>,
@@ -22,14 +22,14 @@ pub(crate) struct Names {
 
 impl Names {
     /// Gives a text a fixed name, such as an address.
-    pub(crate) fn fix(&mut self, text: &str, name: &str) {
+    pub(super) fn fix(&mut self, text: &str, name: &str) {
         self.meant.retain(|_, known| known != name);
         self.meant.insert(text.to_owned(), format!("<{name}>"));
         self.known.insert(format!("<{name}>"), text.to_owned());
     }
 
     /// A text with names in place of ids.
-    pub(crate) fn hide(&mut self, text: &str) -> String {
+    pub(super) fn hide(&mut self, text: &str) -> String {
         let mut text = text.to_owned();
         let fixed: Vec<(String, String)> = self.meant.clone().into_iter().collect();
         for (meant, name) in fixed {
@@ -78,7 +78,7 @@ impl Names {
     }
 
     /// A text with ids in place of their names.
-    pub(crate) fn reveal(&self, text: &str) -> String {
+    pub(super) fn reveal(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (name, meant) in &self.known {
             text = text.replace(name, meant);
@@ -87,12 +87,12 @@ impl Names {
     }
 
     /// The same for all texts of a JSON value.
-    pub(crate) fn reveal_value(&self, value: &Value) -> Value {
+    pub(super) fn reveal_value(&self, value: &Value) -> Value {
         map(value, &mut |text| self.reveal(text).into(), &mut |number| number.clone())
     }
 
     /// A JSON value with names in place of ids and times.
-    pub(crate) fn hide_value(&mut self, value: &Value) -> Value {
+    pub(super) fn hide_value(&mut self, value: &Value) -> Value {
         map(value, &mut |text| self.hide(text).into(), &mut |number| match number.as_u64() {
             Some(time) if TIMES.contains(&time) => "<time>".into(),
             _ => number.clone(),

@@ -1,11 +1,8 @@
 //! Chat clients that know of no tool: programs, pictures and files as Markdown in the text.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
+use crate::common::{Server, listen, model, settings};
 use aludel_engine::{Model, Shown};
 use aludel_testkit::{Scripted, ScriptedUpstream};
-use common::{Server, listen, model, settings};
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::case::{Body, Case};
-use crate::model::says;
-use crate::run::with;
+use super::case::{Body, Case};
+use super::model::says;
+use super::run::with;
 
 const RESPONSES: &str = "/v1/responses";
 const CHAT: &str = "/v1/chat/completions";
@@ -28,7 +28,7 @@ fn many(count: usize, value: &Value) -> Value {
     vec![value.clone(); count].into()
 }
 
-pub(crate) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let mut cases = of_http();
     cases.extend(of_room());
     cases.extend(of_objects());

@@ -7,13 +7,13 @@ use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, OnTimeout};
 use aludel_testkit::Scripted;
 use serde_json::{Value, json};
 
-use crate::case::{Case, Place};
-use crate::model::{Round, answers, calls, runs, says};
-use crate::programs::{
+use super::case::{Case, Place};
+use super::model::{Round, answers, calls, runs, says};
+use super::programs::{
     DIES, EXITS, FAILS, HOARDS, MAKES_FILE, NEVER_ENDS, PRINTS, PRINTS_AND_NEVER_ENDS, READS_FILE, SHOWS_IMAGE,
     STARTS_PROCESS,
 };
-use crate::run::with;
+use super::run::with;
 
 const PATH: &str = "/v1/responses";
 
@@ -83,7 +83,7 @@ fn decision(word: &str) -> Value {
     json!({ "decision": word, "sha256": "<sha256 1>" })
 }
 
-pub(crate) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let mut cases = turns();
     cases.extend(programs().into_iter().map(Case::on_both));
     cases.extend(tools());

@@ -1,9 +1,6 @@
 //! Files, uploads and conversations, over HTTP.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::{files_in, settings, start, start_with};
+use crate::common::{files_in, settings, start, start_with};
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
 use serde_json::{Value, json};

@@ -1,0 +1,19 @@
+//! The server with scripted programs, through HTTP: a module for each of its dialects and objects, in one program.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    dead_code,
+    reason = "a test may panic, and cases need a part of this"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod containers;
+mod e2b;
+mod files;
+mod gemini;
+mod http;
+mod mcp;
+mod plain_chat;
+mod snapshots;
+mod storage;
