@@ -10,14 +10,18 @@ Between cells the kernel forks itself and keeps the copy, the checkpoint, asleep
 which goes on from the state before that cell.
 """
 
+import array
+import ast
 import base64
 import ctypes
 import gc
+import inspect
 import io
 import json
 import os
 import platform
 import random
+import re
 import resource
 import select
 import signal
@@ -172,10 +176,12 @@ def standard_stream(descriptor):
 
 
 def build_shell():
+    from IPython.core.autocall import IPyAutocall
     from IPython.core.compilerop import CachingCompiler
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import DisplayPublisher
     from IPython.core.interactiveshell import InteractiveShell
+    from IPython.core.macro import Macro
     from traitlets.config import Config
 
     class Publisher(DisplayPublisher):
@@ -217,6 +223,55 @@ def build_shell():
         display_pub_class = Publisher
         compiler_class = CellCompiler
 
+        # The last cell that needed no transforming, and whether it awaits something.
+        plain_cell = (None, False)
+
+        def transform_cell(self, raw_cell):
+            cell = raw_cell if raw_cell.endswith("\n") else raw_cell + "\n"
+            if not self.may_be_plain(cell):
+                return super().transform_cell(raw_cell)
+            try:
+                code = compile(cell, "<>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            except Exception:
+                return super().transform_cell(raw_cell)
+            self.plain_cell = (cell, bool(code.co_flags & inspect.CO_COROUTINE))
+            return cell
+
+        def should_run_async(self, raw_cell, *, transformed_cell=None, preprocessing_exc_tuple=None):
+            cell, awaits = self.plain_cell
+            if self.autoawait and cell is not None and cell is transformed_cell:
+                return awaits
+            return super().should_run_async(
+                raw_cell, transformed_cell=transformed_cell, preprocessing_exc_tuple=preprocessing_exc_tuple
+            )
+
+        def may_be_plain(self, cell):
+            """Whether a cell that is valid Python means to IPython what it means to Python. Then nothing need be transformed, which takes
+            longer than all else about a short cell, and writes to as many pages."""
+            if cell[0].isspace() or MAYBE_PROMPT.search(cell) or self.transformers() != self.usual_transformers:
+                return False
+            if cell.find("\n") < len(cell) - 1:
+                return True
+            # A single line may be a magic without its %, a macro, or `exit`.
+            name = NAME.match(cell)
+            if name is None:
+                return True
+            value = self.user_ns.get(name[0])
+            return not isinstance(value, (IPyAutocall, Macro)) and self.find_magic(name[0]) is None
+
+        def transformers(self):
+            """How many there are of what may change a cell before it is compiled."""
+            static, dynamic = self.input_transformer_manager, self.prefilter_manager
+            return (
+                len(static.cleanup_transforms),
+                len(static.line_transforms),
+                len(static.token_transformers),
+                len(self.input_transformers_post),
+                len(dynamic.checkers),
+                len(dynamic.transformers),
+                self.autocall,
+            )
+
         # Errors are told by this module, from the execution's result. This is the first that is called after one was raised.
         def showtraceback(self, *_arguments, **_options):
             if isinstance(sys.exc_info()[1], MemoryError):
@@ -247,10 +302,16 @@ def build_shell():
     config.Completer.use_jedi = False
     main_module = types.ModuleType("__main__", "Automatically created module for the interactive environment")
     built = Shell.instance(config=config, user_module=main_module)
+    built.usual_transformers = built.transformers()
     warnings.filterwarnings("ignore", message="To exit: use")
     # The template's pip says all that there is to say.
     warnings.filterwarnings("ignore", message="You executed the system command !pip")
     return built
+
+
+# Prompts that were copied along: IPython takes them away, and some are valid Python.
+MAYBE_PROMPT = re.compile(r"^(\s*>>>|\s*\.\.\.|\s*In \[)", re.MULTILINE)
+NAME = re.compile(r"\w+")
 
 
 def ipython_major():
@@ -350,7 +411,8 @@ def run():
     channel.send({"type": "ready"})
     while True:
         if takes_checkpoints and cell_number > 0 and checkpoint is None and not is_readable(CONTROL_FD, IDLE):
-            take_checkpoint()
+            if take_checkpoint() is not AWAKE and checkpoint is not None:
+                copy_ahead()
         try:
             frame = channel.receive()
         except EOFError:
@@ -386,6 +448,7 @@ WAIT_FOR_ALL = 0x40000000  # __WALL: children that send no signal, too
 
 libc = ctypes.PyDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
+libc.madvise.argtypes = (ctypes.c_ulong, ctypes.c_ulong, ctypes.c_int)
 AWAKE = "awake"
 # The process id of the copy.
 checkpoint = None
@@ -422,8 +485,14 @@ def take_checkpoint():
     return AWAKE
 
 
+# In a copy that has yet to run what the interpreter and the libraries do after a fork. It writes to as many pages as a cell.
+hooks_are_due = False
+
+
 def fork_unseen():
-    """Forks a child that the program cannot wait for by accident: one that sends no signal when it ends."""
+    """Forks a child that the program cannot wait for by accident: one that sends no signal when it ends. What is done after a fork is left
+    to `run_hooks`: most copies only wait for their end."""
+    global hooks_are_due
     if len(os.listdir("/proc/self/task")) > 1 or SYS_CLONE is None:
         # Other threads hold locks of the C library, which only its own fork knows to release in the child.
         with warnings.catch_warnings():
@@ -442,12 +511,19 @@ def fork_unseen():
         *address_for_both,
     )
     if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
+        hooks_are_due = True
     else:
         ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return pid
+
+
+def run_hooks():
+    global hooks_are_due
+    if hooks_are_due:
+        hooks_are_due = False
+        ctypes.pythonapi.PyOS_AfterFork_Child()
 
 
 def wait_to_be_woken():
@@ -463,6 +539,7 @@ def wait_to_be_woken():
         message, descriptors, _flags, _address = socket.recv_fds(warden, 16, 1)
         if message != b"resume" or not descriptors:
             os._exit(0)
+        run_hooks()
         os.dup2(descriptors[0], CONTROL_FD, inheritable=False)
         os.close(descriptors[0])
         checkpoint = None
@@ -471,6 +548,75 @@ def wait_to_be_woken():
         end_the_others()
         warden.send(b"resumed")
     channel.send({"type": "resumed"})
+
+
+MADV_POPULATE_WRITE = 23
+PAGE = resource.getpagesize()
+# Addresses and lengths, by turns, of what a cell of little writes to.
+written = array.array("Q")
+
+
+def note_written_pages():
+    """Finds out, in the process that kernels are forked from, what a cell writes to: what a fork that has run one, and has a copy, makes its
+    own in the next. The copy looks, which writes to pages, too."""
+    global kernel_pid
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        kernel_pid = os.getpid()
+        try:
+            execute("1 + 1")
+            wait, go = os.pipe()
+            copy = fork_unseen()
+            if copy == 0:
+                os.read(wait, 1)
+                with open(writer, "wb") as file:
+                    runs_of(own_pages(kernel_pid)).tofile(file)
+            else:
+                execute("1 + 1")
+                os.write(go, b"g")
+                os.waitpid(copy, WAIT_FOR_ALL)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        written.frombytes(file.read())
+    os.waitpid(pid, 0)
+
+
+def own_pages(pid):
+    """The pages, in order, that a process shares with no other, those of the stack left out."""
+    pages = []
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb", 0) as pagemap:
+        for line in maps:
+            addresses, rights, *others = line.split()
+            if "w" not in rights or "p" not in rights or others[-1] == "[stack]":
+                continue
+            first, end = (int(address, 16) // PAGE for address in addresses.split("-"))
+            entries = array.array("Q", os.pread(pagemap.fileno(), (end - first) * 8, first * 8))
+            # Present, and mapped there alone.
+            pages.extend(first + place for place, entry in enumerate(entries) if entry >> 63 and entry >> 56 & 1)
+    return pages
+
+
+def runs_of(pages):
+    """Addresses and lengths, by turns, of pages in order."""
+    runs = array.array("Q")
+    for page in pages:
+        if runs and runs[-2] + runs[-1] == page * PAGE:
+            runs[-1] += PAGE
+        else:
+            runs.extend((page * PAGE, PAGE))
+    return runs
+
+
+def copy_ahead():
+    """Copies what the next cell will write to and the checkpoint has, too, until that cell comes."""
+    for place in range(0, len(written), 2):
+        if place % 64 == 0 and is_readable(CONTROL_FD, 0):
+            return
+        # What is not there any more is not copied.
+        libc.madvise(written[place], written[place + 1], MADV_POPULATE_WRITE)
 
 
 def end_the_others():
@@ -816,4 +962,5 @@ if __name__ == "__main__":
     for inherited in (CONTROL_FD, WARDEN_FD):
         os.set_inheritable(inherited, False)
     prepare("--lean" not in sys.argv)
+    note_written_pages()
     run()

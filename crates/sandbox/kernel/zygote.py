@@ -221,6 +221,7 @@ def main():
     gc.collect()
     gc.freeze()
     gc.disable()
+    kernel.note_written_pages()
     warden.send(b'"ready"')
     while True:
         message, received, _flags, _address = socket.recv_fds(warden, MAX_MESSAGE, MAX_DESCRIPTORS)

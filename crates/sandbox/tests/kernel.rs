@@ -35,6 +35,34 @@ async fn cells_share_state_and_tell_what_they_do() {
 }
 
 #[tokio::test]
+async fn what_is_valid_python_may_still_be_ipythons() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    for (code, result) in [
+        ("pwd", Some("'/mnt/data'")),
+        ("pwd = 7", None),
+        ("pwd", Some("7")),
+        ("In [3]: 20 + 22", Some("42")),
+        (">>> 20 + 23\n", Some("43")),
+        ("44\n", Some("44")),
+        // The comment takes it from the single lines; IPython looks for magics in those alone.
+        ("# a comment\nls", None),
+        ("lines = !echo 45\nint(lines[0])", Some("45")),
+        ("exit", None),
+        ("%autocall 2", None),
+        ("exit_code = lambda: 46", None),
+        ("exit_code", Some("46")),
+    ] {
+        let told = run(&sandbox, code).await;
+        let results = told.events.iter().filter_map(|event| match event {
+            Event::Result(bundle) => bundle.text(),
+            _ => None,
+        });
+        assert_eq!(results.collect::<Vec<_>>(), Vec::from_iter(result), "{code}: {told:?}");
+    }
+    sandbox.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn an_exception_points_at_the_users_lines() {
     let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import pandas as pd").await;
