@@ -118,6 +118,16 @@ impl Warden {
         message::receive(&self.control)
     }
 
+    /// Takes the next reply like [`Warden::receive`], or fails with [`io::ErrorKind::WouldBlock`] while there is none.
+    pub fn try_receive(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+        message::try_receive(&self.control)
+    }
+
+    /// Waits until there is a reply, or the warden has ended.
+    pub fn wait_for_reply(&self) -> io::Result<()> {
+        message::wait_until_readable(self.control.as_fd())
+    }
+
     /// Tells the warden to end everything and remove it. [`Warden::receive`] answers `None` from then on.
     pub fn hang_up(&self) {
         let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);

@@ -25,10 +25,8 @@ pub(crate) struct Listener {
 /// What came of looking at a listener.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// A call was made; its number.
-    Called(i64),
-    /// Nothing worth telling.
-    Nothing,
+    /// A call, or that its caller has gone.
+    Something,
     /// Too much of it: look again at that time.
     Rests(Instant),
     /// Nobody is left who could make a call.
@@ -45,8 +43,9 @@ impl Listener {
         &self.fd
     }
 
-    /// Answers one call; to be asked when the descriptor is readable.
-    pub(crate) fn answer(&mut self) -> Heard {
+    /// Tells the number of a call, then answers it: whoever hears later of its caller has been told of the call. To be asked when the
+    /// descriptor is readable.
+    pub(crate) fn answer(&mut self, tell: impl FnOnce(i64)) -> Heard {
         if self.since.elapsed() > REST {
             (self.since, self.answered) = (Instant::now(), 0);
         }
@@ -54,11 +53,12 @@ impl Listener {
             return Heard::Rests(self.since + REST);
         }
         self.answered = self.answered.saturating_add(1);
-        let permits =
-            |number, arguments| self.observes.is_some_and(|profile| syscalls::permits(profile, number, arguments));
+        let permits = |number, arguments| {
+            tell(number);
+            self.observes.is_some_and(|profile| syscalls::permits(profile, number, arguments))
+        };
         match sys::answer_call(self.fd.as_fd(), permits) {
-            Ok(Some(number)) => Heard::Called(number),
-            Ok(None) => Heard::Nothing,
+            Ok(()) => Heard::Something,
             Err(_) => Heard::Over,
         }
     }

@@ -371,14 +371,26 @@ fn send_with<T: Serialize>(
 
 /// Receives one message and its descriptors; `None` when the other end is closed.
 pub fn receive<T: for<'a> Deserialize<'a>>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    receive_with(socket, RecvFlags::empty())
+}
+
+/// Receives one message like [`receive`], or fails with [`io::ErrorKind::WouldBlock`] when there is none.
+pub(crate) fn try_receive<T: for<'a> Deserialize<'a>>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    receive_with(socket, RecvFlags::DONTWAIT)
+}
+
+fn receive_with<T: for<'a> Deserialize<'a>>(
+    socket: impl AsFd,
+    flags: RecvFlags,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     // Its length first: room for the longest would have to be cleared each time.
-    let (_, length) =
-        rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut [0_u8; 0], RecvFlags::PEEK | RecvFlags::TRUNC))?;
+    let peek = flags | RecvFlags::PEEK | RecvFlags::TRUNC;
+    let (_, length) = rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut [0_u8; 0], peek))?;
     let mut bytes = vec![0; length.min(MAX_MESSAGE)];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
-        recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC)
     })?;
     let mut descriptors = Vec::new();
     for message in ancillary.drain() {
@@ -398,6 +410,18 @@ pub(crate) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(&socket, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::io::retry_on_intr(|| poll(&mut fds, Some(&now))).is_ok_and(|ready| ready > 0)
+}
+
+/// Returns true if the process behind the pidfd has ended.
+pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    is_readable(pidfd, Duration::ZERO).unwrap_or(true)
+}
+
+/// Waits until a message, or the end of the socket, comes.
+pub(crate) fn wait_until_readable(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+    Ok(())
 }
 
 /// Whether a message, or the end of the socket, comes in time.

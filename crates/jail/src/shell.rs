@@ -83,6 +83,11 @@ impl Spare {
         Ok(Self { init, pidfd: Some(pidfd), socket })
     }
 
+    /// Its init, while it lives.
+    pub(crate) fn init(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd).filter(|init| !message::has_ended(*init))
+    }
+
     /// Makes it the shell of a sandbox.
     pub(crate) fn become_shell_of(
         mut self,
@@ -140,6 +145,8 @@ fn become_shell(
     let namespaces =
         libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     sys::unshare(namespaces).step("make the shell's namespaces")?;
+    // Changing ids made it undumpable, and init with it; the zygote, which is to join init's namespaces, could not look at it then.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).step("let the zygote join")?;
     match sys::fork(libc::CLONE_PARENT).step("fork init")? {
         sys::Fork::Parent(init) => {
             pid_sender.write_all(&init.as_raw_nonzero().get().to_ne_bytes()).step("announce init")
@@ -179,8 +186,6 @@ fn become_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
     sys::reset_signals().step("reset the signals")?;
     sys::ignore_children();
-    // Changing ids made init undumpable; the zygote, which is to join its namespaces, could not look at it then.
-    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).step("let the zygote join")?;
     rustix::process::setsid().step("lead a session of its own")?;
     rustix::system::sethostname(b"sandbox").step("set the host name")?;
     let Some((Purpose { limits, profile }, descriptors)) = message::receive(socket).step("wait for a sandbox")? else {

@@ -258,18 +258,15 @@ pub(crate) fn can_listen() -> bool {
     check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) }).is_ok()
 }
 
-/// Takes one system call from a listener, lets it through if `permits` its number and arguments or answers EPERM, and returns its number;
-/// `None` when its caller is gone. Blocks when there is none. What pointers point to can change after the decision, so this may only let
-/// through what another filter would.
-pub(crate) fn answer_call(
-    listener: BorrowedFd<'_>,
-    permits: impl FnOnce(i64, [u64; 6]) -> bool,
-) -> io::Result<Option<i64>> {
+/// Takes one system call from a listener, and lets it through if `permits` its number and arguments or answers EPERM, unless its caller is
+/// gone. Blocks when there is none. What pointers point to can change after the decision, so this may only let through what another filter
+/// would.
+pub(crate) fn answer_call(listener: BorrowedFd<'_>, permits: impl FnOnce(i64, [u64; 6]) -> bool) -> io::Result<()> {
     const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
     const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;
     const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;
     const { assert!(size_of::<Notification>() == 0x50 && size_of::<Verdict>() == 0x18) };
-    let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
+    let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
     let mut call = Notification::default();
     // JUSTIFICATION: not wrapped. SAFETY: `call` is zeroed, as the kernel demands, and has the size that the request's number says.
     let received = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV as _, &raw mut call) };
@@ -284,7 +281,7 @@ pub(crate) fn answer_call(
     // JUSTIFICATION: as above. SAFETY: `verdict` lives for the call, which only reads it.
     let sent = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND as _, &raw const verdict) };
     match check(sent.into()) {
-        Ok(_) => Ok(Some(call.number.into())),
+        Ok(_) => Ok(()),
         Err(error) => gone(error),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,8 @@ use crate::message::{
 use crate::mounts::TerminalSources;
 use crate::ports::{self, Connection};
 use crate::sandbox::{self, Process, Sandbox};
-use crate::shell::{Shell, Spare};
-use crate::zygote::{ForkRequest, Program, Zygote};
+use crate::shell::Spare;
+use crate::zygote::{ForkRequest, Program, ShellIsReady, Zygote};
 use crate::{Step, StepError, landlock, mounts, sockets, sweep, sys, terminals};
 
 /// Where an instance has its workspaces mounted, in its directory.
@@ -41,7 +41,7 @@ const FOREGROUND: Duration = Duration::from_secs(1);
 const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Time between a sandbox and the shell of the next one: its first program shall have the processors.
-const SPARE_DELAY: Duration = Duration::from_millis(20);
+const SPARE_DELAY: Duration = Duration::from_millis(10);
 /// Connections that are made at once, each by a process for some milliseconds at most.
 const MOST_CONNECTING: usize = 32;
 /// Time between a shell that could not be made ahead and the next one.
@@ -96,12 +96,30 @@ enum Kind {
     },
 }
 
+/// The sandbox in which a process is to be made, as far as that is known before its shell is ready.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    init: BorrowedFd<'a>,
+    identity: Identity,
+    limits: &'a Limits,
+    profile: Profile,
+}
+
+/// A process that the zygote was asked for, which waits for its shell.
+struct Forking {
+    /// The number of the request.
+    number: u64,
+    /// Our end of its socket to the warden.
+    socket: OwnedFd,
+}
+
 /// Everything the warden knows.
 struct Warden {
     control: OwnedFd,
     zygote: Zygote,
     map: IdMap,
     hierarchy: Hierarchy,
+    has_landlock: bool,
     refusal: Refusal,
     epoll: OwnedFd,
     sandboxes: HashMap<u64, Sandbox>,
@@ -137,7 +155,8 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
         let (hierarchy, mut warnings) = own_group(hierarchy, setup)?;
         mounts::detach_from_host()?;
         mounts::mount_proc()?;
-        if landlock::version() == 0 {
+        let has_landlock = landlock::version() > 0;
+        if !has_landlock {
             warnings.push("this kernel has no Landlock: mounts and ids alone guard the files".into());
         }
         if map == IdMap::Single {
@@ -161,6 +180,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             zygote: Zygote::start(setup, map)?,
             map,
             hierarchy,
+            has_landlock,
             refusal,
             epoll,
             sandboxes: HashMap::new(),
@@ -300,20 +320,12 @@ impl Warden {
         Spare::make(self.zygote.pidfd.as_fd(), self.map != IdMap::Single)
     }
 
-    /// The shell of a sandbox, from the one that was made ahead if there is one.
-    fn shell(
-        &mut self,
-        cgroup: &Cgroup,
-        workspace: &OwnedFd,
-        terminals: Option<&TerminalSources>,
-        limits: &Limits,
-    ) -> Result<Shell, StepError> {
-        let joins = cgroup.open_joins().step("open the control group")?;
-        let spare = self.spare.take();
+    /// The shell that was made ahead, if there is one that lives, or a new one.
+    fn take_spare(&mut self) -> Result<Spare, StepError> {
         self.spare_due = Instant::now() + SPARE_DELAY;
-        match spare.and_then(|spare| spare.become_shell_of(&joins, workspace, terminals, limits.clone()).ok()) {
-            Some(shell) => Ok(shell),
-            None => self.new_shell()?.become_shell_of(&joins, workspace, terminals, limits.clone()),
+        match self.spare.take().filter(|spare| spare.init().is_some()) {
+            Some(spare) => Ok(spare),
+            None => self.new_shell(),
         }
     }
 
@@ -413,9 +425,8 @@ impl Warden {
             // Before Linux 6.11, taking a call that will never come blocks for ever.
             Watched::Refusals { listener, .. } if !flags.contains(epoll::EventFlags::IN) => self.unwatch(listener.fd()),
             Watched::Refusals { mut listener, kernel } => {
-                match listener.answer() {
-                    Heard::Called(number) => self.reply(&Reply::Called { id, kernel, number }),
-                    Heard::Nothing => {}
+                match listener.answer(|number| self.reply(&Reply::Called { id, kernel, number })) {
+                    Heard::Something => {}
                     Heard::Rests(until) => {
                         self.unwatch(listener.fd());
                         self.resting.push((until, token));
@@ -596,6 +607,15 @@ impl Warden {
         if slot >= MAX_SLOTS || self.sandboxes.contains_key(&id) {
             return Err(invalid("the slot or the id cannot be used"));
         }
+        let identity = match self.map {
+            IdMap::Range { .. } => Identity::Own(FIRST_SLOT + slot),
+            IdMap::Single => Identity::Only,
+        };
+        let spare = self.take_spare()?;
+        let init = spare.init().ok_or_else(|| invalid("the shell's init ended early"))?;
+        // The zygote forks while the rest is made.
+        let place = Place { init, identity, limits: &limits, profile };
+        let forking = self.begin_fork(place, Kind::FirstKernel(start), descriptors)?;
         let tree = mounts::open_workspace(&self.workspace_path(workspace))?;
         let terminals = match profile {
             Profile::Data => None,
@@ -606,18 +626,18 @@ impl Warden {
         };
         let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits, profile);
         let cgroup = cgroup.step("make the control group")?;
-        let shell = match self.shell(&cgroup, &tree, terminals.as_ref(), &limits) {
-            Ok(shell) => shell,
+        let shell = cgroup.open_joins().step("open the control group").and_then(|joins| {
+            let shell = spare.become_shell_of(&joins, &tree, terminals.as_ref(), limits.clone())?;
+            Ok((shell, joins))
+        });
+        let (shell, joins) = match shell {
+            Ok(made) => made,
             Err(error) => {
                 // What was started is dying; the group goes as soon as it is empty.
                 self.reap();
                 let _left_for_the_sweep = cgroup.remove();
                 return Err(error);
             }
-        };
-        let identity = match self.map {
-            IdMap::Range { .. } => Identity::Own(FIRST_SLOT + slot),
-            IdMap::Single => Identity::Only,
         };
         self.children.insert(shell.init, (id, Role::Init));
         let mut sandbox = Sandbox {
@@ -639,7 +659,7 @@ impl Warden {
             closing: false,
             closers: Vec::new(),
         };
-        match self.fork(&sandbox, Kind::FirstKernel(start), descriptors) {
+        match self.finish_fork(forking, sandbox.landlock.as_ref(), &joins) {
             Ok((kernel, socket)) => {
                 self.note_child(&kernel, id, Role::Kernel(FIRST_KERNEL));
                 sandbox.kernels.insert(FIRST_KERNEL, kernel);
@@ -748,40 +768,65 @@ impl Warden {
     /// Forks a process into a sandbox; `descriptors` are its control socket and its standard streams. Returns it with our end of its
     /// socket to the warden.
     fn fork(&self, sandbox: &Sandbox, kind: Kind, descriptors: &[OwnedFd]) -> Result<(Process, OwnedFd), StepError> {
-        let (ours, theirs) = rustix::net::socketpair(
+        let Sandbox { init, identity, limits, profile, landlock, cgroup, .. } = sandbox;
+        let place = Place { init: init.pidfd.as_fd(), identity: *identity, limits, profile: *profile };
+        let joins = cgroup.open_joins().step("open the control group")?;
+        let forking = self.begin_fork(place, kind, descriptors)?;
+        self.finish_fork(forking, landlock.as_ref(), &joins)
+    }
+
+    /// Asks the zygote for a process, which waits until [`Warden::finish_fork`]. If that is never called, it ends.
+    fn begin_fork(&self, place: Place<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
+        let (socket, theirs) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::SEQPACKET,
             rustix::net::SocketFlags::CLOEXEC,
             None,
         )
         .step("make a socket")?;
-        rustix::net::sockopt::set_socket_passcred(&ours, true).step("ask for the sender's number")?;
-        let joins = sandbox.cgroup.open_joins().step("open the control group")?;
-        let landlock = sandbox.landlock.is_some();
+        rustix::net::sockopt::set_socket_passcred(&socket, true).step("ask for the sender's number")?;
+        let Place { init, identity, limits, profile } = place;
         let lockdown = Lockdown {
-            identity: sandbox.identity,
-            limits: &sandbox.limits,
-            cgroups: joins.len(),
-            landlock,
+            identity,
+            limits,
+            cgroups: self.hierarchy.parents().len(),
+            landlock: self.has_landlock,
             refusal: self.refusal,
             joins_others: !matches!(kind, Kind::FirstKernel(_)),
             is_kernel: !matches!(kind, Kind::Command { .. }),
             has_terminal: matches!(kind, Kind::Command { terminal: true }),
-            profile: sandbox.profile,
+            profile,
         };
-        let mut sent = vec![sandbox.init.pidfd.as_fd()];
-        sent.extend(sandbox.landlock.iter().map(AsFd::as_fd));
+        let mut sent = vec![init];
         sent.extend(descriptors.iter().map(AsFd::as_fd));
         sent.push(theirs.as_fd());
-        sent.extend(joins.iter().map(AsFd::as_fd));
         let program = match kind {
             Kind::FirstKernel(start) | Kind::Kernel(start) => Program::Kernel(start),
             Kind::Command { .. } => Program::Command,
         };
-        let request = ForkRequest { number: self.zygote.next_number(), landlock, lockdown: lockdown.steps(), program };
-        let pid = self.zygote.fork(&request, &sent)?;
+        let (number, landlock) = (self.zygote.next_number(), self.has_landlock);
+        self.zygote.ask(&ForkRequest { number, landlock, lockdown: lockdown.steps(), program }, &sent)?;
+        Ok(Forking { number, socket })
+    }
+
+    /// Lets a process go on whose shell is ready.
+    fn finish_fork(
+        &self,
+        forking: Forking,
+        landlock: Option<&OwnedFd>,
+        joins: &[OwnedFd],
+    ) -> Result<(Process, OwnedFd), StepError> {
+        let Forking { number, socket } = forking;
+        if landlock.is_some() != self.has_landlock {
+            return Err(invalid("the shell came without its Landlock ruleset"));
+        }
+        let sent: Vec<_> = landlock.into_iter().chain(joins).map(AsFd::as_fd).collect();
+        let told = message::send(&socket, &ShellIsReady, &sent).step("tell the process of its shell");
+        // First of all the reason for which there may be none.
+        let pid = self.zygote.forked(number)?;
+        told?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
-        Ok((Process { pid: Some(pid), pidfd }, ours))
+        Ok((Process { pid: Some(pid), pidfd }, socket))
     }
 
     /// Takes note of every child that ended.

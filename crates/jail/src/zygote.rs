@@ -31,19 +31,23 @@ struct Hello {
     lockdown: Vec<lockdown::Step>,
 }
 
-/// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), its Landlock ruleset if there is one, the control socket,
-/// stdin if the program has one, stdout, stderr, the socket to the warden, then the ways into the cgroup.
+/// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), the control socket, stdin if the program has one, stdout,
+/// stderr, the socket to the warden. By that the child waits until its shell is ready, and gets the rest: [`ShellIsReady`].
 #[derive(Debug, Serialize)]
 pub(crate) struct ForkRequest {
     /// Which answer is for it.
     pub(crate) number: u64,
-    /// Whether a Landlock ruleset is among the descriptors.
+    /// Whether the child gets a Landlock ruleset.
     pub(crate) landlock: bool,
     /// The steps that the child runs before anything else.
     pub(crate) lockdown: Vec<lockdown::Step>,
     /// What it then is.
     pub(crate) program: Program,
 }
+
+/// What the warden tells the child. Descriptors: the Landlock ruleset if there is one, then the ways into the cgroup.
+#[derive(Debug, Serialize)]
+pub(crate) struct ShellIsReady;
 
 /// What a child of the zygote becomes.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -127,16 +131,20 @@ impl Zygote {
         self.requests.get()
     }
 
-    /// Forks a process into a shell and returns its process id.
-    pub(crate) fn fork(&self, request: &ForkRequest, descriptors: &[BorrowedFd<'_>]) -> Result<Pid, StepError> {
-        message::send(&self.socket, request, descriptors).step("ask the zygote for a process")?;
+    /// Asks for a process in a shell.
+    pub(crate) fn ask(&self, request: &ForkRequest, descriptors: &[BorrowedFd<'_>]) -> Result<(), StepError> {
+        message::send(&self.socket, request, descriptors).step("ask the zygote for a process")
+    }
+
+    /// Waits until the process that was asked for by this number is there, and returns its process id.
+    pub(crate) fn forked(&self, request: u64) -> Result<Pid, StepError> {
         let deadline = Instant::now() + FORK_TIMEOUT;
         loop {
             match self.reply(deadline.saturating_duration_since(Instant::now()))? {
-                ZygoteReply::Forked(number, pid) if number == request.number => {
+                ZygoteReply::Forked(number, pid) if number == request => {
                     return Pid::from_raw(pid).ok_or_else(|| failed("fork a process", "no process id".into()));
                 }
-                ZygoteReply::Failed(number, reason) if number == request.number => {
+                ZygoteReply::Failed(number, reason) if number == request => {
                     return Err(failed("fork a process", reason));
                 }
                 // To a request that was given up: that process belongs to another sandbox, if it is there at all, and ends by itself.

@@ -77,9 +77,10 @@ class StepFailed(Exception):
 def calls_of(steps, descriptors, filters):
     """The system calls of the steps that the warden asks for. See the jail crate for what they are and why in this order.
 
-    Made before the fork: each page that the child writes to is copied for it.
+    Made before the fork: each page that the child writes to is copied for it. Descriptors that it gets itself are filled in then: they are
+    returned, too, as a list of arguments, a place among them, and a name.
     """
-    calls = []
+    calls, missing = [], []
     for step in steps:
         arguments = [step["number"]]
         keep_alive = []
@@ -93,14 +94,16 @@ def calls_of(steps, descriptors, filters):
                 arguments.append(ctypes.addressof(buffer))
             elif kind == "fd":
                 key = value if isinstance(value, str) else tuple(value.items())[0]
-                arguments.append(descriptors[key])
+                if key not in descriptors:
+                    missing.append((arguments, len(arguments), key))
+                arguments.append(descriptors.get(key, -1))
             elif kind == "filter":
                 arguments.append(ctypes.addressof(filters[value]))
             else:
                 raise StepFailed(f"{step['name']}: an argument of an unknown kind")
         arguments.extend([0] * (7 - len(arguments)))
         calls.append((step["name"], arguments, step["returns"], keep_alive))
-    return calls
+    return calls, missing
 
 
 def lock_down(calls):
@@ -116,24 +119,31 @@ def lock_down(calls):
     return returned
 
 
-def descriptors_by_name(received, has_landlock, stdin):
+def descriptors_by_name(received, stdin):
     """Names the descriptors in the order in which the warden sends them. A program without a stdin among them gets this one."""
     received = list(received)
-    names = {"shell": received.pop(0)}
-    if has_landlock:
-        names["landlock"] = received.pop(0)
-    names["control"] = received.pop(0)
+    names = {"shell": received.pop(0), "control": received.pop(0)}
     names["stdin"] = received.pop(0) if stdin is None else stdin
-    for name in ("stdout", "stderr"):
+    for name in ("stdout", "stderr", "warden"):
         names[name] = received.pop(0)
-    names["warden"] = received.pop(0)
+    return names
+
+
+def wait_for_shell(warden, has_landlock):
+    """Waits in the child until its shell is ready, and names the descriptors that come then."""
+    with socket.socket(fileno=os.dup(warden)) as socket_to_warden:
+        message, received, _flags, _address = socket.recv_fds(socket_to_warden, 16, MAX_DESCRIPTORS)
+    if not message:
+        raise StepFailed("wait for the shell: there is none")
+    names = {"landlock": received.pop(0)} if has_landlock else {}
     for place, descriptor in enumerate(received):
         names["cgroup", place] = descriptor
     return names
 
 
-def become(program, calls, control):
+def become(program, calls, missing, descriptors, has_landlock):
     """Runs in the child; never returns. Nothing of the user's runs before the last step of the lockdown."""
+    control = descriptors["control"]
     status = 1
     try:
         # When the host runs out of memory, sandboxes go first, however small their processes are. Nobody inside may write to /proc; the
@@ -141,6 +151,9 @@ def become(program, calls, control):
         rank = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         os.write(rank, b"1000")
         os.close(rank)
+        late = wait_for_shell(descriptors["warden"], has_landlock)
+        for arguments, place, name in missing:
+            arguments[place] = late[name]
         listener = lock_down(calls)
         control = kernel.CONTROL_FD
         if listener is None:
@@ -207,7 +220,7 @@ def main():
     warden = socket.socket(fileno=WARDEN_FD)
     hello = json.loads(warden.recv(MAX_MESSAGE))
     filters = prepare_filters(hello["filters"])
-    lock_down(calls_of(hello["lockdown"], {}, filters))
+    lock_down(calls_of(hello["lockdown"], {}, filters)[0])
     kernel.prepare("--lean" not in sys.argv)
     # Low numbers are taken, so that a received descriptor never sits where the lockdown will put another.
     devnull = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -231,8 +244,8 @@ def main():
         number, program = request["number"], request["program"]
         # A kernel's own: flags of a shared one would be seen by all sandboxes.
         stdin = None if program == "command" else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        descriptors = descriptors_by_name(received, request["landlock"], stdin)
-        calls = calls_of(request["lockdown"], descriptors, filters)
+        descriptors = descriptors_by_name(received, stdin)
+        calls, missing = calls_of(request["lockdown"], descriptors, filters)
         if stdin is not None:
             received.append(stdin)
         if libc.setns(descriptors["shell"], CLONE_NEWPID) < 0:
@@ -240,12 +253,12 @@ def main():
         else:
             pid = fork()
             if pid == 0:
-                become(program, calls, descriptors["control"])
+                become(program, calls, missing, descriptors, request["landlock"])
             failure = f"clone: {os.strerror(ctypes.get_errno())}"
             answer = {"forked": [number, pid]} if pid > 0 else {"failed": [number, failure]}
+        warden.send(json.dumps(answer).encode())
         for descriptor in received:
             os.close(descriptor)
-        warden.send(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

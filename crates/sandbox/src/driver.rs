@@ -104,6 +104,11 @@ impl<L: Link> Driver<L> {
         !self.state.is_lost.load(Ordering::Relaxed) && (may_resume || self.exit.borrow().is_none())
     }
 
+    /// Returns true if a cell has ended.
+    pub(crate) fn has_run(&self) -> bool {
+        self.state.has_run.load(Ordering::Relaxed)
+    }
+
     /// Waits until no cell runs, and returns the kernel, or the checkpoint of one that ended.
     async fn hold(&self) -> Result<OwnedMutexGuard<Held<L>>, Error> {
         let mut kernel = Arc::clone(&self.held).lock_owned().await;
@@ -133,14 +138,13 @@ impl<L: Link> Driver<L> {
         let Cell { code, environment } = cell;
         kernel::check_environment(environment)?;
         let mut kernel = self.hold().await?;
-        self.control.cell_started();
         let _of_earlier_ones = self.control.take_blocked();
         let cpu_before = match self.limits.cpu_time {
             Some(_) => self.control.usage().await.cpu,
             None => Duration::ZERO,
         };
         let most = most_entries(&self.limits);
-        let before = Arc::clone(&self.workspace).blocking(move |workspace| Snapshot::of(workspace, most)).await?;
+        let before = Arc::clone(&self.workspace).look(most, Snapshot::of).await?;
         // Whoever gives up in the middle leaves half a frame behind, which must not run later, unseen.
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
         // A kernel whose loop was stopped by an earlier cell does not read.
@@ -149,6 +153,7 @@ impl<L: Link> Driver<L> {
             Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
             Err(_) => return Err(Error::KernelGone("it no longer listens".into())),
         }
+        self.control.cell_started();
         kernel.cells += 1;
         let number = kernel.cells;
         let (events, receiver) = mpsc::unbounded_channel();
@@ -169,6 +174,7 @@ impl<L: Link> Driver<L> {
             error: None,
             says_not_permitted: false,
             ending: None,
+            has_signalled: false,
             displayed: 0,
             displays: 0,
             displays_enough: false,
@@ -361,6 +367,8 @@ struct Run<C> {
     /// True if its error or its output has the system's words for a refused call.
     says_not_permitted: bool,
     ending: Option<Ending>,
+    /// True if the kernel was sent a signal.
+    has_signalled: bool,
     displayed: usize,
     displays: usize,
     /// True if it was said that nothing more is displayed.
@@ -382,6 +390,7 @@ impl<C: Control> Run<C> {
             End::Done => self.outcome_of_end().await,
             End::Exited(exit) => self.outcome_of_exit(exit, &mut kernel.oom_kills),
         };
+        let is_settled = matches!(end, End::Done) && !self.has_signalled;
         let state = match end {
             End::Done => {
                 self.state.has_run.store(true, Ordering::Relaxed);
@@ -397,9 +406,15 @@ impl<C: Control> Run<C> {
             }
         };
         let (before, most) = (std::mem::take(&mut self.before), most_entries(&self.limits));
-        let changes = Arc::clone(&self.workspace).blocking(move |workspace| before.changes(workspace, most));
-        // Of the execution, everything is told by then, and no signal of ours is under way any more.
-        let (changes, ()) = join(changes, self.control.settled()).await;
+        let changes = Arc::clone(&self.workspace).look(most, move |workspace, most| before.changes(workspace, most));
+        // No signal of ours is under way any more by then.
+        let settled = async {
+            if !is_settled {
+                self.control.settled().await;
+            }
+        };
+        let (changes, ()) = join(changes, settled).await;
+        self.control.catch_up();
         let (files, files_left_out) = changes.unwrap_or_default();
         let mut output_dropped = 0;
         for (stream, output) in [Stream::Stdout, Stream::Stderr].into_iter().zip(std::mem::take(&mut self.output)) {
@@ -501,6 +516,7 @@ impl<C: Control> Run<C> {
     }
 
     fn interrupt(&mut self, cause: Cause) {
+        self.has_signalled = true;
         self.control.signal(Signal::Interrupt);
         let now = Instant::now();
         self.ending =

@@ -55,6 +55,9 @@ pub(crate) trait Control: Send + Sync + 'static {
         std::future::ready(())
     }
 
+    /// Takes note of what was told by now. A refused system call is told before its caller hears of it.
+    fn catch_up(&self) {}
+
     /// Says that a cell begins, which somebody waits for.
     fn cell_started(&self) {}
 

@@ -16,6 +16,8 @@ use crate::Error;
 pub(crate) const MAX_PATH: usize = 1024;
 /// The most files that one execution reports.
 const MAX_REPORTED: usize = 1000;
+/// Files and directories of a workspace that is small.
+pub(crate) const SMALL: u64 = 64;
 /// Bytes that are copied at once.
 const COPY_BUFFER: usize = 256 << 10;
 
@@ -39,6 +41,11 @@ pub trait Workspace: Any + fmt::Debug + Send + Sync {
     /// Returns how full it is.
     fn room(&self) -> Result<Room, Error>;
 
+    /// Returns true if it holds so little that to visit everything takes less than to leave it to another thread.
+    fn is_small(&self) -> bool {
+        false
+    }
+
     /// Visits everything, at most a little more than `most` entries.
     fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error>;
 }
@@ -52,6 +59,19 @@ impl dyn Workspace {
         tokio::task::spawn_blocking(move || work(&*self))
             .await
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+    }
+
+    /// Visits at most `most` entries, on a thread that may block unless there are few.
+    pub(crate) async fn look<T: Send + 'static>(
+        self: Arc<Self>,
+        most: u64,
+        look: impl FnOnce(&dyn Workspace, u64) -> T + Send + 'static,
+    ) -> T {
+        if self.is_small() {
+            // Whoever makes files meanwhile has its own report spoiled.
+            return look(&*self, most.min(2 * SMALL));
+        }
+        self.blocking(move |workspace| look(workspace, most)).await
     }
 
     /// Reads a regular file of at most `limit` bytes. Blocks.

@@ -16,7 +16,7 @@ use rustix::fs::{
 
 use crate::Error;
 use crate::workspace::{
-    FULL, FileEntry, Fingerprint, Found, MAX_PATH, Room, Workspace, copy, file_error, mime_of, relative,
+    FULL, FileEntry, Fingerprint, Found, MAX_PATH, Room, SMALL, Workspace, copy, file_error, mime_of, relative,
 };
 
 /// The depth to which the host looks into a workspace, directories.
@@ -182,6 +182,10 @@ impl Workspace for Directory {
         let used = stat.f_blocks.saturating_sub(stat.f_bfree);
         let (used, limit) = (used * stat.f_frsize, stat.f_blocks * stat.f_frsize);
         Ok(Room { used, limit, takes_files: stat.f_ffree > 0 })
+    }
+
+    fn is_small(&self) -> bool {
+        fstatvfs(&*self.root).is_ok_and(|stat| stat.f_files.saturating_sub(stat.f_ffree) <= SMALL)
     }
 
     fn walk(&self, mut most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {

@@ -92,6 +92,10 @@ impl Control for KernelHandle {
         KernelHandle::settled(self).await;
     }
 
+    fn catch_up(&self) {
+        KernelHandle::catch_up(self);
+    }
+
     fn cell_started(&self) {
         self.foreground();
     }

@@ -24,7 +24,7 @@ use self::pool::Pool;
 use self::sandbox::LocalSandbox;
 use self::slots::Slots;
 use self::supervisor::Supervisor;
-use self::warden_client::{Handle, KernelHandle, WardenClient};
+use self::warden_client::{Asked, Handle, KernelHandle, WardenClient};
 use self::workspace::{LocalWorkspace, Mount};
 use super::registry::{Registration, Registry};
 use super::streams::{KernelEnds, Streams};
@@ -277,12 +277,19 @@ impl Shared {
         workspace: Option<Arc<dyn Workspace>>,
     ) -> Result<Made, Error> {
         let client = handle.client();
-        let workspace: Arc<dyn Workspace> = match workspace {
-            Some(workspace) => workspace,
-            None => Arc::new(self.new_workspace(client, &limits).await?),
+        // Asked for together with the sandbox on it.
+        let opening = match &workspace {
+            Some(_) => None,
+            None => Some(self.open_workspace(client, &limits)?),
         };
-        let mount = LocalWorkspace::of(&workspace).ok_or(FOREIGN)?.mount();
-        let (slot, id) = (mount.slot(), mount.id());
+        let (slot, id) = match (&opening, &workspace) {
+            (Some(Opening { mount, .. }), _) => (mount.slot(), mount.id()),
+            (None, Some(workspace)) => {
+                let mount = LocalWorkspace::of(workspace).ok_or(FOREIGN)?.mount();
+                (mount.slot(), mount.id())
+            }
+            (None, None) => return Err(FOREIGN),
+        };
         let (start, jail_limits) = (self.start, jail_limits(&limits));
         let profile = match profile {
             Profile::Data => message::Profile::Data,
@@ -292,48 +299,75 @@ impl Shared {
         let request = Request::Create { id: handle.id(), spec };
         let checkpoint = profile == message::Profile::Data;
         let kernel = Arc::new(handle.kernel(limits.kernels.max(1), checkpoint)?);
-        let kernel = start_kernel(kernel, request, workspace, limits).await?;
+        let starting = Starting::begin(&kernel, request)?;
+        let workspace: Arc<dyn Workspace> = match (opening, workspace) {
+            (Some(opening), _) => Arc::new(opening.opened(client).await?),
+            (None, workspace) => workspace.ok_or(FOREIGN)?,
+        };
+        let streams = starting.ready(&limits).await?;
         client.prove();
+        let kernel = Arc::new(Driver::new(LocalLink { handle: kernel, streams }, workspace, limits));
         Ok(Made { handle, kernel })
     }
 
-    async fn new_workspace(&self, client: &Arc<WardenClient>, limits: &Limits) -> Result<LocalWorkspace, Error> {
+    fn open_workspace<'a>(&self, client: &'a Arc<WardenClient>, limits: &Limits) -> Result<Opening<'a>, Error> {
         let mount = Mount::new(client, self.slots.take().ok_or(Error::Full)?);
-        let owner = client.owner_of(mount.slot());
         let request = Request::OpenWorkspace {
             workspace: mount.id(),
             slot: mount.slot(),
             bytes: limits.disk,
             inodes: limits.files,
         };
-        let (_, descriptors) = client.ask("workspace", request, Vec::new(), WORKSPACE_TIMEOUT).await?;
-        let root = descriptors.into_iter().next();
-        let root = root.ok_or_else(|| Error::Setup("the workspace came without its root".into()))?;
-        Ok(LocalWorkspace::new(root, owner, mount))
+        Ok(Opening { asked: client.begin(request, Vec::new())?, mount })
     }
 }
 
-/// Makes a kernel by this request, and waits until it is ready.
-async fn start_kernel(
-    handle: Arc<KernelHandle>,
-    request: Request,
-    workspace: Arc<dyn Workspace>,
-    limits: Limits,
-) -> Result<Arc<Driver<LocalLink>>, Error> {
-    let (sandbox, client) = (handle.sandbox(), handle.sandbox().client());
-    let (mut streams, KernelEnds { control, stdout, stderr }) = Streams::pair()?;
-    sandbox.check()?;
-    client.ask("sandbox", request, vec![control, stdout, stderr], CREATE_TIMEOUT).await?;
-    // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
-    sandbox.check()?;
-    let threads = (limits.cpus.ceil() as u32).max(1);
-    let hard = !client.memory_is_bounded();
-    let checkpoints = handle.keeps_checkpoint();
-    // Waits in the socket until the kernel takes it.
-    let start = ToKernel::Start { memory: limits.memory, threads, hard, checkpoints };
-    streams.send(&start).await.map_err(|error| Error::KernelGone(error.to_string()))?;
-    streams.ready(CREATE_TIMEOUT).await?;
-    Ok(Arc::new(Driver::new(LocalLink { handle, streams }, workspace, limits)))
+/// A workspace that was asked for.
+struct Opening<'a> {
+    mount: Mount,
+    asked: Asked<'a>,
+}
+
+impl Opening<'_> {
+    async fn opened(self, client: &WardenClient) -> Result<LocalWorkspace, Error> {
+        let (_, descriptors) = self.asked.answer("workspace", WORKSPACE_TIMEOUT).await?;
+        let root = descriptors.into_iter().next();
+        let root = root.ok_or_else(|| Error::Setup("the workspace came without its root".into()))?;
+        Ok(LocalWorkspace::new(root, client.owner_of(self.mount.slot()), self.mount))
+    }
+}
+
+/// A kernel that was asked for.
+struct Starting<'a> {
+    handle: &'a KernelHandle,
+    streams: Streams,
+    asked: Asked<'a>,
+}
+
+impl<'a> Starting<'a> {
+    /// Asks for a kernel by this request.
+    fn begin(handle: &'a KernelHandle, request: Request) -> Result<Self, Error> {
+        let (streams, KernelEnds { control, stdout, stderr }) = Streams::pair()?;
+        handle.sandbox().check()?;
+        let asked = handle.sandbox().client().begin(request, vec![control, stdout, stderr])?;
+        Ok(Self { handle, streams, asked })
+    }
+
+    /// Waits until the kernel is ready.
+    async fn ready(self, limits: &Limits) -> Result<Streams, Error> {
+        let Self { handle, mut streams, asked } = self;
+        let threads = (limits.cpus.ceil() as u32).max(1);
+        let hard = !handle.sandbox().client().memory_is_bounded();
+        let start = ToKernel::Start { memory: limits.memory, threads, hard, checkpoints: handle.keeps_checkpoint() };
+        // Waits in the socket until the kernel takes it. Where there is none, the answer says why.
+        let sent = streams.send(&start).await;
+        asked.answer("sandbox", CREATE_TIMEOUT).await?;
+        // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
+        handle.sandbox().check()?;
+        sent.map_err(|error| Error::KernelGone(error.to_string()))?;
+        streams.ready(CREATE_TIMEOUT).await?;
+        Ok(streams)
+    }
 }
 
 fn jail_limits(limits: &Limits) -> message::Limits {

@@ -5,17 +5,22 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
+use super::link::LocalLink;
 use super::warden_client::{Handle, lock};
 use super::{Made, Shared};
+use crate::driver::Driver;
 use crate::{Error, Limits, Profile};
 
 /// The pause after a sandbox that could not be made.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The pause after one was taken from a full pool: its first program shall have the processors.
+/// The longest wait for the end of the first program of one that was taken: it shall have the processors.
 const REST: Duration = Duration::from_millis(25);
+
+/// The pause between two looks at such a program.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A pool, and whether sandboxes can be made.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub(super) struct Pool {
     limits: Limits,
     ready: Mutex<VecDeque<Made>>,
     wanted: Notify,
+    /// Those that were taken, and have perhaps not run a program.
+    taken: Mutex<Vec<(Instant, Weak<Driver<LocalLink>>)>>,
     /// Reason for which the last sandbox could not be made.
     failure: Mutex<Option<String>>,
 }
@@ -31,8 +38,8 @@ pub(super) struct Pool {
 impl Pool {
     /// Makes a pool of `size` sandboxes, which a task keeps full until the backend is gone.
     pub(super) fn start(size: usize, limits: Limits, shared: &Arc<Shared>) -> Arc<Self> {
-        let (ready, failure) = (Mutex::default(), Mutex::default());
-        let pool = Arc::new(Self { size, limits, ready, wanted: Notify::new(), failure });
+        let (ready, taken, failure) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let pool = Arc::new(Self { size, limits, ready, wanted: Notify::new(), taken, failure });
         if size > 0 {
             tokio::spawn(Self::refill(Arc::downgrade(&pool), Arc::downgrade(shared)));
         }
@@ -45,6 +52,9 @@ impl Pool {
             return None;
         }
         let made = std::iter::from_fn(|| lock(&self.ready).pop_front()).find(|made| made.kernel.is_alive());
+        if let Some(made) = &made {
+            lock(&self.taken).push((Instant::now(), Arc::downgrade(&made.kernel)));
+        }
         self.wanted.notify_one();
         made
     }
@@ -91,11 +101,10 @@ impl Pool {
             if pool.ready() >= pool.size {
                 drop(shared);
                 // Wakes up now and then to see whether the backend is still there.
-                if timeout(PAUSE, pool.wanted.notified()).await.is_ok() {
-                    tokio::time::sleep(REST).await;
-                }
+                let _wanted = timeout(PAUSE, pool.wanted.notified()).await;
                 continue;
             }
+            pool.rest().await;
             let made = pool.make(&shared).await;
             pool.note(made.as_ref().err());
             match made {
@@ -103,6 +112,19 @@ impl Pool {
                 // Whoever asks for a sandbox gets the error; here it is only tried again.
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
+        }
+    }
+
+    /// Waits until the first programs of those that were taken have ended.
+    async fn rest(&self) {
+        let taken = std::mem::take(&mut *lock(&self.taken));
+        for (since, kernel) in taken {
+            let first_cell = async {
+                while kernel.upgrade().is_some_and(|kernel| !kernel.has_run()) {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            let _in_time = timeout_at(since + REST, first_cell).await;
         }
     }
 

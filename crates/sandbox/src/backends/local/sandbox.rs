@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 
 use super::link::LocalLink;
 use super::warden_client::Handle;
-use super::{Made, Start, port, process, start_kernel};
+use super::{Made, Start, Starting, port, process};
 use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
 use crate::driver::{Driver, Execution};
@@ -76,7 +76,8 @@ impl Sandbox for LocalSandbox {
             let handle = Arc::new(self.handle.kernel(self.limits().kernels, false)?);
             let request = Request::StartKernel { id: self.handle.id(), kernel: handle.number(), start: self.start };
             let (workspace, limits) = (Arc::clone(self.workspace()), self.limits().clone());
-            let kernel = start_kernel(handle, request, workspace, limits).await?;
+            let streams = Starting::begin(&handle, request)?.ready(&limits).await?;
+            let kernel = Arc::new(Driver::new(LocalLink { handle, streams }, workspace, limits));
             kernel.configure(&options).await?;
             Ok(kernel as _)
         })

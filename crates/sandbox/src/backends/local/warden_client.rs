@@ -36,6 +36,8 @@ pub(crate) struct WardenClient {
     state: Mutex<State>,
     queue: Mutex<Queue>,
     queued: Condvar,
+    /// Held by whoever takes what the warden says, until that is handed on; and the reason that it has given for its end.
+    hearing: Mutex<Option<String>>,
     next_number: AtomicU64,
     next_id: AtomicU64,
     /// The host uid of slot 0, when every slot has its own.
@@ -113,6 +115,7 @@ impl WardenClient {
             state: Mutex::default(),
             queue: Mutex::default(),
             queued: Condvar::new(),
+            hearing: Mutex::default(),
             next_number: AtomicU64::new(UNANSWERED + 1),
             next_id: AtomicU64::new(1),
             owner_base,
@@ -173,16 +176,16 @@ impl WardenClient {
         descriptors: Vec<OwnedFd>,
         limit: Duration,
     ) -> Result<(Answer, Vec<OwnedFd>), Error> {
+        self.begin(request, descriptors)?.answer(what, limit).await
+    }
+
+    /// Sends a request whose answer is waited for later.
+    pub(super) fn begin(&self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Asked<'_>, Error> {
         let (sender, receiver) = oneshot::channel();
         let number = self.wait_as(Waiter::Caller(sender))?;
-        let _waiting = Waiting { client: self, number };
+        let asked = Asked { client: self, number, receiver };
         self.send(Numbered { number, request }, descriptors)?;
-        match tokio::time::timeout(limit, receiver).await {
-            Ok(Ok(Answered { answer: Answer::Failed { reason }, .. })) => Err(Error::Setup(reason)),
-            Ok(Ok(Answered { answer, descriptors })) => Ok((answer, descriptors)),
-            Ok(Err(_)) => Err(self.over()),
-            Err(_) => Err(Error::Timeout { what, limit }),
-        }
+        Ok(asked)
     }
 
     /// Closes a workspace, which may have been asked for and not been answered yet. The slot is given back when nothing of it is left.
@@ -258,12 +261,9 @@ impl WardenClient {
     /// Hands on what the warden says until it hangs up, and returns the reason for that.
     pub(super) fn listen(&self) -> String {
         let over = loop {
-            match self.warden.receive() {
-                Ok(Some((Reply::Unusable { reason }, _))) => break reason,
-                Ok(Some((reply, descriptors))) => self.dispatch(reply, descriptors),
-                Ok(None) => break ENDED.to_owned(),
-                Err(error) if is_hang_up(&error) => break ENDED.to_owned(),
-                Err(error) => break format!("the warden is not understood: {error}"),
+            let waited = self.warden.wait_for_reply();
+            if let Err(reason) = waited.map_err(|error| error.to_string()).and_then(|()| self.hear()) {
+                break reason;
             }
         };
         let ended = {
@@ -278,6 +278,24 @@ impl WardenClient {
         lock(&self.queue).is_over = true;
         self.queued.notify_all();
         over
+    }
+
+    /// Hands on what the warden has said by now, without waiting. Fails with the reason for which it will say nothing any more.
+    fn hear(&self) -> Result<(), String> {
+        let mut over = lock(&self.hearing);
+        loop {
+            if let Some(reason) = &*over {
+                return Err(reason.clone());
+            }
+            match self.warden.try_receive() {
+                Ok(Some((Reply::Unusable { reason }, _))) => *over = Some(reason),
+                Ok(Some((reply, descriptors))) => self.dispatch(reply, descriptors),
+                Ok(None) => *over = Some(ENDED.to_owned()),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if is_hang_up(&error) => *over = Some(ENDED.to_owned()),
+                Err(error) => *over = Some(format!("the warden is not understood: {error}")),
+            }
+        }
     }
 
     fn dispatch(&self, reply: Reply, descriptors: Vec<OwnedFd>) {
@@ -342,13 +360,26 @@ impl State {
     }
 }
 
-/// The wait for an answer. Dropping it ends it.
-struct Waiting<'a> {
+/// A request that was sent. Dropping it ends the wait for its answer.
+pub(super) struct Asked<'a> {
     client: &'a WardenClient,
     number: u64,
+    receiver: oneshot::Receiver<Answered>,
 }
 
-impl Drop for Waiting<'_> {
+impl Asked<'_> {
+    /// Waits for the answer, at most for `limit`.
+    pub(super) async fn answer(mut self, what: &'static str, limit: Duration) -> Result<(Answer, Vec<OwnedFd>), Error> {
+        match tokio::time::timeout(limit, &mut self.receiver).await {
+            Ok(Ok(Answered { answer: Answer::Failed { reason }, .. })) => Err(Error::Setup(reason)),
+            Ok(Ok(Answered { answer, descriptors })) => Ok((answer, descriptors)),
+            Ok(Err(_)) => Err(self.client.over()),
+            Err(_) => Err(Error::Timeout { what, limit }),
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
     fn drop(&mut self) {
         lock(&self.client.state).waiters.remove(&self.number);
     }
@@ -575,6 +606,12 @@ impl KernelHandle {
     /// Says that a cell begins, which somebody waits for.
     pub(super) fn foreground(&self) {
         self.sandbox.client.tell(Request::Foreground { id: self.sandbox.id });
+    }
+
+    /// Takes note of what the warden has told by now.
+    pub(super) fn catch_up(&self) {
+        // Its end is the listener's to tell.
+        let _over = self.sandbox.client.hear();
     }
 
     /// Returns when the warden has seen to everything that it was sent, and has told what it heard by then.

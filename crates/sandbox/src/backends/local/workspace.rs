@@ -100,6 +100,10 @@ impl Workspace for LocalWorkspace {
         self.files.room()
     }
 
+    fn is_small(&self) -> bool {
+        self.files.is_small()
+    }
+
     fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
         self.files.walk(most, visit)
     }
