@@ -175,7 +175,8 @@ impl Task {
     async fn run(self, permit: Place) {
         let end = self.carry_out().await.unwrap_or_else(|end| end);
         if let Err(error) = self.gate.cut_off().await {
-            error!("{}: it has no end in the audit log until the next start: {error}", self.program.id);
+            error!("{}: it has no end in the audit log yet: {error}", self.program.id);
+            self.engine.tasks.spawn(Arc::clone(&self.gate).cut_off_later().in_current_span());
         }
         drop(permit);
         self.tell(Event::Ended(end)).await;

@@ -32,6 +32,8 @@ const CLIENT_PATIENCE: i64 = 30 * 86_400;
 const NOTES: u64 = 4096;
 /// The language that rules read.
 const RULED: &str = "python";
+/// Pause between two attempts to complete the audit log.
+const RETRY: Duration = Duration::from_secs(5);
 /// Outcome in the audit log of a program whose turn ended before it.
 pub(super) const CUT_OFF: &str = "The turn ended before it was known how this went.";
 
@@ -451,11 +453,10 @@ impl Gate {
 
     /// A program ended.
     pub async fn ended(&self, call_id: &str, finished: &Finished) -> Result<(), Error> {
-        let code = self.running().remove(call_id);
-        match code {
-            Some(code) => self.note(AuditEvent::Ended, &code, "", &describe_outcome(finished)).await,
-            None => Ok(()),
-        }
+        let Some(code) = self.running().get(call_id).cloned() else { return Ok(()) };
+        self.note(AuditEvent::Ended, &code, "", &describe_outcome(finished)).await?;
+        self.running().remove(call_id);
+        Ok(())
     }
 
     /// Ends the programs whose turn ended before them, as the audit log has it: of some nobody waited for the end, others found no sandbox.
@@ -466,6 +467,19 @@ impl Gate {
             self.running().remove(&call_id);
         }
         Ok(())
+    }
+
+    /// Does [`Gate::cut_off`] as soon as that is possible, such as when a full disk has room again, unless the next start does it before.
+    pub(crate) async fn cut_off_later(self: Arc<Self>) {
+        loop {
+            tokio::select! {
+                () = sleep(RETRY) => {}
+                () = self.engine.closing.cancelled() => return,
+            }
+            if self.cut_off().await.is_ok() {
+                return;
+            }
+        }
     }
 
     async fn note(&self, event: AuditEvent, code: &str, actor: &str, outcome: &str) -> Result<(), Error> {

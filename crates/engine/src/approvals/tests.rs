@@ -102,6 +102,31 @@ async fn a_person_decides_what_the_rules_leave_open_and_all_of_it_is_noted() {
 }
 
 #[tokio::test]
+async fn an_end_that_could_not_be_noted_is_noted_later() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, gate, _) = gate(data.path(), ApprovalMode::Never, Vec::new()).await;
+    decide(&gate, "1").await;
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    let full = "CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no space'); END";
+    database.execute_batch(full).unwrap();
+    let finished = aludel_sandbox::Finished {
+        outcome: aludel_sandbox::Outcome::Completed,
+        files: Vec::new(),
+        elapsed: Duration::ZERO,
+        files_left_out: 0,
+        output_dropped: 0,
+        state: aludel_sandbox::State::Kept,
+        blocked: Vec::new(),
+        felt_refusal: false,
+    };
+    assert!(gate.ended("1", &finished).await.is_err() && gate.cut_off().await.is_err());
+    database.execute_batch("DROP TRIGGER full").unwrap();
+    tokio::time::pause();
+    Arc::clone(&gate).cut_off_later().await;
+    assert_eq!(log(&engine).await.last().unwrap(), &format!("ended||{}", super::gate::CUT_OFF));
+}
+
+#[tokio::test]
 async fn rules_do_not_judge_programs_of_another_language() {
     let data = tempfile::tempdir().unwrap();
     let mode = ApprovalMode::Rules(Arc::new(Rules::parse(RULES).unwrap()));

@@ -238,7 +238,8 @@ impl Run {
             if let Some(gate) = &part.gate
                 && let Err(error) = gate.cut_off().await
             {
-                error!("{}: a program has no end in the audit log until the next start: {error}", self.live.id);
+                error!("{}: a program has no end in the audit log yet: {error}", self.live.id);
+                self.engine.tasks.spawn(Arc::clone(gate).cut_off_later().in_current_span());
             }
             match (part.agreement, &part.session) {
                 (Agreement::Stays, Some(session)) => session.release().await,
