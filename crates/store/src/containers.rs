@@ -271,6 +271,18 @@ impl Store {
         .await
     }
 
+    /// Notes that a container was idle for too long, whatever the wall clock says.
+    pub async fn expire_container(&self, tenant: &Tenant, id: &ContainerId) -> Result<(), Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        let query =
+            "UPDATE containers SET last_active_ms = min(last_active_ms, ?3 - idle_ms) WHERE tenant = ?1 AND id = ?2";
+        self.write(move |database| {
+            database.prepare_cached(query)?.execute(params![tenant, id, now_ms()])?;
+            Ok(())
+        })
+        .await
+    }
+
     /// Removes a container with its files. Returns whether there was one.
     pub async fn delete_container(&self, tenant: &Tenant, id: &ContainerId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());

@@ -305,6 +305,11 @@ impl Sessions {
         }
         for session in ended {
             session.end().await;
+            // Somebody may have opened it again since.
+            let is_over = session.is_expired() && !self.known().contains_key(session.id());
+            if is_over && let Err(error) = self.shared.store.expire_container(session.tenant(), session.id()).await {
+                tracing::error!("cannot note that {} has expired: {error}", session.id());
+            }
         }
     }
 

@@ -215,6 +215,7 @@ async fn a_session_expires_by_the_time_that_passes_and_not_by_the_wall_clock() {
     let place = Place::enter(data.path(), settings()).await;
     let session = place.open(auto()).await;
     run(&session, "x = 1").await;
+    let id = session.id().clone();
     drop(session);
     // Time passes, and a wall clock that stands still is one that is set back.
     tokio::time::pause();
@@ -222,6 +223,8 @@ async fn a_session_expires_by_the_time_that_passes_and_not_by_the_wall_clock() {
     tokio::time::resume();
     place.sessions.reap_once().await;
     assert_eq!(place.sessions.taken(), 0);
+    let record = place.store.container(&me(), &id).await.unwrap().unwrap();
+    assert_eq!(place.sessions.status(&record), Status::Expired);
 }
 
 #[tokio::test]
