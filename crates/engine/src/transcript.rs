@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use aludel_agent::excerpt;
-use aludel_sandbox::{Finished, MimeData};
+use aludel_sandbox::{Finished, KernelSpec, MimeData};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
@@ -20,6 +20,7 @@ const MAX_SHOWN: usize = 20 << 10;
 pub struct Transcript {
     question: String,
     model: String,
+    kernel: KernelSpec,
     entries: Vec<Entry>,
     /// The number of images that programs showed.
     figures: usize,
@@ -48,9 +49,10 @@ enum Shown {
 }
 
 impl Transcript {
-    /// Begins with the question and the name of the model that is asked.
-    pub fn new(question: impl Into<String>, model: impl Into<String>) -> Self {
-        Self { question: question.into(), model: model.into(), entries: Vec::new(), figures: 0 }
+    /// Begins with the question, the name of the model that is asked, and the kernel that its programs are for.
+    pub fn new(question: impl Into<String>, model: impl Into<String>, kernel: &KernelSpec) -> Self {
+        let kernel = kernel.clone();
+        Self { question: question.into(), model: model.into(), kernel, entries: Vec::new(), figures: 0 }
     }
 
     /// Takes the next event.
@@ -150,7 +152,7 @@ impl Transcript {
                 Entry::Note(said) => {
                     let _ = writeln!(text, "{}\n", note(said));
                 }
-                Entry::Cell(cell) => cell.markdown(figures, &mut text),
+                Entry::Cell(cell) => cell.markdown(self.kernel.fence(), figures, &mut text),
             }
         }
         text
@@ -176,12 +178,13 @@ impl Transcript {
                 }
             }
         }
+        let language = &self.kernel.language;
         let notebook = json!({
             "nbformat": 4,
             "nbformat_minor": 5,
             "metadata": {
-                "kernelspec": { "name": "python3", "display_name": "Python 3", "language": "python" },
-                "language_info": { "name": "python" },
+                // Jupyter's kernels have names of their own, which it finds by the language.
+                "language_info": { "name": language },
             },
             "cells": cells,
         });
@@ -190,8 +193,8 @@ impl Transcript {
 }
 
 impl Cell {
-    fn markdown(&self, figures: &str, text: &mut String) {
-        text.push_str(&fenced("python", &self.code));
+    fn markdown(&self, fence: &str, figures: &str, text: &mut String) {
+        text.push_str(&fenced(fence, &self.code));
         for output in &self.outputs {
             match output {
                 Shown::Stream { name, text: printed } => {
@@ -314,7 +317,7 @@ mod tests {
     }
 
     fn example() -> Transcript {
-        let mut transcript = Transcript::new("How many?", "a model");
+        let mut transcript = Transcript::new("How many?", "a model", &KernelSpec::python(""));
         let (item, text) = (ItemId::new(), |delta: &str| EventKind::Text { item: ItemId::new(), delta: delta.into() });
         let output = |output| EventKind::Output { item: item.clone(), output };
         let file = SessionFile {
@@ -353,6 +356,16 @@ mod tests {
     }
 
     #[test]
+    fn programs_are_shown_as_what_their_kernel_takes() {
+        let shell = KernelSpec { language: "bash".into(), fences: vec!["sh".into()], ..KernelSpec::python("") };
+        let mut transcript = Transcript::new("q", "m", &shell);
+        transcript.see(&ready(&ItemId::new(), "ls"));
+        assert!(transcript.markdown("figures").contains("```sh\nls\n```"));
+        let notebook: Value = serde_json::from_str(&transcript.notebook()).unwrap();
+        assert_eq!(notebook["metadata"]["language_info"]["name"], "bash");
+    }
+
+    #[test]
     fn the_notebook_has_every_kind_of_output() {
         let notebook: Value = serde_json::from_str(&example().notebook()).unwrap();
         let cells = notebook["cells"].as_array().unwrap();
@@ -370,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_program_that_was_stopped_is_said_to_be_in_both() {
-        let mut transcript = Transcript::new("q", "m");
+        let mut transcript = Transcript::new("q", "m", &KernelSpec::python(""));
         let item = ItemId::new();
         transcript.see(&ready(&item, "while True: pass"));
         let limit = Duration::from_secs(60);
@@ -382,7 +395,7 @@ mod tests {
 
     #[test]
     fn what_programs_and_servers_say_of_themselves_is_no_markup() {
-        let mut transcript = Transcript::new("q", "m");
+        let mut transcript = Transcript::new("q", "m", &KernelSpec::python(""));
         let reason = "no tool `<img src=http://evil/>` [x](http://evil)";
         transcript.see(&EventKind::ToolRejected { item: None, call_id: "c".into(), reason: reason.into() });
         for text in [transcript.markdown("figures"), transcript.notebook()] {

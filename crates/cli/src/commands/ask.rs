@@ -84,11 +84,12 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
         None => Out::possible(PathBuf::from(OUT))?,
     };
     let view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new())) };
-    let transcript = Transcript::new(&args.question, &*model.name).after_figures(out.figures());
-    let screen = Screen::new(view, out, transcript);
     let question = Question { text: &args.question, inputs: &inputs, model: asked, approval };
     let store = state::open(context).await?;
     let sandboxes = Sandboxes::start(context, 0).await?;
+    let kernel = sandboxes.backend.capabilities().kernel();
+    let transcript = Transcript::new(&args.question, &*model.name, kernel).after_figures(out.figures());
+    let screen = Screen::new(view, out, transcript);
     let done = turn::run(&sandboxes, store, context, question, screen).await;
     sandboxes.backend.shutdown().await;
     let Some(Done { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };

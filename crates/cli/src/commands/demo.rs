@@ -57,7 +57,9 @@ pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exi
     let store = state::open(context).await?;
     let sandboxes = Sandboxes::start(context, 0).await?;
     let pace = if std::io::stderr().is_terminal() { PACE } else { Duration::ZERO };
-    let transcript = Transcript::new(QUESTION, "demo (a script, not a language model)").after_figures(out.figures());
+    let kernel = sandboxes.backend.capabilities().kernel();
+    let transcript =
+        Transcript::new(QUESTION, "demo (a script, not a language model)", kernel).after_figures(out.figures());
     let (model, approval) = (upstream::demo(pace), ApprovalMode::Never);
     let question = Question { text: QUESTION, inputs: &inputs, model, approval };
     let screen = Screen::new(View::Person(Box::new(view)), out, transcript);
