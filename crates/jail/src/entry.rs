@@ -11,8 +11,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use rustix::process::{WaitOptions, waitpid};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use serde::de::DeserializeOwned;
 
 use crate::cgroup::Hierarchy;
@@ -24,6 +25,8 @@ use crate::{Step, StepError, sweep, sys, warden};
 const NAME: &str = "aludel-jail";
 /// Where the warden finds its control socket.
 const CONTROL_FD: i32 = 3;
+/// Time in which a warden ends that has many sandboxes to remove.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// Where it finds the instance's lock, which it holds until everything is removed.
 const LOCK_FD: i32 = 4;
 
@@ -123,9 +126,9 @@ impl Warden {
         message::try_receive(&self.control)
     }
 
-    /// Waits until there is a reply, or the warden has ended.
-    pub fn wait_for_reply(&self) -> io::Result<()> {
-        message::wait_until_readable(self.control.as_fd())
+    /// Waits until there is a reply, or the warden has ended, for this time at most.
+    pub fn wait_for_reply(&self, limit: Duration) -> io::Result<()> {
+        message::is_readable(self.control.as_fd(), limit).map(drop)
     }
 
     /// Tells the warden to end everything and remove it. [`Warden::receive`] answers `None` from then on.
@@ -133,9 +136,22 @@ impl Warden {
         let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
     }
 
-    /// Waits until the warden has removed everything. Blocks; to be called after [`Warden::hang_up`].
+    /// Ends the warden and everything below it at once; what they made outside of it stays for [`sweep`].
+    pub fn kill(&self) {
+        // One that has ended needs no end.
+        let _ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+    }
+
+    /// Waits until the warden has removed everything. Blocks; to be called after [`Warden::hang_up`]. One that takes longer than
+    /// [`END_TIMEOUT`] hangs, and is killed.
     pub fn wait(&self) {
-        let _status = self.child.lock().unwrap_or_else(PoisonError::into_inner).wait();
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .is_ok_and(|pidfd| message::is_readable(pidfd.as_fd(), END_TIMEOUT).unwrap_or(false));
+        if !ended {
+            let _ended = child.kill();
+        }
+        let _status = child.wait();
     }
 
     /// The process id of the warden's parent process on the host.

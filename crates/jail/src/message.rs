@@ -417,13 +417,6 @@ pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     is_readable(pidfd, Duration::ZERO).unwrap_or(true)
 }
 
-/// Waits until a message, or the end of the socket, comes.
-pub(crate) fn wait_until_readable(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
-    rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
-    Ok(())
-}
-
 /// Whether a message, or the end of the socket, comes in time.
 pub(crate) fn is_readable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     is_ready(socket, PollFlags::IN, timeout)

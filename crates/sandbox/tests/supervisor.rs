@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aludel_sandbox::{Backend, Error, Local, Outcome, SandboxId, SandboxSpec, State, Status};
-use common::{Held, all_pids, backend_at, limits, listen, only_entry, parent_of, run, sandbox, warden_of};
+use common::{Held, all_pids, backend_at, config_at, limits, listen, only_entry, parent_of, run, sandbox, warden_of};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::Mutex;
 
@@ -92,6 +92,26 @@ async fn local_sandbox_another_warden_takes_over() {
         local.shutdown().await;
         assert_eq!(std::fs::read_dir(data.path().join("run")).unwrap().count(), 0);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_sandbox_another_warden_takes_the_place_of_one_that_hangs() {
+    let _alone = ALONE.lock().await;
+    let data = tempfile::tempdir().unwrap();
+    let config = config_at(data.path(), limits(), 0);
+    let local = Local::start_impatient(config, Duration::from_millis(500)).await.unwrap();
+    let busy = sandbox(&local, limits()).await;
+    let execution = busy.execute("while True: pass").await.unwrap();
+    let old = only_entry(&data.path().join("run"));
+    kill_process(Pid::from_raw(warden_of(&old)).unwrap(), Signal::STOP).unwrap();
+    let told = listen(execution).await.finished;
+    assert!(matches!(told.outcome, Outcome::KernelDied(_)), "{told:?}");
+    assert_eq!(told.state, State::Lost);
+    wait_until(|| !old.exists(), "the old instance is still there").await;
+    let next = sandbox(&local, limits()).await;
+    assert_eq!(run(&next, "print(1)").await.stdout, "1\n");
+    drop((busy, next));
+    local.shutdown().await;
 }
 
 /// Things that this process and its backend hold on the host.

@@ -25,15 +25,18 @@ pub fn the_template() -> Template {
 
 /// A backend of the test's own, on a data directory of its own, so that leftovers can be counted.
 pub async fn backend_at(data: &Path, limits: Limits, pool: usize) -> Local {
-    let config = LocalConfig {
+    Local::start(config_at(data, limits, pool)).await.expect("the local backend starts")
+}
+
+pub fn config_at(data: &Path, limits: Limits, pool: usize) -> LocalConfig {
+    LocalConfig {
         data: data.to_path_buf(),
         template: the_template(),
         limits,
         pool,
         require: Require::Default,
         start: Start::Fork,
-    };
-    Local::start(config).await.expect("the local backend starts")
+    }
 }
 
 /// A backend that removes its data directory when the test is over.

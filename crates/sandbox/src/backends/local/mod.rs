@@ -24,7 +24,7 @@ use self::pool::Pool;
 use self::sandbox::LocalSandbox;
 use self::slots::Slots;
 use self::supervisor::Supervisor;
-use self::warden_client::{Asked, Handle, KernelHandle, WardenClient};
+use self::warden_client::{Asked, Handle, KernelHandle, PATIENCE, WardenClient};
 use self::workspace::{LocalWorkspace, Mount};
 use super::registry::{Registration, Registry};
 use super::streams::{KernelEnds, Streams};
@@ -94,22 +94,28 @@ struct Shared {
 impl Local {
     /// Removes what dead instances left, then starts the warden and the zygote; takes about as long as importing pandas.
     pub async fn start(config: LocalConfig) -> Result<Self, Error> {
-        Self::start_with(config, false).await
+        Self::start_with(config, false, PATIENCE).await
     }
 
     /// The same, but every system call of every program is told in [`crate::Finished::blocked`], allowed or not. For finding out what the
     /// list of allowed calls is needed for; programs run slowly.
     pub async fn start_observing(config: LocalConfig) -> Result<Self, Error> {
-        Self::start_with(config, true).await
+        Self::start_with(config, true, PATIENCE).await
     }
 
-    async fn start_with(config: LocalConfig, observe: bool) -> Result<Self, Error> {
+    /// The same as [`Local::start`], but another warden takes the place of one that says nothing for this time. For tests.
+    #[doc(hidden)]
+    pub async fn start_impatient(config: LocalConfig, patience: Duration) -> Result<Self, Error> {
+        Self::start_with(config, false, patience).await
+    }
+
+    async fn start_with(config: LocalConfig, observe: bool, patience: Duration) -> Result<Self, Error> {
         let LocalConfig { data, template, limits, pool, require, start } = config;
         let root = template.root().to_path_buf();
         let kernel = Arc::clone(template.kernel());
         let KernelSpec { argv, env, programs, checkpoints, .. } = (*kernel).clone();
         let setup = Setup { root, argv, environment: env, programs, instance: PathBuf::new(), observe };
-        let settings = supervisor::Settings { run: data.join("run"), setup, require };
+        let settings = supervisor::Settings { run: data.join("run"), setup, require, patience };
         let started = tokio::task::spawn_blocking(move || Supervisor::start(settings)).await;
         let (supervisor, warnings) = started.map_err(|error| Error::Setup(error.to_string()))??;
         let shared = Arc::new(Shared { supervisor, slots: Slots::default(), start });

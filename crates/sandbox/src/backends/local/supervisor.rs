@@ -1,4 +1,4 @@
-//! The supervisor of the warden: starts another one when the warden ends, and removes what that one left.
+//! The supervisor of the warden: starts another one when the warden ends or hangs, and removes what that one left.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -44,6 +44,8 @@ pub(super) struct Settings {
     pub(super) setup: Setup,
     /// The isolation that must be enforceable.
     pub(super) require: Require,
+    /// Longest silence of a warden, after which another one takes its place.
+    pub(super) patience: Duration,
 }
 
 /// A warden that was started.
@@ -209,7 +211,7 @@ impl Settings {
             if self.require == Require::Strict && !warnings.is_empty() {
                 return Err(Error::Setup(format!("sandbox.require is strict, and: {}", warnings.join("; "))));
             }
-            let client = WardenClient::start(warden, owner_base, memory_is_bounded);
+            let client = WardenClient::start(warden, owner_base, memory_is_bounded, self.patience);
             let client = client.map_err(|error| Error::Setup(format!("start a thread: {error}")))?;
             Ok((client, warnings))
         };

@@ -28,6 +28,12 @@ const UNKNOWN_CALL: &str = "(an unknown number)";
 const UNANSWERED: u64 = 0;
 /// Reason of an end that the warden did not tell.
 const ENDED: &str = "the warden ended";
+/// Reason of an end that came from here.
+const HANGS: &str = "the warden gave no sign of life and was ended";
+/// Longest silence of a warden. It may be busy with a slow zygote, or short of a processor or memory like all else.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Parts of that time, after each of which a silent warden is asked for a sign of life.
+const PARTS_OF_PATIENCE: u32 = 5;
 
 /// The way to one warden.
 #[derive(Debug)]
@@ -43,6 +49,10 @@ pub(crate) struct WardenClient {
     /// The host uid of slot 0, when every slot has its own.
     owner_base: Option<u32>,
     memory_is_bounded: bool,
+    /// Longest silence.
+    patience: Duration,
+    /// Number of messages so far.
+    heard: AtomicU64,
     /// True if it has made a sandbox.
     is_proven: AtomicBool,
 }
@@ -109,6 +119,7 @@ impl WardenClient {
         warden: Warden,
         owner_base: Option<u32>,
         memory_is_bounded: bool,
+        patience: Duration,
     ) -> std::io::Result<Arc<Self>> {
         let client = Arc::new(Self {
             warden,
@@ -120,6 +131,8 @@ impl WardenClient {
             next_id: AtomicU64::new(1),
             owner_base,
             memory_is_bounded,
+            patience,
+            heard: AtomicU64::new(0),
             is_proven: AtomicBool::new(false),
         });
         let writer = Arc::clone(&client);
@@ -258,12 +271,25 @@ impl WardenClient {
         }
     }
 
-    /// Hands on what the warden says until it hangs up, and returns the reason for that.
+    /// Hands on what the warden says until it hangs up, or hangs, and returns the reason for that.
     pub(super) fn listen(&self) -> String {
+        let mut silences = 0;
         let over = loop {
-            let waited = self.warden.wait_for_reply();
-            if let Err(reason) = waited.map_err(|error| error.to_string()).and_then(|()| self.hear()) {
+            let before = self.heard.load(Ordering::Relaxed);
+            let waited =
+                self.warden.wait_for_reply(self.patience / PARTS_OF_PATIENCE).map_err(|error| error.to_string());
+            if let Err(reason) = waited.and_then(|()| self.hear()) {
                 break reason;
+            }
+            // Others hear it, too.
+            if self.heard.load(Ordering::Relaxed) != before {
+                silences = 0;
+            } else if silences == PARTS_OF_PATIENCE {
+                self.warden.kill();
+                break HANGS.to_owned();
+            } else {
+                silences += 1;
+                self.tell(Request::Ping);
             }
         };
         let ended = {
@@ -289,7 +315,10 @@ impl WardenClient {
             }
             match self.warden.try_receive() {
                 Ok(Some((Reply::Unusable { reason }, _))) => *over = Some(reason),
-                Ok(Some((reply, descriptors))) => self.dispatch(reply, descriptors),
+                Ok(Some((reply, descriptors))) => {
+                    self.heard.fetch_add(1, Ordering::Relaxed);
+                    self.dispatch(reply, descriptors);
+                }
                 Ok(None) => *over = Some(ENDED.to_owned()),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if is_hang_up(&error) => *over = Some(ENDED.to_owned()),
