@@ -137,7 +137,13 @@ pub fn describe_outcome(finished: &Finished) -> String {
         Outcome::Completed => "The program ran to its end.".to_owned(),
         Outcome::Failed(error) => format!("The program failed: {}.", excerpt::line(&error.name, 100)),
         Outcome::Interrupted => "The program was interrupted by the user.".to_owned(),
-        Outcome::Limit(LimitHit::Memory { used, limit, files }) => {
+        Outcome::Limit(LimitHit::Memory { used, limit, of_host: true, files: _ }) => format!(
+            "The host, or the part of it that all sandboxes share, ran out of memory: the program was ended with {} of its {} in use. \
+             Try again, or use less.",
+            size(*used),
+            size(*limit)
+        ),
+        Outcome::Limit(LimitHit::Memory { used, limit, files, of_host: false }) => {
             // Without a control group nobody counts.
             let mut text = match used {
                 0 => format!("Out of memory: the limit is {}.", size(*limit)),
@@ -305,9 +311,12 @@ mod tests {
 
     #[test]
     fn limits_are_told_with_figures() {
-        let hit = |files| Outcome::Limit(LimitHit::Memory { used: 800 << 20, limit: 1 << 30, files });
+        let hit = |files| Outcome::Limit(LimitHit::Memory { used: 800 << 20, limit: 1 << 30, files, of_host: false });
         assert_eq!(describe_outcome(&finished(hit(1 << 20))), "Out of memory: used 800 MB of 1.0 GB.");
         assert!(describe_outcome(&finished(hit(600 << 20))).contains("the workspace holds 600 MB"));
+        let of_host = LimitHit::Memory { used: 7 << 20, limit: 256 << 20, files: 0, of_host: true };
+        let words = describe_outcome(&finished(Outcome::Limit(of_host)));
+        assert!(words.starts_with("The host") && words.contains("7.0 MB of its 256 MB"), "{words}");
     }
 
     #[test]

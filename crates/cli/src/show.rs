@@ -83,10 +83,10 @@ impl ProgramView {
         }
         let advice = match &finished.outcome {
             Outcome::Completed | Outcome::Failed(_) => return Ok(()),
-            Outcome::Limit(LimitHit::Memory { .. }) => " Give it more with --memory SIZE.",
+            Outcome::Limit(LimitHit::Memory { of_host: false, .. }) => " Give it more with --memory SIZE.",
             Outcome::Limit(LimitHit::WallClock { .. }) => " Give it more with --timeout TIME.",
             Outcome::Limit(LimitHit::CpuTime { .. }) => " The limit is sandbox.cpu_time.",
-            Outcome::Limit(LimitHit::Disk { .. } | LimitHit::Files { .. })
+            Outcome::Limit(LimitHit::Memory { .. } | LimitHit::Disk { .. } | LimitHit::Files { .. })
             | Outcome::Interrupted
             | Outcome::KernelDied(_) => "",
         };

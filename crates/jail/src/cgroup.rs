@@ -309,8 +309,9 @@ impl Cgroup {
                 let oom_kills = field(parent, "memory.events", "oom_kill ");
                 let peak: u64 = number(parent, "memory.peak");
                 let memory = number(parent, "memory.current");
-                // Before Linux 5.19 there is no peak; after a kill it was the limit.
-                let reached = if oom_kills > 0 { self.limit } else { memory };
+                // Before Linux 5.19 there is no peak; once the limit itself was hit, it was that.
+                let is_reached = field(parent, "memory.events", "oom ") > 0;
+                let reached = if is_reached { self.limit } else { memory };
                 let cpu = field(parent, "cpu.stat", "usage_usec ");
                 Usage { memory, memory_peak: peak.max(reached), oom_kills, cpu }
             }

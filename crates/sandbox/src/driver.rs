@@ -27,6 +27,9 @@ const FRAME_COST: usize = 8 << 10;
 const MAX_DISPLAYS: usize = 500;
 /// Bytes of a workspace that may be left for it to count as full: less than one large write.
 const FULL: u64 = 1 << 20;
+/// Percent of a sandbox's memory of which some were in use when its own limit ended it, and not another one above it: a large page that does
+/// not fit is none of them.
+const OWN_LIMIT: u64 = 90;
 /// The system's words for a full file system, in every library's message.
 const NO_SPACE: &str = "No space left on device";
 /// The system's words for a refused call.
@@ -602,7 +605,7 @@ impl<C: Control> Run<C> {
             None => Outcome::Completed,
             Some(error) if error.name == "MemoryError" => {
                 let used = self.control.usage().await.memory_peak;
-                self.out_of_memory(used)
+                self.out_of_memory(used, false)
             }
             Some(error) if error.value.contains(NO_SPACE) => match self.full() {
                 Some(hit) => Outcome::Limit(hit),
@@ -613,9 +616,9 @@ impl<C: Control> Run<C> {
         }
     }
 
-    fn out_of_memory(&self, used: u64) -> Outcome {
+    fn out_of_memory(&self, used: u64, of_host: bool) -> Outcome {
         let files = self.workspace.room().map_or(0, |room| room.used);
-        Outcome::Limit(LimitHit::Memory { used, limit: self.limits.memory, files })
+        Outcome::Limit(LimitHit::Memory { used, limit: self.limits.memory, files, of_host })
     }
 
     /// Which limit of the workspace is used up, if one is.
@@ -635,7 +638,10 @@ impl<C: Control> Run<C> {
             return self.outcome_of_cause(ending.cause);
         }
         match exit.status {
-            Some(ExitStatus::Signal(SIGKILL)) | None if out_of_memory => self.out_of_memory(exit.usage.memory_peak),
+            Some(ExitStatus::Signal(SIGKILL)) | None if out_of_memory => {
+                let used = exit.usage.memory_peak;
+                self.out_of_memory(used, used < self.limits.memory / 100 * OWN_LIMIT)
+            }
             Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(Death::Signalled(signal)),
             Some(ExitStatus::Code(code)) => Outcome::KernelDied(Death::Exited(code)),
             None => Outcome::KernelDied(Death::Unknown),

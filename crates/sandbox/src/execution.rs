@@ -176,6 +176,9 @@ pub enum LimitHit {
         /// Bytes of the workspace. What programs wrote of it is in memory, too, and counts.
         #[serde(default)]
         files: u64,
+        /// True if there was none left on the host, or for all sandboxes together, though this one's own limit was not reached.
+        #[serde(default)]
+        of_host: bool,
     },
     /// The execution ran longer than it may.
     WallClock {

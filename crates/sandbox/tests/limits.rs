@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use aludel_sandbox::process::Command;
 use aludel_sandbox::{
     Backend, Death, Event, Execution, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec, State,
 };
-use common::{CHECKPOINT, backend, later, limits, listen, run, sandbox, shared, wait_beside};
+use common::{CHECKPOINT, backend, later, limits, listen, only_entry, run, sandbox, shared, wait_beside};
 
 #[tokio::test]
 async fn an_infinite_loop_is_interrupted_and_the_state_survives() {
@@ -70,6 +71,25 @@ async fn a_hog_that_evades_the_soft_limit_is_killed_with_the_figures() {
     let Outcome::Limit(LimitHit::Memory { used, limit, .. }) = told.finished.outcome else { panic!("{told:?}") };
     assert!(used > limit / 2, "{used} of {limit}");
     assert_eq!(told.finished.state, State::Lost);
+}
+
+#[tokio::test]
+async fn a_limit_of_all_sandboxes_together_is_told_as_such() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    run(&sandbox, "import mmap").await;
+    let groups = std::fs::read_to_string(only_entry(&scratch.data.path().join("run")).join("cgroups")).unwrap();
+    let files = ["memory.limit_in_bytes", "memory.max"]
+        .map(|file| groups.lines().map(|group| Path::new(group).join(file)).find(|path| path.exists()));
+    // Without control groups there is no such limit.
+    let Some(file) = files.into_iter().flatten().next() else { return };
+    std::fs::write(file, (100 << 20).to_string()).unwrap();
+    let told = run(&sandbox, "m = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1").await;
+    let Outcome::Limit(LimitHit::Memory { used, of_host: true, .. }) = told.finished.outcome else {
+        panic!("{told:?}")
+    };
+    // What did not fit may be counted for a moment.
+    assert!(used < 128 << 20, "{used}");
 }
 
 #[tokio::test]
