@@ -10,12 +10,12 @@ use std::time::Duration;
 use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol, Transport};
 use aludel_engine::sessions::check_name;
-use aludel_engine::{Engine, Model};
+use aludel_engine::{Engine, Model, SessionFile, Shown};
 use aludel_sandbox::memory::Memory;
-use aludel_store::{ContainerId, FileId, ResponseId, Store, Tenant, fresh_id};
+use aludel_store::{ContainerFileId, ContainerId, FileId, ResponseId, Source, Store, Tenant, fresh_id};
 use axum::body::{self, Bytes};
 use axum::extract::{FromRequestParts, Request};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use futures_util::future::BoxFuture;
@@ -26,7 +26,12 @@ use tokio::time::timeout;
 use tower::ServiceExt;
 
 use crate::app::App;
+use crate::dialects::Dialect;
+use crate::dialects::anthropic::ANTHROPIC;
+use crate::dialects::e2b::E2B;
+use crate::dialects::openai::chat::markdown::{Markdown, Said, read};
 use crate::http::{Form, Params, body_memory, is_local_host, mime_of};
+use crate::links::{Link, Links};
 use crate::{Settings, router};
 
 /// Requests after which a server is made anew: what they leave slows it down.
@@ -37,46 +42,80 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MAX_ANSWER: usize = 64 << 20;
 /// Bytes of memory for which a request needs no share, and for the frame around its body.
 const FREE: usize = 512 << 10;
+/// The types that a client of MCP takes.
+const BOTH: &str = "application/json, text/event-stream";
 /// Bytes of a file in a form.
 const MAX_FILE: u64 = 1 << 20;
 
 /// Sends a request, written as in HTTP/1.1 but for the line's end, to a server that two tenants use: it fails for nobody's fault but the
-/// client's and says so in the dialect's words, and tells nothing of the other tenant. `{file}` and the like stand for ids, `{key}` for
-/// the key of a client that names none.
+/// client's and says so in the dialect's words, and tells nothing of the other tenant. `{file}` and the like stand for ids, `{token}` for the
+/// secret of `{sandbox}`, `{key}` for the key of a client that names none; `{frame}` at a body's beginning makes a frame of Connect of it.
 pub fn requests(bytes: &[u8]) {
     with_server(|server| {
         let filled = server.filled(&String::from_utf8_lossy(bytes));
         let Some(request) = server.parse(&filled) else { return };
         let (is_head, is_delete) = (request.method() == Method::HEAD, request.method() == Method::DELETE);
-        let is_mcp = matches!(request.uri().path(), "/mcp" | "/sse" | "/messages");
+        let words = Words::of(&request);
         let (status, head, body) = server.send(request);
         let text = String::from_utf8_lossy(&body);
-        assert!(!status.is_server_error(), "{status}: {text}");
+        // Scripted sandboxes have no processes and files, and a sandbox that is not there is a bad gateway.
+        let is_e2bs = matches!(status, StatusCode::NOT_IMPLEMENTED | StatusCode::BAD_GATEWAY) && words == Words::E2b;
+        assert!(!status.is_server_error() || is_e2bs, "{status}: {text}");
         assert!(head.contains_key("x-request-id"));
         assert!(!text.contains(&server.secret), "the other tenant's secret");
         // Contents of a file are whatever it holds.
         let is_ours = !(status.is_success() && filled.contains("/content"));
         let is_json = head.get(CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+        // The code interpreter of E2B tells events as lines of JSON under this type.
+        let is_json = is_json && !(words == Words::E2b && status.is_success());
         if is_json && is_ours && !is_head && !body.is_empty() {
             let body: Value = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {text}"));
-            let is_error = body["error"].is_object();
-            // Each dialect has its own words.
-            let words = if head.contains_key("request-id") {
-                ["message", "type", "details"].as_slice()
-            } else if is_mcp {
-                ["message", "code"].as_slice()
-            } else {
-                &["message", "type", "param", "code"]
+            let is_failure = status.is_client_error() || status.is_server_error();
+            let (error, names) = match words {
+                // An answer may have such fields, too.
+                Words::E2b => (is_failure.then_some(&body), ["message", "code"].as_slice()),
+                Words::Mcp => (body.get("error"), ["message", "code"].as_slice()),
+                Words::Gemini => (body.get("error"), ["message", "code", "status"].as_slice()),
+                Words::Anthropic => (body.get("error"), ["message", "type", "details"].as_slice()),
+                Words::Openai => (body.get("error"), ["message", "type", "param", "code"].as_slice()),
             };
-            assert!(!is_error || words.iter().all(|key| body["error"].get(key).is_some()), "{status}: {text}");
-            assert_eq!(is_error, status.is_client_error(), "{status}: {text}");
+            let error = error.filter(|error| error.is_object());
+            assert!(error.is_none_or(|error| names.iter().all(|name| error.get(name).is_some())), "{status}: {text}");
+            // A call of MCP that fails is an answer.
+            assert!(error.is_some() == is_failure || words == Words::Mcp && !is_failure, "{status}: {text}");
         } else {
-            assert!(is_head || body.is_empty() || !status.is_client_error(), "{status}: {text}");
+            // The code interpreter of E2B refuses in plain text.
+            assert!(is_head || body.is_empty() || !status.is_client_error() || words == Words::E2b, "{status}: {text}");
         }
         if is_delete && status.is_success() {
             server.requests = REQUESTS + 1;
         }
     });
+}
+
+/// The dialect whose words a refusal is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Words {
+    Openai,
+    Anthropic,
+    E2b,
+    Gemini,
+    Mcp,
+}
+
+impl Words {
+    /// The dialect of a request.
+    fn of(request: &Request) -> Self {
+        let claims = |dialect: Dialect| dialect.claims.is_some_and(|claims| claims(request));
+        match request.uri().path() {
+            _ if claims(E2B) => Self::E2b,
+            _ if claims(ANTHROPIC) => Self::Anthropic,
+            "/mcp" | "/sse" | "/messages" => Self::Mcp,
+            path if path.starts_with("/v1beta") => Self::Gemini,
+            path if path.starts_with("/v1/messages") => Self::Anthropic,
+            _ => Self::Openai,
+        }
+    }
 }
 
 /// A JSON body for the route that its first byte chooses.
@@ -184,6 +223,8 @@ pub fn texts(bytes: &[u8]) {
         assert_eq!(id, text);
         assert_plain(&id);
     }
+    markdown(text);
+    assert!(Link::of_token(text, "secret").is_none_or(|link| link.token("secret") == text), "{text:?}");
     if let Ok(uri) = format!("/?{text}").parse() {
         let mut request = Request::new(());
         *request.uri_mut() = uri;
@@ -193,6 +234,33 @@ pub fn texts(bytes: &[u8]) {
             assert!((1..=100).contains(&page.limit) && page.after.as_deref() != Some(""));
         }
     }
+}
+
+/// Reads a text as one that a client sends back, which is no longer than it was, and writes it as a model's, however it is cut.
+fn markdown(text: &str) {
+    let (said, _container) = read(text, "python");
+    let length = |said: &Said| match said {
+        Said::Text(text) => text.len(),
+        Said::Program { code, logs } => code.len() + logs.len(),
+    };
+    assert!(said.iter().map(length).sum::<usize>() <= text.len(), "{said:?}");
+    let links = Links::to("secret".into(), "http://host", &Tenant::local(), &ContainerId::new());
+    let files = [file_named("a b")];
+    let written = |size: usize| {
+        let mut markdown = Markdown::new(Shown::All, "python", links.clone());
+        let letters: Vec<char> = text.chars().collect();
+        let pieces = letters.chunks(size).map(|piece| piece.iter().collect::<String>());
+        let mut told: String = pieces.map(|piece| markdown.text(&piece, &files)).collect();
+        told.push_str(&markdown.end_text(&files));
+        told
+    };
+    let whole = written(text.len().max(1));
+    assert_eq!((&whole, &whole), (&written(7), &written(1)));
+}
+
+fn file_named(name: &str) -> SessionFile {
+    let (id, path) = (ContainerFileId::new(), format!("/mnt/data/{name}"));
+    SessionFile { id, path, bytes: 1, mime: "text/plain".into(), source: Source::Assistant, created_at: 0 }
 }
 
 /// Asserts that a name is a path that stays below its directory and fools nobody.
@@ -244,7 +312,7 @@ impl Server {
         let tenant = runtime.block_on(store.tenant_of_key(&key)).expect("the store").expect("a tenant");
         let settings = aludel_engine::Settings { sessions: 10_000, ..Default::default() };
         let backend = Arc::new(Memory::default());
-        let engine = Engine::new(store, backend, [model()], Default::default(), Vec::new(), settings);
+        let engine = Engine::new(store, backend, models(), Default::default(), Vec::new(), settings);
         let app = Arc::new(App::new(Arc::new(engine), Settings { metrics: true, ..Settings::default() }));
         let routes = runtime.block_on(async { router::routes(&app) });
         let secret = fresh_id("secret_");
@@ -285,6 +353,41 @@ impl Server {
         self.make(prefix, "upload", "/v1/uploads", json, upload.to_string());
         let path = self.filled(&format!("/v1/uploads/{{{prefix}upload}}/parts"));
         self.make(prefix, "part", &path, multipart, form("data"));
+        let sandbox = json!({ "templateID": "base", "timeout": 3600, "metadata": { "note": text } });
+        let (_, _, made) = self.send(self.post("/v2/sandboxes", json, sandbox.to_string().into()));
+        let made: Value = serde_json::from_slice(&made).unwrap_or_default();
+        let word = |name: &str| made[name].as_str().unwrap_or_else(|| panic!("{made}")).to_owned();
+        self.words.push((format!("{{{prefix}sandbox}}"), word("sandboxID")));
+        let connection = self.connect();
+        self.words.push((format!("{{{prefix}mcp}}"), connection));
+        if prefix.is_empty() {
+            // Whoever has one of these may read what they are for, whatever its key.
+            self.words.push(("{token}".to_owned(), word("envdAccessToken")));
+            let container = ContainerId::parse(&self.filled("{container}")).expect("an id");
+            let secret = self.runtime.block_on(self.app.link_secret()).expect("a secret");
+            let file = ContainerFileId::parse(&self.filled("{cfile}")).expect("an id");
+            let links = Links::to(secret, "", &self.tenant, &container);
+            self.words.push(("{link}".to_owned(), links.link(&SessionFile { id: file, ..file_named("a b") })));
+        }
+    }
+
+    /// Shakes hands as a client of MCP's first era and returns the connection's id.
+    fn connect(&mut self) -> String {
+        let client = json!({ "name": "c", "version": "1" });
+        let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client });
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+        let mut request = self.post("/mcp", "application/json", message.to_string().into());
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(BOTH));
+        let (status, head, body) = self.send(request);
+        let id = head.get("mcp-session-id");
+        let id = id.unwrap_or_else(|| panic!("{status}: {}", String::from_utf8_lossy(&body))).clone();
+        let message = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        let mut request = self.post("/mcp", "application/json", message.to_string().into());
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(BOTH));
+        request.headers_mut().insert("mcp-session-id", id.clone());
+        let (status, _, _) = self.send(request);
+        assert!(status.is_success(), "{status}");
+        id.to_str().expect("plain text").to_owned()
     }
 
     fn make(&mut self, prefix: &str, name: &str, path: &str, kind: &str, body: String) {
@@ -300,8 +403,10 @@ impl Server {
     }
 
     fn post(&self, path: &str, kind: &str, body: Bytes) -> Request {
-        let request =
-            Request::post(path).header(CONTENT_TYPE, kind).header(AUTHORIZATION, format!("Bearer {}", self.key));
+        let request = Request::post(path)
+            .header(CONTENT_TYPE, kind)
+            .header(AUTHORIZATION, format!("Bearer {}", self.key))
+            .header(HOST, "localhost");
         request.body(body.into()).expect("a request")
     }
 
@@ -315,11 +420,17 @@ impl Server {
             let (name, value) = line.split_once(':')?;
             request = request.header(name, value.trim());
         }
+        let framed = body.strip_prefix("{frame}").map(|message| {
+            let length = u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes();
+            [&[0], length.as_slice(), message.as_bytes()].concat()
+        });
+        let body = framed.as_deref().unwrap_or(body.as_bytes());
         // Every other body comes in pieces.
         let size = if body.len() % 2 == 0 { body.len().max(1) } else { 7 };
-        let pieces = body.as_bytes().chunks(size).map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece)));
+        let pieces = body.chunks(size).map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece)));
         let pieces: Vec<_> = pieces.collect();
         let mut request = request.body(body::Body::from_stream(stream::iter(pieces))).ok()?;
+        request.headers_mut().entry(HOST).or_insert(HeaderValue::from_static("localhost"));
         if !request.headers().contains_key(AUTHORIZATION) {
             request.headers_mut().insert(AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {}", self.key)).ok()?);
         }
@@ -338,8 +449,8 @@ impl Server {
     }
 }
 
-/// A model that calls a program where it is offered, and answers where it is not.
-fn model() -> Model {
+/// Two models that call a program where it is offered, and answer where it is not. The second one always has the tool.
+fn models() -> [Model; 2] {
     let options = ChatOptions {
         protocol: Protocol::Chat,
         url: "http://localhost/v1".into(),
@@ -352,7 +463,8 @@ fn model() -> Model {
         requests: None,
     };
     let chat = Arc::new(Chat::over(options, Arc::new(Scripted)).expect("the options are fine"));
-    Model { endpoint: Some(Arc::clone(&chat)), ..Model::new("m", "a fuzzer", chat) }
+    let named = |name| Model { endpoint: Some(Arc::clone(&chat)), ..Model::new(name, "a fuzzer", chat.clone()) };
+    [named("m"), Model { code_interpreter: Some(Shown::All), ..named("plain") }]
 }
 
 struct Scripted;

@@ -118,7 +118,7 @@ impl Link {
         Caller(self.tenant.clone())
     }
 
-    fn token(&self, secret: &str) -> String {
+    pub(crate) fn token(&self, secret: &str) -> String {
         let Self { tenant, container, file, expires_at } = self;
         let mut token = format!("{}\n{container}\n{file}\n{expires_at}", tenant.as_str()).into_bytes();
         let signature = signature(secret, &token).finalize().into_bytes();
@@ -126,7 +126,7 @@ impl Link {
         BASE64_URL_SAFE_NO_PAD.encode(token)
     }
 
-    fn of_token(token: &str, secret: &str) -> Option<Self> {
+    pub(crate) fn of_token(token: &str, secret: &str) -> Option<Self> {
         let token = BASE64_URL_SAFE_NO_PAD.decode(Some(token).filter(|token| token.len() <= MAX_TOKEN)?).ok()?;
         let (text, signed) = token.split_at_checked(token.len().checked_sub(SIGNATURE)?)?;
         signature(secret, text).verify_slice(signed).ok()?;

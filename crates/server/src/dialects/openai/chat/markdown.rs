@@ -28,7 +28,7 @@ const END: &str = "</details>";
 
 /// Writes what programs of one answer did.
 #[derive(Debug)]
-pub(super) struct Markdown {
+pub(crate) struct Markdown {
     shown: Shown,
     /// The word for the programs' language.
     language: String,
@@ -38,17 +38,17 @@ pub(super) struct Markdown {
 }
 
 impl Markdown {
-    pub(super) fn new(shown: Shown, language: &str, links: Links) -> Self {
+    pub(crate) fn new(shown: Shown, language: &str, links: Links) -> Self {
         Self { shown, language: language.to_owned(), links, held: String::new() }
     }
 
     /// The beginning of a program, if programs are shown.
-    pub(super) fn begin(&self) -> Option<String> {
+    pub(crate) fn begin(&self) -> Option<String> {
         (self.shown == Shown::All).then(|| format!("{FENCE}{}\n", self.language))
     }
 
     /// The end of a program, and what it put out.
-    pub(super) fn end(&self, code: &str, ended: &Ended) -> String {
+    pub(crate) fn end(&self, code: &str, ended: &Ended) -> String {
         let mut text = String::new();
         if self.shown == Shown::All {
             let line_end = if code.is_empty() || code.ends_with('\n') { "" } else { "\n" };
@@ -76,12 +76,12 @@ impl Markdown {
     }
 
     /// A list of files.
-    pub(super) fn files(&self, files: &[SessionFile]) -> String {
+    pub(crate) fn files(&self, files: &[SessionFile]) -> String {
         self.links.list(files)
     }
 
     /// A piece of the model's text, with links to files that are there in place of those that lead nowhere.
-    pub(super) fn text(&mut self, piece: &str, files: &[SessionFile]) -> String {
+    pub(crate) fn text(&mut self, piece: &str, files: &[SessionFile]) -> String {
         let whole = std::mem::take(&mut self.held) + piece;
         let (mut text, mut told) = (whole.as_str(), String::new());
         while let Some(start) = text.find(SANDBOX) {
@@ -113,7 +113,7 @@ impl Markdown {
     }
 
     /// The rest of the text, which is over.
-    pub(super) fn end_text(&mut self, files: &[SessionFile]) -> String {
+    pub(crate) fn end_text(&mut self, files: &[SessionFile]) -> String {
         let held = std::mem::take(&mut self.held);
         match held.strip_prefix('(') {
             Some(link) => format!("({}", self.resolved(link, files)),
@@ -130,7 +130,7 @@ impl Markdown {
 
 /// A part of an answer that a client sent back.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(crate) enum Said {
     /// A text.
     Text(String),
     /// A program and its output.
@@ -139,7 +139,7 @@ pub(super) enum Said {
 
 /// Reads an answer that was written here: its parts, and the container that its last program ran in. What is not exactly as it was
 /// written is a text.
-pub(super) fn read(content: &str, language: &str) -> (Vec<Said>, Option<ContainerId>) {
+pub(crate) fn read(content: &str, language: &str) -> (Vec<Said>, Option<ContainerId>) {
     let (mut said, mut rest, mut text) = (Vec::new(), content, String::new());
     let opening = format!("{FENCE}{language}\n");
     let mut patience = MAX_OTHERS;

@@ -5,7 +5,7 @@
 
 mod api;
 mod ask;
-mod markdown;
+pub(crate) mod markdown;
 mod messages;
 mod render;
 mod rounds;
