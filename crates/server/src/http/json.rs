@@ -272,11 +272,19 @@ impl FromRequest<Arc<App>> for Plain {
 }
 
 impl Plain {
-    /// Reads a part of it that is JSON. What was made of it is counted as long as this lives.
-    pub(crate) fn json<T: DeserializeOwned>(&mut self, part: &[u8]) -> Result<T, ApiError> {
-        self.memory.count(Shape::of(part)?.memory(part.len()))?;
-        serde_json::from_slice(part)
-            .map_err(|error| ApiError::bad_request(format!("The message cannot be read: {error}.")))
+    /// Reads a part of it that is JSON.
+    pub(crate) async fn json<T: DeserializeOwned + Send + 'static>(
+        self,
+        app: &App,
+        part: Bytes,
+    ) -> Result<T, ApiError> {
+        let mut memory = self.memory;
+        aside(app, part.len(), move || {
+            memory.count(Shape::of(&part)?.memory(part.len()))?;
+            serde_json::from_slice(&part)
+                .map_err(|error| ApiError::bad_request(format!("The message cannot be read: {error}.")))
+        })
+        .await
     }
 }
 

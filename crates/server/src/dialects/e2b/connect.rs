@@ -112,29 +112,32 @@ impl From<FilesError> for Failure {
 /// The message of a call.
 pub(super) struct Message<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<App>> for Message<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Message<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
         is_json(request.headers(), "application/json")?;
-        let mut body = Plain::from_request(request, app).await?;
-        let bytes = body.bytes.clone();
-        Ok(Self(body.json(if bytes.trim_ascii().is_empty() { b"{}" } else { &bytes })?))
+        let body = Plain::from_request(request, app).await?;
+        let message = match body.bytes.trim_ascii() {
+            [] => Bytes::from_static(b"{}"),
+            _ => body.bytes.clone(),
+        };
+        Ok(Self(body.json(app, message).await?))
     }
 }
 
 /// The one message of a client that gets a stream.
 pub(super) struct FirstFrame<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<App>> for FirstFrame<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for FirstFrame<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
         is_json(request.headers(), "application/connect+json")?;
-        let mut body = Plain::from_request(request, app).await?;
-        let bytes = body.bytes.clone();
-        let message = first_frame(&bytes).ok_or_else(|| Failure::invalid("the body is no frame of Connect"))?;
-        Ok(Self(body.json(message)?))
+        let body = Plain::from_request(request, app).await?;
+        let message = first_frame(&body.bytes).ok_or_else(|| Failure::invalid("the body is no frame of Connect"))?;
+        let message = body.bytes.slice_ref(message);
+        Ok(Self(body.json(app, message).await?))
     }
 }
 
