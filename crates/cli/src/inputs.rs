@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aludel_engine::Session;
 use aludel_engine::sessions::LiveSession;
@@ -64,6 +64,11 @@ impl Input {
     /// Its name in the workspace.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its path on the host.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     async fn store(&self, session: &Session, store: &Store) -> anyhow::Result<()> {

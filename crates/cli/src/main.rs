@@ -16,6 +16,7 @@ mod sandboxes;
 mod screen;
 mod show;
 mod signals;
+mod socket;
 mod state;
 mod terminal;
 mod turn;

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use aludel_engine::sessions::LiveSession;
-use aludel_sandbox::{FileEntry, MimeBundle};
+use aludel_sandbox::{FileEntry, Limits, MimeBundle};
 use anyhow::Context;
 
 use crate::exit::usage;
@@ -45,6 +45,32 @@ pub(crate) struct Saved {
     pub(crate) entry: FileEntry,
     /// Where it is now; `None` when nobody said where to put files.
     pub(crate) path: Option<PathBuf>,
+}
+
+/// The files of a workspace, on their way out.
+pub(crate) trait Made {
+    /// The limits of the workspace.
+    fn limits(&self) -> &Limits;
+
+    /// Those that are there.
+    async fn files(&mut self) -> anyhow::Result<Vec<FileEntry>>;
+
+    /// Opens one of at most `limit` bytes.
+    async fn open(&mut self, path: &str, limit: u64) -> anyhow::Result<impl Read + Send + 'static>;
+}
+
+impl Made for LiveSession {
+    fn limits(&self) -> &Limits {
+        Self::limits(self)
+    }
+
+    async fn files(&mut self) -> anyhow::Result<Vec<FileEntry>> {
+        Ok(Self::files(self).await?)
+    }
+
+    async fn open(&mut self, path: &str, limit: u64) -> anyhow::Result<impl Read + Send + 'static> {
+        Ok(self.open_file(path, limit).await?.0)
+    }
 }
 
 impl Out {
@@ -104,16 +130,16 @@ impl Out {
     }
 
     /// Copies files out of the workspace. Those that are gone by now are left out.
-    pub(crate) async fn copy(&mut self, session: &LiveSession, files: &[FileEntry]) -> anyhow::Result<Vec<Saved>> {
+    pub(crate) async fn copy(&mut self, from: &mut impl Made, files: &[FileEntry]) -> anyhow::Result<Vec<Saved>> {
         let wanted: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
-        let there = session.files().await.context("cannot list the workspace")?;
-        let (mut saved, mut left, mut failed) = (Vec::new(), session.limits().disk, None);
+        let there = from.files().await.context("cannot list the workspace")?;
+        let (mut saved, mut left, mut failed) = (Vec::new(), from.limits().disk, None);
         for entry in there.into_iter().filter(|entry| wanted.contains(entry.path.as_str())) {
             let path = match &self.root {
                 Root::Temporary(_) => None,
                 Root::Given(_) => {
                     let path = self.place(&entry.path)?;
-                    let copied = copy_out(session, &entry.path, &path, left).await;
+                    let copied = copy_out(from, &entry.path, &path, left).await;
                     let shown = crate::terminal::name(&entry.path);
                     match copied.with_context(|| format!("cannot copy {shown} to {}", path.display())) {
                         Ok(bytes) => left = left.saturating_sub(bytes),
@@ -232,8 +258,8 @@ fn free(path: &Path, taken: impl Fn(&Path) -> bool) -> PathBuf {
 }
 
 /// Copies a file of at most `limit` bytes out of the workspace. Returns its size.
-async fn copy_out(session: &LiveSession, from: &str, to: &Path, limit: u64) -> anyhow::Result<u64> {
-    let (mut file, _) = session.open_file(from, limit).await?;
+async fn copy_out(made: &mut impl Made, from: &str, to: &Path, limit: u64) -> anyhow::Result<u64> {
+    let mut file = made.open(from, limit).await?;
     let to = to.to_path_buf();
     Ok(tokio::task::spawn_blocking(move || write_whole(&to, &mut file)).await??)
 }

@@ -211,13 +211,13 @@ impl Asking<'_> {
         if made.is_empty() && !failed {
             return Ok(Vec::new());
         }
-        let live = self.session.live().await?;
+        let mut live = self.session.live().await?;
         if failed {
             let was_given = |path: &str| question.inputs.iter().any(|input| input.name() == path);
             let there = live.files().await.context("cannot list the workspace")?;
             made.extend(there.into_iter().filter(|file| !was_given(&file.path)));
         }
-        screen.out.copy(&live, &made).await
+        screen.out.copy(&mut live, &made).await
     }
 }
 

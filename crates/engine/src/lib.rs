@@ -62,6 +62,8 @@ pub struct Engine {
     pub closing: CancellationToken,
     /// Tasks that outlive their request. The process's end waits for them.
     pub tasks: TaskTracker,
+    /// Requests that come another way than over HTTP. The end of a server lets them finish as it does those.
+    pub visits: TaskTracker,
     /// Requests under way.
     pub live: turns::LiveTurns,
     /// Permits of executions without a turn.
@@ -93,6 +95,7 @@ impl Engine {
             ending: CancellationToken::new(),
             closing,
             tasks,
+            visits: TaskTracker::new(),
             live: turns::LiveTurns::default(),
             executions: places::Places::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),
             store,

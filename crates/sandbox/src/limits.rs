@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The limits of one sandbox. Each is enforced, and each hit is reported as a [`crate::LimitHit`] or an error inside the program.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Memory of all processes together, bytes. A soft limit a little below turns most cases into a `MemoryError`.
     pub memory: u64,

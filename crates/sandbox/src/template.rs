@@ -172,6 +172,11 @@ pub fn state(data: &Path) -> State {
     looked.unwrap_or_else(|error| State::Unbuildable(error.to_string()))
 }
 
+/// Returns the path of the interpreter that templates are made from, without running it.
+pub fn interpreter() -> Option<PathBuf> {
+    HostPython::locate()
+}
+
 /// Returns the default template, building it when it is missing or was made for another interpreter or list; `force` builds it anew.
 /// Blocks. Builders wait for one another; one that is interrupted leaves nothing that is used.
 pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {

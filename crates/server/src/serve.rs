@@ -196,7 +196,10 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
         });
     }
     app.ending.cancel();
-    let mut drained = std::pin::pin!(graceful.shutdown());
+    app.engine.visits.close();
+    let mut drained = std::pin::pin!(async {
+        tokio::join!(graceful.shutdown(), app.engine.visits.wait());
+    });
     if timeout(DRAIN / 2, &mut drained).await.is_err() {
         // Turns that go on are told, and their clients hear how they ended.
         app.closing.cancel();

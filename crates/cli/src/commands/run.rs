@@ -14,11 +14,12 @@ use crate::args::LimitArgs;
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
 use crate::inputs::{self, Input};
-use crate::json;
-use crate::out::Out;
+use crate::out::{Made, Out};
 use crate::sandboxes::Sandboxes;
 use crate::show::{ProgramView, describe_only};
 use crate::signals::Signals;
+use crate::socket::{self, Reached, Told, Visit};
+use crate::{console, json};
 
 /// Bytes of a program. A kernel takes no more at once.
 const MAX_PROGRAM: u64 = 16 << 20;
@@ -46,6 +47,9 @@ pub(crate) struct RunArgs {
     out: Option<PathBuf>,
     #[command(flatten)]
     limits: LimitArgs,
+    /// Start a sandbox of its own, also if a server runs on this data directory that could run the program at once
+    #[arg(long)]
+    no_server: bool,
     /// Print events as JSON lines
     #[arg(long)]
     pub(crate) json: bool,
@@ -77,10 +81,36 @@ impl RunArgs {
     }
 }
 
-/// Whom the events are for.
+/// The audience of the events.
 enum View {
     Person(ProgramView),
     Program,
+}
+
+impl View {
+    fn see(&mut self, event: &Event, out: &mut Out) -> anyhow::Result<()> {
+        match self {
+            Self::Person(view) => view.see(event, out),
+            Self::Program => json::program(None, event, out),
+        }
+    }
+
+    /// Copies out what an ended program made, and tells of its end.
+    async fn end(&mut self, finished: &Finished, from: &mut impl Made, out: &mut Out) -> anyhow::Result<Exit> {
+        let exit = Exit::of_outcome(&finished.outcome);
+        let saved = out.copy(from, &finished.files).await?;
+        match self {
+            Self::Person(view) => {
+                view.outcome(finished)?;
+                view.files(&saved)?;
+            }
+            Self::Program => {
+                let message = (exit != Exit::Success).then(|| describe_only(finished));
+                json::end(json::Ended::program(exit, &saved, message))?;
+            }
+        }
+        Ok(exit)
+    }
 }
 
 pub(crate) async fn run(args: RunArgs, context: &Context) -> anyhow::Result<Exit> {
@@ -91,10 +121,70 @@ pub(crate) async fn run(args: RunArgs, context: &Context) -> anyhow::Result<Exit
         None => Out::nowhere(),
     };
     let mut view = if args.json { View::Program } else { View::Person(ProgramView::of_program()) };
+    if *context.config.server.socket && !args.no_server {
+        let declined = match socket::reach(context, &code, &inputs).await? {
+            Reached::Server(visit) => match at_server(visit, context, &mut out, &mut view).await? {
+                AtServer::Over(exit) => return Ok(exit),
+                AtServer::Declined(reason) => Some(reason),
+            },
+            Reached::Nobody(reason) => reason,
+        };
+        if let Some(reason) = declined.filter(|_| context.verbose) {
+            console::tell(&format!("the server does not run the program, so it gets a sandbox of its own: {reason}"));
+        }
+    }
     let engine = Sandboxes::start_lean(context).await?;
     let result = in_session(&engine, context, &inputs, &code, &mut out, &mut view).await;
     engine.backend.shutdown().await;
     result
+}
+
+/// Outcome of asking a server.
+enum AtServer {
+    /// The program is over.
+    Over(Exit),
+    /// Nothing of the program ran there, for this reason.
+    Declined(String),
+}
+
+/// Runs the program at a server.
+async fn at_server(mut visit: Visit, context: &Context, out: &mut Out, view: &mut View) -> anyhow::Result<AtServer> {
+    let mut signals = Signals::listen().context("cannot listen to signals")?;
+    let mut interrupted = false;
+    loop {
+        let told = tokio::select! {
+            told = visit.next() => told?,
+            () = signals.next() => {
+                if interrupted {
+                    return Ok(AtServer::Over(Exit::Interrupted));
+                }
+                interrupted = true;
+                visit.interrupt().await;
+                continue;
+            }
+        };
+        match told {
+            Told::Declined(reason) => return Ok(AtServer::Declined(reason)),
+            Told::Held(id) => {
+                console::tell(&format!("the program waits for approval: `aludel approvals approve {id}`"));
+            }
+            Told::Event(event) => view.see(&event, out)?,
+            Told::Ended(finished, files) => {
+                let mut files = visit.into_files(files, context.config.sandbox.limits())?;
+                view.see(&Event::Finished(finished.clone()), out)?;
+                return Ok(AtServer::Over(view.end(&finished, &mut files, out).await?));
+            }
+            Told::Refused(reason) => {
+                let message = format!("the program was not allowed to run: {reason}");
+                console::fail(&message);
+                if matches!(view, View::Program) {
+                    json::end(json::Ended::program(Exit::ProgramFailed, &[], Some(message)))?;
+                }
+                return Ok(AtServer::Over(Exit::ProgramFailed));
+            }
+            Told::Cancelled => return Ok(AtServer::Over(Exit::Interrupted)),
+        }
+    }
 }
 
 async fn in_session(
@@ -106,22 +196,11 @@ async fn in_session(
     view: &mut View,
 ) -> anyhow::Result<Exit> {
     let session = LiveSession::create(engine.backend.clone(), context.config.sandbox.limits()).await;
-    let session = session.context("cannot make a sandbox")?;
+    let mut session = session.context("cannot make a sandbox")?;
     inputs::add(&session, inputs).await?;
     let execution = session.execute(code).await.context("cannot start the program")?;
     let Some(finished) = watch(execution, out, view).await? else { return Ok(Exit::Interrupted) };
-    let exit = Exit::of_outcome(&finished.outcome);
-    let saved = out.copy(&session, &finished.files).await?;
-    match view {
-        View::Person(view) => {
-            view.outcome(&finished)?;
-            view.files(&saved)?;
-        }
-        View::Program => {
-            let message = (exit != Exit::Success).then(|| describe_only(&finished));
-            json::end(json::Ended::program(exit, &saved, message))?;
-        }
-    }
+    let exit = view.end(&finished, &mut session, out).await?;
     session.close().await;
     Ok(exit)
 }
@@ -142,10 +221,7 @@ async fn watch(mut execution: Execution, out: &mut Out, view: &mut View) -> anyh
                 continue;
             }
         };
-        match view {
-            View::Person(view) => view.see(&event, out)?,
-            View::Program => json::program(None, &event, out)?,
-        }
+        view.see(&event, out)?;
         if let Event::Finished(finished) = event {
             return Ok(Some(finished));
         }

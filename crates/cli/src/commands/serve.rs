@@ -17,7 +17,7 @@ use crate::console::{Console, Level, Stream};
 use crate::exit::{Exit, usage, words};
 use crate::sandboxes::Sandboxes;
 use crate::signals::{Hangups, Signals};
-use crate::{console, paint, state, upstream};
+use crate::{console, paint, socket, state, upstream};
 
 /// Serve the APIs of OpenAI, Anthropic, Gemini, E2B and MCP, programs in sandboxes on this machine
 ///
@@ -73,12 +73,22 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     }
     let engine = Engine::new(store, Arc::clone(&backend), models, approvals, packages, config.sessions());
     let engine = Arc::new(engine);
+    let socket = if *config.server.socket { bind_socket(context, &engine) } else { None };
     let app = App::new(Arc::clone(&engine), settings(config)?);
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
     let served = aludel_server::serve(app, listener, async {
-        // Nobody drops the sender before it was used or serving is over.
-        let _asked = was_asked.await;
+        let visits = async {
+            match &socket {
+                Some(socket) => socket.serve().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // Nobody drops the sender before it was used or serving is over.
+            _asked = was_asked => {}
+            () = visits => {}
+        }
     });
     let hurried = async {
         signals.next().await;
@@ -105,6 +115,13 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     };
     backend.shutdown().await;
     Ok(exit)
+}
+
+/// Opens the socket for `aludel run`. A server without one serves everybody else.
+fn bind_socket(context: &Context, engine: &Arc<Engine>) -> Option<socket::Listener> {
+    let bound = socket::Listener::bind(context, engine);
+    let failed = |reason| console::warn(&format!("`aludel run` cannot use this server: {reason}"));
+    bound.map_err(failed).ok()
 }
 
 /// Opens the server's log, in which everything is said from now on.

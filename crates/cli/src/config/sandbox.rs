@@ -173,6 +173,27 @@ impl Sandbox {
         ]
     }
 
+    /// The settings that every sandbox here has in common, by key: all but limits, which each can have its own, and what only a server does.
+    pub(crate) fn common(&self) -> Vec<(String, String)> {
+        const OTHERS: [&str; 13] = [
+            "memory",
+            "timeout",
+            "disk",
+            "cpus",
+            "processes",
+            "output",
+            "cpu_time",
+            "idle",
+            "pool",
+            "max_memory",
+            "linger",
+            "lifetime",
+            "keep",
+        ];
+        let is_common = |entry: &Entry| OTHERS.iter().all(|key| entry.key.strip_prefix("sandbox.") != Some(key));
+        self.entries().into_iter().filter(is_common).map(|entry| (entry.key, entry.value)).collect()
+    }
+
     /// The limits of one sandbox; what has no key is the engine's default.
     pub(crate) fn limits(&self) -> Limits {
         let (memory, disk) = (self.memory.0.bytes(), self.disk.bytes());

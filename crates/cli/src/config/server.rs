@@ -29,6 +29,7 @@ pub(crate) struct RawServer {
     traces: Option<Setting<Collector>>,
     url: Option<Setting<Url>>,
     mcp_return_after: Option<Setting<Span>>,
+    socket: Option<Setting<bool>>,
 }
 
 /// What holds.
@@ -58,6 +59,8 @@ pub(crate) struct Server {
     pub(crate) url: Setting<Url>,
     /// Time after which a call of an MCP tool returns although its program goes on.
     mcp_return_after: Setting<Span>,
+    /// True if `aludel run` uses the sandboxes of a server that runs, over a Unix socket in the data directory.
+    pub(crate) socket: Setting<bool>,
 }
 
 impl RawServer {
@@ -74,6 +77,7 @@ impl RawServer {
         "traces",
         "url",
         "mcp_return_after",
+        "socket",
     ];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
@@ -92,6 +96,7 @@ impl RawServer {
             "traces" => self.traces = Some(given.parse("server.traces")?),
             "url" => self.url = Some(given.parse("server.url")?),
             "mcp_return_after" => self.mcp_return_after = Some(given.parse("server.mcp_return_after")?),
+            "socket" => self.socket = Some(given.parse::<Switch>("server.socket")?.map(|switch| switch.0)),
             _ => return Err(super::unknown_key("server", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -121,6 +126,7 @@ impl RawServer {
             mcp_return_after: self
                 .mcp_return_after
                 .unwrap_or(Setting::default(Span::from_secs(MCP_RETURN_AFTER.as_secs()))),
+            socket: self.socket.unwrap_or(Setting::default(true)),
         })
     }
 }
@@ -145,6 +151,7 @@ impl Server {
             Entry::new("server.traces", &self.traces),
             Entry::new("server.url", &self.url),
             Entry::new("server.mcp_return_after", &self.mcp_return_after),
+            Entry::new("server.socket", &self.socket),
         ]
     }
 }

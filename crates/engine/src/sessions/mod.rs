@@ -5,6 +5,7 @@ mod memory;
 mod names;
 mod registry;
 mod session;
+mod temporary;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ pub use memory::Memory;
 pub use names::check_name;
 pub use registry::{NewSession, SessionChoice, Sessions, Status, keep, reap};
 pub use session::{Session, SessionFile, StoredChanges};
+pub use temporary::TemporarySession;
 
 /// The directory where programs find the workspace.
 pub const WORKSPACE: &str = "/mnt/data";

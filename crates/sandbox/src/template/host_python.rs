@@ -78,6 +78,17 @@ impl HostPython {
         Self::find_as(std::env::var_os(VARIABLE).filter(|chosen| !chosen.is_empty()).as_deref())
     }
 
+    /// Finds the interpreter's file, without its links.
+    pub(super) fn locate() -> Option<PathBuf> {
+        let program = std::env::var_os(VARIABLE).filter(|chosen| !chosen.is_empty());
+        let program = PathBuf::from(program.unwrap_or("python3".into()));
+        if program.components().count() > 1 {
+            return program.canonicalize().ok();
+        }
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).find_map(|directory| directory.join(&program).canonicalize().ok())
+    }
+
     fn find_as(chosen: Option<&OsStr>) -> Result<Self, Error> {
         let program = chosen.unwrap_or("python3".as_ref());
         Self::ask(Path::new(program)).map_err(|reason| {

@@ -1,0 +1,177 @@
+//! The client's end: `aludel run` by a server that runs.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use aludel_engine::executions::MAX_CODE;
+use aludel_sandbox::{Event, FileEntry, Finished, Limits};
+use anyhow::{Context as _, bail};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use super::frames::{self, Frames, MAX_ANSWER};
+use super::listener::is_of;
+use super::message::{Answer, Ask, MAX_FILES, Peer, Request};
+use crate::commands::Context;
+use crate::exit::usage;
+use crate::inputs::Input;
+use crate::out::Made;
+
+/// Time in which a server has to say that it will run the program.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A way to run a program.
+pub(crate) enum Reached {
+    /// A server runs it.
+    Server(Visit),
+    /// No server does, for this reason if there is one that could have.
+    Nobody(Option<String>),
+}
+
+/// A program that a server runs. Dropping it ends the program and its sandbox.
+pub(crate) struct Visit {
+    frames: Frames<UnixStream>,
+}
+
+/// Something that a server tells of a program.
+pub(crate) enum Told {
+    /// It will not run there.
+    Declined(String),
+    /// It waits for a decision about this request for approval.
+    Held(String),
+    /// It told something.
+    Event(Event),
+    /// It ended, and these of its files are there.
+    Ended(Finished, Vec<FileEntry>),
+    /// It was not allowed to run.
+    Refused(String),
+    /// It was interrupted before it ran.
+    Cancelled,
+}
+
+/// Asks the server on this data directory to run a program, if there is one.
+pub(crate) async fn reach(context: &Context, code: &str, inputs: &[Input]) -> anyhow::Result<Reached> {
+    if code.len() > MAX_CODE || inputs.len() > MAX_FILES {
+        return Ok(Reached::Nobody(Some("the program is too long or has too many files for a server".to_owned())));
+    }
+    let Ok(path) = super::path(&context.config.server.data) else { return Ok(Reached::Nobody(None)) };
+    let Ok(mut stream) = UnixStream::connect(&path).await else { return Ok(Reached::Nobody(None)) };
+    if !is_of(&stream, rustix::process::geteuid().as_raw()) {
+        return Ok(Reached::Nobody(Some("the server is another user's".to_owned())));
+    }
+    let mut files = Vec::new();
+    for input in inputs {
+        let opened = File::open(input.path());
+        files.push(opened.map_err(|error| usage(format!("--file {}: {error}", input.path().display())))?);
+    }
+    let request = Request {
+        peer: Peer::of_this_process(context)?,
+        limits: context.config.sandbox.limits(),
+        code: code.to_owned(),
+        files: inputs.iter().map(|input| input.name().to_owned()).collect(),
+    };
+    let asking = async {
+        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        frames::send_with(&mut stream, &request, &files).await?;
+        let mut frames = Frames::new(stream, MAX_ANSWER);
+        let answer = frames.next().await?;
+        Ok::<_, io::Error>((frames, answer))
+    };
+    Ok(match timeout(PATIENCE, asking).await {
+        Ok(Ok((frames, Some(Answer::Welcome)))) => Reached::Server(Visit { frames }),
+        Ok(Ok((_, Some(Answer::Declined(reason))))) => Reached::Nobody(Some(reason)),
+        Ok(Ok(_)) => Reached::Nobody(Some("the server is busy".to_owned())),
+        Ok(Err(error)) => Reached::Nobody(Some(format!("the server does not answer: {error}"))),
+        Err(_) => Reached::Nobody(Some("the server does not answer".to_owned())),
+    })
+}
+
+impl Visit {
+    /// The next thing that the server tells. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> anyhow::Result<Told> {
+        let answer = self.frames.next().await.context("the connection to the server broke")?;
+        Ok(match answer.context("the server ended, and the program with it")? {
+            Answer::Declined(reason) => Told::Declined(reason),
+            Answer::Held { id } => Told::Held(id),
+            Answer::Output(output) => Told::Event(output.into_event().context("the server sent no base64")?),
+            Answer::Ended { finished, files } => Told::Ended(finished, files),
+            Answer::Refused(reason) => Told::Refused(reason),
+            Answer::Cancelled => Told::Cancelled,
+            Answer::Failed(message) => bail!("the server could not run the program: {message}"),
+            Answer::Welcome | Answer::Opened { .. } | Answer::Unreadable(_) => bail!("the server answers out of turn"),
+        })
+    }
+
+    /// Interrupts the program.
+    pub(crate) async fn interrupt(&mut self) {
+        // A server that is gone is noticed when its next word is awaited.
+        let _sent = frames::send(self.frames.stream(), &Ask::Interrupt).await;
+    }
+
+    /// The files of its program, which has ended, and left these.
+    pub(crate) fn into_files(self, files: Vec<FileEntry>, limits: Limits) -> anyhow::Result<Files> {
+        let stream = self.frames.into_inner().context("the server answers out of turn")?.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(Files { stream, files, limits })
+    }
+}
+
+/// Files at a server.
+pub(crate) struct Files {
+    stream: std::os::unix::net::UnixStream,
+    files: Vec<FileEntry>,
+    limits: Limits,
+}
+
+impl Made for Files {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    async fn files(&mut self) -> anyhow::Result<Vec<FileEntry>> {
+        Ok(self.files.clone())
+    }
+
+    /// Blocks, but for a moment.
+    async fn open(&mut self, path: &str, limit: u64) -> anyhow::Result<impl Read + Send + 'static> {
+        self.stream.write_all(&frames::frame(&Ask::Open { path: path.to_owned(), limit })?)?;
+        let bytes = match serde_json::from_slice(&frames::read_frame(&mut self.stream, MAX_ANSWER)?)? {
+            Answer::Opened { bytes } if bytes <= limit => bytes,
+            Answer::Unreadable(reason) => bail!(reason),
+            _ => bail!("the server answers out of turn"),
+        };
+        let content = Content { stream: self.stream.try_clone()?, piece: io::Cursor::new(Vec::new()), ended: false };
+        Ok(content.take(bytes))
+    }
+}
+
+/// The content of one file. What is not read of it is passed over.
+struct Content {
+    stream: std::os::unix::net::UnixStream,
+    piece: io::Cursor<Vec<u8>>,
+    ended: bool,
+}
+
+impl Read for Content {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.piece.read(buffer)?;
+        if read > 0 || self.ended || buffer.is_empty() {
+            return Ok(read);
+        }
+        self.piece = io::Cursor::new(frames::read_frame(&mut self.stream, MAX_ANSWER)?);
+        self.ended = self.piece.get_ref().is_empty();
+        self.piece.read(buffer)
+    }
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        if io::copy(self, &mut io::sink()).is_err() {
+            // Whatever comes next would be taken for something else.
+            let _gone = self.stream.shutdown(Shutdown::Both);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The server's end: making the socket, and letting in whoever may come.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_engine::Engine;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+use super::message::Peer;
+use super::visit::{Host, visit};
+use crate::commands::Context;
+
+/// Clients at once. One more starts a sandbox of its own.
+const MAX_VISITS: usize = 256;
+/// Connections that the system keeps until they are accepted.
+const BACKLOG: i32 = 128;
+/// Pause when the system has no more descriptors.
+const BREATH: Duration = Duration::from_millis(200);
+
+/// The socket in the data directory, which is removed when this is dropped.
+pub(crate) struct Listener {
+    listener: UnixListener,
+    host: Arc<Host>,
+    _name: Name,
+}
+
+/// The name of a socket of ours.
+struct Name {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if inode_of(&self.path).is_ok_and(|inode| inode == self.inode) {
+            // Nobody answers at it any more; the next server replaces it.
+            let _removed = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Listener {
+    /// Listens in the data directory of a server, which no other server has: what an earlier one left is replaced.
+    pub(crate) fn bind(context: &Context, engine: &Arc<Engine>) -> Result<Self, String> {
+        let path = super::path(&context.config.server.data)?;
+        let shown = path.display().to_string();
+        let host = Host {
+            engine: Arc::clone(engine),
+            peer: Peer::of_this_process(context).map_err(|error| format!("the executable is not known: {error}"))?,
+            limits: context.config.sandbox.limits(),
+        };
+        let (listener, name) = bind(path).map_err(|error| format!("{shown}: {error}"))?;
+        Ok(Self { listener, host: Arc::new(host), _name: name })
+    }
+
+    /// Lets clients in, for ever.
+    pub(crate) async fn serve(&self) {
+        let places = Arc::new(Semaphore::new(MAX_VISITS));
+        let user = rustix::process::geteuid().as_raw();
+        loop {
+            let Ok((stream, _)) = self.listener.accept().await else {
+                tokio::time::sleep(BREATH).await;
+                continue;
+            };
+            if !is_of(&stream, user) {
+                continue;
+            }
+            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+            let (host, visits) = (Arc::clone(&self.host), &self.host.engine.visits);
+            visits.spawn(async move {
+                visit(&host, stream).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+/// Returns true if a connection's other end is a process of this user.
+pub(super) fn is_of(stream: &UnixStream, user: u32) -> bool {
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == user)
+}
+
+/// Makes a socket that only its user can open, under another name, and gives it its own at once.
+fn bind(path: PathBuf) -> io::Result<(UnixListener, Name)> {
+    if path.symlink_metadata().is_ok_and(|there| !there.file_type().is_socket()) {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something else than a socket is there"));
+    }
+    let directory = tempfile::Builder::new().prefix(".").rand_bytes(4).tempdir_in(path.parent().unwrap_or(&path))?;
+    let fresh = directory.path().join("s");
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&fresh)?)?;
+    // Nobody can connect before it listens.
+    std::fs::set_permissions(&fresh, PermissionsExt::from_mode(0o600))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    let inode = inode_of(&fresh)?;
+    std::fs::rename(&fresh, &path)?;
+    Ok((UnixListener::from_std(socket.into())?, Name { path, inode }))
+}
+
+fn inode_of(path: &Path) -> io::Result<u64> {
+    Ok(path.symlink_metadata()?.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_socket_replaces_a_dead_one_and_nothing_else_and_is_for_its_user_alone() {
+        let data = tempfile::tempdir().unwrap();
+        let path = data.path().join("s.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let (listener, name) = bind(path.clone()).unwrap();
+        assert_eq!(path.symlink_metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 1, "nothing else is left");
+        let (_client, accepted) = tokio::join!(UnixStream::connect(&path), listener.accept());
+        let (accepted, _) = accepted.unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!([user, user + 1].map(|user| is_of(&accepted, user)), [true, false]);
+
+        let (_second, replacing) = bind(path.clone()).unwrap();
+        drop(name);
+        assert!(path.exists(), "it is another one's by now");
+        drop(replacing);
+        assert!(!path.exists());
+        std::fs::write(&path, "mine").unwrap();
+        assert!(bind(path.clone()).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    }
+}

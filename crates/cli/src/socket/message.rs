@@ -1,0 +1,154 @@
+//! The messages between the two ends.
+
+use std::os::unix::fs::MetadataExt;
+
+use aludel_sandbox::{Event, FileEntry, Finished, Limits, MimeBundle, MimeData, ProgramError};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Serialize};
+
+use crate::commands::Context;
+
+/// Files of one request: what the system takes in one message.
+pub(super) const MAX_FILES: usize = 200;
+
+/// A request to run a program. The files come as descriptors, in the order of their names.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Request {
+    /// The client.
+    pub(super) peer: Peer,
+    /// The limits of its sandbox.
+    pub(super) limits: Limits,
+    /// The program.
+    pub(super) code: String,
+    /// Names of files in the workspace.
+    pub(super) files: Vec<String>,
+}
+
+/// All that both ends must have in common.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Peer {
+    /// The executable: its device, its inode and the time when it was written.
+    executable: [i64; 4],
+    /// Settings by key, and the interpreter that the template is made from.
+    settings: Vec<(String, String)>,
+}
+
+impl Peer {
+    /// This process.
+    pub(super) fn of_this_process(context: &Context) -> std::io::Result<Self> {
+        // The link leads to the file that runs, even if another one has its name by now.
+        let executable = std::fs::metadata("/proc/self/exe")?;
+        let id = [executable.dev(), executable.ino()].map(u64::cast_signed);
+        let interpreter = aludel_sandbox::template::interpreter().unwrap_or_default();
+        let mut settings = context.config.sandbox.common();
+        settings.push(("the interpreter".to_owned(), interpreter.display().to_string()));
+        Ok(Self { executable: [id[0], id[1], executable.mtime(), executable.mtime_nsec()], settings })
+    }
+
+    /// Returns the first difference between the two, in words about this one.
+    pub(super) fn difference(&self, other: &Self) -> Option<String> {
+        if self.executable != other.executable {
+            return Some("it is another build of aludel".to_owned());
+        }
+        let differs = self.settings.iter().find(|setting| !other.settings.contains(setting));
+        let (key, value) = differs?;
+        Some(format!("it has another value for {key} ({value})"))
+    }
+}
+
+/// A further message of the client.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Ask {
+    /// Interrupt the program.
+    Interrupt,
+    /// Send the contents of a file of the workspace, if it has at most so many bytes.
+    Open { path: String, limit: u64 },
+}
+
+/// A message of the server. [`Answer::Ended`], [`Answer::Refused`] and [`Answer::Failed`] are last, but for contents of files.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// The program will run here, unless there turns out to be no room.
+    Welcome,
+    /// Nothing of the program ran, and nothing will, for this reason.
+    Declined(String),
+    /// The program waits for the decision about this request for approval.
+    Held { id: String },
+    /// The program put something out.
+    Output(Output),
+    /// The program ended, and these of its files are there.
+    Ended { finished: Finished, files: Vec<FileEntry> },
+    /// The program was not allowed to run.
+    Refused(String),
+    /// The program was interrupted before it ran.
+    Cancelled,
+    /// The server or the host failed.
+    Failed(String),
+    /// Contents follow: pieces of so many bytes in all, then an empty one. There may be fewer.
+    Opened { bytes: u64 },
+    /// The file cannot be read.
+    Unreadable(String),
+}
+
+/// An event of a program, as it is sent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Output {
+    Stdout(String),
+    Stderr(String),
+    Display(Vec<(String, Form)>),
+    Result(Vec<(String, Form)>),
+    Error(ProgramError),
+}
+
+/// One form of a value.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Form {
+    Text(String),
+    /// As base64.
+    Binary(String),
+}
+
+impl Output {
+    /// The event that it stands for.
+    pub(super) fn into_event(self) -> Result<Event, base64::DecodeError> {
+        Ok(match self {
+            Self::Stdout(text) => Event::Stdout(text),
+            Self::Stderr(text) => Event::Stderr(text),
+            Self::Display(forms) => Event::Display(bundle(forms)?),
+            Self::Result(forms) => Event::Result(bundle(forms)?),
+            Self::Error(error) => Event::Error(error),
+        })
+    }
+
+    /// The form in which an event of the engine is sent.
+    pub(super) fn of(output: aludel_engine::turns::Output) -> Self {
+        use aludel_engine::turns::Output;
+        match output {
+            Output::Stdout(text) => Self::Stdout(text),
+            Output::Stderr(text) => Self::Stderr(text),
+            Output::Display(value) => Self::Display(forms(value.bundle())),
+            Output::Result(value) => Self::Result(forms(value.bundle())),
+            Output::Error { name, value, traceback } => Self::Error(ProgramError { name, value, traceback }),
+        }
+    }
+}
+
+fn forms(bundle: MimeBundle) -> Vec<(String, Form)> {
+    let form = |data| match data {
+        MimeData::Text(text) => Form::Text(text),
+        MimeData::Binary(bytes) => Form::Binary(BASE64_STANDARD.encode(bytes)),
+    };
+    bundle.0.into_iter().map(|(mime, data)| (mime, form(data))).collect()
+}
+
+fn bundle(forms: Vec<(String, Form)>) -> Result<MimeBundle, base64::DecodeError> {
+    let data = |form| {
+        Ok(match form {
+            Form::Text(text) => MimeData::Text(text),
+            Form::Binary(text) => MimeData::Binary(BASE64_STANDARD.decode(text)?),
+        })
+    };
+    let forms = forms.into_iter().map(|(mime, form)| Ok((mime, data(form)?)));
+    Ok(MimeBundle(forms.collect::<Result<_, _>>()?))
+}

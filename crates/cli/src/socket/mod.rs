@@ -1,0 +1,32 @@
+//! The Unix socket of a server, in its data directory: `aludel run` uses the server's sandboxes through it.
+//!
+//! Both ends are the same executable of the same user, or they have nothing to do with one another; so messages have no versions. Files go in
+//! as descriptors that the client opened, and come out as bytes.
+
+mod client;
+mod frames;
+mod listener;
+mod message;
+mod visit;
+
+use std::path::{Path, PathBuf};
+
+pub(crate) use client::{Reached, Told, Visit, reach};
+pub(crate) use listener::Listener;
+
+/// The name of the socket in the data directory.
+const NAME: &str = "aludel.sock";
+
+/// Bytes of the longest path that the system takes for a socket.
+const LONGEST: usize = 107;
+
+/// Returns the path of the socket, or what is wrong with it.
+fn path(data: &Path) -> Result<PathBuf, String> {
+    let path = data.join(NAME);
+    let bytes = path.as_os_str().len();
+    if bytes > LONGEST {
+        let shown = path.display();
+        return Err(format!("the path {shown} has {bytes} bytes, and a socket's has {LONGEST} at most"));
+    }
+    Ok(path)
+}

@@ -1,0 +1,262 @@
+//! One client of the socket, at the server's end.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use aludel_engine::executions::{self, End, Event, Execution, Program};
+use aludel_engine::sessions::{LiveSession, TemporarySession};
+use aludel_engine::{Engine, Error};
+use aludel_sandbox::{FileEntry, Finished, Limits, Outcome};
+use aludel_store::{Tenant, fresh_id};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::frames::{self, Frames, MAX_ASK};
+use super::message::{Answer, Ask, Output, Peer, Request};
+use crate::exit::words;
+
+/// Time in which a client has to send its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Messages of a client that wait to be taken.
+const MAX_WAITING: usize = 4;
+/// Bytes of a file that are sent at once.
+const PIECE: usize = 1 << 20;
+/// The sender of these programs, for people who decide about them.
+const SENDER: &str = "aludel run";
+
+/// The server behind the socket.
+pub(super) struct Host {
+    pub(super) engine: Arc<Engine>,
+    /// This process, as clients see it.
+    pub(super) peer: Peer,
+    /// The most that a client's program may use.
+    pub(super) limits: Limits,
+}
+
+impl Host {
+    /// Returns the reason for which the client has to make a sandbox of its own, if there is one.
+    fn refusal(&self, request: &Request) -> Option<String> {
+        if let Some(difference) = self.peer.difference(&request.peer) {
+            return Some(difference);
+        }
+        exceeded(&request.limits, &self.limits).map(|limit| format!("it allows less {limit}"))
+    }
+}
+
+/// Returns the first of these limits that is above its bound, in words.
+fn exceeded(limits: &Limits, most: &Limits) -> Option<&'static str> {
+    let Limits {
+        memory,
+        processes,
+        kernels,
+        cpus,
+        timeout,
+        cpu_time,
+        grace,
+        disk,
+        files,
+        file_size,
+        tmp,
+        open_files,
+        output,
+    } = limits;
+    let unlimited = Duration::MAX;
+    let comparisons = [
+        (*memory > most.memory, "memory"),
+        (*timeout > most.timeout, "time"),
+        (*disk > most.disk || *file_size > most.file_size || *tmp > most.tmp, "room for files"),
+        (*files > most.files || *open_files > most.open_files, "files"),
+        (*output > most.output, "output"),
+        (*processes > most.processes || *kernels > most.kernels, "processes"),
+        // Not a number is above every bound.
+        (cpus.partial_cmp(&most.cpus).is_none_or(std::cmp::Ordering::is_gt), "processors"),
+        (cpu_time.unwrap_or(unlimited) > most.cpu_time.unwrap_or(unlimited), "processor time"),
+        (*grace > most.grace, "time to end"),
+    ];
+    comparisons.into_iter().find_map(|(is_above, words)| is_above.then_some(words))
+}
+
+/// Serves a client until it goes away or breaks the rules. Its sandbox ends then, whatever runs in it.
+pub(super) async fn visit(host: &Host, mut stream: UnixStream) {
+    let request = timeout(REQUEST_TIMEOUT, frames::receive_with::<Request>(&mut stream));
+    let Ok(Ok((request, files))) = request.await else { return };
+    let (reader, writer) = stream.into_split();
+    let (asks, asked) = mpsc::channel(MAX_WAITING);
+    let opened = OnceLock::new();
+    let served = Served { host, opened: &opened, writer, asked };
+    tokio::select! {
+        () = listen(reader, asks) => {}
+        // Whoever does not read its answers has gone.
+        _answered = served.answer(request, files) => {}
+    }
+    if let Some(session) = opened.get() {
+        session.live().close().await;
+    }
+}
+
+/// Takes messages of a client until it goes away.
+async fn listen(reader: OwnedReadHalf, asks: mpsc::Sender<Ask>) {
+    let mut frames = Frames::new(reader, MAX_ASK);
+    while let Ok(Some(ask)) = frames.next().await {
+        if asks.send(ask).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A client that is served.
+struct Served<'a> {
+    host: &'a Host,
+    /// Its session, once there is one.
+    opened: &'a OnceLock<TemporarySession>,
+    writer: OwnedWriteHalf,
+    asked: mpsc::Receiver<Ask>,
+}
+
+impl Served<'_> {
+    async fn answer(mut self, request: Request, files: Vec<OwnedFd>) -> io::Result<()> {
+        if let Some(reason) = self.host.refusal(&request) {
+            return self.send(&Answer::Declined(reason)).await;
+        }
+        self.send(&Answer::Welcome).await?;
+        let Request { peer: _, limits, code, files: names } = request;
+        let (engine, id, tenant) = (&self.host.engine, fresh_id("run_"), Tenant::terminal());
+        let session = match engine.sessions.open_temporary(&tenant, &id, limits).await {
+            Ok(session) => self.opened.get_or_init(|| session),
+            Err(error) => return self.send(&Answer::Declined(words(&error.into()))).await,
+        };
+        for (name, file) in names.iter().zip(files) {
+            if let Err(error) = add(session.live(), name, file.into()).await {
+                let message = format!("cannot hand over {name}: {}", words(&error));
+                return self.send(&Answer::Failed(message)).await;
+            }
+        }
+        let target = session.target();
+        let program = Program { id, tenant, sender: SENDER.to_owned(), target, code, timeout: None };
+        let last = match executions::start(engine, program) {
+            Ok(execution) => self.follow(execution, session.live()).await?,
+            Err(error) => Answer::Declined(words(&error.into())),
+        };
+        self.send(&last).await?;
+        while let Some(ask) = self.asked.recv().await {
+            match ask {
+                Ask::Open { path, limit } => self.send_file(session.live(), &path, limit).await?,
+                // It ended meanwhile.
+                Ask::Interrupt => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells what a program tells. Returns the answer about its end.
+    async fn follow(&mut self, mut execution: Execution, session: &LiveSession) -> io::Result<Answer> {
+        let canceller = execution.canceller();
+        let mut was_interrupted = false;
+        loop {
+            let event = tokio::select! {
+                event = execution.next() => event,
+                Some(ask) = self.asked.recv() => {
+                    if matches!(ask, Ask::Interrupt) {
+                        was_interrupted = true;
+                        canceller.cancel();
+                    }
+                    continue;
+                }
+            };
+            match event {
+                Some(Event::Held(record)) => self.send(&Answer::Held { id: record.id.to_string() }).await?,
+                Some(Event::Started) => {}
+                Some(Event::Output(output)) => self.send(&Answer::Output(Output::of(output))).await?,
+                Some(Event::Ended(End::Ran(outcome))) => {
+                    let Some(finished) = outcome.finished else { break };
+                    if finished.outcome == Outcome::Interrupted && !was_interrupted {
+                        return Ok(Answer::Failed("the server ended, and interrupted the program".to_owned()));
+                    }
+                    let files = still_there(session, &finished).await;
+                    return Ok(files.map_or_else(failed, |files| Answer::Ended { finished, files }));
+                }
+                Some(Event::Ended(End::Refused { reason })) => return Ok(Answer::Refused(reason)),
+                Some(Event::Ended(End::Cancelled)) => return Ok(Answer::Cancelled),
+                Some(Event::Ended(End::Failed(error))) => return Ok(failed(error)),
+                None => break,
+            }
+        }
+        Ok(Answer::Failed("it is not known how the program ended".to_owned()))
+    }
+
+    async fn send_file(&mut self, session: &LiveSession, path: &str, limit: u64) -> io::Result<()> {
+        let (file, bytes) = match session.open_file(path, limit).await {
+            Ok(opened) => opened,
+            Err(error) => return self.send(&Answer::Unreadable(words(&error.into()))).await,
+        };
+        self.send(&Answer::Opened { bytes }).await?;
+        let mut file: Box<dyn Read + Send> = Box::new(file);
+        let mut piece = vec![0; PIECE];
+        loop {
+            let read = tokio::task::spawn_blocking(move || {
+                let read = file.read(&mut piece)?;
+                Ok::<_, io::Error>((file, piece, read))
+            });
+            let (next_file, next_piece, read) = read.await.map_err(io::Error::other)??;
+            (file, piece) = (next_file, next_piece);
+            frames::send_bytes(&mut self.writer, piece.get(..read).unwrap_or_default()).await?;
+            if read == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn send(&mut self, answer: &Answer) -> io::Result<()> {
+        frames::send(&mut self.writer, answer).await
+    }
+}
+
+/// Copies a file that a client opened into the workspace.
+async fn add(session: &LiveSession, name: &str, file: File) -> anyhow::Result<()> {
+    let metadata = file.metadata()?;
+    // Anything else may never end.
+    anyhow::ensure!(metadata.is_file(), "it is not a regular file");
+    session.add_file(name, metadata.len(), file).await?;
+    Ok(())
+}
+
+/// Returns those of the files that a program made which are there, as they are now.
+async fn still_there(session: &LiveSession, finished: &Finished) -> Result<Vec<FileEntry>, Error> {
+    if finished.files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut files = session.files().await?;
+    let made: std::collections::HashSet<&str> = finished.files.iter().map(|file| file.path.as_str()).collect();
+    files.retain(|file| made.contains(file.path.as_str()));
+    Ok(files)
+}
+
+fn failed(error: Error) -> Answer {
+    Answer::Failed(words(&error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_gets_no_more_than_the_server_allows() {
+        let most = Limits { cpu_time: Some(Duration::from_secs(9)), ..Limits::default() };
+        assert_eq!(exceeded(&most, &most), None);
+        let less = Limits { memory: most.memory / 2, timeout: Duration::from_secs(1), ..most.clone() };
+        assert_eq!(exceeded(&less, &most), None);
+        for (limits, words) in [
+            (Limits { memory: most.memory + 1, ..most.clone() }, "memory"),
+            (Limits { cpus: f64::NAN, ..most.clone() }, "processors"),
+            (Limits { cpu_time: None, ..most.clone() }, "processor time"),
+            (Limits { timeout: Duration::from_secs(3600), ..most.clone() }, "time"),
+        ] {
+            assert_eq!(exceeded(&limits, &most), Some(words));
+        }
+    }
+}

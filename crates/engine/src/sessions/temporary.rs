@@ -1,0 +1,41 @@
+//! A live session that nothing is stored of.
+
+use std::sync::Arc;
+
+use aludel_sandbox::Limits;
+use aludel_store::Tenant;
+
+use super::{LiveSession, Sessions};
+use crate::Error;
+use crate::approvals::Namespace;
+use crate::executions::Target;
+use crate::places::Place;
+
+/// A live session that nothing is stored of, and that is ended for no other. Dropping it ends its sandbox.
+#[derive(Debug)]
+pub struct TemporarySession {
+    live: LiveSession,
+    namespace: Arc<Namespace>,
+    _permit: Place,
+}
+
+impl Sessions {
+    /// Opens a temporary session with these limits. `id` stands for it in the audit log.
+    pub async fn open_temporary(&self, tenant: &Tenant, id: &str, limits: Limits) -> Result<TemporarySession, Error> {
+        let permit = self.permit(tenant).await?;
+        let live = LiveSession::create(Arc::clone(self.backend()), limits).await?;
+        Ok(TemporarySession { live, namespace: Namespace::new(id), _permit: permit })
+    }
+}
+
+impl TemporarySession {
+    /// Its live part.
+    pub fn live(&self) -> &LiveSession {
+        &self.live
+    }
+
+    /// The place of its programs.
+    pub fn target(&self) -> Target {
+        Target::Kernel { runtime: Arc::new(self.live.clone()), namespace: Arc::clone(&self.namespace) }
+    }
+}
