@@ -10,6 +10,7 @@ mod host_python;
 mod libraries;
 mod packages;
 mod pip_output;
+mod remembered;
 mod skeleton;
 mod slim;
 mod tools;
@@ -180,10 +181,16 @@ pub fn interpreter() -> Option<PathBuf> {
 /// Returns the default template, building it when it is missing or was made for another interpreter or list; `force` builds it anew.
 /// Blocks. Builders wait for one another; one that is interrupted leaves nothing that is used.
 pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {
+    let remembered = remembered::Key::now();
+    let named = |key: &remembered::Key| Template::open(&directory(data).join(key.name(&directory(data))?));
+    if let Some(template) = remembered.as_ref().filter(|_| !force).and_then(named) {
+        return Ok(template);
+    }
     let python = HostPython::find()?;
     let name = name(&python);
     let there = |directory: &Path| if force { None } else { Template::open(&directory.join(&name)) };
     if let Some(template) = there(&directory(data)) {
+        remembered.inspect(|key| key.remember(&directory(data), &name));
         return Ok(template);
     }
     python.require_venv()?;
