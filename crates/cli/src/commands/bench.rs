@@ -1,5 +1,9 @@
 //! `aludel bench`: figures of this machine.
 
+mod compare;
+mod contenders;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +15,7 @@ use serde_json::json;
 
 use super::Context;
 use crate::console::{Console, Stream};
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 use crate::sandboxes::Sandboxes;
 use crate::{json, paint};
 
@@ -60,9 +64,12 @@ pub(crate) struct BenchArgs {
     /// How many sandboxes to start
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
-    /// Print one JSON object
+    /// Measure the other ways to run a program that are installed, too, in turns: docker, bwrap, ipykernel, kern and zygo
     #[arg(long)]
-    json: bool,
+    compare: bool,
+    /// Print one JSON object; with --compare, write all measurements to this file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
 }
 
 /// What can be measured.
@@ -73,7 +80,14 @@ enum What {
 }
 
 pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Exit> {
-    let BenchArgs { what: What::Start, count, json } = args;
+    let BenchArgs { what: What::Start, count, compare, json } = args;
+    if compare {
+        compare::run(context, count, json.as_deref()).await?;
+        return Ok(Exit::Success);
+    }
+    if json.as_ref().is_some_and(|file| file.as_os_str() != "-") {
+        return Err(usage("--json writes to a file with --compare only"));
+    }
     let limits = context.config.sandbox.limits();
     let on_demand = Sandboxes::start(context, 0).await?;
     let measured = async {
@@ -91,7 +105,7 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
     let pooled = starts(&*pool.backend, POOL, &limits, count).await;
     pool.backend.shutdown().await;
     let report = Report { on_demand, pooled: pooled?, cold, fork, memory };
-    if json {
+    if json.is_some() {
         report.print_json()?
     } else {
         report.show()?
