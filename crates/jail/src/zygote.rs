@@ -31,13 +31,13 @@ struct Hello {
     lockdown: Vec<lockdown::Step>,
 }
 
-/// What the warden asks of the zygote. Descriptors: the shell's init (pidfd), the control socket, stdin if the program has one, stdout,
+/// A request of the warden to the zygote. Descriptors: the shell's init (pidfd), the control socket, stdin if the program has one, stdout,
 /// stderr, the socket to the warden. By that the child waits until its shell is ready, and gets the rest: [`ShellIsReady`].
 #[derive(Debug, Serialize)]
 pub(crate) struct ForkRequest {
     /// Which answer is for it.
     pub(crate) number: u64,
-    /// Whether the child gets a Landlock ruleset.
+    /// True if the child gets a Landlock ruleset.
     pub(crate) landlock: bool,
     /// The steps that the child runs before anything else.
     pub(crate) lockdown: Vec<lockdown::Step>,
@@ -45,7 +45,7 @@ pub(crate) struct ForkRequest {
     pub(crate) program: Program,
 }
 
-/// What the warden tells the child. Descriptors: the Landlock ruleset if there is one, then the ways into the cgroup.
+/// A message of the warden to the child. Descriptors: the Landlock ruleset if there is one, then the ways into the cgroup.
 #[derive(Debug, Serialize)]
 pub(crate) struct ShellIsReady;
 

@@ -234,7 +234,7 @@ async fn leftovers(count: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is held, memory in megabytes.
+/// Figures of the host and of this process, memory in megabytes.
 struct Held {
     available: u64,
     resident: u64,
