@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, Status};
-use aludel_sandbox::{Backend, KernelSpec, Local, LocalConfig, Start, Template, template};
+use aludel_sandbox::{Backend, Docker, KernelSpec, Local, LocalConfig, Start, Template, template};
 use anyhow::Context as _;
 
 use crate::commands::Context;
 use crate::config::BackendChoice;
+use crate::exit::words;
 use crate::progress::TemplateProgress;
 use crate::{console, state};
 
@@ -22,25 +23,63 @@ pub(crate) struct Sandboxes {
 impl Sandboxes {
     /// Starts the backend that the settings name, telling the person on stderr what that takes.
     pub(crate) async fn start(context: &Context, pool: usize) -> anyhow::Result<Self> {
-        Self::start_on(context, prepare(context, false).await?, pool).await
+        Self::start_as(context, pool, false).await
     }
 
     /// The same for a single program.
     pub(crate) async fn start_lean(context: &Context) -> anyhow::Result<Self> {
-        let template = prepare(context, false).await?;
-        let kernel = KernelSpec::clone(template.kernel()).lean();
-        Self::start_on(context, template.with_kernel(kernel), 0).await
+        Self::start_as(context, 0, true).await
     }
 
-    async fn start_on(context: &Context, template: Template, pool: usize) -> anyhow::Result<Self> {
+    async fn start_as(context: &Context, pool: usize, is_lean: bool) -> anyhow::Result<Self> {
         match *context.config.sandbox.backend {
-            BackendChoice::Auto | BackendChoice::Local => local(context, template, pool).await,
+            BackendChoice::Local => local(context, pool, is_lean).await,
+            BackendChoice::Docker => docker(context).await,
+            BackendChoice::Auto => {
+                let of_local = match local(context, pool, is_lean).await {
+                    Ok(started) => return Ok(started),
+                    Err(error) => words(&error),
+                };
+                let of_docker = match docker(context).await {
+                    Ok(started) => {
+                        console::warn(&format!(
+                            "sandboxes are containers, since local ones are not possible: {of_local}"
+                        ));
+                        return Ok(started);
+                    }
+                    Err(error) => words(&error),
+                };
+                anyhow::bail!(
+                    "no backend can be used (sandbox.backend = \"auto\")\n  local: {of_local}\n  docker: {of_docker}"
+                )
+            }
         }
     }
 }
 
+/// Starts the docker backend.
+async fn docker(context: &Context) -> anyhow::Result<Sandboxes> {
+    state::make_data_directory(context)?;
+    let settings = context.config.sandbox.docker(&context.config.server.data);
+    let mut told = |step: &str| console::tell(step);
+    let backend = Docker::start(settings, &mut told).await.context("containers cannot be used as sandboxes")?;
+    if context.verbose {
+        console::tell(&format!("sandboxes are containers of the engine {}", backend.engine()));
+    }
+    tell(&backend.warnings(), context.verbose);
+    // The image is the operator's: nobody knows its packages before a program looks.
+    Ok(Sandboxes { backend: Arc::new(backend), packages: Vec::new() })
+}
+
 /// Starts the local backend.
-async fn local(context: &Context, template: Template, pool: usize) -> anyhow::Result<Sandboxes> {
+async fn local(context: &Context, pool: usize, is_lean: bool) -> anyhow::Result<Sandboxes> {
+    let template = prepare(context, false).await?;
+    let template = if is_lean {
+        let kernel = KernelSpec::clone(template.kernel()).lean();
+        template.with_kernel(kernel)
+    } else {
+        template
+    };
     let packages = template.packages().iter().map(|package| package.name.clone()).collect();
     let settings = LocalConfig {
         data: (*context.config.server.data).clone(),

@@ -391,7 +391,7 @@ impl<C: Control> Run<C> {
         self.drain(&mut kernel.link);
         let outcome = match &end {
             End::Done => self.outcome_of_end().await,
-            End::Exited(exit) => self.outcome_of_exit(exit, &mut kernel.oom_kills),
+            End::Exited(exit) => self.outcome_of_exit(exit, &mut kernel.oom_kills).await,
         };
         let is_settled = matches!(end, End::Done) && !self.has_signalled;
         let state = match end {
@@ -605,9 +605,9 @@ impl<C: Control> Run<C> {
             None => Outcome::Completed,
             Some(error) if error.name == "MemoryError" => {
                 let used = self.control.usage().await.memory_peak;
-                self.out_of_memory(used, false)
+                self.out_of_memory(used, false).await
             }
-            Some(error) if error.value.contains(NO_SPACE) => match self.full() {
+            Some(error) if error.value.contains(NO_SPACE) => match self.full().await {
                 Some(hit) => Outcome::Limit(hit),
                 // Another place was full: /tmp, which the program's own message says.
                 None => Outcome::Failed(error),
@@ -616,14 +616,19 @@ impl<C: Control> Run<C> {
         }
     }
 
-    fn out_of_memory(&self, used: u64, of_host: bool) -> Outcome {
-        let files = self.workspace.room().map_or(0, |room| room.used);
+    async fn out_of_memory(&self, used: u64, of_host: bool) -> Outcome {
+        let files = self.room().await.map_or(0, |room| room.used);
         Outcome::Limit(LimitHit::Memory { used, limit: self.limits.memory, files, of_host })
     }
 
-    /// Which limit of the workspace is used up, if one is.
-    fn full(&self) -> Option<LimitHit> {
-        let Room { used, limit, takes_files } = self.workspace.room().ok()?;
+    /// The room in the workspace, asked for where that may block.
+    async fn room(&self) -> Result<Room, Error> {
+        Arc::clone(&self.workspace).blocking(|workspace| workspace.room()).await
+    }
+
+    /// The limit of the workspace that is used up, if one is.
+    async fn full(&self) -> Option<LimitHit> {
+        let Room { used, limit, takes_files } = self.room().await.ok()?;
         if used + FULL > limit {
             Some(LimitHit::Disk { used, limit })
         } else {
@@ -631,7 +636,7 @@ impl<C: Control> Run<C> {
         }
     }
 
-    fn outcome_of_exit(&mut self, exit: &Exit, oom_kills: &mut u64) -> Outcome {
+    async fn outcome_of_exit(&mut self, exit: &Exit, oom_kills: &mut u64) -> Outcome {
         let out_of_memory = exit.usage.oom_kills > *oom_kills;
         *oom_kills = exit.usage.oom_kills;
         if let Some(ending) = self.ending.take() {
@@ -640,7 +645,7 @@ impl<C: Control> Run<C> {
         match exit.status {
             Some(ExitStatus::Signal(SIGKILL)) | None if out_of_memory => {
                 let used = exit.usage.memory_peak;
-                self.out_of_memory(used, used < self.limits.memory / 100 * OWN_LIMIT)
+                self.out_of_memory(used, used < self.limits.memory / 100 * OWN_LIMIT).await
             }
             Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(Death::Signalled(signal)),
             Some(ExitStatus::Code(code)) => Outcome::KernelDied(Death::Exited(code)),

@@ -16,7 +16,7 @@ use crate::execution::{MimeBundle, MimeData, ProgramError};
 use crate::process::Command;
 
 /// The longest frame that is taken from a kernel, bytes. The kernel program stays below it; whatever does not is not the kernel program.
-const MAX_FRAME: usize = 32 << 20;
+pub(crate) const MAX_FRAME: usize = 32 << 20;
 /// The longest name of an exception, bytes.
 const MAX_NAME: usize = 200;
 /// The longest message or traceback, bytes. The kernel program stays below it.

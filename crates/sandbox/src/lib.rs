@@ -28,6 +28,8 @@ mod trial;
 mod workspace;
 
 pub use backend::{Backend, Capabilities, Connection, Health, Profile, Sandbox, SandboxId, SandboxSpec, Status, Usage};
+#[cfg(feature = "docker")]
+pub use backends::docker::{DEFAULT_IMAGE, Docker, DockerConfig};
 pub use backends::local::{Local, LocalConfig, Require, Start};
 pub use backends::memory;
 pub use conformance::{Programs, conformance};

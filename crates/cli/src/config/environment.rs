@@ -39,5 +39,5 @@ pub(crate) fn read(surroundings: &Surroundings, raw: &mut RawConfig) -> Result<(
 }
 
 fn variable(section: Section, key: &str) -> String {
-    format!("ALUDEL_{}_{key}", section.name()).to_uppercase()
+    format!("ALUDEL_{}_{key}", section.name()).replace('.', "_").to_uppercase()
 }

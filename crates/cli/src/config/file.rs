@@ -55,6 +55,17 @@ impl File<'_> {
             let mut model = RawModel::starting_at(origin);
             for (key, value) in entries {
                 let origin = self.origin(key.span().start);
+                if let (Section::Sandbox, DeValue::Table(entries)) = (section, value.get_ref()) {
+                    for (inner, value) in entries {
+                        let origin = self.origin(inner.span().start);
+                        let key = format!("{}.{}", key.get_ref(), inner.get_ref());
+                        let Some(text) = plain(value.get_ref()) else {
+                            return Err(shape(origin, &key, value, "one value"));
+                        };
+                        raw.set(&mut model, section, &key, Given { text, origin })?;
+                    }
+                    continue;
+                }
                 let is_one_of = |names: &[&str]| section == Section::Model && names.contains(&&**key.get_ref());
                 let (text, wanted) = if is_one_of(RawModel::LISTS) {
                     (list(value.get_ref()), "a list")

@@ -1,9 +1,10 @@
 //! `[sandbox]`: where sandboxes come from and what each may use.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
-use aludel_sandbox::Limits;
+use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, Limits};
 
 use super::given::{ConfigError, Given, Setting};
 use super::{Entry, Size, Span};
@@ -27,6 +28,9 @@ pub(crate) struct RawSandbox {
     linger: Option<Setting<Span>>,
     lifetime: Option<Setting<Span>>,
     keep: Option<Setting<Span>>,
+    docker_image: Option<Setting<String>>,
+    docker_runtime: Option<Setting<String>>,
+    docker_host: Option<Setting<String>>,
 }
 
 /// What holds.
@@ -64,6 +68,12 @@ pub(crate) struct Sandbox {
     pub(crate) lifetime: Setting<Span>,
     /// How long a server keeps the files of a session that ended.
     pub(crate) keep: Setting<Span>,
+    /// Image of the backend `docker`.
+    pub(crate) docker_image: Setting<String>,
+    /// Runtime of its containers, by the engine's name for it; `default` for the engine's own.
+    pub(crate) docker_runtime: Setting<String>,
+    /// Socket of its engine, `unix:///PATH`; `auto` for `DOCKER_HOST` or the first in the usual places.
+    pub(crate) docker_host: Setting<String>,
 }
 
 impl RawSandbox {
@@ -84,6 +94,9 @@ impl RawSandbox {
         "linger",
         "lifetime",
         "keep",
+        "docker.image",
+        "docker.runtime",
+        "docker.host",
     ];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
@@ -104,6 +117,9 @@ impl RawSandbox {
             "linger" => self.linger = Some(given.parse("sandbox.linger")?),
             "lifetime" => self.lifetime = Some(given.parse("sandbox.lifetime")?),
             "keep" => self.keep = Some(given.parse("sandbox.keep")?),
+            "docker.image" => self.docker_image = Some(given.parse("sandbox.docker.image")?),
+            "docker.runtime" => self.docker_runtime = Some(given.parse("sandbox.docker.runtime")?),
+            "docker.host" => self.docker_host = Some(given.parse("sandbox.docker.host")?),
             _ => return Err(super::unknown_key("sandbox", key, Self::KEYS, given.origin)),
         }
         Ok(())
@@ -147,6 +163,9 @@ impl RawSandbox {
             linger: self.linger.unwrap_or(Setting::default(Span::from_secs(2 * 60))),
             lifetime: self.lifetime.unwrap_or(Setting::default(Span::from_secs(24 * 3600))),
             keep: self.keep.unwrap_or(Setting::default(Span::from_secs(30 * 24 * 3600))),
+            docker_image: self.docker_image.unwrap_or(Setting::default(DEFAULT_IMAGE.to_owned())),
+            docker_runtime: self.docker_runtime.unwrap_or(Setting::default("default".to_owned())),
+            docker_host: self.docker_host.unwrap_or(Setting::default("auto".to_owned())),
         })
     }
 }
@@ -170,6 +189,9 @@ impl Sandbox {
             Entry::new("sandbox.linger", &self.linger),
             Entry::new("sandbox.lifetime", &self.lifetime),
             Entry::new("sandbox.keep", &self.keep),
+            Entry::new("sandbox.docker.image", &self.docker_image),
+            Entry::new("sandbox.docker.runtime", &self.docker_runtime),
+            Entry::new("sandbox.docker.host", &self.docker_host),
         ]
     }
 
@@ -192,6 +214,17 @@ impl Sandbox {
         ];
         let is_common = |entry: &Entry| OTHERS.iter().all(|key| entry.key.strip_prefix("sandbox.") != Some(key));
         self.entries().into_iter().filter(is_common).map(|entry| (entry.key, entry.value)).collect()
+    }
+
+    /// The settings of the backend `docker`.
+    pub(crate) fn docker(&self, data: &Path) -> DockerConfig {
+        let named = |setting: &Setting<String>, none: &str| Some((**setting).clone()).filter(|name| name != none);
+        DockerConfig {
+            data: data.to_path_buf(),
+            host: named(&self.docker_host, "auto"),
+            image: (*self.docker_image).clone(),
+            runtime: named(&self.docker_runtime, "default"),
+        }
     }
 
     /// The limits of one sandbox; what has no key is the engine's default.
@@ -217,15 +250,17 @@ impl Sandbox {
 /// Where sandboxes come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backend {
-    /// The best that this host offers; today that is `Local`.
+    /// The first that can be used: `Local`, then `Docker`.
     Auto,
     /// Linux namespaces on this host.
     Local,
+    /// Containers of an engine, Docker's or Podman's.
+    Docker,
 }
 
 impl Backend {
     /// All backends, by name.
-    const ALL: &[(&str, Self)] = &[("auto", Self::Auto), ("local", Self::Local)];
+    const ALL: &[(&str, Self)] = &[("auto", Self::Auto), ("local", Self::Local), ("docker", Self::Docker)];
 }
 
 impl FromStr for Backend {

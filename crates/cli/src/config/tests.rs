@@ -98,6 +98,10 @@ fn every_key_is_understood() {
         linger = "30s"
         lifetime = "2h"
         keep = "7d"
+        [sandbox.docker]
+        image = "registry.example.com/data:1"
+        runtime = "runsc"
+        host = "unix:///run/podman/podman.sock"
         [approval]
         mode = "always"
         rules = "rules.toml"
@@ -135,11 +139,11 @@ fn every_key_is_understood() {
             .all(|entry| { entry.key.starts_with("model.local") || entry.key.starts_with("model.demo") })
     );
     assert_eq!(*config.server.data, home.0.path().join("state"));
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:45".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:49".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
-    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:51".into());
+    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:55".into());
     assert_eq!(shown(&config, "model.gpt-5.headers"), headers);
     assert_eq!(config.models.len(), 3);
     assert!(config.warnings.is_empty());
@@ -167,7 +171,8 @@ fn what_is_wrong_is_said_with_its_line() {
         ("[server]\nmetrics = 'yes'", "aludel.toml:2: server.metrics = \"yes\" is neither true nor false"),
         ("[server]\ntraces = 'collector:4318'", "is neither off nor an address like http://127.0.0.1:4318"),
         ("[sandbox]\npool = -1", "sandbox.pool = \"-1\" is not a number from 0 to 256"),
-        ("[sandbox]\nbackend = 'docker'", "is not a backend of this version; there are auto, local"),
+        ("[sandbox]\nbackend = 'cloud'", "is not a backend of this version; there are auto, local, docker"),
+        ("[sandbox.docker]\nimge = 'a'", "aludel.toml:2: there is no `sandbox.docker.imge`; did you mean"),
         ("[server]\nlisten = '8080'", "is not an address and a port, like 127.0.0.1:8080"),
         ("[server]\ndata = '~/aludel'", "begins with ~"),
         ("[server]\ndata = ['a']", "aludel.toml:2: `data` is of type array, but should be one value"),

@@ -1,6 +1,8 @@
 //! The places where sandboxes run, and what several of them share.
 
 pub(crate) mod directory;
+#[cfg(feature = "docker")]
+pub(crate) mod docker;
 pub(crate) mod local;
 pub mod memory;
 mod registry;

@@ -1,0 +1,114 @@
+//! One container, from before it is asked for until it is gone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bollard::container::AttachContainerResults;
+use bollard::models::ContainerCreateBody;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::engine::Engine;
+use crate::Error;
+
+/// A container. A task of its own makes it and removes it, so that a step which has begun is seen through whoever goes away. Dropping it
+/// removes the container.
+#[derive(Debug)]
+pub(super) struct Container {
+    name: String,
+    ended: CancellationToken,
+    is_gone: watch::Sender<bool>,
+}
+
+/// The volume of a workspace.
+pub(super) struct Volume {
+    pub(super) name: String,
+    pub(super) options: HashMap<String, String>,
+    /// Told once the volume is there.
+    pub(super) made: oneshot::Sender<Result<(), Error>>,
+}
+
+impl Container {
+    /// A container that is to be made, which ends with its backend.
+    pub(super) fn new(name: String, backend: &CancellationToken) -> Self {
+        Self { name, ended: backend.child_token(), is_gone: watch::Sender::new(true) }
+    }
+
+    /// The name that the engine has for it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns true if its end was asked for.
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    /// The token that ends it.
+    pub(super) fn end(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// Makes and starts it, and the volume before it. What it needs as long as it is there is in `needs`.
+    pub(super) fn start<N: Send + 'static>(
+        &self,
+        engine: &Arc<Engine>,
+        body: ContainerCreateBody,
+        volume: Option<Volume>,
+        needs: N,
+    ) -> oneshot::Receiver<Result<AttachContainerResults, Error>> {
+        let (started, answer) = oneshot::channel();
+        self.is_gone.send_replace(false);
+        let (engine, name, ended, is_gone) =
+            (Arc::clone(engine), self.name.clone(), self.ended.clone(), self.is_gone.clone());
+        tokio::spawn(async move {
+            let mut kept = None;
+            if !ended.is_cancelled() {
+                let made = match volume {
+                    None => Ok(()),
+                    Some(Volume { name, options, made }) => {
+                        let result = engine.make_volume(&name, options).await;
+                        kept = Some(name);
+                        // Without it nothing else is made; the reason is told there.
+                        let is_made = result.is_ok();
+                        if made.send(result).is_ok() && is_made { Ok(()) } else { Err(over()) }
+                    }
+                };
+                let running = match made {
+                    Ok(()) => engine.run(&name, body).await,
+                    Err(error) => Err(error),
+                };
+                let is_running = running.is_ok();
+                if started.send(running).is_ok() && is_running {
+                    ended.cancelled().await;
+                }
+                engine.remove_container(&name).await;
+            }
+            if let Some(volume) = kept {
+                engine.remove_volume(&volume).await;
+            }
+            drop(needs);
+            is_gone.send_replace(true);
+        });
+        answer
+    }
+
+    /// Removes it and waits until it is gone.
+    pub(super) async fn remove(&self) {
+        self.ended.cancel();
+        // The sender is ours.
+        let mut gone = self.is_gone.subscribe();
+        let _gone = gone.wait_for(|gone| *gone).await;
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
+/// The error of a container that ended while it was made.
+pub(super) fn over() -> Error {
+    Error::Over("the container ended while it was made".into())
+}

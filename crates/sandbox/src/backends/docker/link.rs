@@ -1,0 +1,245 @@
+//! The way to one kernel of a container.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::bytes::{Buf, BytesMut};
+
+use super::Shell;
+use super::mux::{CHUNK, Item, KernelStreams, Mux};
+use crate::frame::{self, FromKernel, MAX_FRAME, ToKernel};
+use crate::link::{Control, Exit, Input, Link, Signal, Stream};
+use crate::{Error, Usage};
+
+/// The longest wait for a checkpoint.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(12);
+/// The longest wait for a kernel's first word.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The shared end of the way to a kernel. Dropping it ends the kernel.
+pub(super) struct KernelControl {
+    mux: Arc<Mux>,
+    shell: Arc<Shell>,
+    number: u32,
+    checkpoint: bool,
+    is_ended: AtomicBool,
+    exit: watch::Sender<Option<Exit>>,
+}
+
+/// The exclusive end.
+pub(super) struct DockerLink {
+    control: Arc<KernelControl>,
+    streams: KernelStreams,
+    frames: BytesMut,
+    /// What was printed, by stream, and not yet taken.
+    printed: [Vec<u8>; 2],
+}
+
+impl DockerLink {
+    /// Starts a kernel and waits until it is ready.
+    pub(super) async fn start(
+        shell: Arc<Shell>,
+        mux: Arc<Mux>,
+        number: u32,
+        checkpoint: bool,
+        start: &ToKernel<'_>,
+    ) -> Result<Self, Error> {
+        let streams = mux.start_kernel(number);
+        let exit = streams.exit.clone();
+        let control =
+            Arc::new(KernelControl { mux, shell, number, checkpoint, is_ended: AtomicBool::new(false), exit });
+        let mut link = Self { control, streams, frames: BytesMut::new(), printed: Default::default() };
+        let gone = |error: io::Error| Error::KernelGone(error.to_string());
+        link.send(start).await.map_err(gone)?;
+        let mut exit = Link::exit(&link);
+        let first = timeout(READY_TIMEOUT, async {
+            tokio::select! {
+                input = link.receive() => input,
+                _ = exit.wait_for(Option::is_some) => Ok(Input::Closed),
+            }
+        });
+        match first.await {
+            Ok(Ok(Input::Frame(FromKernel::Ready, _))) => Ok(link),
+            Ok(Ok(_)) => Err(Error::Setup("the kernel ended before it was ready".into())),
+            Ok(Err(error)) => Err(gone(error)),
+            Err(_) => Err(Error::Timeout { what: "kernel", limit: READY_TIMEOUT }),
+        }
+    }
+
+    /// Takes an item, and returns it if it is none of a stream.
+    fn take(&mut self, item: Item) -> Option<Item> {
+        let (stream, bytes) = match item {
+            Item::Frames(bytes) => {
+                self.frames.extend_from_slice(&bytes);
+                (0, bytes)
+            }
+            Item::Printed(stream, bytes) => {
+                let [stdout, stderr] = &mut self.printed;
+                let (place, printed) = match stream {
+                    Stream::Stdout => (1, stdout),
+                    Stream::Stderr => (2, stderr),
+                };
+                printed.extend_from_slice(&bytes);
+                (place, bytes)
+            }
+            other => return Some(other),
+        };
+        self.control.mux.grant(self.control.number, stream, bytes.len());
+        None
+    }
+
+    /// Returns the next frame that is complete.
+    fn next_frame(&mut self) -> io::Result<Option<Input>> {
+        let Some(mut header) = self.frames.get(..4) else { return Ok(None) };
+        let length = header.get_u32() as usize;
+        if length > MAX_FRAME {
+            return Err(io::Error::other("a frame is too long"));
+        }
+        if self.frames.len() < 4 + length {
+            return Ok(None);
+        }
+        self.frames.advance(4);
+        let bytes = self.frames.split_to(length);
+        Ok(Some(Input::Frame(frame::parse(&bytes)?, length)))
+    }
+
+    fn next_printed(&mut self) -> Option<Input> {
+        let [stdout, stderr] = &mut self.printed;
+        for (stream, printed) in [(Stream::Stdout, stdout), (Stream::Stderr, stderr)] {
+            if !printed.is_empty() {
+                return Some(Input::Printed(stream, std::mem::take(printed)));
+            }
+        }
+        None
+    }
+}
+
+impl Link for DockerLink {
+    type Control = KernelControl;
+
+    fn control(&self) -> &Arc<KernelControl> {
+        &self.control
+    }
+
+    fn exit(&self) -> watch::Receiver<Option<Exit>> {
+        self.control.exit.subscribe()
+    }
+
+    async fn send(&mut self, frame: &ToKernel<'_>) -> io::Result<()> {
+        let payload = serde_json::to_vec(frame)?;
+        let mut bytes = Vec::with_capacity(4 + payload.len());
+        bytes.extend_from_slice(&u32::try_from(payload.len()).map_err(io::Error::other)?.to_be_bytes());
+        bytes.extend_from_slice(&payload);
+        for piece in bytes.chunks(CHUNK) {
+            let permits = self.streams.credit.acquire_many(piece.len() as u32).await.map_err(io::Error::other)?;
+            permits.forget();
+            self.control.mux.data(self.control.number, piece);
+        }
+        Ok(())
+    }
+
+    async fn receive(&mut self) -> io::Result<Input> {
+        loop {
+            // What was printed came before the frames that are here.
+            if let Some(printed) = self.next_printed() {
+                return Ok(printed);
+            }
+            if let Some(frame) = self.next_frame()? {
+                return Ok(frame);
+            }
+            match self.streams.items.recv().await {
+                None => return Ok(Input::Closed),
+                Some(item) => {
+                    if let Some(Item::Failed(reason)) = self.take(item) {
+                        return Err(io::Error::other(reason));
+                    }
+                }
+            }
+        }
+    }
+
+    fn printed(&mut self, stream: Stream) -> Vec<u8> {
+        while let Ok(item) = self.streams.items.try_recv() {
+            let _none_of_a_stream = self.take(item);
+        }
+        let [stdout, stderr] = &mut self.printed;
+        std::mem::take(match stream {
+            Stream::Stdout => stdout,
+            Stream::Stderr => stderr,
+        })
+    }
+
+    async fn resume(&mut self) -> bool {
+        let number = self.control.number;
+        if self.control.mux.has_others(number) {
+            self.control.end();
+            return false;
+        }
+        self.control.mux.resume(number);
+        let resumed = timeout(RESUME_TIMEOUT, async {
+            loop {
+                match self.streams.items.recv().await {
+                    None => return false,
+                    Some(item) => {
+                        if let Some(Item::Resumed(resumed)) = self.take(item) {
+                            return resumed;
+                        }
+                    }
+                }
+            }
+        });
+        if !matches!(resumed.await, Ok(true)) {
+            return false;
+        }
+        // What the dead kernel left half-written.
+        self.frames.clear();
+        self.control.exit.send_replace(None);
+        let first = timeout(RESUME_TIMEOUT, async {
+            loop {
+                match self.receive().await {
+                    // Last words of the dead kernel, too late for its cell.
+                    Ok(Input::Printed(..)) => {}
+                    other => return other,
+                }
+            }
+        });
+        matches!(first.await, Ok(Ok(Input::Frame(FromKernel::Resumed, _))))
+    }
+}
+
+impl Control for KernelControl {
+    fn signal(&self, signal: Signal) {
+        let number = match signal {
+            Signal::Interrupt => 2,
+            Signal::Kill => 9,
+        };
+        self.mux.signal(self.number, number, false);
+    }
+
+    fn keeps_checkpoint(&self) -> bool {
+        self.checkpoint && !self.is_ended.load(Ordering::Relaxed) && !self.shell.is_ended()
+    }
+
+    fn end(&self) {
+        self.is_ended.store(true, Ordering::Relaxed);
+        self.mux.signal(self.number, 9, true);
+    }
+
+    fn paused(&self) -> watch::Receiver<bool> {
+        self.shell.paused()
+    }
+
+    async fn usage(&self) -> Usage {
+        self.shell.usage().await
+    }
+}
+
+impl Drop for KernelControl {
+    fn drop(&mut self) {
+        self.mux.forget(self.number);
+    }
+}

@@ -1,0 +1,320 @@
+//! The files of a session: a volume in memory, and a container of their own that serves them. The other end is `kernel/workspace.py`.
+
+use std::any::Any;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bollard::container::{AttachContainerResults, LogOutput};
+use futures_util::StreamExt;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use super::container::Container;
+use crate::workspace::{
+    FULL, FileEntry, Fingerprint, Found, MAX_PATH, Room, Workspace, copy, file_error, mime_of, relative,
+};
+use crate::{Error, Limits};
+
+/// The longest that an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest answer, bytes.
+const MAX_ANSWER: usize = 8 << 20;
+
+/// The files of one session. Dropping it removes them.
+#[derive(Debug)]
+pub(super) struct DockerWorkspace {
+    server: Arc<Server>,
+    volume: String,
+    /// The instance of the backend that made it.
+    instance: String,
+    limits: [u64; 2],
+}
+
+/// The way to the program that serves the files.
+#[derive(Debug)]
+struct Server {
+    container: Container,
+    link: Mutex<ServerLink>,
+}
+
+#[derive(Debug)]
+struct ServerLink {
+    requests: tokio::sync::mpsc::UnboundedSender<Bytes>,
+    answers: mpsc::Receiver<(Answer, Bytes)>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Request<'a> {
+    Walk { most: u64 },
+    Open { path: &'a str },
+    Read { handle: u64 },
+    Close { handle: u64 },
+    Create { path: &'a str },
+    Write { handle: u64 },
+    Remove { path: &'a str },
+    Room,
+}
+
+/// A path, if it is text and short enough, and the figures of a [`Fingerprint`].
+type Entry = (Option<String>, u64, u64, u64, u64, u64, u64);
+
+/// An answer; each request fills what it is about.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Answer {
+    failed: Option<String>,
+    full: bool,
+    link: bool,
+    entries: Vec<Entry>,
+    more: bool,
+    handle: u64,
+    size: u64,
+    used: u64,
+    limit: u64,
+    takes_files: bool,
+}
+
+impl DockerWorkspace {
+    /// Takes over the streams of the container that serves the files.
+    pub(super) fn new(
+        container: Container,
+        attached: AttachContainerResults,
+        first: Vec<Bytes>,
+        volume: String,
+        instance: String,
+        limits: &Limits,
+    ) -> Self {
+        let (requests, mut messages) = tokio::sync::mpsc::unbounded_channel::<Bytes>();
+        let (told, answers) = mpsc::channel();
+        let AttachContainerResults { mut output, mut input } = attached;
+        tokio::spawn(async move {
+            for bytes in first {
+                if input.write_all(&bytes).await.is_err() {
+                    return;
+                }
+            }
+            while let Some(message) = messages.recv().await {
+                if input.write_all(&message).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let end = container.end().clone();
+        tokio::spawn(async move {
+            let mut buffer = BytesMut::new();
+            while let Some(Ok(output)) = tokio::select! {
+                output = output.next() => output,
+                () = end.cancelled() => None,
+            } {
+                let LogOutput::StdOut { message } = output else { continue };
+                buffer.extend_from_slice(&message);
+                while let Some(answer) = next_answer(&mut buffer) {
+                    let Ok(answer) = answer else {
+                        end.cancel();
+                        return;
+                    };
+                    if told.send(answer).is_err() {
+                        return;
+                    }
+                }
+            }
+            // Without its server the workspace is lost.
+            end.cancel();
+        });
+        let link = Mutex::new(ServerLink { requests, answers });
+        let limits = [limits.disk, limits.files];
+        Self { server: Arc::new(Server { container, link }), volume, instance, limits }
+    }
+
+    /// Waits until files can be asked for. Blocks.
+    pub(super) fn ready(&self) -> Result<(), Error> {
+        lock(&self.server.link).answer().map(drop).map_err(|error| Error::Setup(format!("the workspace: {error}")))
+    }
+
+    /// The workspace, if this instance of the backend made it.
+    pub(super) fn of<'a>(workspace: &'a Arc<dyn Workspace>, instance: &str) -> Option<&'a Self> {
+        let found: &Self = (&**workspace as &dyn Any).downcast_ref()?;
+        (found.instance == instance).then_some(found)
+    }
+
+    /// The name of its volume.
+    pub(super) fn volume(&self) -> &str {
+        &self.volume
+    }
+
+    /// Returns true if its files are gone.
+    pub(super) fn is_lost(&self) -> bool {
+        self.server.container.is_ended()
+    }
+}
+
+impl ServerLink {
+    fn ask(&self, request: &Request<'_>, data: &[u8]) -> io::Result<(Answer, Bytes)> {
+        self.send(request, data)?;
+        self.answer()
+    }
+
+    fn send(&self, request: &Request<'_>, data: &[u8]) -> io::Result<()> {
+        let header = serde_json::to_vec(request)?;
+        let mut message = BytesMut::with_capacity(8 + header.len() + data.len());
+        message.put_u32((4 + header.len() + data.len()) as u32);
+        message.put_u32(header.len() as u32);
+        message.put_slice(&header);
+        message.put_slice(data);
+        self.requests.send(message.freeze()).map_err(|_| lost())
+    }
+
+    fn answer(&self) -> io::Result<(Answer, Bytes)> {
+        let (answer, data) = self.answers.recv_timeout(ANSWER_TIMEOUT).map_err(|_| lost())?;
+        match answer {
+            Answer { full: true, .. } => Err(io::Error::new(io::ErrorKind::StorageFull, FULL)),
+            Answer { link: true, .. } => Err(io::Error::other("a symbolic link, which is not followed")),
+            Answer { failed: Some(reason), .. } => Err(io::Error::other(reason)),
+            answer => Ok((answer, data)),
+        }
+    }
+}
+
+fn lost() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the container that serves the workspace is gone")
+}
+
+/// Takes the next answer, if it is complete.
+fn next_answer(buffer: &mut BytesMut) -> Option<io::Result<(Answer, Bytes)>> {
+    let mut header = buffer.get(..8)?;
+    let (total, length) = (header.get_u32() as usize, header.get_u32() as usize);
+    if total > MAX_ANSWER || length + 4 > total {
+        return Some(Err(io::Error::other("an answer is too long")));
+    }
+    if buffer.len() < 4 + total {
+        return None;
+    }
+    buffer.advance(8);
+    let header = buffer.split_to(length);
+    let data = buffer.split_to(total - 4 - length).freeze();
+    Some(serde_json::from_slice(&header).map(|answer| (answer, data)).map_err(io::Error::from))
+}
+
+/// A file that is read.
+struct Reader {
+    server: Arc<Server>,
+    handle: u64,
+    piece: Bytes,
+}
+
+impl Read for Reader {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.piece.is_empty() {
+            self.piece = lock(&self.server.link).ask(&Request::Read { handle: self.handle }, &[])?.1;
+        }
+        let count = self.piece.len().min(into.len());
+        self.piece.copy_to_slice(into.get_mut(..count).unwrap_or_default());
+        Ok(count)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // Without the server there is nothing to close. In a thread: the answer may be waited for.
+        let (server, handle) = (Arc::clone(&self.server), self.handle);
+        std::thread::spawn(move || lock(&server.link).ask(&Request::Close { handle }, &[]));
+    }
+}
+
+/// A file that is written.
+struct Writer<'a> {
+    link: &'a ServerLink,
+    handle: u64,
+}
+
+impl io::Write for Writer<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.link.ask(&Request::Write { handle: self.handle }, data)?;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Workspace for DockerWorkspace {
+    fn files(&self) -> Result<Vec<FileEntry>, Error> {
+        let mut files = Vec::new();
+        self.walk(self.limits[1].saturating_add(1), &mut |found| {
+            if let Found::File(entry, _) = found {
+                files.push(entry);
+            }
+        })?;
+        files.sort_by(|one, other| one.path.cmp(&other.path));
+        files.dedup_by(|one, other| one.path == other.path);
+        Ok(files)
+    }
+
+    fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
+        relative(path)?;
+        let opened = lock(&self.server.link).ask(&Request::Open { path }, &[]);
+        let (answer, _) = opened.map_err(|error| file_error(Path::new(path), &error.to_string()))?;
+        let reader = Reader { server: Arc::clone(&self.server), handle: answer.handle, piece: Bytes::new() };
+        Ok((Box::new(reader), answer.size))
+    }
+
+    fn write(&self, name: &str, source: &mut dyn Read, limit: u64) -> Result<FileEntry, Error> {
+        let path = relative(name)?;
+        let failed = |error: io::Error| file_error(&path, &error.to_string());
+        // All of it at once: whoever reads meanwhile waits, and `source` is no file of this workspace.
+        let link = lock(&self.server.link);
+        let handle = link.ask(&Request::Create { path: name }, &[]).map_err(failed)?.0.handle;
+        let copied = copy(source, &mut Writer { link: &link, handle }, limit);
+        link.ask(&Request::Close { handle }, &[]).map_err(failed)?;
+        if copied.is_err() {
+            // Half a file is worse than none.
+            link.ask(&Request::Remove { path: name }, &[]).map_err(failed)?;
+        }
+        let size = copied.map_err(failed)?;
+        Ok(FileEntry { mime: mime_of(name), size, path: name.to_owned() })
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Error> {
+        let path = relative(name)?;
+        let removed = lock(&self.server.link).ask(&Request::Remove { path: name }, &[]);
+        removed.map(drop).map_err(|error| file_error(&path, &error.to_string()))
+    }
+
+    fn room(&self) -> Result<Room, Error> {
+        let asked = lock(&self.server.link).ask(&Request::Room, &[]);
+        let (answer, _) = asked.map_err(|error| file_error(Path::new("."), &error.to_string()))?;
+        let Answer { used, limit, takes_files, .. } = answer;
+        Ok(Room { used, limit: limit.min(self.limits[0]), takes_files })
+    }
+
+    fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+        let failed = |error: io::Error| file_error(Path::new("."), &error.to_string());
+        let link = lock(&self.server.link);
+        link.send(&Request::Walk { most }, &[]).map_err(failed)?;
+        loop {
+            let (answer, _) = link.answer().map_err(failed)?;
+            for (path, inode, size, modified, modified_ns, changed, changed_ns) in answer.entries {
+                let print: Fingerprint = [inode, size, modified, modified_ns, changed, changed_ns];
+                let path = path.filter(|path| path.len() <= MAX_PATH && relative(path).is_ok());
+                visit(match path {
+                    Some(path) => Found::File(FileEntry { mime: mime_of(&path), size, path }, print),
+                    None => Found::Unreportable(print),
+                });
+            }
+            if !answer.more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while holding it leaves an answer unread at worst, which the next request takes for its own and fails on.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
