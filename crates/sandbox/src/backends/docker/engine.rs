@@ -16,6 +16,8 @@ use futures_util::StreamExt;
 
 use crate::{Error, Usage};
 
+/// The beginning of the names of images that are built where they run, and never pulled.
+const OWN_IMAGES: &str = "aludel/default:";
 /// The longest that an answer may take, seconds. Removing a container whose processes end slowly is the slowest.
 const ANSWER_TIMEOUT: u64 = 120;
 /// Label of everything that is made in an engine: the instance that made it.
@@ -63,14 +65,20 @@ impl Engine {
             Err(error) if is_missing(&error) => {}
             Err(error) => return Err(self.failed("look for the image", &error)),
         }
+        // Nobody publishes it: a registry could only have somebody else's.
+        if image.starts_with(OWN_IMAGES) {
+            return Err(Error::Setup(format!(
+                "the image {image} is not there; build it with `docker build -t {image} templates/default`, or name another with \
+                 sandbox.docker.image"
+            )));
+        }
         told(&format!("pulling {image}"));
         let options = CreateImageOptions { from_image: Some(image.to_owned()), ..CreateImageOptions::default() };
         let mut pull = pin!(self.client.create_image(Some(options), None, None));
         while let Some(step) = pull.next().await {
             let step = step.map_err(|error| {
                 Error::Setup(format!(
-                    "the image {image} is not there and cannot be pulled ({error}); build it with `docker build -t {image} \
-                     templates/default`, or name another with sandbox.docker.image"
+                    "the image {image} is not there and cannot be pulled ({error}); name another with sandbox.docker.image"
                 ))
             })?;
             if let Some(status) = step.status {
