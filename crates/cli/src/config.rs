@@ -32,7 +32,7 @@ use given::{Given, Setting};
 use key::KeySource;
 use model::RawModel;
 use nearest::nearest;
-pub(crate) use sandbox::Backend as BackendChoice;
+pub(crate) use sandbox::{Backend as BackendChoice, Require};
 use sandbox::{RawSandbox, Sandbox};
 pub(crate) use server::{Collector, LogFormat};
 use server::{RawServer, Server};

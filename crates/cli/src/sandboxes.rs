@@ -7,7 +7,7 @@ use aludel_sandbox::{Backend, Docker, KernelSpec, Local, LocalConfig, Start, Tem
 use anyhow::Context as _;
 
 use crate::commands::Context;
-use crate::config::BackendChoice;
+use crate::config::{BackendChoice, Require};
 use crate::exit::words;
 use crate::progress::TemplateProgress;
 use crate::{console, state};
@@ -66,7 +66,11 @@ async fn docker(context: &Context) -> anyhow::Result<Sandboxes> {
     if context.verbose {
         console::tell(&format!("sandboxes are containers of the engine {}", backend.engine()));
     }
-    tell(&backend.warnings(), context.verbose);
+    let warnings = backend.warnings();
+    if *context.config.sandbox.require == Require::Strict && !warnings.is_empty() {
+        anyhow::bail!("{}, and sandbox.require is strict", warnings.join(", "));
+    }
+    tell(&warnings, context.verbose);
     // The image is the operator's: nobody knows its packages before a program looks.
     Ok(Sandboxes { backend: Arc::new(backend), packages: Vec::new() })
 }

@@ -254,7 +254,7 @@ pub(crate) enum Backend {
     Auto,
     /// Linux namespaces on this host.
     Local,
-    /// Containers of an engine, Docker's or Podman's.
+    /// Containers of an engine, Docker's or Podman's: cells and files, without services, commands, terminals, ports and a pool.
     Docker,
 }
 
