@@ -30,8 +30,9 @@ const UNANSWERED: u64 = 0;
 const ENDED: &str = "the warden ended";
 /// Reason of an end that came from here.
 const HANGS: &str = "the warden gave no sign of life and was ended";
-/// Longest silence of a warden. It may be busy with a slow zygote, or short of a processor or memory like all else.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest silence of a warden. It says nothing while it waits for a shell (10 s at most) and a slow zygote (20 s), and may be short of a
+/// processor or memory like all else.
+pub(super) const PATIENCE: Duration = Duration::from_secs(45);
 /// Parts of that time, after each of which a silent warden is asked for a sign of life.
 const PARTS_OF_PATIENCE: u32 = 5;
 
