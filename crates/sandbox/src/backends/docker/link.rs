@@ -35,7 +35,7 @@ pub(super) struct DockerLink {
     control: Arc<KernelControl>,
     streams: KernelStreams,
     frames: BytesMut,
-    /// What was printed, by stream, and not yet taken.
+    /// Printed bytes that are not yet taken, by stream.
     printed: [Vec<u8>; 2],
 }
 

@@ -92,7 +92,7 @@ struct Route {
 pub(super) struct Mux {
     out: mpsc::UnboundedSender<Bytes>,
     routes: Mutex<HashMap<u32, Route>>,
-    /// Why the container's first process ended, in its own words.
+    /// The last words of the container's first process, for the reason of its end.
     last_words: Mutex<String>,
     is_ready: watch::Sender<Option<bool>>,
     end: CancellationToken,
