@@ -84,6 +84,8 @@ struct Route {
     items: mpsc::UnboundedSender<Item>,
     /// Bytes that each stream may still send.
     left: [usize; 3],
+    /// Answers that may still come: one about its start, and one for each wish for its checkpoint.
+    answers: usize,
     exit: watch::Sender<Option<Exit>>,
     credit: Arc<Semaphore>,
 }
@@ -180,7 +182,7 @@ impl Mux {
     pub(super) fn start_kernel(&self, number: u32) -> KernelStreams {
         let (items, receiver) = mpsc::unbounded_channel();
         let (exit, credit) = (watch::Sender::new(None), Arc::new(Semaphore::new(WINDOW)));
-        let route = Route { items, left: [WINDOW; 3], exit: exit.clone(), credit: Arc::clone(&credit) };
+        let route = Route { items, left: [WINDOW; 3], answers: 1, exit: exit.clone(), credit: Arc::clone(&credit) };
         lock(&self.routes).insert(number, route);
         if self.out.is_closed() || *self.is_ready.borrow() != Some(true) {
             exit.send_replace(Some(Exit::default()));
@@ -217,6 +219,9 @@ impl Mux {
 
     /// Wakes a kernel's checkpoint.
     pub(super) fn resume(&self, number: u32) {
+        if let Some(route) = lock(&self.routes).get_mut(&number) {
+            route.answers += 1;
+        }
         self.send(Kind::Resume, number, 0, &[]);
     }
 
@@ -271,6 +276,8 @@ impl Mux {
         // One that was forgotten meanwhile.
         let Some(route) = routes.get_mut(&number) else { return Some(()) };
         let item = match kind {
+            // An empty one would use up nothing.
+            Kind::Data if payload.is_empty() => return None,
             Kind::Data => {
                 let left = route.left.get_mut(stream)?;
                 *left = left.checked_sub(payload.len())?;
@@ -294,8 +301,13 @@ impl Mux {
                 route.exit.send_replace(Some(Exit { status: Some(status), usage }));
                 return Some(());
             }
-            Kind::Resumed => Item::Resumed(payload.first() == Some(&1)),
-            Kind::Failed => Item::Failed(String::from_utf8_lossy(&payload).into_owned()),
+            Kind::Resumed | Kind::Failed => {
+                route.answers = route.answers.checked_sub(1)?;
+                match kind {
+                    Kind::Resumed => Item::Resumed(payload.first() == Some(&1)),
+                    _ => Item::Failed(String::from_utf8_lossy(&payload).into_owned()),
+                }
+            }
             Kind::Kernel | Kind::Signal | Kind::End | Kind::Resume | Kind::Started | Kind::Ready => return None,
         };
         // Nobody may be listening any more.
@@ -326,4 +338,47 @@ impl Mux {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic while holding it leaves plain data that is still consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mux() -> Mux {
+        let (out, _nobody) = mpsc::unbounded_channel();
+        let (routes, last_words) = (Mutex::default(), Mutex::default());
+        Mux { out, routes, last_words, is_ready: watch::Sender::new(Some(true)), end: CancellationToken::new() }
+    }
+
+    /// Tells messages of a container, and returns true if they keep the rules.
+    fn keeps(mux: &Mux, kind: Kind, stream: u8, payload: &[u8], count: usize) -> bool {
+        let mut message = BytesMut::new();
+        message.put_u8(kind as u8);
+        message.put_u32(1);
+        message.put_u8(stream);
+        message.put_u32(payload.len() as u32);
+        message.put_slice(payload);
+        (0..count).all(|_| mux.take(&mut message.clone()).is_some())
+    }
+
+    #[test]
+    fn what_a_container_says_unasked_is_bounded() {
+        for (kind, stream, payload, most) in [
+            (Kind::Data, 1, &[b'x'; CHUNK][..], WINDOW / CHUNK),
+            (Kind::Data, 0, &[][..], 0),
+            (Kind::Data, 3, &[b'x'][..], 0),
+            (Kind::Resumed, 0, &[1][..], 1),
+            (Kind::Failed, 0, &[b'x'][..], 1),
+            (Kind::Started, 0, &[][..], 0),
+        ] {
+            let mux = mux();
+            let _streams = mux.start_kernel(1);
+            assert!(keeps(&mux, kind, stream, payload, most), "{kind:?}");
+            assert!(!keeps(&mux, kind, stream, payload, 1), "{kind:?}");
+        }
+        let mux = mux();
+        let _streams = mux.start_kernel(1);
+        mux.resume(1);
+        assert!(keeps(&mux, Kind::Resumed, 0, &[1], 2) && !keeps(&mux, Kind::Resumed, 0, &[1], 1));
+    }
 }
