@@ -1,11 +1,14 @@
 //! One container, from before it is asked for until it is gone.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bollard::container::AttachContainerResults;
 use bollard::models::ContainerCreateBody;
-use tokio::sync::{oneshot, watch};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::Engine;
@@ -105,6 +108,24 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         self.ended.cancel();
+    }
+}
+
+/// Writes to a container's stdin, `first` and then messages as they come, until either end is gone.
+pub(super) async fn feed(
+    mut input: Pin<Box<dyn AsyncWrite + Send>>,
+    first: Vec<Bytes>,
+    mut messages: mpsc::UnboundedReceiver<Bytes>,
+) {
+    for bytes in first {
+        if input.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+    while let Some(message) = messages.recv().await {
+        if input.write_all(&message).await.is_err() {
+            return;
+        }
     }
 }
 

@@ -7,16 +7,15 @@ use std::time::Duration;
 use bollard::container::{AttachContainerResults, LogOutput};
 use futures_util::StreamExt;
 use serde::Deserialize;
-use tokio::io::AsyncWriteExt;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
-use crate::Usage;
+use super::container::feed;
 use crate::link::{Exit, Stream};
 use crate::process::ExitStatus;
+use crate::{Error, Usage};
 
 /// Bytes of one message's payload.
 pub(super) const CHUNK: usize = 64 << 10;
@@ -116,22 +115,11 @@ pub(super) struct KernelStreams {
 impl Mux {
     /// Takes over the streams of a container. `first` is what its first process reads first; a message that breaks the rules ends it.
     pub(super) fn start(attached: AttachContainerResults, first: Vec<Bytes>, end: &CancellationToken) -> Arc<Self> {
-        let (out, mut messages) = mpsc::unbounded_channel::<Bytes>();
+        let (out, messages) = mpsc::unbounded_channel();
         let (routes, last_words, is_ready) = (Mutex::default(), Mutex::default(), watch::Sender::new(None));
         let mux = Arc::new(Self { out, routes, last_words, is_ready, end: end.clone() });
-        let AttachContainerResults { mut output, mut input } = attached;
-        tokio::spawn(async move {
-            for bytes in first {
-                if input.write_all(&bytes).await.is_err() {
-                    return;
-                }
-            }
-            while let Some(message) = messages.recv().await {
-                if input.write_all(&message).await.is_err() {
-                    return;
-                }
-            }
-        });
+        let AttachContainerResults { mut output, input } = attached;
+        tokio::spawn(feed(input, first, messages));
         let listener = Arc::clone(&mux);
         tokio::spawn(async move {
             let mut buffer = BytesMut::new();

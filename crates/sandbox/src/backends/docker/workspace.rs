@@ -10,10 +10,9 @@ use std::time::Duration;
 use bollard::container::{AttachContainerResults, LogOutput};
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncWriteExt;
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::container::Container;
+use super::container::{Container, feed};
 use crate::workspace::{
     FULL, FileEntry, Fingerprint, Found, MAX_PATH, Room, Workspace, copy, file_error, mime_of, relative,
 };
@@ -89,21 +88,10 @@ impl DockerWorkspace {
         instance: String,
         limits: &Limits,
     ) -> Self {
-        let (requests, mut messages) = tokio::sync::mpsc::unbounded_channel::<Bytes>();
+        let (requests, messages) = tokio::sync::mpsc::unbounded_channel();
         let (told, answers) = mpsc::channel();
-        let AttachContainerResults { mut output, mut input } = attached;
-        tokio::spawn(async move {
-            for bytes in first {
-                if input.write_all(&bytes).await.is_err() {
-                    return;
-                }
-            }
-            while let Some(message) = messages.recv().await {
-                if input.write_all(&message).await.is_err() {
-                    return;
-                }
-            }
-        });
+        let AttachContainerResults { mut output, input } = attached;
+        tokio::spawn(feed(input, first, messages));
         let end = container.end().clone();
         tokio::spawn(async move {
             let mut buffer = BytesMut::new();
