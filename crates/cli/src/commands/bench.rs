@@ -21,14 +21,9 @@ use crate::{json, paint};
 
 /// What is run for its time alone.
 const PROGRAM: &str = "print(1+1)";
-/// What there is to compare with, measured by a program inside, so that only the way to the interpreter differs: a new one with the same
-/// imports as a sandbox has when it is ready, and a bare fork of a process that is as large and runs the program, up to its output. Prints
-/// milliseconds.
-const PEERS: &str = "
-import gc, os, subprocess, sys, time
-def imports():
-    subprocess.run([sys.executable, '-c', 'import pandas, matplotlib.pyplot'], check=True)
-    yield
+/// Defines the floor: a bare fork of a process that is as large as a kernel and runs the program, up to its output.
+const FORK: &str = "
+import gc, os, time
 def fork():
     read, write = os.pipe()
     pid = os.fork()
@@ -41,6 +36,14 @@ def fork():
     os.waitpid(pid, 0)
     os.close(read), os.close(write)
 gc.freeze()
+";
+/// Measures by a program inside, so that only the way to the interpreter differs: a new one with the same imports as a sandbox has when it is
+/// ready, and [`FORK`]. Prints milliseconds.
+const PEERS: &str = "
+import subprocess, sys
+def imports():
+    subprocess.run([sys.executable, '-c', 'import pandas, matplotlib.pyplot'], check=True)
+    yield
 for peer, count in ((imports, 5), (fork, 100)):
     list(peer())  # warms the caches
     for _ in range(count):
@@ -226,6 +229,7 @@ async fn idle_memory(backend: &dyn Backend, limits: &Limits) -> anyhow::Result<u
 /// New interpreters, and bare forks.
 async fn peers(backend: &dyn Backend, limits: &Limits) -> anyhow::Result<[Times; 2]> {
     let sandbox = create(backend, limits).await?;
+    execute(&*sandbox, FORK).await?;
     let printed = execute(&*sandbox, PEERS).await?;
     sandbox.close().await?;
     let of = |name: &str| {
