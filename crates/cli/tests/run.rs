@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{Said, aludel, run, said, signal, wait_until};
+use common::{Said, aludel, aludel_by, run, said, signal, wait_until};
 use serde_json::json;
 
 #[test]
@@ -50,6 +50,16 @@ fn the_exit_status_tells_what_happened() {
         assert!(said.stdout == stdout && said.stderr.contains(stderr), "{arguments:?}\n{said:#?}");
         assert!(!said.stderr.contains("variables are lost"), "there is no next program: {said:#?}");
     }
+}
+
+#[test]
+fn programs_get_the_usual_signals_whoever_started_aludel() {
+    let directory = tempfile::tempdir().unwrap();
+    let program =
+        "import signal; print(*(signal.getsignal(s).name for s in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)))";
+    let starter = ["env", "--ignore-signal=HUP,TERM,USR1"];
+    let said = said(aludel_by(directory.path(), &starter).args(["run", "-c", program]));
+    assert_eq!(said.stdout, "SIG_DFL SIG_DFL SIG_DFL\n", "{said:#?}");
 }
 
 #[test]

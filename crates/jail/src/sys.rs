@@ -114,15 +114,16 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// Undoes [`child_signals`] in a child process: nothing blocked, SIGCHLD at its default.
+/// Gives a child process the usual signals, whoever started us and whatever [`child_signals`] did: nothing is blocked or ignored.
 pub(crate) fn reset_signals() -> io::Result<()> {
-    // JUSTIFICATION: as above. SAFETY: `set` is initialised before use; SIG_DFL installs no handler.
+    // JUSTIFICATION: as above. SAFETY: `set` is initialised before use; SIG_DFL installs no handler, and is refused where it cannot be set.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         check(libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()).into())?;
-        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        for number in 1..=libc::SIGRTMAX() {
+            libc::signal(number, libc::SIG_DFL);
+        }
     }
     Ok(())
 }
