@@ -274,16 +274,25 @@ impl Writing {
 }
 
 impl Store {
-    /// Begins a blob of a tenant. Room for it is reserved as it grows.
-    pub async fn new_blob(&self, tenant: &Tenant) -> Result<BlobWriter, Error> {
+    /// Begins a blob of a tenant. Room for the `expected` bytes is reserved at once, so that of several blobs that have no room together
+    /// those that began first are written whole. Zero if their number is not known: then, and where there is no room for all of them, room
+    /// is reserved as the blob grows.
+    pub async fn new_blob(&self, tenant: &Tenant, expected: u64) -> Result<BlobWriter, Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
-            let room = store.reserve_now(&tenant, FILE_COST..=FILE_COST)?;
+            let room = store.reserve_now(&tenant, FILE_COST..=FILE_COST.saturating_add(expected))?;
             let (scratch, file) = store.new_scratch()?;
             let file = tokio::fs::File::from_std(file);
             Ok(BlobWriter { store: store.clone(), scratch, file, hash: Sha256::new(), bytes: 0, tenant, room })
         })
         .await
+    }
+
+    /// Makes a blob of bytes that are there.
+    pub async fn write_blob(&self, tenant: &Tenant, bytes: &[u8]) -> Result<NewBlob, Error> {
+        let mut blob = self.new_blob(tenant, bytes.len() as u64).await?;
+        blob.write(bytes).await?;
+        blob.finish().await
     }
 
     /// Opens a blob.

@@ -76,7 +76,7 @@ async fn other_process() {
     match &*work {
         "blob in flight" => {
             let blob = store.write_blobs(store.no_room(&Tenant::local()), vec![&b"in flight"[..]]).await.unwrap();
-            let mut writer = store.new_blob(&Tenant::local()).await.unwrap();
+            let mut writer = store.new_blob(&Tenant::local(), 0).await.unwrap();
             writer.write(b"half").await.unwrap();
             say("written");
             std::io::stdin().read_to_end(&mut Vec::new()).unwrap();

@@ -16,9 +16,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 async fn blob(store: &Store, content: &[u8]) -> NewBlob {
-    let mut writer = store.new_blob(&Tenant::local()).await.unwrap();
-    writer.write(content).await.unwrap();
-    writer.finish().await.unwrap()
+    store.write_blob(&Tenant::local(), content).await.unwrap()
 }
 
 async fn file(store: &Store, tenant: &Tenant, content: &[u8]) -> FileRecord {
@@ -209,9 +207,7 @@ async fn blobs_are_written_and_read_as_streams() {
             .unwrap();
         let mut others = Vec::new();
         for text in &texts {
-            let mut writer = store.new_blob(&Tenant::local()).await.unwrap();
-            writer.write(text).await.unwrap();
-            others.push(writer.finish().await.unwrap());
+            others.push(blob(&store, text).await);
         }
         for blobs in [&blobs, &others] {
             for (blob, text) in blobs.iter().zip(&texts) {
@@ -281,7 +277,7 @@ async fn what_was_half_written_is_gone_after_a_restart_and_the_rest_is_not() {
     let kept = file(&store, &tenant, b"kept").await;
     // As a killed process leaves them: a blob without a row, and a file that never became one.
     std::mem::forget(blob(&store, b"orphan").await);
-    let mut writer = store.new_blob(&Tenant::local()).await.unwrap();
+    let mut writer = store.new_blob(&Tenant::local(), 0).await.unwrap();
     writer.write(b"half").await.unwrap();
     std::mem::forget(writer);
     assert_eq!(count(&directory.path().join("blobs")), 2);
@@ -305,7 +301,7 @@ async fn a_blob_that_no_row_took_is_removed() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     drop(blob(&store, b"x").await);
-    let mut writer = store.new_blob(&Tenant::local()).await.unwrap();
+    let mut writer = store.new_blob(&Tenant::local(), 0).await.unwrap();
     writer.write(b"x").await.unwrap();
     drop(writer);
     assert_eq!((count(&directory.path().join("blobs")), count(&directory.path().join("scratch"))), (0, 0));

@@ -15,8 +15,26 @@ use serde_json::json;
 
 const MB: u64 = 1 << 20;
 
+#[tokio::test]
+async fn blobs_that_began_first_are_written_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    store.limit_storage(MB);
+    let mut writers = Vec::new();
+    for _ in 0..3 {
+        writers.push(store.new_blob(&Tenant::local(), 400_000).await.unwrap());
+    }
+    let mut refused = [false; 3];
+    for _ in 0..8 {
+        for (writer, refused) in writers.iter_mut().zip(&mut refused) {
+            *refused |= writer.write(&[7; 50_000]).await.is_err();
+        }
+    }
+    assert_eq!(refused, [false, false, true]);
+}
+
 async fn blob(store: &Store, tenant: &Tenant, bytes: usize) -> Result<NewBlob, Error> {
-    let mut writer = store.new_blob(tenant).await?;
+    let mut writer = store.new_blob(tenant, 0).await?;
     for chunk in vec![7; bytes].chunks(50_000) {
         writer.write(chunk).await?;
     }
@@ -295,7 +313,7 @@ async fn what_is_written_at_once_shares_the_room() {
     for id in store.files(&mine, None, aludel_store::PageQuery::first(9)).await.unwrap().data {
         store.delete_file(&mine, &id.id).await.unwrap();
     }
-    let mut writer = store.new_blob(&mine).await.unwrap();
+    let mut writer = store.new_blob(&mine, 0).await.unwrap();
     writer.write(&vec![0; 700_000]).await.unwrap();
     assert!(matches!(file(&store, &mine, 400_000).await, Err(Error::Full { .. })));
     let kept = writer.finish().await.unwrap();

@@ -244,9 +244,7 @@ impl Session {
 
     /// Keeps a picture or a page that a program showed. It is not in the workspace.
     pub async fn add_figure(&self, bytes: &[u8], mime: &str) -> Result<SessionFile, Error> {
-        let mut blob = self.shared.store.new_blob(&self.tenant).await?;
-        blob.write(bytes).await?;
-        let blob = blob.finish().await?;
+        let blob = self.shared.store.write_blob(&self.tenant, bytes).await?;
         let id = ContainerFileId::new();
         let ending = match mime {
             "image/jpeg" => "jpg",

@@ -108,11 +108,7 @@ fn paths(files: &[SessionFile]) -> Vec<&str> {
 async fn clients_and_programs_see_the_same_files() {
     let data = tempfile::tempdir().unwrap();
     let place = Place::enter(data.path(), settings()).await;
-    let blob = async |content: &[u8]| {
-        let mut writer = place.store.new_blob(&me()).await.unwrap();
-        writer.write(content).await.unwrap();
-        writer.finish().await.unwrap()
-    };
+    let blob = async |content: &[u8]| place.store.write_blob(&me(), content).await.unwrap();
     let new = |name: &str| NewFile {
         filename: name.into(),
         purpose: "user_data".into(),

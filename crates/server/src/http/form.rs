@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use aludel_store::{NewBlob, Tenant};
 use axum::RequestExt;
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::multipart::{Field, Multipart, MultipartError};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::HeaderValue;
@@ -91,6 +91,8 @@ impl Form {
 pub(crate) struct Parts {
     multipart: Multipart,
     pace: Pace,
+    /// Bytes of the whole form, as far as its head tells.
+    announced: u64,
     /// Parts that may still come.
     left: usize,
     most: usize,
@@ -100,6 +102,7 @@ pub(crate) struct Parts {
 pub(crate) struct Part<'a> {
     field: Field<'a>,
     pace: &'a Pace,
+    announced: u64,
 }
 
 impl Parts {
@@ -108,10 +111,11 @@ impl Parts {
         // Bytes are counted by whoever reads them, where the error can say more.
         DefaultBodyLimit::disable().apply(&mut request);
         let pace = Pace::default();
+        let announced = request.body().size_hint().exact().unwrap_or_default();
         let request = request.map(|body| pace.body(body));
         let multipart = request.extract::<Multipart, _>().await;
         let multipart = multipart.map_err(|error| ApiError::bad_request(error.body_text()))?;
-        Ok(Self { multipart, pace, left: most, most })
+        Ok(Self { multipart, pace, announced, left: most, most })
     }
 
     /// The next part.
@@ -121,7 +125,7 @@ impl Parts {
             .left
             .checked_sub(1)
             .ok_or_else(|| ApiError::bad_request(format!("The form has more than {} parts.", self.most)))?;
-        Ok(Some(Part { field, pace: &self.pace }))
+        Ok(Some(Part { field, pace: &self.pace, announced: self.announced }))
     }
 }
 
@@ -152,7 +156,7 @@ async fn read_file(app: &App, tenant: &Tenant, mut part: Part<'_>, param: &str, 
     let name = part.file_name()?.unwrap_or(param).to_owned();
     aludel_engine::sessions::check_name(&name)?;
     let mime = mime_of(&name, part.field.content_type());
-    let mut blob = app.store.new_blob(tenant).await?;
+    let mut blob = app.store.new_blob(tenant, part.announced.min(max)).await?;
     while let Some(chunk) = part.chunk().await? {
         let more = chunk.len() as u64;
         if blob.bytes() + more > max {

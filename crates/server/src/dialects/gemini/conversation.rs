@@ -241,9 +241,7 @@ impl Conversation {
             if present.iter().any(|file| file.path == path) {
                 continue;
             }
-            let mut blob = app.store.new_blob(session.tenant()).await?;
-            blob.write(bytes).await?;
-            session.add_file(name, mime, blob.finish().await?).await?;
+            session.add_file(name, mime, app.store.write_blob(session.tenant(), bytes).await?).await?;
         }
         Ok(())
     }

@@ -87,11 +87,8 @@ async fn write(server: &Server, arguments: FilesArguments) -> Result<Vec<Content
     };
     let session = server.session(arguments.session.as_deref()).await?;
     let (store, tenant, into) = (server.mcp.engine.store.clone(), server.tenant.clone(), Arc::clone(&session));
-    let writing = async move {
-        let mut blob = store.new_blob(&tenant).await?;
-        blob.write(&bytes).await?;
-        Ok(into.add_file(&name, mime_of(&name), blob.finish().await?).await?)
-    };
+    let writing =
+        async move { Ok(into.add_file(&name, mime_of(&name), store.write_blob(&tenant, &bytes).await?).await?) };
     let file = server.finish(writing).await?;
     let text = format!("Wrote {} ({}).\n(session {})", file.path, size(file.bytes), session.id());
     Ok(vec![ContentBlock::text(text), ContentBlock::resource_link(resources::of(session.id().as_str(), &file))])

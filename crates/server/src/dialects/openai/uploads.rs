@@ -85,7 +85,7 @@ pub(crate) async fn complete(
         return Err(ApiError::invalid("part_ids", message));
     }
     // The parts are there until the file is, so both need room.
-    let mut blob = app.store.new_blob(&tenant).await?;
+    let mut blob = app.store.new_blob(&tenant, bytes).await?;
     let mut buffer = vec![0; 256 << 10];
     for part in &parts {
         let mut file = app.store.read_blob(&part.blob).await?;

@@ -237,11 +237,7 @@ impl Conversation {
             }
             let (mime, blob) = match file {
                 Attached::Stored(file) => (&file.mime, app.store.copy_blob(tenant, &file.blob).await?),
-                Attached::Inline { mime, bytes, .. } => {
-                    let mut blob = app.store.new_blob(tenant).await?;
-                    blob.write(bytes).await?;
-                    (mime, blob.finish().await?)
-                }
+                Attached::Inline { mime, bytes, .. } => (mime, app.store.write_blob(tenant, bytes).await?),
             };
             container.add_file(file.name(), mime, blob).await?;
         }

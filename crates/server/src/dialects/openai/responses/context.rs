@@ -103,9 +103,7 @@ impl Context {
             if let Some(id) = id {
                 container.add_stored_file(&stored_file(app, tenant, &id).await?).await?;
             } else if let Some((name, mime, bytes)) = inline_file(data.as_deref(), url.as_deref(), name.as_deref())? {
-                let mut blob = app.store.new_blob(tenant).await?;
-                blob.write(&bytes).await?;
-                container.add_file(&name, &mime, blob.finish().await?).await?;
+                container.add_file(&name, &mime, app.store.write_blob(tenant, &bytes).await?).await?;
             }
         }
         Ok(())
