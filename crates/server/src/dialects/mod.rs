@@ -6,6 +6,7 @@ pub(crate) mod gemini;
 pub(crate) mod mcp;
 pub(crate) mod openai;
 mod pass;
+mod sandboxes;
 mod stop;
 
 use std::borrow::Cow;

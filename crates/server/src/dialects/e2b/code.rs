@@ -4,9 +4,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use aludel_engine::execution::{CHART, LimitHit, MimeBundle, MimeData, Outcome, TABLE};
-use aludel_engine::executions::{self, End, Event, Execution, Program};
-use aludel_engine::sandboxes::{self, LiveSandbox};
+use aludel_engine::execution::{CHART, MimeBundle, MimeData, TABLE};
+use aludel_engine::executions::{End, Event, Execution};
+use aludel_engine::sandboxes;
 use aludel_engine::turns::{Output, Rich};
 use aludel_engine::{Error, Kind};
 use aludel_wire::e2b::code::{Context, CreateContext, ExecuteRequest, Line, ResultLine, Text};
@@ -22,18 +22,19 @@ use futures_util::stream::unfold;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
+use super::describe;
 use super::error::Refusal;
-use super::lines::line;
 use super::reach::Reached;
-use super::{describe, error};
 use crate::app::App;
+use crate::dialects::sandboxes::lines::line;
+use crate::dialects::sandboxes::programs::{self, Failure, Started};
+use crate::dialects::sandboxes::refusal;
 use crate::http::Fields;
 
 /// Pause after which a silent stream says that it lives; so it is found out, too, whether the client does.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// Names of errors that are no program's own.
-const UNEXPECTED: &str = "UnexpectedEndOfExecution";
-const ABORTED: &str = "ExecutionAborted";
+/// The name of these clients, for people who decide about their programs.
+const SENDER: &str = "E2B";
 /// The language that there is.
 const PYTHON: &str = "python";
 
@@ -62,7 +63,7 @@ fn refused(refusal: Error) -> Refusal {
         }
         Error::InvalidSandbox { reason, .. } => Refusal::Plain(StatusCode::INTERNAL_SERVER_ERROR, reason),
         refusal if refusal.kind() == Kind::Full => Refusal::Plain(StatusCode::TOO_MANY_REQUESTS, refusal.to_string()),
-        refusal => error::refused(refusal).into(),
+        refusal => refusal::refused(refusal).into(),
     }
 }
 
@@ -106,7 +107,10 @@ pub(super) async fn execute(
         return Err(Refusal::Plain(StatusCode::BAD_REQUEST, message));
     }
     check_language(request.language.as_deref())?;
-    let (number, execution) = begin(&app, &live, request).await.map_err(refused)?;
+    let ExecuteRequest { code, context_id, env_vars, language: _python } = request;
+    let environment = env_vars.unwrap_or_default();
+    let begun = programs::start(&app, &live, SENDER, context_id.as_deref(), environment, code).await;
+    let Started { number, execution, .. } = begun.map_err(refused)?;
     let telling = Telling { execution, number: Some(number), has_ended: false };
     let lines = unfold(telling, async |mut telling| {
         let lines = telling.next().await?;
@@ -115,23 +119,6 @@ pub(super) async fn execute(
     let mut response = Body::from_stream(lines).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
-}
-
-/// Starts a program, and returns its number in its context.
-async fn begin(app: &App, live: &LiveSandbox, request: ExecuteRequest) -> Result<(u64, Execution), Error> {
-    let contexts = live.contexts();
-    let context = contexts.get(request.context_id.as_deref()).await?;
-    let target = contexts.target(&context, request.env_vars.unwrap_or_default()).await?;
-    let number = context.count();
-    let program = Program {
-        id: aludel_store::fresh_id("exec_"),
-        tenant: live.tenant().clone(),
-        sender: "E2B".to_owned(),
-        target,
-        code: request.code,
-        timeout: None,
-    };
-    Ok((number, executions::start(&app.engine, program)?))
 }
 
 /// A program that is told of.
@@ -183,28 +170,7 @@ fn rendered(output: Output) -> Line {
 
 /// The error that tells of an end for which the program told none.
 fn ending(end: End) -> Option<Line> {
-    let (name, value) = match end {
-        End::Ran(outcome) => {
-            let name = match outcome.finished.as_ref()?.outcome {
-                Outcome::Completed | Outcome::Failed(_) => return None,
-                Outcome::Interrupted => "KeyboardInterrupt",
-                Outcome::Limit(LimitHit::Memory { .. }) => "MemoryError",
-                Outcome::Limit(LimitHit::WallClock { .. } | LimitHit::CpuTime { .. }) => "TimeoutError",
-                Outcome::Limit(LimitHit::Disk { .. } | LimitHit::Files { .. }) => "OSError",
-                Outcome::KernelDied(_) => UNEXPECTED,
-            };
-            (name, outcome.words)
-        }
-        End::Refused { reason } => (ABORTED, format!("The program was not allowed to run: {reason}")),
-        End::Cancelled => (ABORTED, "Execution was aborted".to_owned()),
-        End::Failed(failure) => {
-            let failure = error::refused(failure);
-            if let Some(cause) = &failure.cause {
-                tracing::error!("an execution failed: {cause}");
-            }
-            (UNEXPECTED, failure.message)
-        }
-    };
+    let Failure { name, value } = programs::failure(end)?;
     Some(Line::Error { name: name.to_owned(), traceback: value.clone(), value })
 }
 

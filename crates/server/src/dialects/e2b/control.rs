@@ -12,8 +12,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::describe;
-use super::error::{refused, unknown};
+use super::error::unknown;
 use crate::app::App;
+use crate::dialects::sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 

@@ -1,11 +1,11 @@
 //! Refusals in E2B's words.
 
-use aludel_engine::{Error, Kind};
 use aludel_wire::e2b;
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
+use crate::dialects::sandboxes::ports::PortError;
 use crate::error::{ApiError, Told};
 
 /// Code of the refusal for a sandbox that is not there; its parameter is the sandbox.
@@ -48,20 +48,16 @@ pub(super) async fn no_route(uri: axum::http::Uri) -> ApiError {
     ApiError::not_found(format!("there is no {} here", uri.path()))
 }
 
-/// Puts an error of the engine into words.
-pub(super) fn refused(error: Error) -> ApiError {
-    match error {
-        Error::InvalidSandbox { field, reason } => ApiError::bad_request(format!("invalid {field}: {reason}")),
-        Error::SessionsFull { .. } | Error::SessionsShared { .. } => {
-            ApiError::too_many(format!("{error}; end some, or try again later"), std::time::Duration::from_secs(10))
-        }
-        error if error.kind() == Kind::Full => ApiError::bad_request(error.to_string()),
-        Error::Sandbox(aludel_engine::SandboxError::NotSupported(what)) => ApiError {
-            status: StatusCode::NOT_IMPLEMENTED,
-            ..ApiError::bad_request(format!("this server's sandboxes do not support {what}"))
-        },
-        error => error.into(),
-    }
+/// The refusal for a port of which nothing answers.
+pub(super) fn closed_port(id: &str, port: u16, error: PortError) -> Response {
+    let message = match error {
+        PortError::Closed => "The sandbox is running but port is not open",
+        PortError::NoHttp => "The program at this port did not answer in HTTP",
+    };
+    let body = e2b::NoSandbox { sandbox_id: id.to_owned(), message: message.to_owned(), code: 502, port: Some(port) };
+    let mut response = (StatusCode::BAD_GATEWAY, Json(body)).into_response();
+    response.extensions_mut().insert(Told);
+    response
 }
 
 /// A refusal of the code interpreter.

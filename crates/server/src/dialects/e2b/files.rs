@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
-use aludel_engine::sandboxes::files::{CHUNK, Entry, Files, FilesError, NewFile, OpenFile, Problem};
+use aludel_engine::sandboxes::files::{CHUNK, Entry, Files, NewFile};
 use aludel_wire::e2b::WrittenFile;
 use axum::Json;
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{FromRequestParts, Request, State};
-use axum::http::header::{
-    ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY,
-    CONTENT_TYPE, RANGE, X_CONTENT_TYPE_OPTIONS,
-};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::header::CONTENT_ENCODING;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use flate2::write::GzDecoder;
 use futures_util::StreamExt;
@@ -23,8 +20,10 @@ use tokio::time::timeout;
 use super::reach::Reached;
 use super::sign::FileQuery;
 use crate::app::App;
+use crate::dialects::sandboxes::download;
+use crate::dialects::sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
-use crate::http::{Form, Parts, SILENCE, mime_of};
+use crate::http::{Form, Parts, SILENCE};
 
 /// Files of one form.
 const MAX_FILES: usize = 1000;
@@ -36,28 +35,6 @@ const METADATA: &str = "x-metadata-";
 const MAX_METADATA: usize = 4 << 10;
 /// Bytes of a packed form, unpacked.
 const MAX_UNPACKED: u64 = 1 << 30;
-
-/// Puts a failure into words.
-fn refused(error: FilesError) -> ApiError {
-    match error {
-        FilesError::Refused { problem, message } => {
-            let status = match problem {
-                Problem::NotFound => StatusCode::NOT_FOUND,
-                Problem::Full => StatusCode::INSUFFICIENT_STORAGE,
-                Problem::Denied => StatusCode::FORBIDDEN,
-                Problem::Busy => StatusCode::TOO_MANY_REQUESTS,
-                Problem::Exists
-                | Problem::IsADirectory
-                | Problem::NotADirectory
-                | Problem::TooMany
-                | Problem::NotSupported
-                | Problem::Invalid => StatusCode::BAD_REQUEST,
-            };
-            ApiError { status, ..ApiError::bad_request(message) }
-        }
-        FilesError::Sandbox(error) => super::error::refused(error.into()),
-    }
-}
 
 fn check_user(query: &FileQuery) -> Result<(), ApiError> {
     match query.username.as_deref() {
@@ -71,91 +48,7 @@ pub(super) async fn download(Reached { live, .. }: Reached, request: Request) ->
     let query = FileQuery::of(&request)?;
     check_user(&query)?;
     let path = query.path.unwrap_or_default();
-    let files = live.files().await.map_err(super::error::refused)?;
-    let missing = |error| match error {
-        FilesError::Refused { problem: problem @ Problem::NotFound, .. } => {
-            FilesError::Refused { problem, message: format!("path '{path}' does not exist") }
-        }
-        error => error,
-    };
-    let opened = files.open(&path, 0).await.map_err(missing).map_err(refused)?;
-    let size = opened.size;
-    let wanted = match request.headers().get(RANGE) {
-        // What has no size has no range, and content all the same.
-        Some(range) if size > 0 => range_of(range, size)?,
-        _ => None,
-    };
-    let (opened, first, left) = match wanted {
-        None => (opened, 0, size),
-        Some((first, last)) => (files.open(&path, first).await.map_err(refused)?, first, last - first + 1),
-    };
-    let name = path.rsplit('/').next().unwrap_or_default();
-    let mut response = Response::new(body(opened, (size > 0).then_some(left)));
-    let headers = response.headers_mut();
-    if size > 0 {
-        headers.insert(CONTENT_LENGTH, left.into());
-        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    }
-    let mime = HeaderValue::from_str(&mime_of(name, None));
-    headers.insert(CONTENT_TYPE, mime.unwrap_or(HeaderValue::from_static("application/octet-stream")));
-    headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("inline"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // A page that a program wrote is shown, and is nobody's here: it has no scripts and no origin.
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
-    if wanted.is_some() {
-        let range = format!("bytes {first}-{}/{size}", first + left - 1);
-        headers.insert(CONTENT_RANGE, HeaderValue::from_str(&range).unwrap_or(HeaderValue::from_static("bytes */*")));
-        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-    }
-    Ok(response)
-}
-
-/// The first and the last byte that are wanted; `None` for all of them. Several ranges are answered by all of it.
-fn range_of(range: &HeaderValue, size: u64) -> Result<Option<(u64, u64)>, ApiError> {
-    let Some(range) = range.to_str().ok().and_then(|range| range.trim().strip_prefix("bytes=")) else {
-        return Ok(None);
-    };
-    let Some((first, last)) = range.split_once('-').filter(|_| !range.contains(',')) else { return Ok(None) };
-    let parsed = match (first.trim(), last.trim()) {
-        ("", last) => {
-            last.parse().ok().filter(|count| *count > 0).map(|count: u64| (size.saturating_sub(count), size - 1))
-        }
-        (first, "") => first.parse().ok().map(|first| (first, size - 1)),
-        (first, last) => {
-            first.parse().ok().zip(last.parse().ok()).map(|(first, last): (u64, u64)| (first, last.min(size - 1)))
-        }
-    };
-    match parsed {
-        Some((first, last)) if first <= last => Ok(Some((first, last))),
-        _ => {
-            let error = ApiError::bad_request(format!("the range is not within the {size} bytes of the file"));
-            Err(ApiError { status: StatusCode::RANGE_NOT_SATISFIABLE, ..error })
-        }
-    }
-}
-
-/// The bytes of a file: so many if that is known, and no more. A file that became shorter breaks the answer off.
-fn body(opened: OpenFile, left: Option<u64>) -> Body {
-    let chunks = unfold(Some((opened, left)), async |state| {
-        let (mut opened, left) = state?;
-        if left == Some(0) {
-            return None;
-        }
-        match opened.read().await {
-            Err(error) => Some((Err(std::io::Error::other(error)), None)),
-            Ok(bytes) if bytes.is_empty() => {
-                left.map(|_| (Err(std::io::Error::other("the file became shorter while it was read")), None))
-            }
-            Ok(mut bytes) => {
-                let left = left.map(|left| {
-                    bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                    left - bytes.len() as u64
-                });
-                Some((Ok(bytes), Some((opened, left))))
-            }
-        }
-    });
-    Body::from_stream(chunks)
+    download::download(&live, &path, request.headers()).await
 }
 
 /// `POST /files`
@@ -171,7 +64,7 @@ pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
         Some(b"gzip") => true,
         Some(_) => return Err(ApiError::bad_request("only the content encodings gzip and identity are understood")),
     };
-    let files = live.files().await.map_err(super::error::refused)?;
+    let files = live.files().await.map_err(refused)?;
     if !Form::is_in(&request) {
         let Some(path) = query.path.filter(|path| !path.is_empty()) else {
             return Err(ApiError::bad_request("the query has no path"));
@@ -290,17 +183,17 @@ impl Writer {
         metadata: &BTreeMap<String, String>,
         is_packed: bool,
     ) -> Result<Self, ApiError> {
-        let file = files.create(path, metadata.clone()).await.map_err(refused)?;
+        let file = files.create(path, metadata.clone()).await.map_err(refused_file)?;
         let decoder = is_packed.then(|| GzDecoder::new(Vec::new()));
         Ok(Self { file, decoder, metadata: metadata.clone() })
     }
 
     async fn write(&mut self, chunk: Bytes) -> Result<(), ApiError> {
-        let Some(decoder) = &mut self.decoder else { return self.file.write(chunk).await.map_err(refused) };
+        let Some(decoder) = &mut self.decoder else { return self.file.write(chunk).await.map_err(refused_file) };
         for packed in chunk.chunks(UNPACK) {
             decoder.write_all(packed).map_err(|error| broken(&error))?;
             let unpacked = std::mem::take(decoder.get_mut());
-            self.file.write(unpacked.into()).await.map_err(refused)?;
+            self.file.write(unpacked.into()).await.map_err(refused_file)?;
         }
         Ok(())
     }
@@ -308,33 +201,13 @@ impl Writer {
     async fn finish(mut self) -> Result<WrittenFile, ApiError> {
         if let Some(decoder) = self.decoder.take() {
             let rest = decoder.finish().map_err(|error| broken(&error))?;
-            self.file.write(rest.into()).await.map_err(refused)?;
+            self.file.write(rest.into()).await.map_err(refused_file)?;
         }
-        let Entry { path, name, .. } = self.file.finish().await.map_err(refused)?;
+        let Entry { path, name, .. } = self.file.finish().await.map_err(refused_file)?;
         Ok(WrittenFile { path, name, r#type: "file".to_owned(), metadata: self.metadata })
     }
 }
 
 fn broken(error: &std::io::Error) -> ApiError {
     ApiError::bad_request(format!("the body cannot be unpacked: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_within_the_file() {
-        let range = |text: &'static str| range_of(&HeaderValue::from_static(text), 10).map_err(|error| error.status);
-        assert_eq!(range("bytes=0-3"), Ok(Some((0, 3))));
-        assert_eq!(range("bytes=4-"), Ok(Some((4, 9))));
-        assert_eq!(range("bytes=-3"), Ok(Some((7, 9))));
-        assert_eq!(range("bytes=-30"), Ok(Some((0, 9))));
-        assert_eq!(range("bytes=8-80"), Ok(Some((8, 9))));
-        assert_eq!(range("bytes=0-1,3-4"), Ok(None));
-        assert_eq!(range("lines=1-2"), Ok(None));
-        for outside in ["bytes=10-", "bytes=5-3", "bytes=-0", "bytes=x-y", "bytes=99999999999999999999-"] {
-            assert_eq!(range(outside), Err(StatusCode::RANGE_NOT_SATISFIABLE), "{outside}");
-        }
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! `control` makes and lists sandboxes, `describe` tells of them; `reach` finds the sandbox that a request of the data plane is for, and checks its
 //! token. `code` runs programs, `process` and `filesystem` are services of Connect, whose codec is `connect`; `files` are plain uploads and
-//! downloads, `sign` their signed addresses; `ports` hands requests on to servers that programs start.
+//! downloads, `sign` their signed addresses. The parts that no protocol has to itself are in `dialects/sandboxes`.
 
 mod code;
 mod connect;
@@ -11,8 +11,6 @@ mod describe;
 mod error;
 mod files;
 mod filesystem;
-mod lines;
-mod ports;
 mod process;
 mod reach;
 mod sign;

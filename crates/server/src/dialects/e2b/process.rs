@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::execution::ExitStatus;
 use aludel_engine::sandboxes::{
     Attached, Exit, HOME, LiveSandbox, Process, ProcessEvent, ProcessSpec, PtySize, Stream,
@@ -27,12 +26,11 @@ use super::connect::{Client, Failure, FirstFrame, Gone, Message, deadline, keepa
 use super::describe;
 use super::reach::Reached;
 use crate::app::App;
+use crate::dialects::sandboxes::commands::{USER, absolute, check_approval, variables};
 use crate::error::ApiError;
 
 /// Time for which the end of a command is waited for that was killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
-/// The user of every sandbox.
-const USER: &str = "user";
 
 /// `List`
 pub(super) async fn list(reached: Reached) -> Json<ListResponse> {
@@ -68,24 +66,6 @@ fn check_user(headers: &HeaderMap) -> Result<(), Failure> {
     }
 }
 
-/// Environment variables of a sandbox's commands.
-pub(super) fn variables(live: &LiveSandbox) -> BTreeMap<String, String> {
-    let own = [("HOME", HOME), ("USER", USER), ("LOGNAME", USER), ("PWD", HOME)];
-    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    own.into_iter().chain(live.asked().environment.clone()).collect()
-}
-
-/// Refuses commands where the operator decides about programs: nobody reads a command as rules read a program, and clients of this protocol
-/// wait for no decision.
-fn check_approval(app: &App) -> Result<(), ApiError> {
-    match app.engine.approvals().mode {
-        ApprovalMode::Never => Ok(()),
-        ApprovalMode::Always | ApprovalMode::Rules(_) => Err(ApiError::forbidden(
-            "Commands do not run where programs need approval (approval.mode); run code instead, which can be approved.",
-        )),
-    }
-}
-
 /// `Start`
 pub(super) async fn start(
     State(app): State<Arc<App>>,
@@ -118,15 +98,6 @@ pub(super) async fn start(
 fn window(size: process::PtySize) -> PtySize {
     let bounded = |count: u32| u16::try_from(count.max(1)).unwrap_or(u16::MAX);
     PtySize { columns: bounded(size.cols), rows: bounded(size.rows) }
-}
-
-/// A directory as the client means it: a relative one begins at home.
-fn absolute(directory: &str) -> String {
-    match directory.strip_prefix('~') {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{HOME}{rest}"),
-        _ if directory.starts_with('/') => directory.to_owned(),
-        _ => format!("{HOME}/{directory}"),
-    }
 }
 
 /// `Connect`

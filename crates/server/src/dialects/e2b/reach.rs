@@ -5,17 +5,17 @@ use std::sync::Arc;
 use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::Tenant;
 use axum::Json;
-use axum::body::Body;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use futures_util::{StreamExt, TryStreamExt};
 
-use super::{error, ports, sign};
+use super::{error, sign};
 use crate::app::App;
+use crate::dialects::sandboxes::secret::is_same;
+use crate::dialects::sandboxes::{alive, ports};
 use crate::error::ApiError;
 
 /// The port of commands and files.
@@ -75,9 +75,8 @@ pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, A
 fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<Reached, ApiError> {
     let live = app.engine.sandboxes.of_any_tenant(id).ok_or_else(|| error::no_sandbox(id))?;
     let headers = request.headers();
-    let brings = |name: &str, secret: &str| {
-        headers.get(name).is_some_and(|value| sign::is_same(value.as_bytes(), secret.as_bytes()))
-    };
+    let brings =
+        |name: &str, secret: &str| headers.get(name).is_some_and(|value| is_same(value.as_bytes(), secret.as_bytes()));
     let path = request.uri().path();
     let may = match port {
         ENVD if path == "/health" => true,
@@ -106,39 +105,14 @@ pub(super) async fn as_long_as_it_lives(request: Request, next: Next) -> Respons
     let answer = async {
         match port {
             ENVD | INTERPRETER => next.run(request).await,
-            port => ports::hand_on(&live, port, request).await,
+            port => {
+                let answered = ports::hand_on(&live, port, request).await;
+                answered.unwrap_or_else(|error| error::closed_port(live.id(), port, error))
+            }
         }
     };
-    let answered = tokio::select! {
-        biased;
-        response = answer => response,
-        () = live.ended() => return error::no_sandbox(live.id()).into_response(),
-    };
-    answered.map(|body| {
-        let ended = async move {
-            live.ended().await;
-            Err(std::io::Error::other("the sandbox ended"))
-        };
-        let chunks = body.into_data_stream().map_err(std::io::Error::other);
-        Body::from_stream(until(chunks.boxed(), Box::pin(ended)))
-    })
-}
-
-type Chunk = Result<axum::body::Bytes, std::io::Error>;
-
-/// The chunks of a stream, up to its end or `cut`, which is the last then.
-fn until(
-    chunks: futures_util::stream::BoxStream<'static, Chunk>,
-    cut: futures_util::future::BoxFuture<'static, Chunk>,
-) -> impl futures_util::Stream<Item = Chunk> + Send + 'static {
-    futures_util::stream::unfold(Some((chunks, cut)), async |state| {
-        let (mut chunks, mut cut) = state?;
-        tokio::select! {
-            biased;
-            chunk = chunks.next() => Some((chunk?, Some((chunks, cut)))),
-            last = &mut cut => Some((last, None)),
-        }
-    })
+    let answered = alive::while_alive(&live, answer).await;
+    answered.unwrap_or_else(|| error::no_sandbox(live.id()).into_response())
 }
 
 /// `GET /health`: of the control plane, of a sandbox's commands and files, or of its code interpreter.

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::app::App;
+use crate::dialects::sandboxes::secret::is_same;
 use crate::error::ApiError;
 
 /// Bytes of a path and a user's name, as the system has them: an address is tried with the secret of each sandbox.
@@ -83,9 +84,4 @@ pub(super) fn find(app: &App, request: &Request) -> Result<Arc<LiveSandbox>, Api
     let live = app.engine.sandboxes.find(signed).ok_or_else(|| ApiError::unauthorized("invalid signature"))?;
     query.check_expiration()?;
     Ok(live)
-}
-
-/// Compares secrets in a time that tells nothing of where they differ.
-pub(super) fn is_same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |differ, (one, other)| differ | (one ^ other)) == 0
 }

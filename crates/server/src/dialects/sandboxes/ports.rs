@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::KEY_PREFIX;
-use aludel_wire::e2b::NoSandbox;
-use axum::Json;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
     CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::response::Response;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
@@ -36,14 +34,20 @@ const OURS: [&str; 5] =
 /// The beginnings of keys of this server, as its clients write them.
 const KEYS: [&str; 2] = [KEY_PREFIX, "e2b_"];
 
+/// A failure to hand a request on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PortError {
+    /// Nothing accepts connections.
+    Closed,
+    /// What accepts them does not answer in HTTP.
+    NoHttp,
+}
+
 /// Hands a request on to whatever listens on a port of the sandbox.
-pub(super) async fn hand_on(live: &LiveSandbox, port: u16, request: Request) -> Response {
+pub(crate) async fn hand_on(live: &LiveSandbox, port: u16, request: Request) -> Result<Response, PortError> {
     match timeout(CONNECT_TIMEOUT, live.sandbox().connect(port)).await {
-        Ok(Ok(connection)) => match speak(TokioIo::new(connection), request).await {
-            Ok(response) => response,
-            Err(_) => refused(live, port, "The program at this port did not answer in HTTP"),
-        },
-        Ok(Err(_)) | Err(_) => refused(live, port, "The sandbox is running but port is not open"),
+        Ok(Ok(connection)) => speak(TokioIo::new(connection), request).await.map_err(|_| PortError::NoHttp),
+        Ok(Err(_)) | Err(_) => Err(PortError::Closed),
     }
 }
 
@@ -95,14 +99,6 @@ fn without_keys(headers: &mut HeaderMap) {
     for name in named.collect::<Vec<_>>() {
         headers.remove(name);
     }
-}
-
-fn refused(live: &LiveSandbox, port: u16, message: &str) -> Response {
-    let message = message.to_owned();
-    let body = NoSandbox { sandbox_id: live.id().to_owned(), message, code: 502, port: Some(port) };
-    let mut response = (StatusCode::BAD_GATEWAY, Json(body)).into_response();
-    response.extensions_mut().insert(Told);
-    response
 }
 
 #[cfg(test)]

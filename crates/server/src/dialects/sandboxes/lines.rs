@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
 /// A message as a line.
-pub(super) fn line(message: &impl Serialize) -> Vec<u8> {
+pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128);
     // Plain data: nothing of it can fail.
     let written = message.serialize(&mut Serializer::with_formatter(&mut bytes, Ascii));

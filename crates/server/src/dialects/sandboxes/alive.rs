@@ -1,0 +1,45 @@
+//! Answers that last no longer than their sandbox.
+
+use std::sync::Arc;
+
+use aludel_engine::sandboxes::LiveSandbox;
+use axum::body::{Body, Bytes};
+use axum::response::Response;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, Stream, unfold};
+use futures_util::{StreamExt, TryStreamExt};
+
+/// Returns an answer whose body breaks off when the sandbox ends; `None` if that ends before there is one.
+pub(crate) async fn while_alive(live: &Arc<LiveSandbox>, answer: impl Future<Output = Response>) -> Option<Response> {
+    let answered = tokio::select! {
+        biased;
+        response = answer => response,
+        () = live.ended() => return None,
+    };
+    let live = Arc::clone(live);
+    Some(answered.map(|body| {
+        let ended = async move {
+            live.ended().await;
+            Err(std::io::Error::other("the sandbox ended"))
+        };
+        let chunks = body.into_data_stream().map_err(std::io::Error::other);
+        Body::from_stream(until(chunks.boxed(), Box::pin(ended)))
+    }))
+}
+
+type Chunk = Result<Bytes, std::io::Error>;
+
+/// The chunks of a stream, up to its end or `cut`, which is the last then.
+fn until(
+    chunks: BoxStream<'static, Chunk>,
+    cut: BoxFuture<'static, Chunk>,
+) -> impl Stream<Item = Chunk> + Send + 'static {
+    unfold(Some((chunks, cut)), async |state| {
+        let (mut chunks, mut cut) = state?;
+        tokio::select! {
+            biased;
+            chunk = chunks.next() => Some((chunk?, Some((chunks, cut)))),
+            last = &mut cut => Some((last, None)),
+        }
+    })
+}

@@ -1,0 +1,39 @@
+//! Rules for commands of every dialect.
+
+use std::collections::BTreeMap;
+
+use aludel_engine::approvals::ApprovalMode;
+use aludel_engine::sandboxes::{HOME, LiveSandbox};
+
+use crate::app::App;
+use crate::error::ApiError;
+
+/// The user of every sandbox.
+pub(crate) const USER: &str = "user";
+
+/// Environment variables of a sandbox's commands.
+pub(crate) fn variables(live: &LiveSandbox) -> BTreeMap<String, String> {
+    let own = [("HOME", HOME), ("USER", USER), ("LOGNAME", USER), ("PWD", HOME)];
+    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    own.into_iter().chain(live.asked().environment.clone()).collect()
+}
+
+/// Refuses commands where the operator decides about programs: nobody reads a command as rules read a program, and clients of this protocol
+/// wait for no decision.
+pub(crate) fn check_approval(app: &App) -> Result<(), ApiError> {
+    match app.engine.approvals().mode {
+        ApprovalMode::Never => Ok(()),
+        ApprovalMode::Always | ApprovalMode::Rules(_) => Err(ApiError::forbidden(
+            "Commands do not run where programs need approval (approval.mode); run code instead, which can be approved.",
+        )),
+    }
+}
+
+/// A directory as the client means it: a relative one begins at home.
+pub(crate) fn absolute(directory: &str) -> String {
+    match directory.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{HOME}{rest}"),
+        _ if directory.starts_with('/') => directory.to_owned(),
+        _ => format!("{HOME}/{directory}"),
+    }
+}

@@ -1,0 +1,47 @@
+//! Refusals of the engine and of a sandbox's files.
+
+use std::time::Duration;
+
+use aludel_engine::sandboxes::files::{FilesError, Problem};
+use aludel_engine::{Error, Kind};
+use axum::http::StatusCode;
+
+use crate::error::ApiError;
+
+/// Puts an error of the engine into words.
+pub(crate) fn refused(error: Error) -> ApiError {
+    match error {
+        Error::InvalidSandbox { field, reason } => ApiError::bad_request(format!("invalid {field}: {reason}")),
+        Error::SessionsFull { .. } | Error::SessionsShared { .. } => {
+            ApiError::too_many(format!("{error}; end some, or try again later"), Duration::from_secs(10))
+        }
+        error if error.kind() == Kind::Full => ApiError::bad_request(error.to_string()),
+        Error::Sandbox(aludel_engine::SandboxError::NotSupported(what)) => ApiError {
+            status: StatusCode::NOT_IMPLEMENTED,
+            ..ApiError::bad_request(format!("this server's sandboxes do not support {what}"))
+        },
+        error => error.into(),
+    }
+}
+
+/// Puts a failure of an operation on files into words.
+pub(crate) fn refused_file(error: FilesError) -> ApiError {
+    match error {
+        FilesError::Refused { problem, message } => {
+            let status = match problem {
+                Problem::NotFound => StatusCode::NOT_FOUND,
+                Problem::Full => StatusCode::INSUFFICIENT_STORAGE,
+                Problem::Denied => StatusCode::FORBIDDEN,
+                Problem::Busy => StatusCode::TOO_MANY_REQUESTS,
+                Problem::Exists
+                | Problem::IsADirectory
+                | Problem::NotADirectory
+                | Problem::TooMany
+                | Problem::NotSupported
+                | Problem::Invalid => StatusCode::BAD_REQUEST,
+            };
+            ApiError { status, ..ApiError::bad_request(message) }
+        }
+        FilesError::Sandbox(error) => refused(error.into()),
+    }
+}

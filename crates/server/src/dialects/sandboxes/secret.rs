@@ -1,0 +1,6 @@
+//! Secrets of sandboxes.
+
+/// Compares secrets in a time that tells nothing of where they differ.
+pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).fold(0, |differ, (one, other)| differ | (one ^ other)) == 0
+}
