@@ -15,5 +15,6 @@ pub mod chat;
 pub mod e2b;
 pub mod gemini;
 pub mod openai;
+pub mod opensandbox;
 
 pub use document::Document;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use aludel_sandbox::files::Files;
@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::contexts::Contexts;
 use super::processes::Processes;
+use super::programs::Programs;
 use super::watches::Watches;
 use crate::Error;
 use crate::places::Place;
@@ -33,8 +34,10 @@ const MAX_NAME: usize = 128;
 pub struct NewSandbox {
     /// The name of the template, as the client calls it.
     pub template: String,
-    /// The client's own notes.
+    /// The client's own notes, as they were at first.
     pub metadata: BTreeMap<String, String>,
+    /// The command that its client says it is for.
+    pub entrypoint: Vec<String>,
     /// Environment variables of everything that runs in it.
     pub environment: BTreeMap<String, String>,
     /// Time after which it ends.
@@ -51,12 +54,12 @@ impl NewSandbox {
         if self.template.len() > MAX_NAME {
             return invalid("template", format!("a template's name has at most {MAX_NAME} bytes"));
         }
-        for (field, entries) in [("metadata", &self.metadata), ("environment", &self.environment)] {
-            let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-            if entries.len() > MAX_ENTRIES || bytes > MAX_BYTES {
-                return invalid(field, format!("at most {MAX_ENTRIES} entries of {} KB together", MAX_BYTES >> 10));
-            }
+        let words: usize = self.entrypoint.iter().map(String::len).sum();
+        if self.entrypoint.len() > MAX_ENTRIES || words > MAX_BYTES {
+            return invalid("entrypoint", format!("at most {MAX_ENTRIES} words of {} KB together", MAX_BYTES >> 10));
         }
+        check_entries("metadata", &self.metadata)?;
+        check_entries("environment", &self.environment)?;
         check_environment(&self.environment)?;
         Self::check_timeout(self.timeout, lifetime)
     }
@@ -71,6 +74,15 @@ impl NewSandbox {
         }
         Ok(())
     }
+}
+
+fn check_entries(field: &'static str, entries: &BTreeMap<String, String>) -> Result<(), Error> {
+    let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if entries.len() > MAX_ENTRIES || bytes > MAX_BYTES {
+        let reason = format!("at most {MAX_ENTRIES} entries of {} KB together", MAX_BYTES >> 10);
+        return Err(Error::InvalidSandbox { field, reason });
+    }
+    Ok(())
 }
 
 /// Checks that the system can take these variables.
@@ -98,6 +110,9 @@ pub struct LiveSandbox {
     contexts: Contexts,
     watches: Watches,
     processes: Processes,
+    programs: Programs,
+    metadata: StdMutex<BTreeMap<String, String>>,
+    paused: AtomicBool,
     files: Mutex<Option<Files>>,
     ended: CancellationToken,
     _permit: Place,
@@ -128,6 +143,9 @@ impl LiveSandbox {
         Ok(Self {
             contexts: Contexts::new(Arc::clone(&sandbox), &id, &new.environment).await?,
             watches: Watches::default(),
+            programs: Programs::default(),
+            metadata: StdMutex::new(new.metadata.clone()),
+            paused: AtomicBool::new(false),
             processes: Processes::new(Arc::clone(&sandbox), store, tenant.clone(), id.clone()),
             id,
             secret: format!("ea_{:.40}", random_hex()),
@@ -157,6 +175,45 @@ impl LiveSandbox {
     /// The request that it was made by.
     pub fn asked(&self) -> &NewSandbox {
         &self.new
+    }
+
+    /// The client's own notes.
+    pub fn metadata(&self) -> BTreeMap<String, String> {
+        self.metadata.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes the client's own notes: those without a value go.
+    pub fn change_metadata(&self, changes: BTreeMap<String, Option<String>>) -> Result<(), Error> {
+        let mut known = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = known.clone();
+        for (key, value) in changes {
+            match value {
+                Some(value) => changed.insert(key, value),
+                None => changed.remove(&key),
+            };
+        }
+        check_entries("metadata", &changed)?;
+        *known = changed;
+        Ok(())
+    }
+
+    /// Stops everything in it until [`Self::resume`]. It ends in time all the same.
+    pub async fn pause(&self) -> Result<(), Error> {
+        self.sandbox.pause().await?;
+        self.paused.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Lets it go on.
+    pub async fn resume(&self) -> Result<(), Error> {
+        self.sandbox.resume().await?;
+        self.paused.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns true while it is paused.
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
     }
 
     /// The secret of those who may use it.
@@ -231,6 +288,11 @@ impl LiveSandbox {
     /// The commands that run in it.
     pub fn processes(&self) -> &Processes {
         &self.processes
+    }
+
+    /// The programs that run in it and can be interrupted.
+    pub fn programs(&self) -> &Programs {
+        &self.programs
     }
 
     /// The resources that it uses.

@@ -1,12 +1,13 @@
 //! Sandboxes that clients own by id: made when they are asked for, ended at a time, and gone at a restart.
 //!
-//! `registry` finds them, `live` is one of them, `contexts` are its kernels, `processes` the commands that run in it and outlive their clients,
+//! `registry` finds them, `live` is one of them, `contexts` are its kernels, `programs` what runs in them, `processes` the commands that run in it and outlive their clients,
 //! `watches` the directories of which clients poll the changes. They take permits of
 //! the same number as live sessions, which nobody takes away from them.
 
 mod contexts;
 mod live;
 mod processes;
+mod programs;
 mod registry;
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,8 @@ mod watches;
 
 pub use contexts::{Context, Contexts};
 pub use live::{HOME, LiveSandbox, NewSandbox};
-pub use processes::{Attached, Exit, Process, ProcessEvent, ProcessSpec, Processes, PtySize, Stream};
+pub use processes::{Attached, Exit, LogPart, Process, ProcessEvent, ProcessSpec, Processes, PtySize, Stream};
+pub use programs::{Programs, RunningProgram};
 pub use registry::Sandboxes;
 pub use watches::Watches;
 /// Files of a sandbox by path.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use aludel_sandbox::Sandbox;
 pub use aludel_sandbox::process::PtySize;
@@ -24,7 +24,7 @@ const MAX_RUNNING: usize = 128;
 const MAX_ENDED: usize = 32;
 /// Clients that follow one command at once.
 const MAX_FOLLOWERS: usize = 16;
-/// Bytes of output that are kept while nobody follows a command, the last ones.
+/// Bytes of output that are kept while nobody follows a command, or as its log, the last ones.
 const MAX_KEPT: usize = 64 << 10;
 /// Bytes that are read at once.
 const CHUNK: usize = 32 << 10;
@@ -59,6 +59,8 @@ pub struct ProcessSpec {
     pub pty: Option<PtySize>,
     /// Time after which it is killed.
     pub time_limit: Option<Duration>,
+    /// True if its output is kept for [`Process::log`], and not for whoever follows it next.
+    pub log: bool,
 }
 
 /// Output streams.
@@ -119,6 +121,7 @@ pub struct Process {
     /// Its number in the order in which commands were started.
     number: u32,
     spec: ProcessSpec,
+    started: SystemTime,
     input: AsyncMutex<Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>>,
     orders: mpsc::Sender<Order>,
     output: Mutex<Output>,
@@ -139,7 +142,27 @@ struct Output {
     /// Output that nobody has seen yet.
     kept: VecDeque<(Stream, Bytes)>,
     kept_bytes: usize,
-    end: Option<Exit>,
+    log: Log,
+    end: Option<(Exit, SystemTime)>,
+}
+
+/// The last output of a command, as far as it is kept.
+#[derive(Default)]
+struct Log {
+    bytes: VecDeque<u8>,
+    /// Bytes that were kept before.
+    dropped: u64,
+}
+
+/// A part of the output of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogPart {
+    /// The output.
+    pub bytes: Vec<u8>,
+    /// Bytes between the cursor and this part that are not kept any more.
+    pub dropped: u64,
+    /// The cursor of the next part.
+    pub next: u64,
 }
 
 impl fmt::Debug for Process {
@@ -207,7 +230,8 @@ impl Processes {
         drop(started.stdin.take());
         let (pid, (orders, receiver)) = (started.id(), mpsc::channel(QUEUE));
         let (input, output, ended) = (AsyncMutex::new(input), Mutex::default(), CancellationToken::new());
-        let process = Arc::new(Process { pid, number, spec, input, orders, output, ended });
+        let started_at = SystemTime::now();
+        let process = Arc::new(Process { pid, number, spec, started: started_at, input, orders, output, ended });
         let attached = process.attach()?;
         self.remember(&process);
         tokio::spawn(run(Arc::clone(&process), started, receiver, note));
@@ -279,6 +303,30 @@ impl Process {
         &self.spec
     }
 
+    /// The time when it was started.
+    pub fn started(&self) -> SystemTime {
+        self.started
+    }
+
+    /// Its end and the time of that; `None` while it runs.
+    pub fn exit(&self) -> Option<(Exit, SystemTime)> {
+        self.output().end
+    }
+
+    /// Its output from a cursor on, which is 0 for the first part. What it printed while it was asked to keep no log is not there.
+    pub fn log(&self, cursor: u64) -> LogPart {
+        let output = self.output();
+        let Log { bytes, dropped } = &output.log;
+        let end = *dropped + bytes.len() as u64;
+        let from = cursor.clamp(*dropped, end);
+        let skipped = usize::try_from(from - dropped).unwrap_or(usize::MAX);
+        LogPart {
+            bytes: bytes.iter().skip(skipped).copied().collect(),
+            dropped: from.saturating_sub(cursor),
+            next: end,
+        }
+    }
+
     /// Returns true once it has ended.
     pub fn has_ended(&self) -> bool {
         self.output().end.is_some()
@@ -298,7 +346,7 @@ impl Process {
             let reason = format!("{MAX_FOLLOWERS} clients follow this command already");
             return Err(Error::InvalidSandbox { field: "process", reason });
         }
-        let end = output.end;
+        let end = output.end.map(|(end, _)| end);
         if end.is_none() {
             output.followers.push(sender);
         }
@@ -329,6 +377,11 @@ impl Process {
         let _ended = self.orders.send(Order::Signal(signal)).await;
     }
 
+    /// Kills it and the rest of its process group, without waiting for anything.
+    pub fn kill(&self) {
+        let _ended = self.orders.try_send(Order::Signal(SIGKILL));
+    }
+
     /// Changes the size of its terminal. One that has ended or has no terminal stays as it is.
     pub async fn resize(&self, size: PtySize) {
         let _ended = self.orders.send(Order::Resize(size)).await;
@@ -344,11 +397,15 @@ impl Process {
         let followers = {
             let mut output = self.output();
             output.followers.retain(|follower| !follower.is_closed());
-            if let ProcessEvent::Ended(end) = event {
-                output.end = Some(end);
+            match &event {
+                ProcessEvent::Ended(end) => output.end = Some((*end, SystemTime::now())),
+                ProcessEvent::Output(_, bytes) if self.spec.log => output.log.append(bytes),
+                ProcessEvent::Output(..) => {}
             }
             if output.followers.is_empty() {
-                output.keep(event);
+                if !self.spec.log {
+                    output.keep(event);
+                }
                 return;
             }
             output.followers.clone()
@@ -357,6 +414,15 @@ impl Process {
             // One that has gone meanwhile wants nothing any more.
             let _gone = follower.send(event.clone()).await;
         }
+    }
+}
+
+impl Log {
+    fn append(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        let excess = self.bytes.len().saturating_sub(MAX_KEPT);
+        self.bytes.drain(..excess);
+        self.dropped += excess as u64;
     }
 }
 

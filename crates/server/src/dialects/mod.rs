@@ -5,6 +5,7 @@ pub(crate) mod e2b;
 pub(crate) mod gemini;
 pub(crate) mod mcp;
 pub(crate) mod openai;
+pub(crate) mod opensandbox;
 mod pass;
 mod sandboxes;
 mod stop;
@@ -41,4 +42,5 @@ pub(crate) struct Dialect {
 }
 
 /// All of them. The first one's words are used where no dialect is asked, such as for unknown routes.
-pub(crate) const ALL: &[Dialect] = &[openai::OPENAI, e2b::E2B, anthropic::ANTHROPIC, gemini::GEMINI, mcp::MCP];
+pub(crate) const ALL: &[Dialect] =
+    &[openai::OPENAI, e2b::E2B, opensandbox::OPENSANDBOX, anthropic::ANTHROPIC, gemini::GEMINI, mcp::MCP];

@@ -14,6 +14,7 @@ mod files;
 mod gemini;
 mod http;
 mod mcp;
+mod opensandbox;
 mod plain_chat;
 mod snapshots;
 mod storage;

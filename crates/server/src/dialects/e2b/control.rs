@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use super::describe;
 use super::error::unknown;
 use crate::app::App;
+use crate::dialects::sandboxes::query::pairs;
 use crate::dialects::sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
@@ -81,6 +82,7 @@ async fn make(
         metadata: asked.metadata.unwrap_or_default(),
         environment,
         id_variable: Some("E2B_SANDBOX_ID"),
+        entrypoint: Vec::new(),
         template: asked.template_id,
         timeout: seconds(asked.timeout.unwrap_or(timeout), 1)?,
         private: network.allow_public_traffic == Some(false),
@@ -111,7 +113,10 @@ pub(super) async fn list(
     }
     if let Some(metadata) = params.get("metadata") {
         let wanted = pairs(metadata)?;
-        let has = |live: &LiveSandbox| wanted.iter().all(|(key, value)| live.asked().metadata.get(key) == Some(value));
+        let has = |live: &LiveSandbox| {
+            let known = live.metadata();
+            wanted.iter().all(|(key, value)| known.get(key) == Some(value))
+        };
         all.retain(|live| has(live));
     }
     if let Some(template) = params.get("template") {
@@ -149,21 +154,6 @@ pub(super) async fn list(
         response.headers_mut().insert(NEXT_TOKEN, HeaderValue::from(next));
     }
     Ok(response)
-}
-
-/// The pairs of a query within a query, whose keys and values are escaped once more.
-fn pairs(text: &str) -> Result<BTreeMap<String, String>, ApiError> {
-    let parse = |text: &str| {
-        let uri = format!("/?{text}").parse().ok()?;
-        Some(axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&uri).ok()?.0)
-    };
-    let pairs = parse(text).ok_or_else(|| ApiError::bad_request("invalid metadata: it must be an escaped query"))?;
-    // What is no escaped text was not escaped.
-    let again = |text: String| match parse(&format!("text={text}")).map(|pairs| pairs.into_iter().next()) {
-        Some(Some((_, text))) => text,
-        Some(None) | None => text,
-    };
-    Ok(pairs.into_iter().map(|(key, value)| (again(key), again(value))).collect())
 }
 
 fn micros(time: SystemTime) -> i64 {

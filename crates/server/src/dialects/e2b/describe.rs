@@ -64,7 +64,7 @@ pub(super) fn listed(live: &LiveSandbox) -> e2b::ListedSandbox {
         disk_size_mb: limits.disk >> 20,
         envd_version: ENVD_VERSION.to_owned(),
         state: State::Running,
-        metadata: live.asked().metadata.clone(),
+        metadata: live.metadata(),
     }
 }
 

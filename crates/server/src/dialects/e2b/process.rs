@@ -88,6 +88,7 @@ pub(super) async fn start(
         pty: pty.map(|pty| window(pty.size)),
         input: stdin.unwrap_or(true),
         time_limit: deadline(&headers),
+        log: false,
     };
     // In a task: a client that goes away leaves no command behind of which nobody knows.
     let started = app.finish(async move { Ok(live.processes().start(spec).await) }).await?;

@@ -9,5 +9,6 @@ pub(crate) mod download;
 pub(crate) mod lines;
 pub(crate) mod ports;
 pub(crate) mod programs;
+pub(crate) mod query;
 pub(crate) mod refusal;
 pub(crate) mod secret;

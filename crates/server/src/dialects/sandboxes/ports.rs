@@ -28,8 +28,18 @@ const MAX_HEADERS: usize = 128;
 const HOP_BY_HOP: [HeaderName; 7] =
     [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 /// Headers that are meant for us.
-const OURS: [&str; 5] =
-    ["e2b-sandbox-id", "e2b-sandbox-port", "x-access-token", "e2b-traffic-access-token", "keep-alive"];
+const OURS: [&str; 10] = [
+    "e2b-sandbox-id",
+    "e2b-sandbox-port",
+    "x-access-token",
+    "e2b-traffic-access-token",
+    "keep-alive",
+    "open-sandbox-api-key",
+    "open-sandbox-client-ip",
+    "opensandbox-secure-access",
+    "opensandbox-egress-auth",
+    "x-execd-access-token",
+];
 
 /// The beginnings of keys of this server, as its clients write them.
 const KEYS: [&str; 2] = [KEY_PREFIX, "e2b_"];

@@ -1,11 +1,12 @@
 //! Programs in the contexts of a sandbox.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::execution::{LimitHit, Outcome};
 use aludel_engine::executions::{self, End, Execution, Program};
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::{Context, LiveSandbox};
 
 use super::refusal::refused;
 use crate::app::App;
@@ -17,6 +18,10 @@ const ABORTED: &str = "ExecutionAborted";
 /// A program that was started.
 #[derive(Debug)]
 pub(crate) struct Started {
+    /// The id of its execution.
+    pub(crate) id: String,
+    /// Its context.
+    pub(crate) context: Arc<Context>,
     /// Its number in its context.
     pub(crate) number: u64,
     /// Its events.
@@ -38,8 +43,8 @@ pub(crate) async fn start(
     let number = context.count();
     let id = aludel_store::fresh_id("exec_");
     let (tenant, sender) = (live.tenant().clone(), sender.to_owned());
-    let program = Program { id, tenant, sender, target, code, timeout: None };
-    Ok(Started { number, execution: executions::start(&app.engine, program)? })
+    let program = Program { id: id.clone(), tenant, sender, target, code, timeout: None };
+    Ok(Started { id, context, number, execution: executions::start(&app.engine, program)? })
 }
 
 /// An error that is no program's own.

@@ -1,0 +1,49 @@
+//! Programs that run in a sandbox and can be interrupted by name.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+/// The programs that run in one sandbox. There are no more than executions under way.
+#[derive(Debug, Clone, Default)]
+pub struct Programs(Arc<Mutex<HashMap<String, Running>>>);
+
+#[derive(Debug)]
+struct Running {
+    context: String,
+    cancel: CancellationToken,
+}
+
+/// A program that is known by its id as long as this is held.
+#[derive(Debug)]
+pub struct RunningProgram {
+    programs: Programs,
+    id: String,
+}
+
+impl Programs {
+    /// Makes a program known, by its id and that of its context.
+    pub fn add(&self, id: &str, context: &str, cancel: CancellationToken) -> RunningProgram {
+        self.lock().insert(id.to_owned(), Running { context: context.to_owned(), cancel });
+        RunningProgram { programs: self.clone(), id: id.to_owned() }
+    }
+
+    /// Interrupts the program of this id, or those in the context of this id. Returns whether there was one.
+    pub fn interrupt(&self, id: &str) -> bool {
+        let known = self.lock();
+        let wanted = known.iter().filter(|(program, running)| *program == id || running.context == id);
+        wanted.map(|(_, running)| running.cancel.cancel()).count() > 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Running>> {
+        // Nothing that could panic happens while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RunningProgram {
+    fn drop(&mut self) {
+        self.programs.lock().remove(&self.id);
+    }
+}

@@ -1,0 +1,214 @@
+//! The code interpreter of a sandbox: programs, and the contexts that they run in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aludel_engine::execution::{CHART, MimeBundle, MimeData, TABLE};
+use aludel_engine::executions::{End, Event, Execution};
+use aludel_engine::sandboxes::{self, RunningProgram};
+use aludel_engine::turns::{Output, Rich};
+use aludel_engine::{Error, Missing};
+use aludel_wire::opensandbox::code::{Context, EventKind, Failure, NewContext, RunCode};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::events::{Source, stream};
+use super::reach::Reached;
+use crate::app::App;
+use crate::dialects::sandboxes::programs::{self, Started};
+use crate::dialects::sandboxes::refusal;
+use crate::error::ApiError;
+use crate::http::{Fields, Params};
+
+/// The name of these clients, for people who decide about their programs.
+const SENDER: &str = "OpenSandbox";
+/// The language that there is.
+const PYTHON: &str = "python";
+
+fn check_language(language: Option<&str>) -> Result<(), ApiError> {
+    match language {
+        None | Some("" | PYTHON) => Ok(()),
+        Some(other) => {
+            let other: String = other.chars().take(32).collect();
+            let message = format!("No kernel for the language {other} is in this sandbox; there is python.");
+            Err(ApiError::bad_request(message).code("NOT_SUPPORTED"))
+        }
+    }
+}
+
+/// An error about a context or a program.
+fn refused(error: Error) -> ApiError {
+    match error {
+        Error::NotFound(Missing::Context(id)) => {
+            let id: String = id.chars().take(64).collect();
+            ApiError::not_found(format!("context {id} not found")).code("CONTEXT_NOT_FOUND")
+        }
+        error => refusal::refused(error),
+    }
+}
+
+fn shown(context: &sandboxes::Context) -> Context {
+    Context { id: context.id().to_owned(), language: PYTHON.to_owned() }
+}
+
+/// `POST /code/context`
+pub(super) async fn create_context(Reached { live, .. }: Reached, body: Fields) -> Result<Json<Context>, ApiError> {
+    let NewContext { language, cwd } = body.read()?;
+    check_language(language.as_deref())?;
+    let directory = cwd.filter(|directory| !directory.is_empty());
+    let context = live.contexts().create(directory.as_deref()).await.map_err(refused)?;
+    Ok(Json(shown(&context)))
+}
+
+/// `GET /code/contexts`
+pub(super) async fn list_contexts(
+    Reached { live, .. }: Reached,
+    params: Params,
+) -> Result<Json<Vec<Context>>, ApiError> {
+    check_language(params.get("language"))?;
+    Ok(Json(live.contexts().list().await.iter().map(|context| shown(context)).collect()))
+}
+
+/// `DELETE /code/contexts`
+pub(super) async fn remove_contexts(Reached { live, .. }: Reached, params: Params) -> Result<StatusCode, ApiError> {
+    check_language(params.get("language"))?;
+    for context in live.contexts().list().await {
+        match live.contexts().remove(context.id()).await {
+            // Somebody else removed it.
+            Ok(()) | Err(Error::NotFound(_)) => {}
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    Ok(StatusCode::OK)
+}
+
+/// `GET /code/contexts/{context}`
+pub(super) async fn retrieve_context(
+    Reached { live, .. }: Reached,
+    Path((_, id)): Path<(String, String)>,
+) -> Result<Json<Context>, ApiError> {
+    Ok(Json(shown(&*live.contexts().get(Some(&id)).await.map_err(refused)?)))
+}
+
+/// `DELETE /code/contexts/{context}`
+pub(super) async fn remove_context(
+    Reached { live, .. }: Reached,
+    Path((_, id)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    live.contexts().remove(&id).await.map_err(refused)?;
+    Ok(StatusCode::OK)
+}
+
+/// `POST /code`
+pub(super) async fn run(
+    State(app): State<Arc<App>>,
+    Reached { live, .. }: Reached,
+    body: Fields,
+) -> Result<Response, ApiError> {
+    let RunCode { code, context } = body.read()?;
+    let context = context.unwrap_or_default();
+    check_language(context.language.as_deref())?;
+    let id = context.id.as_deref().filter(|id| !id.is_empty());
+    let started = programs::start(&app, &live, SENDER, id, BTreeMap::new(), code).await;
+    let Started { id, context, number, execution } = started.map_err(refused)?;
+    let first = vec![EventKind::Init { text: id.clone() }, EventKind::ExecutionCount { execution_count: number }];
+    let running = live.programs().add(&id, context.id(), execution.canceller());
+    Ok(stream(first, Telling { execution, _running: running, began: Instant::now(), has_failed: false }))
+}
+
+/// `DELETE /code`
+pub(super) async fn interrupt(Reached { live, .. }: Reached, params: Params) -> Result<StatusCode, ApiError> {
+    let id = named(&params)?;
+    if live.programs().interrupt(id) { Ok(StatusCode::OK) } else { Err(nothing_runs(id)) }
+}
+
+/// The id that a query names.
+pub(super) fn named(params: &Params) -> Result<&str, ApiError> {
+    params.get("id").ok_or_else(|| ApiError::bad_request("missing query parameter 'id'").code("MISSING_QUERY"))
+}
+
+fn nothing_runs(id: &str) -> ApiError {
+    let id: String = id.chars().take(64).collect();
+    ApiError::not_found(format!("Nothing runs under the id {id}.")).code("CONTEXT_NOT_FOUND")
+}
+
+/// A program that is told of.
+struct Telling {
+    execution: Execution,
+    _running: RunningProgram,
+    began: Instant,
+    /// True once an error was told, which is its end.
+    has_failed: bool,
+}
+
+impl Source for Telling {
+    fn next(&mut self) -> BoxFuture<'_, Option<Vec<EventKind>>> {
+        async {
+            loop {
+                match self.execution.next().await? {
+                    Event::Held(_) | Event::Started => {}
+                    Event::Output(output) => {
+                        let event = rendered(output);
+                        self.has_failed |= matches!(event, EventKind::Error { .. });
+                        return Some(vec![event]);
+                    }
+                    Event::Ended(end) => return Some(self.ending(end)),
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Telling {
+    fn ending(&self, end: End) -> Vec<EventKind> {
+        if let Some(programs::Failure { name, value }) = programs::failure(end) {
+            let traceback = vec![value.clone()];
+            return vec![EventKind::Error { error: Failure { ename: name.to_owned(), evalue: value, traceback } }];
+        }
+        if self.has_failed {
+            return Vec::new();
+        }
+        let execution_time = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        vec![EventKind::ExecutionComplete { execution_time }]
+    }
+}
+
+fn rendered(output: Output) -> EventKind {
+    match output {
+        Output::Stdout(text) => EventKind::Stdout { text },
+        Output::Stderr(text) => EventKind::Stderr { text },
+        Output::Display(rich) | Output::Result(rich) => EventKind::Result { results: forms(&rich) },
+        Output::Error { name, value, traceback } => {
+            let traceback = traceback.lines().map(str::to_owned).collect();
+            EventKind::Error { error: Failure { ename: name, evalue: value, traceback } }
+        }
+    }
+}
+
+/// A value in its forms, without those that only other clients know.
+fn forms(rich: &Rich) -> BTreeMap<String, Value> {
+    let MimeBundle(forms) = rich.bundle();
+    let forms = forms.into_iter().filter(|(mime, _)| mime != CHART && mime != TABLE);
+    let forms = forms.map(|(mime, data)| {
+        let text = match data {
+            MimeData::Text(text) => text,
+            MimeData::Binary(bytes) => BASE64_STANDARD.encode(bytes),
+        };
+        match mime.as_str() {
+            "text/plain" => ("text".to_owned(), Value::String(text)),
+            // JSON that is none is a text.
+            "application/json" => (mime, serde_json::from_str(&text).unwrap_or(Value::String(text))),
+            _ => (mime, Value::String(text)),
+        }
+    });
+    forms.collect()
+}

@@ -1,0 +1,43 @@
+//! Sandboxes and times in OpenSandbox's words.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aludel_engine::sandboxes::LiveSandbox;
+use aludel_wire::opensandbox::lifecycle::{Image, Sandbox, State, Status};
+use jiff::Timestamp;
+
+/// A time in words, to the microsecond.
+pub(super) fn time(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let micros = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
+    Timestamp::from_microsecond(micros).unwrap_or_default().to_string()
+}
+
+/// A time in milliseconds since 1970.
+pub(super) fn millis(time: SystemTime) -> i64 {
+    i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The time from now until one in words; `None` if it is none or is over.
+pub(super) fn until(text: &str) -> Option<Duration> {
+    let micros = u64::try_from(text.parse::<Timestamp>().ok()?.as_microsecond()).ok()?;
+    (UNIX_EPOCH + Duration::from_micros(micros)).duration_since(SystemTime::now()).ok().filter(|left| !left.is_zero())
+}
+
+/// The state of a sandbox.
+pub(super) fn state(live: &LiveSandbox) -> State {
+    if live.is_paused() { State::Paused } else { State::Running }
+}
+
+/// A sandbox.
+pub(super) fn sandbox(live: &LiveSandbox) -> Sandbox {
+    Sandbox {
+        id: live.id().to_owned(),
+        image: Image { uri: live.asked().template.clone() },
+        status: Status { state: state(live) },
+        metadata: live.metadata(),
+        entrypoint: live.asked().entrypoint.clone(),
+        created_at: time(live.started()),
+        expires_at: time(live.ends()),
+    }
+}

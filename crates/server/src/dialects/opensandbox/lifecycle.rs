@@ -1,0 +1,227 @@
+//! Making, finding and ending sandboxes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_engine::sandboxes::{LiveSandbox, NewSandbox};
+use aludel_wire::opensandbox::lifecycle as wire;
+use aludel_wire::opensandbox::lifecycle::{
+    Action, Endpoint, Expiration, NetworkPolicy, Pagination, PolicyStatus, Sandbox, Sandboxes,
+};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::header::{HOST, LOCATION};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use super::describe;
+use super::error::{invalid, unknown};
+use super::reach::{ACCESS_TOKEN, EGRESS, EGRESS_TOKEN, Reached, SERVED, TOKEN};
+use crate::app::App;
+use crate::dialects::sandboxes::query::pairs;
+use crate::dialects::sandboxes::refusal::refused;
+use crate::error::ApiError;
+use crate::http::{Caller, Fields, Params};
+
+/// Last parts of the names of images that stand for the one template that there is.
+const IMAGES: [&str; 3] = ["code-interpreter", "python", "base"];
+/// Sandboxes on a page for which nothing is said, and the most.
+const PAGE: usize = 20;
+const MAX_PAGE: usize = 200;
+
+/// `POST /v1/sandboxes`
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    body: Fields,
+) -> Result<Response, ApiError> {
+    let asked: wire::NewSandbox = body.read()?;
+    check(&asked)?;
+    let Some(image) = asked.image else { return Err(invalid("image: a sandbox is made of an image")) };
+    check_image(&image.uri)?;
+    let lifetime = app.engine.sandboxes.lifetime();
+    let timeout = match asked.timeout {
+        // Until it is ended: for as long as one may live.
+        None => lifetime,
+        Some(seconds @ 1..) => Duration::from_secs(seconds.unsigned_abs()),
+        Some(seconds) => return Err(invalid(format!("timeout: {seconds} s is too short for a sandbox"))),
+    };
+    let environment = asked.env.unwrap_or_default().into_iter();
+    let new = NewSandbox {
+        template: image.uri,
+        metadata: asked.metadata.unwrap_or_default(),
+        entrypoint: asked.entrypoint.unwrap_or_default(),
+        environment: environment.filter_map(|(key, value)| Some((key, value?))).collect(),
+        timeout,
+        id_variable: None,
+        private: asked.secure_access == Some(true),
+    };
+    let live = app.engine.sandboxes.create(&tenant, new).await.map_err(refused)?;
+    let location = [(LOCATION, format!("/v1/sandboxes/{}", live.id()))];
+    Ok((StatusCode::ACCEPTED, location, Json(describe::sandbox(&live))).into_response())
+}
+
+/// Refuses what sandboxes cannot have here.
+fn check(asked: &wire::NewSandbox) -> Result<(), ApiError> {
+    let cannot = |what: &str| Err(invalid(format!("{what} is not supported by this server")));
+    if asked.snapshot_id.is_some() {
+        return cannot("snapshotId");
+    }
+    if asked.template_id.is_some() {
+        return cannot("templateId");
+    }
+    if asked.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
+        return cannot("volumes");
+    }
+    if asked.lifecycle.is_some() {
+        return cannot("lifecycle");
+    }
+    if asked.credential_proxy.as_ref().is_some_and(|proxy| proxy.enabled) {
+        return cannot("credentialProxy");
+    }
+    let Some(policy) = &asked.network_policy else { return Ok(()) };
+    let rules = policy.egress.iter().flatten();
+    if policy.default_action == Some(Action::Allow) || rules.into_iter().any(|rule| rule.action == Action::Allow) {
+        return cannot("networkPolicy: sandboxes have no network, and a rule that allows something");
+    }
+    Ok(())
+}
+
+fn check_image(uri: &str) -> Result<(), ApiError> {
+    let name = uri.split('@').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+    if IMAGES.contains(&name.split(':').next().unwrap_or_default()) {
+        return Ok(());
+    }
+    let (shown, known): (String, _) = (uri.chars().take(128).collect(), IMAGES.join(", "));
+    Err(invalid(format!("image: there is no image '{shown}' here; there are, under any registry and tag: {known}")))
+}
+
+/// `GET /v1/sandboxes`
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    params: Params,
+) -> Result<Json<Sandboxes>, ApiError> {
+    let mut all = app.engine.sandboxes.list(&tenant);
+    let states: Vec<&str> = params.all("state").flat_map(|states| states.split(',')).collect();
+    if !states.is_empty() {
+        all.retain(|live| states.contains(&describe::state(live).name()));
+    }
+    if let Some(metadata) = params.get("metadata") {
+        let wanted = pairs(metadata)?;
+        let has = |known: BTreeMap<String, String>| wanted.iter().all(|(key, value)| known.get(key) == Some(value));
+        all.retain(|live| has(live.metadata()));
+    }
+    let number = |name, default, most| match params.get(name).map(str::parse) {
+        None => Ok(default),
+        Some(Ok(number)) if (1..=most).contains(&number) => Ok(number),
+        Some(_) => Err(invalid(format!("{name}: it must be from 1 to {most}"))),
+    };
+    let (page, page_size) = (number("page", 1, usize::MAX)?, number("pageSize", PAGE, MAX_PAGE)?);
+    let (total_items, total_pages) = (all.len(), all.len().div_ceil(page_size));
+    let items = all.iter().skip((page - 1).saturating_mul(page_size)).take(page_size);
+    let items = items.map(|live| describe::sandbox(live)).collect();
+    let pagination = Pagination { page, page_size, total_items, total_pages, has_next_page: page < total_pages };
+    Ok(Json(Sandboxes { items, pagination }))
+}
+
+fn find(app: &App, Caller(tenant): &Caller, id: &str) -> Result<Arc<LiveSandbox>, ApiError> {
+    app.engine.sandboxes.get(tenant, id).ok_or_else(|| unknown(id))
+}
+
+/// `GET /v1/sandboxes/{id}`
+pub(super) async fn retrieve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Sandbox>, ApiError> {
+    Ok(Json(describe::sandbox(&*find(&app, &caller, &id)?)))
+}
+
+/// `DELETE /v1/sandboxes/{id}`
+pub(super) async fn kill(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    if app.engine.sandboxes.kill(&tenant, &id).await { Ok(StatusCode::NO_CONTENT) } else { Err(unknown(&id)) }
+}
+
+/// `PATCH /v1/sandboxes/{id}/metadata`
+pub(super) async fn change_metadata(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    body: Fields,
+) -> Result<Json<Sandbox>, ApiError> {
+    let live = find(&app, &caller, &id)?;
+    live.change_metadata(body.read()?).map_err(refused)?;
+    Ok(Json(describe::sandbox(&live)))
+}
+
+/// `POST /v1/sandboxes/{id}/pause`
+pub(super) async fn pause(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    find(&app, &caller, &id)?.pause().await.map_err(refused)?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// `POST /v1/sandboxes/{id}/resume`
+pub(super) async fn resume(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    find(&app, &caller, &id)?.resume().await.map_err(refused)?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// `POST /v1/sandboxes/{id}/renew-expiration`
+pub(super) async fn renew(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    body: Fields,
+) -> Result<Json<Expiration>, ApiError> {
+    let Expiration { expires_at } = body.read()?;
+    let timeout = describe::until(&expires_at);
+    let timeout = timeout.ok_or_else(|| invalid("expiresAt: it must be a time (RFC 3339) that is not over"))?;
+    match app.engine.sandboxes.set_timeout(&tenant, &id, timeout).map_err(refused)? {
+        Some(end) => Ok(Json(Expiration { expires_at: describe::time(end) })),
+        None => Err(unknown(&id)),
+    }
+}
+
+/// `GET /v1/sandboxes/{id}/endpoints/{port}`
+pub(super) async fn endpoint(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    Path((id, port)): Path<(String, u16)>,
+) -> Result<Json<Endpoint>, ApiError> {
+    let live = find(&app, &caller, &id)?;
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    let token = match port {
+        SERVED => Some((TOKEN, live.secret())),
+        EGRESS => Some((EGRESS_TOKEN, live.secret())),
+        _ => live.traffic_secret().map(|secret| (ACCESS_TOKEN, secret)),
+    };
+    let headers = token.map(|(name, secret)| (name.to_owned(), secret.to_owned())).into_iter().collect();
+    Ok(Json(Endpoint { endpoint: format!("{host}/v1/sandboxes/{}/proxy/{port}", live.id()), headers }))
+}
+
+/// `GET /policy` at the port of the network's policy.
+pub(super) async fn policy(_reached: Reached) -> Json<PolicyStatus> {
+    let policy = NetworkPolicy { default_action: Some(Action::Deny), egress: Some(Vec::new()) };
+    let [status, mode, enforcement_mode] = ["ok", "deny_all", "namespace"].map(str::to_owned);
+    Json(PolicyStatus { status, mode, enforcement_mode, policy })
+}
+
+/// `POST /v1/metrics/events`: figures of clients, which nobody here wants.
+pub(super) async fn note_event() -> StatusCode {
+    StatusCode::NO_CONTENT
+}

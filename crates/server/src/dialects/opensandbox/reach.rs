@@ -1,0 +1,135 @@
+//! The ports of a sandbox: the one that a request is for, its token, and what is handed on to programs.
+
+use std::sync::Arc;
+
+use aludel_engine::sandboxes::LiveSandbox;
+use aludel_store::Tenant;
+use axum::extract::{FromRequestParts, Request};
+use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, SET_COOKIE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::error;
+use crate::app::App;
+use crate::dialects::sandboxes::ports::PortError;
+use crate::dialects::sandboxes::secret::is_same;
+use crate::dialects::sandboxes::{alive, ports};
+use crate::error::ApiError;
+use crate::http::Caller;
+
+/// The port of programs, commands and files.
+pub(super) const SERVED: u16 = 44772;
+/// The port of the network's policy.
+pub(super) const EGRESS: u16 = 18080;
+/// The header with the token of [`SERVED`].
+pub(super) const TOKEN: &str = "x-execd-access-token";
+/// The header with the token of [`EGRESS`].
+pub(super) const EGRESS_TOKEN: &str = "opensandbox-egress-auth";
+/// The header with the token of a private sandbox's programs.
+pub(super) const ACCESS_TOKEN: &str = "opensandbox-secure-access";
+
+/// The sandbox and the port that a request is for.
+#[derive(Debug, Clone)]
+pub(super) struct Reached {
+    pub(super) live: Arc<LiveSandbox>,
+    port: u16,
+    /// True if the request brought the sandbox's token; false if it needs the key of the sandbox's tenant.
+    is_proven: bool,
+}
+
+impl FromRequestParts<Arc<App>> for Reached {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
+        // Only a route outside of the layer below would lack it.
+        parts.extensions.get::<Self>().cloned().ok_or_else(|| ApiError::internal("a route that names no sandbox"))
+    }
+}
+
+/// The sandbox, the port and the path that a request below `/proxy/` names.
+fn named(uri: &Uri) -> Option<(&str, u16, &str)> {
+    let (id, rest) = uri.path().strip_prefix("/v1/sandboxes/")?.split_once("/proxy/")?;
+    let (port, path) = rest.split_once('/').unwrap_or((rest, ""));
+    Some((id, port.parse().ok().filter(|port| *port > 0)?, path))
+}
+
+/// The tenant of a request that brings its sandbox's token and no key. Notes the sandbox for the handlers.
+pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, ApiError>> {
+    let (id, port, _) = named(request.uri())?;
+    let Some(live) = app.engine.sandboxes.of_any_tenant(id) else { return Some(Err(error::unknown(id))) };
+    let headers = request.headers();
+    let is_proven = match port {
+        SERVED => brings(headers, TOKEN, live.secret()),
+        EGRESS => brings(headers, EGRESS_TOKEN, live.secret()),
+        _ => match live.traffic_secret() {
+            Some(secret) => brings(headers, ACCESS_TOKEN, secret),
+            // Who knows the id of a sandbox has been told it.
+            None => Some(true),
+        },
+    };
+    let tenant = live.tenant().clone();
+    request.extensions_mut().insert(Reached { live, port, is_proven: is_proven == Some(true) });
+    match is_proven {
+        Some(true) => Some(Ok(tenant)),
+        Some(false) => Some(Err(ApiError::unauthorized("The access token of the sandbox is wrong."))),
+        None => None,
+    }
+}
+
+/// Returns true if headers bring a secret, and `None` if they bring none.
+fn brings(headers: &HeaderMap, name: &str, secret: &str) -> Option<bool> {
+    headers.get(name).map(|value| is_same(value.as_bytes(), secret.as_bytes()))
+}
+
+/// The layer around the dialect's routes: what a sandbox was asked for ends with it, and its other ports are its programs'.
+pub(super) async fn as_long_as_it_lives(request: Request, next: Next) -> Response {
+    let Some(Reached { live, port, is_proven }) = request.extensions().get::<Reached>().cloned() else {
+        return next.run(request).await;
+    };
+    let is_owner = |Caller(tenant): &Caller| tenant == live.tenant();
+    if !is_proven && !request.extensions().get::<Caller>().is_some_and(is_owner) {
+        return error::unknown(live.id()).into_response();
+    }
+    if live.is_paused() {
+        return ApiError::conflict("The sandbox is paused; resume it first.").into_response();
+    }
+    let answer = async {
+        match port {
+            SERVED | EGRESS => next.run(request).await,
+            port => hand_on(&live, port, request).await,
+        }
+    };
+    alive::while_alive(&live, answer).await.unwrap_or_else(|| error::unknown(live.id()).into_response())
+}
+
+/// Hands a request on to a program, whose answer is of no origin: it comes from the same host as those of this server.
+async fn hand_on(live: &LiveSandbox, port: u16, mut request: Request) -> Response {
+    let path = named(request.uri()).map_or("", |(_, _, path)| path);
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let below = format!("/{path}{query}").parse();
+    *request.uri_mut() = below.unwrap_or_else(|_| Uri::from_static("/"));
+    request.headers_mut().remove(COOKIE);
+    match ports::hand_on(live, port, request).await {
+        Ok(mut response) => {
+            let headers = response.headers_mut();
+            headers.remove(SET_COOKIE);
+            headers.append(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox allow-scripts allow-forms"));
+            response
+        }
+        Err(failure) => {
+            let message = match failure {
+                PortError::Closed => format!("Nothing listens on port {port} of the sandbox."),
+                PortError::NoHttp => format!("The program at port {port} of the sandbox did not answer in HTTP."),
+            };
+            ApiError { status: StatusCode::BAD_GATEWAY, ..ApiError::bad_request(message) }.into_response()
+        }
+    }
+}
+
+/// `GET /ping`
+pub(super) async fn ping(Reached { live, .. }: Reached) -> Result<StatusCode, ApiError> {
+    let _live = live;
+    Ok(StatusCode::OK)
+}
