@@ -102,6 +102,15 @@ impl Section {
             Self::Model => RawModel::KEYS,
         }
     }
+
+    /// The keys that take several values.
+    fn lists(self) -> &'static [&'static str] {
+        match self {
+            Self::Server => RawServer::LISTS,
+            Self::Sandbox | Self::Approval => &[],
+            Self::Model => RawModel::LISTS,
+        }
+    }
 }
 
 /// What was given.

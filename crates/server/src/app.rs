@@ -13,7 +13,7 @@ use tracing::Instrument;
 
 use crate::dialects::mcp::{self, Mcp};
 use crate::error::ApiError;
-use crate::http::{Callers, FRESH};
+use crate::http::{Callers, FRESH, Origins};
 use crate::telemetry::{Telemetry, Traces, watched};
 
 /// A server that is ready to serve.
@@ -34,6 +34,8 @@ pub struct App {
     pub(crate) callers: Callers,
     /// The server's address as people reach it, if it was configured.
     pub(crate) url: Option<String>,
+    /// The web pages that may ask from a browser.
+    pub(crate) origins: Origins,
     /// The secret that signs links, once it was needed.
     link_secret: OnceCell<Arc<str>>,
     /// Permits to be answered.
@@ -57,6 +59,8 @@ pub struct Settings {
     pub bodies: usize,
     /// The server's address as people reach it, such as `https://aludel.example.com`; `None` for the one that a client used.
     pub url: Option<String>,
+    /// The web pages that may ask the server from a browser.
+    pub origins: Origins,
     /// True if there are figures at `/metrics`.
     pub metrics: bool,
     /// The collector of traces, if there is one.
@@ -76,6 +80,7 @@ impl Default for Settings {
             requests_per_key: 256,
             bodies: 1 << 30,
             url: None,
+            origins: Origins::default(),
             metrics: false,
             traces: None,
             log_contents: false,
@@ -93,6 +98,7 @@ impl App {
             requests_per_key,
             bodies,
             url,
+            origins,
             metrics,
             traces,
             log_contents,
@@ -110,6 +116,7 @@ impl App {
             started: now(),
             callers: Callers::new(keys_fresh),
             url,
+            origins,
             link_secret: OnceCell::new(),
             requests: Places::new(requests, requests_per_key),
             parsers: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),

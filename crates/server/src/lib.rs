@@ -18,5 +18,6 @@ mod turn;
 
 pub use app::{App, Settings};
 pub use dialects::mcp::{RETURN_AFTER as MCP_RETURN_AFTER, serve_stdio as serve_mcp};
+pub use http::Origins;
 pub use serve::{Listener, ServeError, serve};
 pub use telemetry::{Level, LogFormat, Traces, log_as, notice};

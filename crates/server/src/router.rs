@@ -56,7 +56,12 @@ fn shared(app: &Arc<App>) -> Router {
 fn around(routes: Router<Arc<App>>, app: &Arc<App>, dialect: &'static Dialect) -> Router {
     let app = Arc::clone(app);
     let layer = from_fn_with_state((Arc::clone(&app), dialect), http::around);
-    routes.method_not_allowed_fallback(no_method).layer(layer).with_state(app)
+    let routes = routes.method_not_allowed_fallback(no_method).layer(layer);
+    let pages = app.origins.layer().filter(|_| dialect.answers_pages);
+    match pages {
+        Some(pages) => routes.layer(pages).with_state(app),
+        None => routes.with_state(app),
+    }
 }
 
 /// `GET /readyz`.

@@ -145,7 +145,7 @@ impl Transport for ScriptedTransport {
             .map(|(name, value)| format!("{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes()).to_lowercase()));
         let head = format!("{} {}\r\n{}", request.method(), request.url().path(), lines.collect::<String>());
         let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
-        let body = serde_json::from_slice(body).unwrap_or(Value::Null);
+        let body = value(body);
         self.requests.lock().expect("no panic while it is held").push(Seen { head, body });
         let step = self.script.lock().expect("no panic while it is held").pop_front();
         let reply = Reply::of(step.unwrap_or(THE_END));
@@ -156,6 +156,11 @@ impl Transport for ScriptedTransport {
             }
         })
     }
+}
+
+/// A body: as JSON, or as a string of its text.
+fn value(body: &[u8]) -> Value {
+    serde_json::from_slice(body).unwrap_or_else(|_| String::from_utf8_lossy(body).into())
 }
 
 /// The answer to what is not in the script any more.
@@ -322,7 +327,7 @@ async fn read_request(stream: &mut TcpStream) -> io::Result<Seen> {
             .find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok())
             .unwrap_or(0);
         if bytes.len() >= end + 4 + length {
-            let body = serde_json::from_slice(&bytes[end + 4..]).unwrap_or(Value::Null);
+            let body = value(&bytes[end + 4..]);
             return Ok(Seen { head, body });
         }
     }

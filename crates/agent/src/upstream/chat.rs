@@ -32,7 +32,7 @@ use crate::secret::Secret;
 use answer::Answer;
 use endpoint::Endpoint;
 use failure::chain;
-pub use forward::Forwarded;
+pub use forward::{Forwarded, Target};
 use manners::Manners;
 use seals::Seals;
 pub use transport::Transport;
@@ -248,7 +248,7 @@ impl Chat {
         let mut headers = headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        let response = self.send(headers, body.into()).await?;
+        let response = self.send(self.endpoint.url(), headers, body.into()).await?;
         if !response.status().is_success() {
             return Err(self.status_error(response).await);
         }

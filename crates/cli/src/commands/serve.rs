@@ -197,6 +197,7 @@ fn settings(config: &Config) -> anyhow::Result<Settings> {
         requests: server.requests.0,
         requests_per_key: server.requests_per_key.0,
         url: server.url.0.clone(),
+        origins: (*server.origins).clone(),
         metrics: *server.metrics,
         traces,
         log_contents: *server.log_contents,

@@ -66,10 +66,10 @@ impl File<'_> {
                     }
                     continue;
                 }
-                let is_one_of = |names: &[&str]| section == Section::Model && names.contains(&&**key.get_ref());
-                let (text, wanted) = if is_one_of(RawModel::LISTS) {
+                let name = &**key.get_ref();
+                let (text, wanted) = if section.lists().contains(&name) {
                     (list(value.get_ref()), "a list")
-                } else if is_one_of(RawModel::TABLES) {
+                } else if section == Section::Model && RawModel::TABLES.contains(&name) {
                     (lines(value.get_ref()), "a table of single values")
                 } else {
                     (plain(value.get_ref()), "one value")

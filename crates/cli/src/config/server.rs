@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use aludel_server::MCP_RETURN_AFTER;
+use aludel_server::{MCP_RETURN_AFTER, Origins};
 
 use super::given::{ConfigError, Given, Setting};
 use super::model::Switch;
@@ -28,6 +28,7 @@ pub(crate) struct RawServer {
     log_contents: Option<Setting<bool>>,
     traces: Option<Setting<Collector>>,
     url: Option<Setting<Url>>,
+    origins: Option<Setting<Origins>>,
     mcp_return_after: Option<Setting<Span>>,
     socket: Option<Setting<bool>>,
 }
@@ -57,6 +58,8 @@ pub(crate) struct Server {
     pub(crate) traces: Setting<Collector>,
     /// The address by which people reach the server, for links in answers.
     pub(crate) url: Setting<Url>,
+    /// The web pages that may ask the server from a browser.
+    pub(crate) origins: Setting<Origins>,
     /// Time after which a call of an MCP tool returns although its program goes on.
     mcp_return_after: Setting<Span>,
     /// True if `aludel run` uses the sandboxes of a server that runs, over a Unix socket in the data directory.
@@ -76,9 +79,13 @@ impl RawServer {
         "log_contents",
         "traces",
         "url",
+        "origins",
         "mcp_return_after",
         "socket",
     ];
+
+    /// The keys that take several values.
+    pub(crate) const LISTS: &[&str] = &["origins"];
 
     pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
         match key {
@@ -94,6 +101,7 @@ impl RawServer {
                 self.log_contents = Some(given.parse::<Switch>("server.log_contents")?.map(|switch| switch.0))
             }
             "traces" => self.traces = Some(given.parse("server.traces")?),
+            "origins" => self.origins = Some(given.parse("server.origins")?),
             "url" => self.url = Some(given.parse("server.url")?),
             "mcp_return_after" => self.mcp_return_after = Some(given.parse("server.mcp_return_after")?),
             "socket" => self.socket = Some(given.parse::<Switch>("server.socket")?.map(|switch| switch.0)),
@@ -123,6 +131,7 @@ impl RawServer {
             log_contents: self.log_contents.unwrap_or(Setting::default(false)),
             traces: self.traces.unwrap_or(Setting::default(Collector::None)),
             url: self.url.unwrap_or(Setting::default(Url::default())),
+            origins: self.origins.unwrap_or(Setting::default(Origins::default())),
             mcp_return_after: self
                 .mcp_return_after
                 .unwrap_or(Setting::default(Span::from_secs(MCP_RETURN_AFTER.as_secs()))),
@@ -150,6 +159,7 @@ impl Server {
             Entry::new("server.log_contents", &self.log_contents),
             Entry::new("server.traces", &self.traces),
             Entry::new("server.url", &self.url),
+            Entry::new("server.origins", &self.origins),
             Entry::new("server.mcp_return_after", &self.mcp_return_after),
             Entry::new("server.socket", &self.socket),
         ]

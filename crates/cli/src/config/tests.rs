@@ -80,6 +80,7 @@ fn every_key_is_understood() {
         traces = "http://127.0.0.1:4318"
         url = "https://aludel.example.com"
         mcp_return_after = "20s"
+        origins = ["https://app.example.com", "http://localhost:3000"]
         socket = false
         [sandbox]
         backend = "local"
@@ -139,11 +140,12 @@ fn every_key_is_understood() {
             .all(|entry| { entry.key.starts_with("model.local") || entry.key.starts_with("model.demo") })
     );
     assert_eq!(*config.server.data, home.0.path().join("state"));
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:49".into()));
+    assert_eq!(shown(&config, "server.origins").0, "https://app.example.com, http://localhost:3000");
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:50".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
-    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:55".into());
+    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:56".into());
     assert_eq!(shown(&config, "model.gpt-5.headers"), headers);
     assert_eq!(config.models.len(), 3);
     assert!(config.warnings.is_empty());

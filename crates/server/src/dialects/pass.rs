@@ -1,10 +1,10 @@
-//! Requests without our tool: the model's server gets them as they are, and the client gets its answer as it is.
+//! Requests that programs have no part in: the model's server gets them as they are, and the client gets its answer as it is.
 //!
 //! Two things change: the key, and the model's name where the server calls it something else, which is replaced in place. Headers pass by
 //! the two lists of a protocol, and no others.
 
 use aludel_agent::upstream::Upstream as _;
-use aludel_agent::upstream::chat::{Chat, Forwarded, Protocol};
+use aludel_agent::upstream::chat::{Chat, Forwarded, Target};
 use axum::body::{Body, Bytes};
 use axum::http::header::{
     ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER,
@@ -41,8 +41,8 @@ const TO_THE_CLIENT: [HeaderName; 7] = [
 /// A protocol whose requests are handed on.
 #[derive(Debug)]
 pub(crate) struct Passage {
-    /// The protocol.
-    pub(crate) protocol: Protocol,
+    /// The method of the model's server.
+    pub(crate) target: Target,
     /// The client's headers of this protocol that a model's server hears.
     pub(crate) to_the_server: &'static [&'static str],
     /// Beginnings of the server's headers of this protocol that the client hears.
@@ -55,7 +55,16 @@ pub(crate) struct Passing<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a Bytes,
     /// The model's name, where it stands in the body.
-    pub(crate) model: Option<&'a RawValue>,
+    pub(crate) model: Option<Named<'a>>,
+}
+
+/// The model's name in a body.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Named<'a> {
+    /// As a JSON string.
+    Json(&'a RawValue),
+    /// As it is.
+    Plain(&'a str),
 }
 
 /// Hands a request on, to the server of the model of this name or to those that step in for it. `None` if there is no server that takes it
@@ -68,7 +77,7 @@ pub(crate) async fn on(
 ) -> Result<Option<Response>, ApiError> {
     let models = app.engine.models();
     let model = models.find(name)?;
-    let server = |name: &str| models.get(name)?.endpoint.clone().filter(|server| server.forwards(passage.protocol));
+    let server = |name: &str| models.get(name)?.endpoint.clone().filter(|server| server.forwards(passage.target));
     let Some(first) = server(&model.name) else { return Ok(None) };
     let mut servers = vec![(model.name.as_str(), first)];
     servers.extend(model.fallback.iter().filter_map(|name| Some((name.as_str(), server(name)?))));
@@ -81,7 +90,7 @@ pub(crate) async fn on(
     let last = servers.len() - 1;
     for (place, (name, server)) in servers.iter().enumerate() {
         let is_last = place == last;
-        let forward = |headers| server.forward(headers, with_model(request, server));
+        let forward = |headers| server.forward(passage.target, headers, with_model(request, server));
         match passed_on((name, server.provider()), headers.clone(), forward).await {
             Ok(answer) if is_last || !is_unavailable(answer.status) => {
                 if is_for_the_operator(answer.status) {
@@ -109,8 +118,14 @@ fn is_for_the_operator(status: StatusCode) -> bool {
 
 /// The body with the name by which the server knows the model.
 fn with_model(Passing { body, model, .. }: Passing<'_>, server: &Chat) -> Bytes {
-    let name = serde_json::Value::from(server.name()).to_string();
-    let Some(given) = model.map(RawValue::get).filter(|given| *given != name) else { return body.clone() };
+    let (given, name) = match model {
+        None => return body.clone(),
+        Some(Named::Json(given)) => (given.get(), serde_json::Value::from(server.name()).to_string()),
+        Some(Named::Plain(given)) => (given, server.name().to_owned()),
+    };
+    if given == name {
+        return body.clone();
+    }
     // Where it stands: what was parsed lies in the body.
     let start = given.as_ptr() as usize - body.as_ptr() as usize;
     let (before, after) = (body.slice(..start), body.slice(start + given.len()..));

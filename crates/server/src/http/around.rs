@@ -154,8 +154,10 @@ async fn identify(app: &App, key: Option<&str>, headers: &HeaderMap) -> Result<C
         }));
     }
     // Without keys the server is this machine's alone, but a browser on it also runs what strangers wrote.
-    if headers.get(ORIGIN).is_some_and(|origin| !is_local_origin(origin)) {
-        return Err(ApiError::forbidden("Web pages of other origins may not ask a server that has no keys."));
+    if headers.get(ORIGIN).is_some_and(|origin| !is_local_origin(origin) && !app.origins.lists(origin)) {
+        let message =
+            "Web pages of other origins may not ask a server that has no keys; `server.origins` can name this one.";
+        return Err(ApiError::forbidden(message));
     }
     if headers.get(HOST).is_some_and(|host| !is_local_host(host.to_str().unwrap_or_default())) {
         let message = "A server that has no keys answers only to localhost; make a key with `aludel keys create`.";

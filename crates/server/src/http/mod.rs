@@ -2,6 +2,7 @@
 
 mod around;
 mod callers;
+mod cors;
 mod download;
 mod form;
 mod json;
@@ -12,6 +13,7 @@ mod params;
 
 pub(crate) use around::{Caller, HEALTH, Held, READY, around, bearer, is_local_host};
 pub(crate) use callers::{Callers, FRESH};
+pub use cors::Origins;
 pub(crate) use download::{download, show};
 pub(crate) use form::{Form, Parts, Upload};
 #[cfg(any(fuzzing, test))]

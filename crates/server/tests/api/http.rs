@@ -434,3 +434,34 @@ async fn a_stored_response_is_repeated_from_the_store() {
     assert_eq!(upstream.requests().len(), 4, "another request");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn web_pages_ask_where_the_operator_lets_them() {
+    let data = tempfile::tempdir().unwrap();
+    let page = |request: reqwest::RequestBuilder| request.header("origin", "https://app.example.com");
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    server.ask(page(server.request(Method::GET, "/v1/models"))).await.refused(403, "server.origins");
+    server.stop().await;
+    let origins = "https://app.example.com,http://localhost:3000".parse().unwrap();
+    let mut server = listen(data.path(), settings().server(|server| server.origins = origins), Vec::new()).await;
+    let key = server.store.create_key("page").await.unwrap().secret;
+    server.use_key(&key);
+    let answer = server.ask(page(server.request(Method::GET, "/v1/models"))).await;
+    assert_eq!(answer.headers["access-control-allow-origin"], "https://app.example.com");
+    assert!(answer.headers["access-control-expose-headers"].to_str().unwrap().contains("x-request-id"));
+    answer.ok();
+    // A browser asks without a key first, and reads refusals, too.
+    server.use_key("none");
+    let before = page(server.request(Method::OPTIONS, "/v1/responses"))
+        .header("access-control-request-method", "POST")
+        .header("access-control-request-headers", "authorization,content-type,x-stainless-os");
+    let answer = server.ask(before).await;
+    assert_eq!(answer.status.as_u16(), 200);
+    assert_eq!(answer.headers["access-control-allow-headers"], "authorization,content-type,x-stainless-os");
+    let refused = server.ask(page(server.request(Method::GET, "/v1/models"))).await;
+    assert_eq!((refused.status.as_u16(), refused.headers.contains_key("access-control-allow-origin")), (401, true));
+    server.use_key(&key);
+    let other = server.request(Method::GET, "/v1/models").header("origin", "https://evil.example");
+    assert!(!server.ask(other).await.headers.contains_key("access-control-allow-origin"));
+    server.stop().await;
+}

@@ -16,5 +16,6 @@ mod http;
 mod mcp;
 mod opensandbox;
 mod plain_chat;
+mod services;
 mod snapshots;
 mod storage;

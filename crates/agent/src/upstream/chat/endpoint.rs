@@ -8,6 +8,8 @@ use super::Protocol;
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     url: Url,
+    /// The end of its path.
+    method: String,
     shown: String,
 }
 
@@ -53,11 +55,19 @@ impl Endpoint {
         }
         let mut shown = url.clone();
         shown.set_query(None);
-        Ok(Self { url, shown: shown.into() })
+        Ok(Self { url, method, shown: shown.into() })
     }
 
     pub(super) fn url(&self) -> Url {
         self.url.clone()
+    }
+
+    /// The address of another method below the same base.
+    pub(super) fn beside(&self, method: &str) -> Url {
+        let mut url = self.url();
+        let base = url.path().strip_suffix(&self.method).unwrap_or_default().to_owned();
+        url.set_path(&format!("{base}/{method}"));
+        url
     }
 
     /// The address for a message; its query may hold what is nobody's business.
@@ -109,6 +119,18 @@ mod tests {
             ("https://host/x", Protocol::Gemini, "https://host/x/models/m:streamGenerateContent?alt=sse"),
         ] {
             assert_eq!(Endpoint::parse(base, protocol, "m").unwrap().url().as_str(), url, "{base}");
+        }
+    }
+
+    #[test]
+    fn other_methods_stand_beside_it() {
+        for (base, url) in [
+            ("https://host/v1", "https://host/v1/audio/speech"),
+            ("https://host/v1/chat/completions", "https://host/v1/audio/speech"),
+            ("https://host/x?api-version=1", "https://host/x/audio/speech?api-version=1"),
+        ] {
+            let endpoint = Endpoint::parse(base, Protocol::Chat, "m").unwrap();
+            assert_eq!(endpoint.beside("audio/speech").as_str(), url, "{base}");
         }
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, try_unfold};
 use reqwest::header::{HeaderMap, HeaderName};
-use reqwest::{Method, StatusCode};
+use reqwest::{Method, StatusCode, Url};
 
 use super::{Chat, Protocol, UpstreamError, chain};
 
@@ -15,6 +15,15 @@ const BREATH: Duration = Duration::from_millis(100);
 
 /// The header that tells the version of Anthropic's protocol.
 pub(super) const VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+
+/// A method of an endpoint to which requests are handed on.
+#[derive(Debug, Clone, Copy)]
+pub enum Target {
+    /// The one by which a model answers in this protocol.
+    Answers(Protocol),
+    /// Another one of OpenAI's API, by its path below the base, such as `embeddings`.
+    Beside(&'static str),
+}
 
 /// An answer as the endpoint gives it.
 pub struct Forwarded {
@@ -27,19 +36,26 @@ pub struct Forwarded {
 }
 
 impl Chat {
-    /// Returns true if requests of this protocol can be handed on.
-    pub fn forwards(&self, protocol: Protocol) -> bool {
-        self.options.protocol == protocol
+    /// Returns true if requests to this method can be handed on.
+    pub fn forwards(&self, target: Target) -> bool {
+        match target {
+            Target::Answers(protocol) => self.options.protocol == protocol,
+            Target::Beside(_) => matches!(self.options.protocol, Protocol::Chat | Protocol::Responses),
+        }
     }
 
     /// Hands a request on: with these headers and this body, and our own key. Any status is an answer; an error means that there is none.
     /// Redirects are not followed. A request that reached nobody is sent once more.
-    pub async fn forward(&self, headers: HeaderMap, body: Bytes) -> Result<Forwarded, UpstreamError> {
+    pub async fn forward(&self, target: Target, headers: HeaderMap, body: Bytes) -> Result<Forwarded, UpstreamError> {
         let place = self.place()?;
-        let response = match self.send(headers.clone(), body.clone()).await {
+        let url = match target {
+            Target::Answers(_) => self.endpoint.url(),
+            Target::Beside(method) => self.endpoint.beside(method),
+        };
+        let response = match self.send(url.clone(), headers.clone(), body.clone()).await {
             Err(UpstreamError::Unreachable { .. }) => {
                 tokio::time::sleep(BREATH).await;
-                self.send(headers, body).await?
+                self.send(url, headers, body).await?
             }
             sent => sent?,
         };
@@ -58,11 +74,16 @@ impl Chat {
     }
 
     /// Sends a request with these headers, and those that every request has. Of the protocol's version, the caller's counts.
-    pub(super) async fn send(&self, mut headers: HeaderMap, body: Bytes) -> Result<reqwest::Response, UpstreamError> {
+    pub(super) async fn send(
+        &self,
+        url: Url,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<reqwest::Response, UpstreamError> {
         let version = headers.get(VERSION).cloned();
         headers.extend(self.headers.clone());
         headers.extend(version.map(|version| (VERSION, version)));
-        let mut request = reqwest::Request::new(Method::POST, self.endpoint.url());
+        let mut request = reqwest::Request::new(Method::POST, url);
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.into());
         let sent = tokio::time::timeout(self.options.idle_timeout, self.transport.send(request)).await;

@@ -40,6 +40,7 @@ pub(crate) const ANTHROPIC: Dialect = Dialect {
     claims: Some(is_own),
     key,
     proof: |_, _| None,
+    answers_pages: true,
     request_id: "request-id",
     refuse: error::refuse,
     stored: |_| Vec::new(),

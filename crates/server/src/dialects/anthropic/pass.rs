@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use aludel_agent::upstream::chat::Protocol;
+use aludel_agent::upstream::chat::{Protocol, Target};
 use axum::body::Bytes;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -10,12 +10,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::app::App;
-use crate::dialects::pass::{self, Passage, Passing};
+use crate::dialects::pass::{self, Named, Passage, Passing};
 use crate::error::ApiError;
 
 /// The headers of requests that are handed on.
 const MESSAGES: Passage = Passage {
-    protocol: Protocol::Anthropic,
+    target: Target::Answers(Protocol::Anthropic),
     to_the_server: &["anthropic-version", "anthropic-beta"],
     to_the_client: &["anthropic-ratelimit-"],
 };
@@ -63,7 +63,7 @@ pub(super) async fn on(app: &App, headers: &HeaderMap, body: &Bytes) -> Result<O
     if head.is_ours() {
         return Ok(None);
     }
-    pass::on(app, &MESSAGES, &name, Passing { headers, body, model: head.model }).await
+    pass::on(app, &MESSAGES, &name, Passing { headers, body, model: head.model.map(Named::Json) }).await
 }
 
 #[cfg(test)]

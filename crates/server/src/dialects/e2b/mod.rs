@@ -34,6 +34,7 @@ pub(crate) const E2B: Dialect = Dialect {
     claims: Some(claims),
     key,
     proof: reach::proof,
+    answers_pages: false,
     request_id: "x-request-id",
     refuse: error::refuse,
     stored: |_| Vec::new(),

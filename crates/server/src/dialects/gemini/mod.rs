@@ -32,6 +32,7 @@ pub(crate) const GEMINI: Dialect = Dialect {
     claims: Some(is_own),
     key,
     proof: |_, _| None,
+    answers_pages: true,
     request_id: "x-request-id",
     refuse: error::refuse,
     stored: |_| Vec::new(),

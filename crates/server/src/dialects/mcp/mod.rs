@@ -45,6 +45,7 @@ pub(crate) const MCP: Dialect = Dialect {
     claims: None,
     key: |headers| bearer(headers).map(Cow::Borrowed),
     proof: |_, _| None,
+    answers_pages: true,
     request_id: "x-request-id",
     refuse: error::refuse,
     stored: |_| Vec::new(),

@@ -1,7 +1,7 @@
 //! OpenAI's API: Responses, Chat Completions, and the files, containers and conversations that they name.
 //!
 //! `tools` understands the tools of a request, `attachment` finds files that messages bring along, `program` puts programs and their output
-//! into words, `error` refuses.
+//! into words, `services` hands on to models that do not chat, `error` refuses.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ pub(crate) mod files;
 pub(crate) mod models;
 mod program;
 pub(crate) mod responses;
+mod services;
 mod tools;
 pub(crate) mod uploads;
 
@@ -31,6 +32,7 @@ pub(crate) const OPENAI: Dialect = Dialect {
     claims: None,
     key: |headers| bearer(headers).map(Cow::Borrowed),
     proof: |_, _| None,
+    answers_pages: true,
     request_id: "x-request-id",
     refuse: error::refuse,
     stored: |store| vec![responses::dialect(store)],
@@ -71,4 +73,5 @@ fn routes() -> Router<Arc<App>> {
         .route("/v1/responses/{response}", get(responses::retrieve).delete(responses::delete))
         .route("/v1/responses/{response}/cancel", post(responses::cancel))
         .route("/v1/responses/{response}/input_items", get(responses::input_items))
+        .merge(services::routes())
 }

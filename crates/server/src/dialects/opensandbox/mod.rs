@@ -30,6 +30,7 @@ pub(crate) const OPENSANDBOX: Dialect = Dialect {
     claims: Some(claims),
     key,
     proof: reach::proof,
+    answers_pages: false,
     request_id: "x-request-id",
     refuse: error::refuse,
     stored: |_| Vec::new(),

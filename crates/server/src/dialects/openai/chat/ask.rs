@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::dialects::openai::tools::{Interpreter, check_function_name};
-use crate::dialects::pass::Passing;
+use crate::dialects::pass::{Named, Passing};
 use crate::error::ApiError;
 use crate::http::Fields;
 
@@ -90,7 +90,7 @@ impl Head<'_> {
 
     /// The request as it is handed on.
     pub(super) fn passing<'a>(&'a self, headers: &'a HeaderMap, body: &'a Bytes) -> Passing<'a> {
-        Passing { headers, body, model: self.model }
+        Passing { headers, body, model: self.model.map(Named::Json) }
     }
 
     /// The model's name.
