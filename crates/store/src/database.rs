@@ -46,7 +46,7 @@ macro_rules! counted {
 }
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 9] = [
+const FORMATS: [&str; 10] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -237,6 +237,36 @@ CREATE TRIGGER programs_are_not_forgotten BEFORE DELETE ON programs
     "
 CREATE TABLE secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 ",
+    concat!(
+        "
+CREATE TABLE assistants (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, object TEXT NOT NULL) STRICT;
+CREATE INDEX assistants_of_tenant ON assistants (tenant, id);
+CREATE TABLE threads (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, session TEXT, object TEXT NOT NULL) STRICT;
+CREATE INDEX threads_of_tenant ON threads (tenant, id);
+CREATE TABLE messages (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, thread TEXT NOT NULL REFERENCES threads (id) ON DELETE CASCADE, run TEXT,
+    object TEXT NOT NULL
+) STRICT;
+CREATE INDEX messages_of_thread ON messages (thread, id);
+CREATE TABLE runs (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, thread TEXT NOT NULL REFERENCES threads (id) ON DELETE CASCADE,
+    turn TEXT NOT NULL, is_active INTEGER NOT NULL, expires_at INTEGER NOT NULL, object TEXT NOT NULL
+) STRICT;
+CREATE INDEX runs_of_thread ON runs (thread, id);
+CREATE UNIQUE INDEX active_run_of_thread ON runs (thread) WHERE is_active;
+CREATE TABLE run_steps (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, thread TEXT NOT NULL,
+    run TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE, object TEXT NOT NULL
+) STRICT;
+CREATE INDEX steps_of_run ON run_steps (run, id);
+CREATE INDEX steps_of_thread ON run_steps (thread, id);
+",
+        counted!("assistants", "1024 + length(CAST(object AS BLOB))"),
+        counted!("threads", "1024 + length(CAST(object AS BLOB))"),
+        counted!("messages", "1024 + length(CAST(object AS BLOB))"),
+        counted!("runs", "1024 + length(CAST(object AS BLOB))"),
+        counted!("run_steps", "1024 + length(CAST(object AS BLOB))"),
+    ),
 ];
 
 /// Longest wait of a statement for another process that is writing.
@@ -550,6 +580,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 10, known: 9 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 11, known: 10 })));
     }
 }

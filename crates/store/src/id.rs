@@ -129,6 +129,16 @@ ids! {
     ConversationId = "conv_" + 48;
     /// A response.
     ResponseId = "resp_" + 48;
+    /// An assistant.
+    AssistantId = "asst_" + 48;
+    /// A thread: a conversation with a session of its own.
+    ThreadId = "thread_" + 48;
+    /// A message of a thread.
+    MessageId = "msg_" + 48;
+    /// A run of an assistant on a thread.
+    RunId = "run_" + 48;
+    /// A step of a run.
+    StepId = "step_" + 48;
     /// A program that waits for approval.
     ApprovalId = "appr_" + 32;
     /// A turn. Its form is free: the dialect that a turn came in chooses an id that its clients know, such as OpenAI's id of a response,

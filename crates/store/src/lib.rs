@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod approvals;
+mod assistants;
 mod audit;
 mod blobs;
 mod containers;
@@ -17,8 +18,10 @@ mod keys;
 mod owners;
 mod page;
 mod responses;
+mod runs;
 mod secrets;
 mod sweep;
+mod threads;
 mod turns;
 mod uploads;
 mod usage;
@@ -43,15 +46,17 @@ pub use database::Dropped;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
-    ApprovalId, ContainerFileId, ContainerId, ConversationId, FileId, KeyId, PartId, ResponseId, Tenant, TurnId,
-    UploadId, fresh_id, random_hex,
+    ApprovalId, AssistantId, ContainerFileId, ContainerId, ConversationId, FileId, KeyId, MessageId, PartId,
+    ResponseId, RunId, StepId, Tenant, ThreadId, TurnId, UploadId, fresh_id, random_hex,
 };
 pub use keys::{KEY_PREFIX, KeyRecord, NewKey};
 use owners::Owner;
 pub use owners::OwnerId;
 pub use page::{Order, Page, PageQuery};
 pub use responses::ResponseRecord;
+pub use runs::{NewRun, RunRecord, RunUpdate};
 pub use sweep::Swept;
+pub use threads::{Added, ThreadRecord};
 pub use turns::{Appended, NewTurn, TurnEventRecord, TurnLease, TurnRecord, TurnState, TurnUpdate};
 pub use uploads::{NewUpload, PartRecord, UploadRecord, UploadStatus};
 use usage::Quota;

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use aludel_store::{
-    ApprovalStatus, AuditChain, AuditEntry, AuditEvent, BlobName, ContainerFileId, ContainerId, ConversationId,
-    Decision, Error, FileId, NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile, NewTurn, NewUpload, Place,
-    ResponseId, ResponseRecord, Room, Source, Store, Tenant, TurnEventRecord, TurnId, TurnState, TurnUpdate, now,
-    now_ms, program_digest,
+    Added, ApprovalStatus, AssistantId, AuditChain, AuditEntry, AuditEvent, BlobName, ContainerFileId, ContainerId,
+    ConversationId, Decision, Error, FileId, MessageId, NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile,
+    NewRun, NewTurn, NewUpload, Place, ResponseId, ResponseRecord, Room, RunId, RunUpdate, Source, StepId, Store,
+    Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate, now, now_ms, program_digest,
 };
 use serde_json::json;
 
@@ -96,7 +96,7 @@ fn recounted(data: &Path, tenant: &Tenant) -> u64 {
         .prepare("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%cost INTEGER AS%'")
         .unwrap();
     let tables: Vec<String> = tables.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
-    assert_eq!(tables.len(), 13);
+    assert_eq!(tables.len(), 18);
     let sum = |query: &str| database.query_row(query, [tenant.as_str()], |row| row.get::<_, u64>(0)).unwrap();
     let rows: u64 =
         tables.iter().map(|table| sum(&format!("SELECT coalesce(sum(cost), 0) FROM {table} WHERE tenant = ?1"))).sum();
@@ -124,11 +124,12 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
         Vec::new(),
         Vec::new(),
     );
+    let mut threads: Vec<(Tenant, ThreadId)> = Vec::new();
     let mut seed = 1_u64;
     let mut refused = 0;
-    for step in 0..300_u64 {
+    for step in 0..500_u64 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let (pick, random) = ((seed >> 33) % 24, (seed >> 40) as usize);
+        let (pick, random) = ((seed >> 33) % 26, (seed >> 40) as usize);
         let tenant = &tenants[random % 2];
         let text = "x".repeat(random % 3000);
         let any = |length: usize| random.checked_rem(length);
@@ -263,6 +264,36 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
             22 => {
                 let entries = vec![entry(AuditEvent::Started, &text), entry(AuditEvent::Ended, &text)];
                 store.audit(tenant, entries).await.unwrap();
+            }
+            23 => {
+                let (id, object) = (ThreadId::new(), json!({ "text": text }));
+                let _full = store.add_assistant(tenant, AssistantId::new(), &object).await;
+                let messages = vec![(MessageId::new(), object.clone())];
+                if matches!(store.add_thread(tenant, id.clone(), &object, messages.clone()).await, Ok(Added::Added)) {
+                    threads.push((tenant.clone(), id.clone()));
+                    let (run, turn) = (RunId::new(), TurnId::new());
+                    let new = NewRun {
+                        id: run.clone(),
+                        thread: id,
+                        turn: turn.clone(),
+                        expires_at: 1,
+                        object: object.clone(),
+                        messages: Vec::new(),
+                    };
+                    if let Ok(Added::Added) = store.begin_run(tenant, new).await {
+                        let steps = vec![(StepId::new(), object.clone())];
+                        let has_ended = random % 2 == 0;
+                        let update =
+                            RunUpdate { object: Some(json!({})), has_ended, steps, messages, ..RunUpdate::default() };
+                        let _full = store.update_run(tenant, &run, &turn, update, Room::Checked).await;
+                    }
+                }
+            }
+            24 => {
+                if let Some(place) = any(threads.len()) {
+                    let (owner, thread) = threads.swap_remove(place);
+                    assert_eq!(store.delete_thread(tenant, &thread).await.unwrap(), owner == *tenant);
+                }
             }
             _ => {
                 store.remove_expired().await.unwrap();
