@@ -11,6 +11,7 @@ pub mod fuzzing;
 mod lenient;
 
 pub mod anthropic;
+pub mod assistants;
 pub mod chat;
 pub mod e2b;
 pub mod gemini;
