@@ -157,7 +157,7 @@ impl Render for Shared {
         }
         // Nobody reads any more.
         let flow = if screen.failure.is_some() { Flow::StopAll } else { Flow::GoOn };
-        Rendered { frames: Vec::new(), flow }
+        Rendered { flow, ..Rendered::default() }
     }
 
     fn document(&self) -> Value {

@@ -251,12 +251,13 @@ impl Task {
                 return Err(End::Failed(Error::internal("an execution ended without an end")));
             };
             traced.see(&self.program.code, &event);
-            match effects::piece(event, session, &mut figures).await {
+            let place = effects::Place { session, purpose: None };
+            match effects::piece(event, place, &mut figures).await {
                 Ok(Piece::Output(output)) => self.tell(Event::Output(output)).await,
                 Ok(Piece::Finished(mut finished)) => {
                     timed_out(&mut finished, overran);
                     self.gate.ended(&self.program.id, &finished).await.map_err(End::Failed)?;
-                    let (outcome, stored) = effects::store(finished, session, figures).await;
+                    let (outcome, stored) = effects::store(finished, place, figures).await;
                     stored.map_err(End::Failed)?;
                     return Ok(failure.map_or_else(|| End::Ran(Box::new(outcome)), End::Failed));
                 }

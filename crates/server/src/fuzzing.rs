@@ -264,7 +264,15 @@ fn markdown(text: &str) {
 
 fn file_named(name: &str) -> SessionFile {
     let (id, path) = (ContainerFileId::new(), format!("/mnt/data/{name}"));
-    SessionFile { id, path, bytes: 1, mime: "text/plain".into(), source: Source::Assistant, created_at: 0 }
+    SessionFile {
+        id,
+        path,
+        bytes: 1,
+        mime: "text/plain".into(),
+        source: Source::Assistant,
+        created_at: 0,
+        kept_as: None,
+    }
 }
 
 /// Asserts that a name is a path that stays below its directory and fools nobody.

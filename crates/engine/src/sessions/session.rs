@@ -9,8 +9,8 @@ use std::time::Duration;
 use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::{Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
 use aludel_store::{
-    BlobName, ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileRecord, NewBlob,
-    NewContainerFile, Place, Source, Tenant, WrittenFiles,
+    BlobName, ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, FileRecord, NewBlob,
+    NewContainerFile, NewFile, Place, Source, Tenant, WrittenFiles,
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -74,12 +74,15 @@ pub struct SessionFile {
     pub source: Source,
     /// Time when it was first there, seconds since 1970.
     pub created_at: i64,
+    /// Its id in the Files API, of a file that is kept there as it was then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_as: Option<String>,
 }
 
 impl From<ContainerFileRecord> for SessionFile {
     fn from(record: ContainerFileRecord) -> Self {
         let ContainerFileRecord { id, path, bytes, mime, source, created_at, .. } = record;
-        Self { id, path: format!("{WORKSPACE}/{path}"), bytes, mime, source, created_at }
+        Self { id, path: format!("{WORKSPACE}/{path}"), bytes, mime, source, created_at, kept_as: None }
     }
 }
 
@@ -287,6 +290,27 @@ impl Session {
         let taken: HashSet<String> = self.records().await?.into_iter().map(|file| file.path).collect();
         let blob = self.shared.store.copy_blob(&self.tenant, &file.blob).await?;
         self.add_file(&free_name(&file.filename, &taken), &file.mime, blob).await
+    }
+
+    /// Keeps files in the Files API as they are now, each of which names its copy then, unless the tenant has no room for it or it is gone.
+    pub async fn keep_files(&self, files: &mut [SessionFile], purpose: &str) -> Result<(), Error> {
+        for file in files {
+            file.kept_as = match self.keep_file(file, purpose).await {
+                Ok(kept) => kept.map(Into::into),
+                Err(Error::StorageFull { .. }) => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(())
+    }
+
+    async fn keep_file(&self, file: &SessionFile, purpose: &str) -> Result<Option<FileId>, Error> {
+        let store = &self.shared.store;
+        let Some(record) = store.container_file(&self.tenant, &self.id, &file.id).await? else { return Ok(None) };
+        let filename = record.path.rsplit('/').next().unwrap_or(&record.path).to_owned();
+        let copy = store.copy_blob(&self.tenant, &record.blob).await?;
+        let file = NewFile { filename, purpose: purpose.to_owned(), mime: record.mime, expires_at: None };
+        Ok(Some(store.add_file(&self.tenant, file, copy).await?.id))
     }
 
     /// Takes a file away. Returns whether there was one.

@@ -6,6 +6,9 @@ use super::event::{Image, Output, Rich, ToolOutcome};
 use crate::Error;
 use crate::sessions::{Session, SessionFile, StoredChanges};
 
+/// Files of one program that are kept in the Files API.
+const MAX_KEPT: usize = 100;
+
 /// A piece of what a program tells.
 pub(crate) enum Piece {
     /// Something that it puts out.
@@ -14,17 +17,43 @@ pub(crate) enum Piece {
     Finished(Finished),
 }
 
+/// The place of what a program makes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Place<'a> {
+    /// The session of the program.
+    pub(crate) session: Option<&'a Session>,
+    /// The purpose under which its files are kept in the Files API, too.
+    pub(crate) purpose: Option<&'a str>,
+}
+
+impl Place<'_> {
+    /// Keeps files in the Files API, if they are to be.
+    pub(crate) async fn keep(self, files: &mut [SessionFile]) -> Result<(), Error> {
+        match (self.session, self.purpose) {
+            (Some(session), Some(purpose)) => session.keep_files(files, purpose).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Stores something that a program showed.
+    async fn figure(self, session: &Session, bytes: &[u8], mime: &str) -> Result<SessionFile, Error> {
+        let mut file = session.add_figure(bytes, mime).await?;
+        self.keep(std::slice::from_mut(&mut file)).await?;
+        Ok(file)
+    }
+}
+
 /// Makes a piece of what a program tells. What it showed is kept as a file of its session, and added to `figures`.
 pub(crate) async fn piece(
     event: ExecutionEvent,
-    session: Option<&Session>,
+    place: Place<'_>,
     figures: &mut Vec<SessionFile>,
 ) -> Result<Piece, Error> {
     Ok(Piece::Output(match event {
         ExecutionEvent::Stdout(text) => Output::Stdout(text),
         ExecutionEvent::Stderr(text) => Output::Stderr(text),
-        ExecutionEvent::Display(bundle) => Output::Display(shown(bundle, session, figures).await?),
-        ExecutionEvent::Result(bundle) => Output::Result(shown(bundle, session, figures).await?),
+        ExecutionEvent::Display(bundle) => Output::Display(shown(bundle, place, figures).await?),
+        ExecutionEvent::Result(bundle) => Output::Result(shown(bundle, place, figures).await?),
         ExecutionEvent::Error(error) => {
             Output::Error { name: error.name, value: error.value, traceback: error.traceback }
         }
@@ -35,14 +64,16 @@ pub(crate) async fn piece(
 /// Stores what a program made. The outcome is complete, but for its files, also where they could not be stored.
 pub(crate) async fn store(
     finished: Finished,
-    session: Option<&Session>,
+    place: Place<'_>,
     figures: Vec<SessionFile>,
 ) -> (ToolOutcome, Result<(), Error>) {
     let mut stored = StoredChanges { files: figures, ..StoredChanges::default() };
     let mut result = Ok(());
-    if let Some(session) = session {
+    if let Some(session) = place.session {
         match session.store_changes(&finished.files).await {
-            Ok(changes) => {
+            Ok(mut changes) => {
+                let count = changes.files.len().min(MAX_KEPT);
+                result = place.keep(changes.files.get_mut(..count).unwrap_or_default()).await;
                 stored.files.extend(changes.files);
                 stored.without_room = changes.without_room;
             }
@@ -56,17 +87,17 @@ pub(crate) async fn store(
 }
 
 /// A value that a program showed. Its image, or else its page for a browser, is kept as a file of the session.
-async fn shown(bundle: MimeBundle, session: Option<&Session>, figures: &mut Vec<SessionFile>) -> Result<Rich, Error> {
-    let image = match (bundle.image(), session) {
+async fn shown(bundle: MimeBundle, place: Place<'_>, figures: &mut Vec<SessionFile>) -> Result<Rich, Error> {
+    let image = match (bundle.image(), place.session) {
         (Some((mime, bytes)), Some(session)) => {
-            let file = session.add_figure(bytes, mime).await?;
+            let file = place.figure(session, bytes, mime).await?;
             figures.push(file.clone());
             Some(Image { file, bytes: bytes.into() })
         }
         _ => None,
     };
-    if let (Some((mime, page)), Some(session)) = (bundle.page(), session) {
-        figures.push(session.add_figure(page.as_bytes(), mime).await?);
+    if let (Some((mime, page)), Some(session)) = (bundle.page(), place.session) {
+        figures.push(place.figure(session, page.as_bytes(), mime).await?);
     }
     Ok(Rich::new(bundle, image))
 }

@@ -25,6 +25,8 @@ pub struct Rendered {
     pub frames: Vec<Frame>,
     /// The course of the turns from here on.
     pub flow: Flow,
+    /// A document that is stored before the frames are told, for clients that look there what became of it.
+    pub save: Option<Value>,
 }
 
 /// The course of the turns after an event.

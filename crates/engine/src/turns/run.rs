@@ -9,7 +9,7 @@ use aludel_agent::upstream::UpstreamError;
 use aludel_agent::{Agent, Approval, ApprovalRequest, CutOff, Event as AgentEvent, Item};
 use aludel_agent::{Budget, Call, Ending as AgentEnding};
 use aludel_sandbox::Event as ExecutionEvent;
-use aludel_store::{Tenant, TurnState, now_ms};
+use aludel_store::{ContainerFileId, Tenant, TurnState, now_ms};
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, select_all};
 use serde_json::Value;
@@ -73,6 +73,8 @@ const MAX_UNTOLD_BYTES: usize = 256 << 10;
 #[derive(Default)]
 struct Untold {
     frames: Vec<Frame>,
+    /// Documents that are to be stored first.
+    documents: Vec<Value>,
     /// True if their events are to be stored first.
     has_milestone: bool,
 }
@@ -89,6 +91,8 @@ pub struct Part {
     pub gate: Option<Arc<Gate>>,
     /// The agreement about its session.
     pub agreement: Agreement,
+    /// The purpose under which files that its programs make are kept in the Files API, too, where clients look for them there.
+    pub purpose: Option<&'static str>,
 }
 
 /// The fate of a turn's session at its end.
@@ -178,6 +182,8 @@ struct Progress {
     has_called: bool,
     ran_code: bool,
     has_ended: bool,
+    /// The ids under which the newest versions of files that its programs made are kept in the Files API.
+    kept: HashMap<ContainerFileId, String>,
 }
 
 struct Running {
@@ -574,6 +580,7 @@ impl Run {
         let Some(call) = progress.calls.get_mut(call_id) else { return Ok(Flow::GoOn) };
         let part = self.parts.get(turn);
         let (gate, session) = (part.and_then(|part| part.gate.clone()), part.and_then(|part| part.session.clone()));
+        let purpose = part.and_then(|part| part.purpose);
         let item = call.item.clone();
         if !std::mem::replace(&mut call.is_running, true) {
             if progress.approved.contains(call_id)
@@ -584,7 +591,8 @@ impl Run {
             self.queue(turn, EventKind::ToolRunning { item: item.clone() }).await;
             self.flush(None).await?;
         }
-        match effects::piece(event, session.as_deref(), &mut call.figures).await? {
+        let place = effects::Place { session: session.as_deref(), purpose };
+        match effects::piece(event, place, &mut call.figures).await? {
             Piece::Output(output) => Ok(self.queue(turn, EventKind::Output { item, output }).await),
             Piece::Finished(finished) => {
                 let figures = std::mem::take(&mut call.figures);
@@ -593,7 +601,10 @@ impl Run {
                 if let Some(gate) = &gate {
                     failure = gate.ended(call_id, &finished).await.map_err(Failure::while_doing(UNNOTED)).err();
                 }
-                let (outcome, stored) = effects::store(finished, session.as_deref(), figures).await;
+                let (outcome, stored) = effects::store(finished, place, figures).await;
+                for file in &outcome.files {
+                    progress.kept.extend(file.kept_as.clone().map(|kept| (file.id.clone(), kept)));
+                }
                 if let Err(error) = stored {
                     failure.get_or_insert(Failure::while_doing("cannot store what the program made")(error));
                 }
@@ -607,7 +618,7 @@ impl Run {
     /// Ends a message that another item follows.
     async fn end_message(&mut self, turn: usize, progress: &mut Progress) {
         if let Some((item, text)) = progress.message.take() {
-            let linked = self.linked(turn, &text).await;
+            let linked = self.linked(turn, &text, &mut progress.kept).await;
             self.queue(turn, EventKind::TextEnded { item, linked }).await;
         }
     }
@@ -627,8 +638,8 @@ impl Run {
             error!("{}: {}", self.live.id, cause.as_deref().unwrap_or(&failure.message));
         }
         let text = progress.message.take().map(|(_, text)| text).unwrap_or_default();
+        let linked = self.linked(turn, &text, &mut progress.kept).await;
         let is_last = all.iter().all(|progress| progress.has_ended);
-        let linked = self.linked(turn, &text).await;
         let waits = matches!(ending, Ending::WaitsForClient { .. });
         let rendered = self.event(turn, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
         if waits && let Some(documents) = &self.documents {
@@ -646,14 +657,25 @@ impl Run {
     }
 
     /// The files of the session that a text names.
-    async fn linked(&self, turn: usize, text: &str) -> Vec<SessionFile> {
-        let session = self.parts.get(turn).and_then(|part| part.session.as_ref());
-        let Some(session) = session.filter(|_| text.contains(&format!("{LINK}{WORKSPACE}/"))) else {
+    async fn linked(&self, turn: usize, text: &str, kept: &mut HashMap<ContainerFileId, String>) -> Vec<SessionFile> {
+        let part = self.parts.get(turn);
+        let Some(session) =
+            part.and_then(|part| part.session.as_ref()).filter(|_| text.contains(&format!("{LINK}{WORKSPACE}/")))
+        else {
             return Vec::new();
         };
         // Without them no link is found, and the answer is still the answer.
         let files = session.files().await.unwrap_or_default();
-        files.into_iter().filter(|file| text.contains(&format!("{LINK}{}", file.path))).collect()
+        let named = files.into_iter().filter(|file| text.contains(&format!("{LINK}{}", file.path)));
+        let mut linked: Vec<SessionFile> = named.collect();
+        let place = effects::Place { session: Some(session), purpose: part.and_then(|part| part.purpose) };
+        for file in &mut linked {
+            file.kept_as = kept.get(&file.id).cloned();
+            if file.kept_as.is_none() && place.keep(std::slice::from_mut(file)).await.is_ok() {
+                kept.extend(file.kept_as.clone().map(|id| (file.id.clone(), id)));
+            }
+        }
+        linked
     }
 
     fn ending(&self, ending: AgentEnding) -> Ending {
@@ -689,6 +711,7 @@ impl Run {
         self.untold.has_milestone |= !kind.is_piece();
         let rendered = self.event(turn, kind).await;
         self.untold.frames.extend(rendered.frames);
+        self.untold.documents.extend(rendered.save);
         let bytes: usize = self.untold.frames.iter().map(|frame| frame.text.len()).sum();
         if self.untold.frames.len() >= MAX_UNTOLD || bytes >= MAX_UNTOLD_BYTES {
             self.settle().await;
@@ -698,9 +721,17 @@ impl Run {
 
     /// Tells what is untold. What followers are told at a milestone is stored before they are.
     async fn settle(&mut self) {
-        let Untold { frames, has_milestone } = std::mem::take(&mut self.untold);
+        let Untold { frames, documents, has_milestone } = std::mem::take(&mut self.untold);
         if has_milestone && let Err(failure) = self.flush(None).await {
             error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
+        }
+        for document in documents {
+            if let Some(documents) = &self.documents
+                && let Err(error) = documents.save(document).await
+            {
+                // All of them are stored at the end once more.
+                error!("{}: {error}", self.live.id);
+            }
         }
         self.live.tell(frames);
     }

@@ -119,7 +119,7 @@ impl Render for Answer {
     fn render(&mut self, event: &Event) -> Rendered {
         self.writer.set_time(event.at_ms / 1000);
         let flow = self.see(&event.kind);
-        Rendered { frames: self.writer.take_frames(), flow }
+        Rendered { frames: self.writer.take_frames(), flow, ..Rendered::default() }
     }
 
     fn document(&self) -> Value {

@@ -161,7 +161,7 @@ impl Answer {
 impl Render for Answer {
     fn render(&mut self, event: &Event) -> Rendered {
         let flow = self.see(&event.kind);
-        Rendered { frames: self.writer.take_frames(), flow }
+        Rendered { frames: self.writer.take_frames(), flow, ..Rendered::default() }
     }
 
     fn document(&self) -> Value {

@@ -203,7 +203,15 @@ mod tests {
 
     fn file(name: &str, bytes: u64) -> SessionFile {
         let (id, path) = (ContainerFileId::new(), format!("{WORKSPACE}/{name}"));
-        SessionFile { id, path, bytes, mime: "text/csv".into(), source: Source::Assistant, created_at: 0 }
+        SessionFile {
+            id,
+            path,
+            bytes,
+            mime: "text/csv".into(),
+            source: Source::Assistant,
+            created_at: 0,
+            kept_as: None,
+        }
     }
 
     fn ended(logs: &str, pictures: Vec<SessionFile>) -> Ended {

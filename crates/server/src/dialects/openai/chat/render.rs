@@ -118,7 +118,7 @@ impl Completion {
 impl Render for Completion {
     fn render(&mut self, event: &Event) -> Rendered {
         let flow = self.see(event);
-        Rendered { frames: self.writer.take_chunks(), flow }
+        Rendered { frames: self.writer.take_chunks(), flow, ..Rendered::default() }
     }
 
     fn document(&self) -> Value {

@@ -614,6 +614,7 @@ mod tests {
             mime: "text/csv".into(),
             source: Source::Assistant,
             created_at: 0,
+            kept_as: None,
         }
     }
 
