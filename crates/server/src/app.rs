@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use crate::dialects::assistants;
 use crate::dialects::mcp::{self, Mcp};
 use crate::error::ApiError;
 use crate::http::{Callers, FRESH, Origins};
@@ -44,6 +45,8 @@ pub struct App {
     pub(crate) parsers: Semaphore,
     /// KiB of memory for JSON bodies, all that is made of them, and replays.
     pub(crate) bodies: Arc<Places>,
+    /// Time after which a run of the Assistants API expires.
+    pub(crate) run_lifetime: Duration,
     /// Connections and programs of MCP's clients.
     pub(crate) mcp: Arc<Mcp>,
 }
@@ -69,6 +72,8 @@ pub struct Settings {
     pub log_contents: bool,
     /// Time after which a call of an MCP tool returns although its program goes on.
     pub mcp_return_after: Duration,
+    /// Time after which a run of the Assistants API expires, done or not; whole seconds.
+    pub run_lifetime: Duration,
     /// Time for which a revoked key may still be taken: what the store said of a key holds for this long.
     pub keys_fresh: Duration,
 }
@@ -85,6 +90,7 @@ impl Default for Settings {
             traces: None,
             log_contents: false,
             mcp_return_after: mcp::RETURN_AFTER,
+            run_lifetime: assistants::RUN_LIFETIME,
             keys_fresh: FRESH,
         }
     }
@@ -103,6 +109,7 @@ impl App {
             traces,
             log_contents,
             mcp_return_after,
+            run_lifetime,
             keys_fresh,
         } = settings;
         engine.trace_models(watched);
@@ -121,6 +128,7 @@ impl App {
             requests: Places::new(requests, requests_per_key),
             parsers: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
             bodies: Places::new(bodies >> 10, bodies >> 10),
+            run_lifetime,
             mcp: Mcp::new(&engine, mcp_return_after),
             engine,
         }

@@ -1,6 +1,7 @@
 //! The protocols that programs already speak, one folder each.
 
 pub(crate) mod anthropic;
+pub(crate) mod assistants;
 pub(crate) mod e2b;
 pub(crate) mod gemini;
 pub(crate) mod mcp;
@@ -44,5 +45,12 @@ pub(crate) struct Dialect {
 }
 
 /// All of them. The first one's words are used where no dialect is asked, such as for unknown routes.
-pub(crate) const ALL: &[Dialect] =
-    &[openai::OPENAI, e2b::E2B, opensandbox::OPENSANDBOX, anthropic::ANTHROPIC, gemini::GEMINI, mcp::MCP];
+pub(crate) const ALL: &[Dialect] = &[
+    openai::OPENAI,
+    e2b::E2B,
+    opensandbox::OPENSANDBOX,
+    anthropic::ANTHROPIC,
+    gemini::GEMINI,
+    mcp::MCP,
+    assistants::ASSISTANTS,
+];

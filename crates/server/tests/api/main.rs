@@ -6,6 +6,7 @@
     reason = "a test may panic, and cases need a part of this"
 )]
 
+mod assistants;
 #[path = "../common/mod.rs"]
 mod common;
 mod containers;

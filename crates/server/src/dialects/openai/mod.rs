@@ -13,17 +13,17 @@ use super::Dialect;
 use crate::app::App;
 use crate::http::bearer;
 
-mod attachment;
+pub(crate) mod attachment;
 pub(crate) mod chat;
 pub(crate) mod containers;
 pub(crate) mod conversations;
-mod error;
+pub(crate) mod error;
 pub(crate) mod files;
 pub(crate) mod models;
-mod program;
+pub(crate) mod program;
 pub(crate) mod responses;
 mod services;
-mod tools;
+pub(crate) mod tools;
 pub(crate) mod uploads;
 
 /// The dialect.

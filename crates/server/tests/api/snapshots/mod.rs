@@ -11,6 +11,7 @@ use aludel_sandbox::memory::Memory;
 use case::Place;
 
 mod anthropic;
+mod assistants;
 mod case;
 mod chat;
 mod errors;
@@ -26,6 +27,7 @@ fn cases() -> Vec<(&'static str, Vec<case::Case>)> {
         ("responses", responses::cases()),
         ("chat", chat::cases()),
         ("anthropic", anthropic::cases()),
+        ("assistants", assistants::cases()),
         ("objects", objects::cases()),
         ("errors", errors::cases()),
     ]

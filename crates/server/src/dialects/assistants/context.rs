@@ -1,0 +1,180 @@
+//! A thread as the model gets it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aludel_agent::{Call, Item, Part};
+use aludel_store::{FileId, Tenant, ThreadId};
+use aludel_wire::assistants::{CodeOutput, Content, Message, Role, RunStep, StepDetails, ToolCall};
+
+use super::stored;
+use crate::app::App;
+use crate::dialects::openai::attachment::inline_file;
+use crate::dialects::openai::program::replayed_program;
+use crate::error::ApiError;
+
+/// Bytes of messages and steps of one thread that a model gets.
+const MAX_CONTEXT: u64 = 64 << 20;
+/// Bytes of all images of one thread that a model gets; older ones are left out.
+const MAX_IMAGES: u64 = 64 << 20;
+
+/// The messages of a thread and the calls between them, oldest first.
+#[derive(Debug)]
+pub(super) struct Context {
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Message(Box<Message>),
+    Calls(Vec<ToolCall>),
+}
+
+impl Context {
+    /// Reads a thread, or its last messages with the calls after the first of them.
+    pub(super) async fn of(
+        app: &App,
+        tenant: &Tenant,
+        thread: &ThreadId,
+        last_messages: Option<u32>,
+    ) -> Result<Self, ApiError> {
+        let contents = app.store.thread_contents(tenant, thread, MAX_CONTEXT).await?;
+        let (messages, steps) = contents.ok_or_else(|| {
+            let message = format!("The thread is longer than {} MB; begin a new one.", MAX_CONTEXT >> 20);
+            ApiError::bad_request(message).code("context_length_exceeded")
+        })?;
+        let mut entries: Vec<(String, Entry)> = Vec::with_capacity(messages.len() + steps.len());
+        for message in messages {
+            let message: Message = stored(message)?;
+            entries.push((place(&message.id), Entry::Message(Box::new(message))));
+        }
+        for step in steps {
+            let step: RunStep = stored(step)?;
+            if let StepDetails::ToolCalls { tool_calls } = step.step_details {
+                entries.push((place(&step.id), Entry::Calls(tool_calls)));
+            }
+        }
+        entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let mut entries: Vec<Entry> = entries.into_iter().map(|(_, entry)| entry).collect();
+        if let Some(count) = last_messages.and_then(|count| usize::try_from(count).ok()) {
+            let messages = entries.iter().enumerate().filter(|(_, entry)| matches!(entry, Entry::Message(_)));
+            let first = messages.map(|(index, _)| index).rev().nth(count.saturating_sub(1));
+            entries.drain(..first.unwrap_or_default());
+        }
+        Ok(Self { entries })
+    }
+
+    /// The ids of files that come with messages.
+    pub(super) fn attached(&self) -> Vec<String> {
+        let messages = self.entries.iter().filter_map(|entry| match entry {
+            Entry::Message(message) if message.role == Role::User => Some(&**message),
+            _ => None,
+        });
+        messages.flat_map(|message| &message.attachments).map(|attached| attached.file_id.clone()).collect()
+    }
+
+    /// The conversation as the model gets it. `tool` is the name of ours, `paths` are those of files by their ids.
+    pub(super) async fn items(
+        self,
+        app: &App,
+        tenant: &Tenant,
+        tool: &str,
+        paths: &HashMap<&str, &str>,
+    ) -> Result<Vec<Item>, ApiError> {
+        let mut items = Vec::new();
+        let mut left = MAX_IMAGES;
+        // The newest images matter most.
+        for entry in self.entries.into_iter().rev() {
+            let mut parts = match entry {
+                Entry::Message(message) => vec![match message.role {
+                    Role::User => Item::User(said(app, tenant, *message, paths, &mut left).await?),
+                    Role::Assistant => Item::Assistant(text_of(&message.content)),
+                }],
+                Entry::Calls(calls) => called(calls, tool),
+            };
+            parts.reverse();
+            items.extend(parts);
+        }
+        items.reverse();
+        Ok(items)
+    }
+}
+
+/// The part of an id that orders.
+fn place(id: &str) -> String {
+    id.split_once('_').map_or(id, |(_, rest)| rest).to_owned()
+}
+
+fn text_of(content: &[Content]) -> String {
+    let texts = content.iter().filter_map(|part| match part {
+        Content::Text { text } => Some(text.value.as_str()),
+        Content::ImageFile { .. } | Content::ImageUrl { .. } => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// The parts of a user's message.
+async fn said(
+    app: &App,
+    tenant: &Tenant,
+    message: Message,
+    paths: &HashMap<&str, &str>,
+    left: &mut u64,
+) -> Result<Vec<Part>, ApiError> {
+    let mut parts = Vec::new();
+    for part in message.content {
+        parts.push(match part {
+            Content::Text { text } => Part::Text(text.value),
+            Content::ImageFile { image_file } => match image(app, tenant, &image_file.file_id, left).await? {
+                Some(image) => image,
+                None => Part::Text("[an image that is not there any more]".to_owned()),
+            },
+            Content::ImageUrl { image_url } => match inline_file(None, Some(&image_url.url), None)? {
+                Some((_, mime, bytes)) => Part::Image { mime, data: Arc::from(bytes) },
+                None => Part::ImageUrl(image_url.url),
+            },
+        });
+    }
+    for attached in message.attachments {
+        if let Some(path) = paths.get(attached.file_id.as_str()) {
+            parts.push(Part::Text(format!("[The user attached a file: {path}]")));
+        }
+    }
+    Ok(parts)
+}
+
+/// An image of the Files API, unless it was deleted, or is larger than what is left.
+async fn image(app: &App, tenant: &Tenant, id: &str, left: &mut u64) -> Result<Option<Part>, ApiError> {
+    let Some(id) = FileId::parse(id) else { return Ok(None) };
+    let Some(file) = app.store.file(tenant, &id).await? else { return Ok(None) };
+    let Some(rest) = left.checked_sub(file.bytes) else { return Ok(None) };
+    *left = rest;
+    let content = app.store.read_blob(&file.blob).await?;
+    let data = content.read_whole(file.bytes).await.map_err(ApiError::internal)?;
+    Ok(Some(Part::Image { mime: file.mime, data: data.into() }))
+}
+
+/// Calls of tools with their outputs.
+fn called(calls: Vec<ToolCall>, tool: &str) -> Vec<Item> {
+    let (mut items, mut outputs) = (Vec::new(), Vec::new());
+    for call in calls {
+        match call {
+            ToolCall::CodeInterpreter { id, code_interpreter } => {
+                let shown = code_interpreter.outputs.into_iter().map(|output| match output {
+                    CodeOutput::Logs { logs } => logs,
+                    CodeOutput::Image { .. } => "\n[an image was shown to the user]\n".to_owned(),
+                });
+                let [call, output] = replayed_program(id, &code_interpreter.input, &shown.collect::<String>(), tool);
+                items.push(call);
+                outputs.push(output);
+            }
+            ToolCall::Function { id, function } => {
+                let output = function.output.flatten().unwrap_or_else(|| "(the call was not answered)".to_owned());
+                outputs.push(Item::output(&id, output));
+                items.push(Item::Call(Call { id, name: function.name, arguments: function.arguments }));
+            }
+        }
+    }
+    items.extend(outputs);
+    items
+}

@@ -1,0 +1,60 @@
+//! Refusals: clients match some of them word by word.
+
+use aludel_store::{Added, ThreadId};
+
+use crate::error::ApiError;
+
+/// The refusal of everything about vector stores: any status but this would be tried again.
+pub(super) async fn no_vector_stores() -> ApiError {
+    unsupported()
+}
+
+/// 400: there is no search in files.
+pub(super) fn unsupported() -> ApiError {
+    let message = "file_search and vector stores are not served here; attach files to code_interpreter instead";
+    ApiError::bad_request(message).code("unsupported_feature")
+}
+
+/// 400: the version that the vendor ended first.
+pub(super) fn first_version() -> ApiError {
+    ApiError::bad_request("The first version of the Assistants API is not served; send 'OpenAI-Beta: assistants=v2'.")
+        .code("invalid_beta")
+}
+
+/// 404, for something that is not there or somebody else's.
+pub(super) fn none_found(kind: &str, id: &str) -> ApiError {
+    ApiError::not_found(format!("No {kind} found with id '{id}'."))
+}
+
+/// The outcome of adding a message, in words that clients read.
+pub(super) fn added_message(added: Added, thread: &ThreadId) -> Result<(), ApiError> {
+    match added {
+        Added::Locked(run) => {
+            Err(ApiError::bad_request(format!("Can't add messages to {thread} while a run {run} is active.")))
+        }
+        added => check(&added, thread, "messages"),
+    }
+}
+
+/// The outcome of beginning a run, in words that clients read.
+pub(super) fn begun(added: Added, thread: &ThreadId) -> Result<(), ApiError> {
+    match added {
+        Added::Locked(run) => Err(ApiError::bad_request(format!("Thread {thread} already has an active run {run}."))),
+        added => check(&added, thread, "runs and messages"),
+    }
+}
+
+/// The outcome of adding something else.
+pub(super) fn check(added: &Added, thread: &ThreadId, what: &str) -> Result<(), ApiError> {
+    match added {
+        Added::Added => Ok(()),
+        Added::NoThread => Err(none_found("thread", thread.as_str())),
+        Added::Full { limit } => Err(too_many(*limit, what)),
+        Added::Locked(_) => Err(ApiError::internal("a lock where there is none")),
+    }
+}
+
+/// 400: there are as many of them as may be.
+pub(super) fn too_many(limit: u64, what: &str) -> ApiError {
+    ApiError::bad_request(format!("There are {limit} {what} already, and no more may be made; delete some."))
+}

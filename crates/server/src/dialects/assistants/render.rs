@@ -1,0 +1,364 @@
+//! A run's events as frames, and as the objects that stay.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use aludel_engine::turns::{
+    Dialect, Documents, Ending, Event, EventKind, Failure, FailureKind, Frame, ItemId, LiveTurns, Output, Render,
+    Rendered, Restored, Rich, ToolEnd, ToolOutcome,
+};
+use aludel_engine::{Error, SessionFile};
+use aludel_store::{MessageId, Room, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now};
+use aludel_wire::assistants::{ErrorCode, IncompleteRun, LastError, Message, Run, RunStatus, RunStep, Thread};
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::writer::{Linked, StepEnd, Writer, end_of_run};
+use super::written;
+
+/// The name of this dialect in stored requests.
+pub(super) const NAME: &str = "assistants";
+/// Links to files, as models write them.
+const LINK: &str = "sandbox:";
+/// The message of a run that a killed server left.
+const STOPPED: &str = "The server was stopped before the run was done.";
+
+/// Everything that a renderer of a run begins with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Beginning {
+    /// The run, queued.
+    pub(super) run: Run,
+    /// The thread that was made for it.
+    pub(super) thread: Option<Thread>,
+    /// The step that the client has answered.
+    pub(super) answered: Option<RunStep>,
+}
+
+/// The objects that a run makes.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Made {
+    run: Option<Run>,
+    steps: Vec<RunStep>,
+    messages: Vec<Message>,
+}
+
+/// The renderer of a run, from its beginning or from its client's answer to its end or its next question.
+pub(super) struct Answer {
+    beginning: Beginning,
+    writer: Writer,
+    /// Steps that wait until the one before has ended, with everything that happened in them.
+    waiting: VecDeque<(ItemId, Vec<EventKind>)>,
+    /// True if the open program was interrupted: with the whole run, unless something else follows.
+    is_interrupted: bool,
+    /// Steps and messages that were handed over to be stored.
+    saved: (usize, usize),
+}
+
+impl Answer {
+    pub(super) fn new(beginning: Beginning) -> Self {
+        let writer = Writer::new(beginning.run.clone());
+        Self { beginning, writer, waiting: VecDeque::new(), is_interrupted: false, saved: (0, 0) }
+    }
+
+    fn see(&mut self, kind: &EventKind, at_ms: i64) {
+        match kind {
+            EventKind::Created { .. } => {
+                let Beginning { thread, answered, .. } = &self.beginning;
+                self.writer.create(thread.as_ref(), answered.as_ref());
+            }
+            EventKind::Started => self.writer.begin(),
+            EventKind::Resumed { next_frame } => self.writer.skip_to(*next_frame),
+            EventKind::Usage { usage, .. } => self.writer.use_tokens(usage.input, usage.output),
+            EventKind::Ended { item, ending, linked } => self.end(item, ending, linked, at_ms),
+            EventKind::Text { item, .. }
+            | EventKind::TextEnded { item, .. }
+            | EventKind::ToolStarted { item, .. }
+            | EventKind::ToolInput { item, .. }
+            | EventKind::ToolReady { item, .. }
+            | EventKind::Output { item, .. }
+            | EventKind::ToolEnded { item, .. }
+            | EventKind::ToolRejected { item: Some(item), .. }
+            | EventKind::ApprovalDecided { item, refused: Some(_) } => self.of_step(item, kind),
+            EventKind::Closed
+            | EventKind::RoundStarted { .. }
+            | EventKind::Retrying { .. }
+            | EventKind::Reasoning { .. }
+            | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolRunning { .. }
+            | EventKind::ToolRejected { item: None, .. }
+            | EventKind::Observed { .. } => {}
+        }
+    }
+
+    /// Takes an event of a step: now, or when the step before has ended.
+    fn of_step(&mut self, item: &ItemId, kind: &EventKind) {
+        if std::mem::take(&mut self.is_interrupted) {
+            self.writer.end_program(&StepEnd::Completed);
+        }
+        if self.writer.is_busy(item) || !self.writer.is_open() && !self.waiting.is_empty() {
+            match self.waiting.iter_mut().find(|(waiting, _)| waiting == item) {
+                Some((_, events)) => events.push(kind.clone()),
+                None => self.waiting.push_back((item.clone(), vec![kind.clone()])),
+            }
+            return;
+        }
+        self.write(item, kind);
+        while !self.writer.is_open()
+            && let Some((item, events)) = self.waiting.pop_front()
+        {
+            events.iter().for_each(|kind| self.write(&item, kind));
+        }
+    }
+
+    fn write(&mut self, item: &ItemId, kind: &EventKind) {
+        match kind {
+            EventKind::Text { delta, .. } => self.writer.text(item, delta),
+            EventKind::TextEnded { linked, .. } => {
+                self.writer.end_message(links(linked), false, &StepEnd::Completed);
+            }
+            EventKind::ToolStarted { .. } => self.writer.start_program(item),
+            EventKind::ToolInput { delta, .. } => self.writer.code(delta),
+            EventKind::ToolReady { input, .. } => {
+                self.writer.start_program(item);
+                self.writer.code_done(input);
+            }
+            EventKind::Output { output, .. } => self.output(output),
+            EventKind::ToolEnded { outcome, .. } => self.end_program(outcome),
+            EventKind::ToolRejected { reason, .. } => self.refuse_program(item, reason),
+            EventKind::ApprovalDecided { refused: Some(reason), .. } => {
+                self.refuse_program(item, &format!("It was not allowed to run: {reason}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn output(&mut self, output: &Output) {
+        match output {
+            Output::Stdout(text) | Output::Stderr(text) => self.writer.logs(text),
+            Output::Display(Rich { image: Some(image), .. }) | Output::Result(Rich { image: Some(image), .. }) => {
+                match &image.file.kept_as {
+                    Some(id) => self.writer.image(id.clone()),
+                    None => self.writer.logs("[an image that could not be stored]\n"),
+                }
+            }
+            Output::Display(Rich { text, .. }) => {
+                self.writer.logs(&format!("{}\n", text.as_deref().unwrap_or_default()));
+            }
+            // As a notebook shows it: without a line end.
+            Output::Result(Rich { text, .. }) => self.writer.logs(text.as_deref().unwrap_or_default()),
+            Output::Error { traceback, .. } => self.writer.logs(&format!("{traceback}\n")),
+        }
+    }
+
+    fn end_program(&mut self, outcome: &ToolOutcome) {
+        let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);
+        if !is_plain || !outcome.without_room.is_empty() {
+            self.writer.logs(&format!("{}\n", outcome.words));
+        }
+        for SessionFile { path, kept_as, .. } in &outcome.files {
+            if let Some(id) = kept_as {
+                self.writer.file(path, id.clone());
+            }
+        }
+        self.is_interrupted = outcome.end == ToolEnd::Interrupted;
+        if !self.is_interrupted {
+            self.writer.end_program(&StepEnd::Completed);
+        }
+    }
+
+    /// A program that is not run: the model is told why, and goes on.
+    fn refuse_program(&mut self, item: &ItemId, reason: &str) {
+        self.writer.start_program(item);
+        self.writer.logs(reason);
+        self.writer.end_program(&StepEnd::Completed);
+    }
+
+    fn end(&mut self, item: &ItemId, ending: &Ending, linked: &[SessionFile], at_ms: i64) {
+        // Nothing of a step that never began is told.
+        self.waiting.clear();
+        let expired = self.beginning.run.expires_at.is_some_and(|expires_at| at_ms >= expires_at.saturating_mul(1000));
+        let (status, end, words) = match ending {
+            Ending::Answered | Ending::Refused => (RunStatus::Completed, StepEnd::Completed, "Done."),
+            Ending::Budget { .. } => (RunStatus::Completed, StepEnd::Completed, ""),
+            Ending::Filtered => (
+                RunStatus::Completed,
+                StepEnd::CutOff("content_filter"),
+                "The rest of the answer was withheld by the filter of the model's server.",
+            ),
+            Ending::TooLong | Ending::TokenBudget { .. } => (RunStatus::Incomplete, StepEnd::CutOff("max_tokens"), ""),
+            Ending::WaitsForClient { .. } => (RunStatus::RequiresAction, StepEnd::Completed, ""),
+            Ending::Cancelled if expired => (RunStatus::Expired, StepEnd::Expired, ""),
+            Ending::Cancelled => (RunStatus::Cancelled, StepEnd::Cancelled, ""),
+            Ending::Failed { failure, .. } => (RunStatus::Failed, StepEnd::Failed(last_error(failure)), ""),
+        };
+        self.writer.end_program(&end);
+        if status == RunStatus::Completed {
+            // Clients read the newest message, which must have a text.
+            let budget = match ending {
+                Ending::Budget { words } => format!("I stopped: {words} are used up."),
+                _ => words.to_owned(),
+            };
+            if self.writer.open_text().is_none() && (self.writer.owes() || !self.has_answer()) {
+                self.writer.text(item, &budget);
+            }
+        }
+        self.writer.end_message(links(linked), status.is_terminal(), &end);
+        if let Ending::WaitsForClient { calls, .. } = ending {
+            return self.writer.ask(calls);
+        }
+        if status == RunStatus::Incomplete {
+            self.writer.run.incomplete_details = Some(IncompleteRun { reason: "max_completion_tokens".to_owned() });
+        }
+        let error = match end {
+            StepEnd::Failed(error) => Some(error),
+            _ => None,
+        };
+        self.writer.end(status, error);
+    }
+
+    /// Returns true if the last step is a message.
+    fn has_answer(&self) -> bool {
+        self.writer.steps.last().is_some_and(|step| step.r#type == "message_creation")
+    }
+}
+
+/// The files that a text names, each with the words that it is named by.
+fn links(linked: &[SessionFile]) -> Vec<Linked> {
+    let link = |file: &SessionFile| {
+        let file_id = file.kept_as.clone()?;
+        Some(Linked { words: format!("{LINK}{}", file.path), path: file.path.clone(), file_id })
+    };
+    linked.iter().filter_map(link).collect()
+}
+
+fn last_error(failure: &Failure) -> LastError {
+    let code = match failure.kind {
+        FailureKind::RateLimited | FailureKind::Busy => ErrorCode::RateLimitExceeded,
+        FailureKind::Rejected => ErrorCode::InvalidPrompt,
+        _ => ErrorCode::ServerError,
+    };
+    LastError { code, message: failure.message.clone() }
+}
+
+impl Render for Answer {
+    fn render(&mut self, event: &Event) -> Rendered {
+        if !matches!(event.kind, EventKind::Closed) {
+            self.writer.set_time(event.at_ms / 1000);
+        }
+        self.see(&event.kind, event.at_ms);
+        let (steps, messages) = (self.writer.steps.len(), self.writer.messages.len());
+        let (saved_steps, saved_messages) = std::mem::replace(&mut self.saved, (steps, messages));
+        let save = (steps > saved_steps).then(|| {
+            let steps = self.writer.steps.iter().skip(saved_steps).cloned().collect();
+            let messages = self.writer.messages.iter().skip(saved_messages).cloned().collect();
+            written(&Made { run: None, steps, messages })
+        });
+        Rendered { frames: self.writer.take_frames(), save, ..Rendered::default() }
+    }
+
+    fn document(&self) -> Value {
+        let (run, steps, messages) =
+            (Some(self.writer.run.clone()), self.writer.steps.clone(), self.writer.messages.clone());
+        written(&Made { run, steps, messages })
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        // The client was told of the run before anything of it could fail.
+        None
+    }
+}
+
+/// A frame as it stands in a stream.
+pub(super) fn framed(frame: &Frame) -> String {
+    format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
+}
+
+/// The stored objects of a run.
+pub(super) struct Stored {
+    pub(super) store: Store,
+    pub(super) tenant: Tenant,
+    pub(super) run: RunId,
+    pub(super) turn: TurnId,
+}
+
+impl Stored {
+    async fn put(&self, document: Value, is_end: bool) -> Result<(), Error> {
+        let Made { run, steps, messages } = Made::deserialize(document).map_err(Error::internal)?;
+        if !is_end && steps.is_empty() {
+            return Ok(());
+        }
+        let steps = steps.iter().filter_map(|step| Some((StepId::parse(&step.id)?, written(step)))).collect();
+        let messages = messages.iter().filter_map(|message| Some((MessageId::parse(&message.id)?, written(message))));
+        let has_ended = run.as_ref().is_some_and(|run| is_end && run.status.is_terminal());
+        let object = run.filter(|_| is_end).map(|run| written(&run));
+        let update = RunUpdate { object, has_ended, next: None, steps, messages: messages.collect() };
+        // A run that was deleted with its thread is no longer anybody's. The turn has reserved room for all of it.
+        self.store.update_run(&self.tenant, &self.run, &self.turn, update, Room::Reserved).await.map(drop)?;
+        Ok(())
+    }
+}
+
+impl Documents for Stored {
+    fn save(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(self.put(document, false))
+    }
+
+    fn hand_over(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn finish(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(self.put(document, true))
+    }
+}
+
+/// The dialect, as recovery needs it.
+pub(crate) struct Runs {
+    store: Store,
+}
+
+impl Dialect for Runs {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Option<Restored>, Error>> {
+        Box::pin(async move {
+            let beginning = Beginning::deserialize(own).map_err(Error::internal)?;
+            let ids = (ThreadId::parse(&beginning.run.thread_id), RunId::parse(&beginning.run.id));
+            let (Some(thread), Some(run)) = ids else { return Ok(None) };
+            let record = self.store.thread_run(&turn.tenant, &thread, &run).await?;
+            // Deleted with its thread, or never begun.
+            if record.is_none_or(|record| record.turn != turn.id) {
+                return Ok(None);
+            }
+            let (store, tenant, turn) = (self.store.clone(), turn.tenant.clone(), turn.id.clone());
+            let documents = Box::new(Stored { store, tenant, run, turn });
+            Ok(Some(Restored { render: Box::new(Answer::new(beginning)), documents }))
+        })
+    }
+
+    /// Fails runs that a server which was killed had not begun to carry out.
+    fn settle<'a>(&'a self, live: &'a LiveTurns) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            for (tenant, record) in self.store.active_runs().await? {
+                let mut run = Run::deserialize(record.object).map_err(Error::internal)?;
+                if run.status == RunStatus::RequiresAction || live.find(&tenant, &record.turn).is_some() {
+                    continue;
+                }
+                let error = LastError { code: ErrorCode::ServerError, message: STOPPED.to_owned() };
+                end_of_run(&mut run, RunStatus::Failed, Some(error), now());
+                let update = RunUpdate { object: Some(written(&run)), has_ended: true, ..RunUpdate::default() };
+                self.store.update_run(&tenant, &record.id, &record.turn, update, Room::Reserved).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The dialect of an app's runs.
+pub(super) fn dialect(store: &Store) -> Arc<dyn Dialect> {
+    Arc::new(Runs { store: store.clone() })
+}

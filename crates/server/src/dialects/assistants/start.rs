@@ -1,0 +1,227 @@
+//! Starting a run, and going on with it when its client has answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
+use aludel_engine::Session;
+use aludel_engine::turns::{self, Agreement, Journal, Live, NewJournal, Spec};
+use aludel_store::{MessageId, NewRun, Room, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now_ms};
+use aludel_wire::assistants::{Run, RunStatus, RunStep};
+use serde_json::Value;
+use tokio::time::sleep;
+use tracing::{Instrument, error, info_span};
+
+use super::context::Context;
+use super::error::begun;
+use super::render::{Answer, Beginning, NAME, Stored};
+use super::tools::{Tools, answer_format};
+use super::workspace::{Placed, open};
+use super::written;
+use crate::app::App;
+use crate::error::ApiError;
+
+/// The purpose of files that programs make.
+const PURPOSE: &str = "assistants_output";
+/// Randomness of an assistant that sets none, and its share of words.
+pub(super) const USUAL: f64 = 1.0;
+/// Time for which the log of a run is kept after its expiry, seconds.
+const LOG_KEPT: i64 = 600;
+
+/// A run, or the rest of one.
+pub(super) struct Leg {
+    pub(super) thread: ThreadId,
+    pub(super) id: RunId,
+    pub(super) beginning: Beginning,
+    pub(super) from: From,
+}
+
+/// The state in which a leg takes its run.
+pub(super) enum From {
+    /// There is none yet; the thread gets these messages with it.
+    Nothing { messages: Vec<(MessageId, Value)>, files: Vec<String> },
+    /// It waits for its client.
+    Waiting(RunRecord),
+}
+
+/// A turn as it is asked for, checked.
+struct Asked {
+    tools: Tools,
+    choice: ToolChoice,
+    format: Option<AnswerFormat>,
+}
+
+/// Checks everything that can be wrong with a run, and starts its turn.
+pub(super) async fn start(app: Arc<App>, tenant: Tenant, leg: Leg, live: Arc<Live>) -> Result<(), ApiError> {
+    let run = &leg.beginning.run;
+    app.engine.models().find(&run.model)?;
+    let tools = Tools::read(&run.tools)?;
+    let choice = match &leg.from {
+        From::Nothing { .. } => tools.choice(&run.tool_choice, app.engine.kernel())?,
+        // The tool that the model had to call was called.
+        From::Waiting(_) => ToolChoice::Auto,
+    };
+    let asked = Asked { choice, format: answer_format(&run.response_format)?, tools };
+    let session = match asked.tools.runs_code {
+        true => Some(open(&app, &tenant, &leg.thread).await?),
+        false => None,
+    };
+    if let Some(session) = &session {
+        // Known now: a run for which there is no room hears so at once.
+        session.reserve().await?;
+    }
+    let started = enter(&app, &tenant, &leg, asked, &live, session.clone()).await;
+    if started.is_err()
+        && let Some(session) = &session
+    {
+        session.release().await;
+    }
+    started
+}
+
+/// Makes the run the active one of its thread, and carries it out; or leaves everything as it was.
+async fn enter(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    leg: &Leg,
+    asked: Asked,
+    live: &Arc<Live>,
+    session: Option<Arc<Session>>,
+) -> Result<(), ApiError> {
+    let run = &leg.beginning.run;
+    let object = written(&Run { status: RunStatus::InProgress, started_at: Some(run.created_at), ..run.clone() });
+    let expires_at = run.expires_at.unwrap_or_default();
+    match &leg.from {
+        From::Nothing { messages, .. } => {
+            let (id, thread, turn, messages) = (leg.id.clone(), leg.thread.clone(), live.id.clone(), messages.clone());
+            let new = NewRun { id, thread, turn, expires_at, object, messages };
+            begun(app.store.begin_run(tenant, new).await?, &leg.thread)?;
+        }
+        From::Waiting(record) => {
+            let steps = leg.beginning.answered.as_ref().and_then(row).into_iter().collect();
+            let next = Some(live.id.clone());
+            let update = RunUpdate { object: Some(object), next, steps, ..RunUpdate::default() };
+            if !app.store.update_run(tenant, &leg.id, &record.turn, update, Room::Checked).await? {
+                let message =
+                    "The run does not wait for tool outputs any more: they were submitted already, or it was ended.";
+                return Err(ApiError::bad_request(message));
+            }
+        }
+    }
+    let carried = carry(app, tenant, leg, asked, live, session).await;
+    if carried.is_err()
+        && let Err(error) = undo(app, tenant, leg, live).await
+    {
+        error!("cannot take {} back: {error}", leg.id);
+    }
+    carried
+}
+
+fn row(step: &RunStep) -> Option<(StepId, Value)> {
+    Some((StepId::parse(&step.id)?, written(step)))
+}
+
+/// Leaves the thread as it was before.
+async fn undo(app: &App, tenant: &Tenant, leg: &Leg, live: &Live) -> Result<(), aludel_store::Error> {
+    match &leg.from {
+        From::Nothing { messages, .. } => {
+            app.store.delete_run(tenant, &leg.id).await?;
+            for (id, _) in messages {
+                app.store.delete_message(tenant, &leg.thread, id).await?;
+            }
+        }
+        From::Waiting(record) => {
+            let (object, next) = (Some(record.object.clone()), Some(record.turn.clone()));
+            let update = RunUpdate { object, next, ..RunUpdate::default() };
+            app.store.update_run(tenant, &leg.id, &live.id, update, Room::Reserved).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Carries out a run that is the active one of its thread.
+async fn carry(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    leg: &Leg,
+    asked: Asked,
+    live: &Arc<Live>,
+    session: Option<Arc<Session>>,
+) -> Result<(), ApiError> {
+    let Leg { beginning, id, thread, .. } = leg;
+    let run = &beginning.run;
+    if let From::Nothing { files, .. } = &leg.from {
+        super::threads::add_files(app, tenant, thread, files.clone()).await?;
+    }
+    let context = Context::of(app, tenant, thread, run.truncation_strategy.last_messages).await?;
+    let placed = match &session {
+        Some(session) => {
+            let of_thread = super::threads::files(app, tenant, thread).await?;
+            let ids = run.tool_resources.file_ids().iter().cloned().chain(of_thread).chain(context.attached());
+            Placed::place(app, tenant, session, ids).await?
+        }
+        None => Placed::default(),
+    };
+    let items = context.items(app, tenant, &app.engine.kernel().tool_name, &placed.paths()).await?;
+    let instructions = [Some(run.instructions.clone()), placed.words()].into_iter().flatten();
+    let instructions: Vec<String> = instructions.filter(|text| !text.is_empty()).collect();
+    let spec = Spec {
+        functions: asked.tools.functions,
+        tool_choice: asked.choice,
+        sampling: Sampling {
+            // What is usual anyway is not sent: some models take no such word.
+            temperature: run.temperature.filter(|value| *value != USUAL),
+            top_p: run.top_p.filter(|value| *value != USUAL),
+            max_output_tokens: run.max_completion_tokens,
+            reasoning_effort: run.reasoning_effort.clone(),
+            format: asked.format,
+            parallel_calls: (!run.parallel_tool_calls).then_some(false),
+            ..Sampling::default()
+        },
+        ..Spec::new(run.model.clone(), instructions.join("\n\n"))
+    };
+    let container = session.as_ref().map(|session| session.id().to_string());
+    let gated = session.map(|session| {
+        let gate = spec.gate(&app.engine, tenant, id.to_string(), &session, false);
+        (session, gate)
+    });
+    let mut part = spec.part(&app.engine, items, gated, Agreement::Stays)?;
+    part.purpose = Some(PURPOSE);
+    let render = Box::new(Answer::new(beginning.clone()));
+    let mut turn = turns::Run::new(&app.engine, tenant, Arc::clone(live), vec![part], render);
+    turn.truncate = run.truncation_strategy.last_messages.is_none();
+    let new = NewJournal {
+        id: live.id.clone(),
+        dialect: NAME,
+        queued: false,
+        expires_at: Some(run.expires_at.unwrap_or_default() + LOG_KEPT),
+        session: container,
+        owns_session: false,
+        spec: None,
+        own: written(beginning),
+        items: Vec::new(),
+    };
+    match Journal::create(&app.store, tenant, new).await? {
+        Some(journal) => turn.journal = Some(journal),
+        None => return Err(ApiError::internal(format!("{} is taken", live.id))),
+    }
+    let (store, turn_id): (_, TurnId) = (app.store.clone(), live.id.clone());
+    turn.documents = Some(Box::new(Stored { store, tenant: tenant.clone(), run: id.clone(), turn: turn_id }));
+    if let Err(failure) = turn.create(false).await {
+        turn.abandon().await;
+        return Err(failure.into());
+    }
+    let span = info_span!("answer", api = "assistants", id = %id);
+    app.tasks.spawn(turn.carry_out().instrument(span));
+    app.tasks.spawn(expire(Arc::clone(live), run.expires_at.unwrap_or_default()));
+    Ok(())
+}
+
+/// Ends a run when its time is over. `expires_at` is in seconds since 1970.
+async fn expire(live: Arc<Live>, expires_at: i64) {
+    let left = expires_at.saturating_mul(1000).saturating_sub(now_ms());
+    tokio::select! {
+        _ = live.ended() => {}
+        () = sleep(Duration::from_millis(u64::try_from(left).unwrap_or_default())) => live.cancel.cancel(),
+    }
+}

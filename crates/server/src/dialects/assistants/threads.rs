@@ -1,0 +1,148 @@
+//! The routes of threads.
+
+use std::sync::Arc;
+
+use aludel_store::{MessageId, Tenant, ThreadId, ThreadRecord, now};
+use aludel_wire::assistants::{CreateThread, Thread, UpdateThread};
+use aludel_wire::openai::Deleted;
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::Value;
+use tokio::time::timeout;
+use tracing::error;
+
+use super::error::{check, none_found};
+use super::messages::Written;
+use super::{stored, tools, written};
+use crate::app::App;
+use crate::dialects::openai::conversations::checked_metadata;
+use crate::error::ApiError;
+use crate::http::{Caller, Fields};
+use crate::turn::PATIENCE;
+
+/// Messages of one request.
+pub(super) const MAX_MESSAGES: usize = 1000;
+
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    fields: Fields,
+) -> Result<Json<Thread>, ApiError> {
+    Ok(Json(add(&app, &tenant, fields.read()?).await?))
+}
+
+pub(super) async fn retrieve(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Thread>, ApiError> {
+    Ok(Json(stored(find(&app, &tenant, &parse(&id)?).await?.object)?))
+}
+
+pub(super) async fn update(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    fields: Fields,
+) -> Result<Json<Thread>, ApiError> {
+    let id = parse(&id)?;
+    let mut thread: Thread = stored(find(&app, &tenant, &id).await?.object)?;
+    let UpdateThread { tool_resources, metadata } = fields.read()?;
+    if let Some(sent) = tool_resources {
+        thread.tool_resources = tools::resources(&app, &tenant, sent).await?;
+    }
+    if metadata.is_some() {
+        thread.metadata = checked_metadata(metadata)?;
+    }
+    put(&app, &tenant, &id, &thread).await?;
+    Ok(Json(thread))
+}
+
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Deleted>, ApiError> {
+    let thread = parse(&id)?;
+    let shared = Arc::clone(&app);
+    app.finish(async move { remove(&shared, &tenant, &thread).await }).await?;
+    Ok(Json(Deleted::new(id, "thread.deleted")))
+}
+
+/// Removes a thread with everything that belongs to it.
+async fn remove(app: &App, tenant: &Tenant, id: &ThreadId) -> Result<(), ApiError> {
+    let ThreadRecord { session, .. } = find(app, tenant, id).await?;
+    if let Some(run) = app.store.active_run(tenant, id).await?
+        && let Some(live) = app.engine.live.find(tenant, &run.turn)
+    {
+        live.cancel.cancel();
+        let _ended = timeout(PATIENCE, live.ended()).await;
+    }
+    if !app.store.delete_thread(tenant, id).await? {
+        return Err(none_found("thread", id.as_str()));
+    }
+    if let Some(session) = session
+        && let Err(error) = app.engine.sessions.delete(tenant, &session).await
+    {
+        // It expires.
+        error!("cannot remove the session of {id}: {error}");
+    }
+    Ok(())
+}
+
+/// Makes a thread.
+pub(super) async fn add(app: &App, tenant: &Tenant, sent: CreateThread) -> Result<Thread, ApiError> {
+    let CreateThread { messages, tool_resources, metadata } = sent;
+    let messages = messages.unwrap_or_default();
+    if messages.len() > MAX_MESSAGES {
+        return Err(ApiError::invalid("messages", format!("Too many 'messages': at most {MAX_MESSAGES}.")));
+    }
+    let id = ThreadId::new();
+    let mut tool_resources = match tool_resources {
+        Some(sent) => tools::resources(app, tenant, sent).await?,
+        None => Default::default(),
+    };
+    let mut rows: Vec<(MessageId, Value)> = Vec::with_capacity(messages.len());
+    for (index, sent) in messages.into_iter().enumerate() {
+        let Written { id, message, files } =
+            Written::of(app, tenant, &id, sent, &format!("messages[{index}].")).await?;
+        tool_resources.add_files(files);
+        rows.push((id, written(&message)));
+    }
+    let metadata = checked_metadata(metadata)?;
+    let thread = Thread { id: id.to_string(), object: Default::default(), created_at: now(), metadata, tool_resources };
+    check(&app.store.add_thread(tenant, id.clone(), &written(&thread), rows).await?, &id, "threads")?;
+    Ok(thread)
+}
+
+/// Adds files to those of a thread.
+pub(super) async fn add_files(app: &App, tenant: &Tenant, id: &ThreadId, files: Vec<String>) -> Result<(), ApiError> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let mut thread: Thread = stored(find(app, tenant, id).await?.object)?;
+    thread.tool_resources.add_files(files);
+    put(app, tenant, id, &thread).await
+}
+
+async fn put(app: &App, tenant: &Tenant, id: &ThreadId, thread: &Thread) -> Result<(), ApiError> {
+    if !app.store.update_thread(tenant, id, &written(thread)).await? {
+        return Err(none_found("thread", id.as_str()));
+    }
+    Ok(())
+}
+
+/// A thread of the tenant's.
+pub(super) async fn find(app: &App, tenant: &Tenant, id: &ThreadId) -> Result<ThreadRecord, ApiError> {
+    app.store.thread(tenant, id).await?.ok_or_else(|| none_found("thread", id.as_str()))
+}
+
+pub(super) fn parse(id: &str) -> Result<ThreadId, ApiError> {
+    ThreadId::parse(id).ok_or_else(|| none_found("thread", id))
+}
+
+/// The ids of a thread's files.
+pub(super) async fn files(app: &App, tenant: &Tenant, id: &ThreadId) -> Result<Vec<String>, ApiError> {
+    let thread: Thread = stored(find(app, tenant, id).await?.object)?;
+    Ok(thread.tool_resources.file_ids().to_vec())
+}

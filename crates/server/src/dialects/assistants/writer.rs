@@ -1,0 +1,500 @@
+//! The objects and events of a run that is being written.
+//!
+//! Clients take one step at a time: the next begins when the one before has ended. A message begins with its first text, and what a step
+//! or a message gets is told in pieces that add up.
+
+use aludel_engine::turns::{Frame, ItemId, ToolCall as AskedCall};
+use aludel_wire::assistants::{
+    Annotation, Attachment, CalledFunction, CodeCall, CodeDelta, CodeOutput, CodeOutputDelta, Content, ContentDelta,
+    EventName, FilePath, FunctionDelta, ImageFile, IncompleteMessage, LastError, Message, MessageDelta, MessageStatus,
+    RequiredAction, Role, Run, RunStatus, RunStep, StepDelta, StepDetails, StepStatus, SubmitAction, Text, TextDelta,
+    Thread, Tool, ToolCall, ToolCallDelta, ToolDocument, Usage, WrittenMessage,
+};
+use serde::Serialize;
+
+use super::written;
+
+/// The prefixes of ids.
+const STEP: &str = "step_";
+const MESSAGE: &str = "msg_";
+const CALL: &str = "call_";
+
+/// A run that is being written.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) run: Run,
+    /// Tokens of all rounds.
+    used: Usage,
+    /// Tokens of the rounds since the last step.
+    used_by_step: Option<Usage>,
+    open: Option<Open>,
+    /// Ended steps, and the one that the client is to answer.
+    pub(super) steps: Vec<RunStep>,
+    /// Ended messages.
+    pub(super) messages: Vec<Message>,
+    /// Images that no message has shown yet.
+    images: Vec<String>,
+    /// Files that programs made and no text has named, by their paths.
+    made: Vec<(String, String)>,
+    frames: Vec<Frame>,
+    sequence: u64,
+    now: i64,
+}
+
+/// The step that is being written.
+#[derive(Debug)]
+enum Open {
+    Message { item: ItemId, step: RunStep, message: Box<Message>, text: String },
+    Program { item: ItemId, step: RunStep, call: CodeCall },
+}
+
+/// The end of an open step.
+#[derive(Debug, Clone)]
+pub(super) enum StepEnd {
+    /// As it should.
+    Completed,
+    /// Cut off by a limit, which is the reason for which its message is incomplete.
+    CutOff(&'static str),
+    /// With the run.
+    Cancelled,
+    Expired,
+    Failed(LastError),
+}
+
+/// A file that a text names.
+pub(super) struct Linked {
+    /// The words that name it.
+    pub(super) words: String,
+    /// Its path.
+    pub(super) path: String,
+    /// Its id in the Files API.
+    pub(super) file_id: String,
+}
+
+impl Writer {
+    pub(super) fn new(run: Run) -> Self {
+        Self {
+            used: run.usage.unwrap_or_default(),
+            run,
+            used_by_step: None,
+            open: None,
+            steps: Vec::new(),
+            messages: Vec::new(),
+            images: Vec::new(),
+            made: Vec::new(),
+            frames: Vec::new(),
+            sequence: 0,
+            now: 0,
+        }
+    }
+
+    /// Sets the time of what is told next, seconds since 1970.
+    pub(super) fn set_time(&mut self, now: i64) {
+        self.now = now;
+    }
+
+    /// Numbers the next frames from here on.
+    pub(super) fn skip_to(&mut self, sequence: u64) {
+        self.sequence = self.sequence.max(sequence);
+    }
+
+    pub(super) fn take_frames(&mut self) -> Vec<Frame> {
+        std::mem::take(&mut self.frames)
+    }
+
+    fn tell(&mut self, name: EventName, object: &impl Serialize) {
+        let text = written(object).to_string();
+        self.tell_text(name, text);
+    }
+
+    fn tell_text(&mut self, name: EventName, text: String) {
+        self.frames.push(Frame { sequence: self.sequence, kind: name.as_str().to_owned(), text });
+        self.sequence += 1;
+    }
+
+    fn tell_run(&mut self, name: EventName) {
+        let run = shown(self.run.clone());
+        self.tell(name, &run);
+    }
+
+    /// Tells that the run is there: all of it at its beginning, with the thread that was made for it, or that the client has answered.
+    pub(super) fn create(&mut self, thread: Option<&Thread>, answered: Option<&RunStep>) {
+        if let Some(thread) = thread {
+            self.tell(EventName::ThreadCreated, thread);
+        }
+        match answered {
+            Some(step) => self.tell(EventName::StepCompleted, step),
+            None => self.tell_run(EventName::RunCreated),
+        }
+        self.tell_run(EventName::RunQueued);
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.run.status = RunStatus::InProgress;
+        self.run.started_at.get_or_insert(self.now);
+        self.tell_run(EventName::RunInProgress);
+    }
+
+    pub(super) fn use_tokens(&mut self, input: u64, output: u64) {
+        for usage in [&mut self.used, self.used_by_step.get_or_insert_default()] {
+            usage.prompt_tokens = usage.prompt_tokens.saturating_add(input);
+            usage.completion_tokens = usage.completion_tokens.saturating_add(output);
+            usage.total_tokens = usage.prompt_tokens.saturating_add(usage.completion_tokens);
+        }
+    }
+
+    /// Returns true if something else than this is being written.
+    pub(super) fn is_busy(&self, with: &ItemId) -> bool {
+        match &self.open {
+            Some(Open::Message { item, .. } | Open::Program { item, .. }) => item != with,
+            None => false,
+        }
+    }
+
+    /// Returns true if a step is being written.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    fn step(&self, item: &ItemId, step_details: StepDetails) -> RunStep {
+        let kind = match step_details {
+            StepDetails::MessageCreation { .. } => "message_creation",
+            StepDetails::ToolCalls { .. } => "tool_calls",
+        };
+        RunStep {
+            id: item.with_prefix(STEP),
+            object: Default::default(),
+            created_at: self.now,
+            run_id: self.run.id.clone(),
+            assistant_id: self.run.assistant_id.clone(),
+            thread_id: self.run.thread_id.clone(),
+            r#type: kind.to_owned(),
+            status: StepStatus::InProgress,
+            cancelled_at: None,
+            completed_at: None,
+            expires_at: self.run.expires_at,
+            failed_at: None,
+            last_error: None,
+            step_details,
+            usage: None,
+        }
+    }
+
+    fn start_step(&mut self, step: &RunStep) {
+        self.tell(EventName::StepCreated, step);
+        self.tell(EventName::StepInProgress, step);
+    }
+
+    /// Writes the next characters of a message. The first ones begin it, after the images that were shown before.
+    pub(super) fn text(&mut self, item: &ItemId, delta: &str) {
+        if delta.is_empty() {
+            return;
+        }
+        if !matches!(self.open, Some(Open::Message { .. })) {
+            self.start_message(item);
+        }
+        let Some(Open::Message { message, text, .. }) = &mut self.open else { return };
+        // Annotations are a list from the first piece on.
+        let annotations = text.is_empty().then(Vec::new);
+        text.push_str(delta);
+        let (id, index) = (message.id.clone(), message.content.len());
+        let text = TextDelta { value: Some(delta.to_owned()), annotations };
+        self.tell(EventName::MessageDelta, &MessageDelta::new(&id, ContentDelta::Text { index, text }));
+    }
+
+    fn start_message(&mut self, item: &ItemId) {
+        let id = item.with_prefix(MESSAGE);
+        let message_creation = WrittenMessage { message_id: id.clone() };
+        let step = self.step(item, StepDetails::MessageCreation { message_creation });
+        self.start_step(&step);
+        let mut message = Message {
+            id: id.clone(),
+            object: Default::default(),
+            created_at: self.now,
+            thread_id: self.run.thread_id.clone(),
+            status: MessageStatus::InProgress,
+            incomplete_details: None,
+            completed_at: None,
+            incomplete_at: None,
+            role: Role::Assistant,
+            content: Vec::new(),
+            assistant_id: Some(self.run.assistant_id.clone()),
+            run_id: Some(self.run.id.clone()),
+            attachments: Vec::new(),
+            metadata: Default::default(),
+        };
+        self.tell(EventName::MessageCreated, &message);
+        self.tell(EventName::MessageInProgress, &message);
+        for (index, file_id) in std::mem::take(&mut self.images).into_iter().enumerate() {
+            let image_file = ImageFile { file_id, detail: None };
+            let delta = ContentDelta::ImageFile { index, image_file: image_file.clone() };
+            self.tell(EventName::MessageDelta, &MessageDelta::new(&id, delta));
+            message.content.push(Content::ImageFile { image_file });
+        }
+        self.open = Some(Open::Message { item: item.clone(), step, message: Box::new(message), text: String::new() });
+    }
+
+    /// Returns the text that is being written.
+    pub(super) fn open_text(&self) -> Option<&str> {
+        match &self.open {
+            Some(Open::Message { text, .. }) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Ends the message that is being written, which names these files. The last one of a run takes the files along that none named.
+    pub(super) fn end_message(&mut self, linked: Vec<Linked>, is_last: bool, end: &StepEnd) {
+        let open = self.open.take();
+        let Some(Open::Message { step, mut message, text, .. }) = open else { return self.open = open };
+        let mut annotations = Vec::new();
+        for Linked { words, path, file_id } in linked {
+            self.made.retain(|(made, _)| *made != path);
+            for (byte, _) in text.match_indices(&words) {
+                // A longer path goes on.
+                if text.get(byte + words.len()..).is_some_and(|rest| rest.starts_with(is_of_a_name)) {
+                    continue;
+                }
+                let start_index = text.get(..byte).unwrap_or_default().chars().count();
+                let (end_index, file_path) =
+                    (start_index + words.chars().count(), FilePath { file_id: file_id.clone() });
+                annotations.push((start_index, words.clone(), end_index, file_path));
+            }
+        }
+        annotations.sort_by_key(|(start_index, ..)| *start_index);
+        let annotations: Vec<Annotation> = annotations
+            .into_iter()
+            .map(|(start_index, text, end_index, file_path)| Annotation::FilePath {
+                index: None,
+                text,
+                start_index,
+                end_index,
+                file_path,
+            })
+            .collect();
+        if !annotations.is_empty() {
+            let numbered = annotations.iter().cloned().enumerate().map(|(number, annotation)| {
+                let Annotation::FilePath { text, start_index, end_index, file_path, .. } = annotation;
+                Annotation::FilePath { index: Some(number), text, start_index, end_index, file_path }
+            });
+            let text = TextDelta { value: None, annotations: Some(numbered.collect()) };
+            let delta = ContentDelta::Text { index: message.content.len(), text };
+            self.tell(EventName::MessageDelta, &MessageDelta::new(&message.id, delta));
+        }
+        message.content.push(Content::Text { text: Text { value: text, annotations } });
+        if is_last {
+            let tools = vec![ToolDocument::from(written(&Tool::CodeInterpreter {}))];
+            let made = std::mem::take(&mut self.made).into_iter();
+            message.attachments = made.map(|(_, file_id)| Attachment { file_id, tools: tools.clone() }).collect();
+        }
+        let reason = match end {
+            StepEnd::Completed => None,
+            StepEnd::CutOff(reason) => Some(*reason),
+            StepEnd::Cancelled => Some("run_cancelled"),
+            StepEnd::Expired => Some("run_expired"),
+            StepEnd::Failed(_) => Some("run_failed"),
+        };
+        match reason {
+            None => (message.status, message.completed_at) = (MessageStatus::Completed, Some(self.now)),
+            Some(reason) => {
+                (message.status, message.incomplete_at) = (MessageStatus::Incomplete, Some(self.now));
+                message.incomplete_details = Some(IncompleteMessage { reason: reason.to_owned() });
+            }
+        }
+        let name = if reason.is_none() { EventName::MessageCompleted } else { EventName::MessageIncomplete };
+        self.tell(name, &message);
+        self.messages.push(*message);
+        self.end_step(step, end);
+    }
+
+    fn end_step(&mut self, mut step: RunStep, end: &StepEnd) {
+        step.usage = self.used_by_step.take();
+        end_of_step(&mut step, end, self.now);
+        let name = match end {
+            StepEnd::Completed | StepEnd::CutOff(_) => EventName::StepCompleted,
+            StepEnd::Cancelled => EventName::StepCancelled,
+            StepEnd::Expired => EventName::StepExpired,
+            StepEnd::Failed(_) => EventName::StepFailed,
+        };
+        self.tell(name, &step);
+        self.steps.push(step);
+    }
+
+    /// Begins a program.
+    pub(super) fn start_program(&mut self, item: &ItemId) {
+        if self.open.is_some() {
+            return;
+        }
+        let step = self.step(item, StepDetails::ToolCalls { tool_calls: Vec::new() });
+        self.start_step(&step);
+        let first = CodeDelta { input: Some(String::new()), outputs: Some(Vec::new()) };
+        self.tell_code(&step.id, Some(item.with_prefix(CALL)), first);
+        self.open = Some(Open::Program { item: item.clone(), step, call: CodeCall::default() });
+    }
+
+    fn tell_code(&mut self, step: &str, id: Option<String>, code_interpreter: CodeDelta) {
+        let call = ToolCallDelta::Code { index: 0, id, r#type: Default::default(), code_interpreter };
+        self.tell(EventName::StepDelta, &StepDelta::new(step, vec![call]));
+    }
+
+    /// Writes the next characters of the program.
+    pub(super) fn code(&mut self, delta: &str) {
+        let Some(Open::Program { step, call, .. }) = &mut self.open else { return };
+        call.input.push_str(delta);
+        let id = step.id.clone();
+        self.tell_code(&id, None, CodeDelta { input: Some(delta.to_owned()), outputs: None });
+    }
+
+    /// Completes the program: exactly this is run.
+    pub(super) fn code_done(&mut self, input: &str) {
+        let Some(Open::Program { call, .. }) = &mut self.open else { return };
+        match input.strip_prefix(&call.input) {
+            Some("") => {}
+            Some(rest) => {
+                let rest = rest.to_owned();
+                self.code(&rest);
+            }
+            None => input.clone_into(&mut call.input),
+        }
+    }
+
+    /// Writes text that the program put out.
+    pub(super) fn logs(&mut self, text: &str) {
+        let Some(Open::Program { step, call, .. }) = &mut self.open else { return };
+        if text.is_empty() {
+            return;
+        }
+        match call.outputs.last_mut() {
+            Some(CodeOutput::Logs { logs }) => logs.push_str(text),
+            _ => call.outputs.push(CodeOutput::Logs { logs: text.to_owned() }),
+        }
+        let (id, index) = (step.id.clone(), call.outputs.len() - 1);
+        let output = CodeOutput::Logs { logs: text.to_owned() };
+        let outputs = Some(vec![CodeOutputDelta { index, output }]);
+        self.tell_code(&id, None, CodeDelta { input: None, outputs });
+    }
+
+    /// Shows an image that the program put out: in its step, and in the next message.
+    pub(super) fn image(&mut self, file_id: String) {
+        let Some(Open::Program { step, call, .. }) = &mut self.open else { return };
+        let output = CodeOutput::Image { image: FilePath { file_id: file_id.clone() } };
+        let (id, index) = (step.id.clone(), call.outputs.len());
+        call.outputs.push(output.clone());
+        let outputs = Some(vec![CodeOutputDelta { index, output }]);
+        self.tell_code(&id, None, CodeDelta { input: None, outputs });
+        self.images.push(file_id);
+    }
+
+    /// Notes a file that the program made, and says so in its output.
+    pub(super) fn file(&mut self, path: &str, file_id: String) {
+        if self.images.contains(&file_id) {
+            return;
+        }
+        self.logs(&format!("[file {path}: {file_id}]\n"));
+        self.made.retain(|(made, _)| made != path);
+        self.made.push((path.to_owned(), file_id));
+    }
+
+    /// Ends the program.
+    pub(super) fn end_program(&mut self, end: &StepEnd) {
+        let open = self.open.take();
+        let Some(Open::Program { item, mut step, call }) = open else { return self.open = open };
+        let call = ToolCall::CodeInterpreter { id: item.with_prefix(CALL), code_interpreter: call };
+        step.step_details = StepDetails::ToolCalls { tool_calls: vec![call] };
+        self.end_step(step, end);
+    }
+
+    /// Asks the client for the outputs of its functions.
+    pub(super) fn ask(&mut self, calls: &[AskedCall]) {
+        let Some(first) = calls.first() else { return };
+        let step = self.step(&first.item, StepDetails::ToolCalls { tool_calls: Vec::new() });
+        self.start_step(&step);
+        let deltas = calls.iter().enumerate().map(|(index, call)| {
+            let (name, arguments) = (call.name.clone(), call.arguments.clone());
+            let function = FunctionDelta { name, arguments, output: None };
+            ToolCallDelta::Function { index, id: call.item.with_prefix(CALL), r#type: Default::default(), function }
+        });
+        let deltas = StepDelta::new(&step.id, deltas.collect());
+        self.tell(EventName::StepDelta, &deltas);
+        let all = |output: Option<Option<String>>| {
+            let call = move |call: &AskedCall| {
+                let (name, arguments) = (call.name.clone(), call.arguments.clone());
+                let function = CalledFunction { name, arguments, output: output.clone() };
+                ToolCall::Function { id: call.item.with_prefix(CALL), function }
+            };
+            calls.iter().map(call).collect()
+        };
+        self.steps.push(RunStep { step_details: StepDetails::ToolCalls { tool_calls: all(Some(None)) }, ..step });
+        let submit_tool_outputs = SubmitAction { tool_calls: all(None) };
+        self.run.required_action = Some(RequiredAction { r#type: Default::default(), submit_tool_outputs });
+        self.end(RunStatus::RequiresAction, None);
+    }
+
+    /// Ends the run, or this part of it.
+    pub(super) fn end(&mut self, status: RunStatus, last_error: Option<LastError>) {
+        self.run.usage = Some(self.used);
+        end_of_run(&mut self.run, status, last_error, self.now);
+        self.tell_run(match status {
+            RunStatus::RequiresAction => EventName::RunRequiresAction,
+            RunStatus::Completed => EventName::RunCompleted,
+            RunStatus::Incomplete => EventName::RunIncomplete,
+            RunStatus::Cancelled => EventName::RunCancelled,
+            RunStatus::Expired => EventName::RunExpired,
+            RunStatus::Failed | RunStatus::Queued | RunStatus::InProgress | RunStatus::Cancelling => {
+                EventName::RunFailed
+            }
+        });
+        self.tell_text(EventName::Done, "[DONE]".to_owned());
+    }
+
+    /// Returns true if an image or a file waits for a message that brings it.
+    pub(super) fn owes(&self) -> bool {
+        !self.images.is_empty() || !self.made.is_empty()
+    }
+}
+
+/// Returns true for characters with which the name of a file may go on.
+fn is_of_a_name(character: char) -> bool {
+    character.is_alphanumeric() || matches!(character, '_' | '-' | '/')
+}
+
+/// Ends a step.
+pub(super) fn end_of_step(step: &mut RunStep, end: &StepEnd, now: i64) {
+    step.expires_at = None;
+    match end {
+        StepEnd::Completed | StepEnd::CutOff(_) => {
+            (step.status, step.completed_at) = (StepStatus::Completed, Some(now));
+        }
+        StepEnd::Cancelled => (step.status, step.cancelled_at) = (StepStatus::Cancelled, Some(now)),
+        StepEnd::Expired => (step.status, step.expires_at) = (StepStatus::Expired, Some(now)),
+        StepEnd::Failed(error) => {
+            (step.status, step.failed_at) = (StepStatus::Failed, Some(now));
+            step.last_error = Some(error.clone());
+        }
+    }
+}
+
+/// Gives a run a state with the times that belong to it.
+pub(super) fn end_of_run(run: &mut Run, status: RunStatus, last_error: Option<LastError>, now: i64) {
+    run.status = status;
+    run.last_error = last_error;
+    if status.is_terminal() {
+        (run.expires_at, run.required_action) = (None, None);
+    }
+    match status {
+        RunStatus::Completed => run.completed_at = Some(now),
+        RunStatus::Failed => run.failed_at = Some(now),
+        RunStatus::Cancelled => run.cancelled_at = Some(now),
+        RunStatus::Queued
+        | RunStatus::InProgress
+        | RunStatus::RequiresAction
+        | RunStatus::Cancelling
+        | RunStatus::Incomplete
+        | RunStatus::Expired => {}
+    }
+}
+
+/// The run as clients see it: its tokens when it has ended.
+pub(super) fn shown(run: Run) -> Run {
+    let usage = run.usage.filter(|_| run.status.is_terminal());
+    Run { usage, ..run }
+}

@@ -1,0 +1,118 @@
+//! Runs of assistants whose time is over, whose client goes away, or whose server is killed.
+
+use std::time::Duration;
+
+use aludel_store::{Room, RunId, RunUpdate, Store, Tenant, ThreadId, TurnId};
+use aludel_testkit::{Scripted, ScriptedUpstream};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::common::{Answer, Server, listen, model, settings};
+
+async fn post(server: &Server, path: &str, body: &Value) -> Answer {
+    server.ask(server.request(Method::POST, path).json(body)).await
+}
+
+async fn get(server: &Server, path: &str) -> Value {
+    server.ask(server.request(Method::GET, path)).await.ok()
+}
+
+fn id(object: &Value) -> String {
+    object["id"].as_str().unwrap().to_owned()
+}
+
+/// An assistant and a thread with a question.
+async fn begun(server: &Server) -> (String, String) {
+    let function = json!({ "type": "function", "function": { "name": "weather" } });
+    let tools = json!([{ "type": "code_interpreter" }, function]);
+    let assistant = post(server, "/v1/assistants", &json!({ "model": "m", "tools": tools })).await.ok();
+    let question = json!({ "messages": [{ "role": "user", "content": "?" }] });
+    (id(&assistant), id(&post(server, "/v1/threads", &question).await.ok()))
+}
+
+/// Waits until a run has this status.
+async fn until(server: &Server, run: &str, status: &str) -> Value {
+    loop {
+        let found = get(server, run).await;
+        if found["status"] == status {
+            return found;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_expires_and_lets_its_thread_go() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream =
+        ScriptedUpstream::start(vec![Scripted::Python("wait()"), Scripted::Calls(vec![("weather", "{}".into())])])
+            .await;
+    let settings = settings().server(|server| server.run_lifetime = Duration::from_secs(1));
+    let server = listen(data.path(), settings, vec![model("m", upstream.url())]).await;
+    let (assistant, thread) = begun(&server).await;
+    let runs = format!("/v1/threads/{thread}/runs");
+    // One that computes, and one that waits for its client.
+    for steps in [1, 1] {
+        let run = post(&server, &runs, &json!({ "assistant_id": assistant })).await.ok();
+        let path = format!("{runs}/{}", id(&run));
+        let run = until(&server, &path, "expired").await;
+        assert_eq!((&run["expires_at"], &run["required_action"]), (&Value::Null, &Value::Null));
+        let found = get(&server, &format!("{path}/steps")).await;
+        let statuses: Vec<&Value> = found["data"].as_array().unwrap().iter().map(|step| &step["status"]).collect();
+        assert_eq!(statuses, vec!["expired"; steps]);
+    }
+    post(&server, &format!("/v1/threads/{thread}/messages"), &json!({ "role": "user", "content": "?" })).await.ok();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_goes_on_without_the_client_that_followed_it() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("x = 1"), Scripted::Text("Done.")]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let (assistant, thread) = begun(&server).await;
+    let runs = format!("/v1/threads/{thread}/runs");
+    let body = json!({ "assistant_id": assistant, "stream": true });
+    drop(server.request(Method::POST, &runs).json(&body).send().await.unwrap());
+    let run = id(&get(&server, &runs).await["data"][0]);
+    until(&server, &format!("{runs}/{run}"), "completed").await;
+    let messages = get(&server, &format!("/v1/threads/{thread}/messages")).await;
+    assert_eq!(messages["data"][0]["content"][0]["text"]["value"], "Done.");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_a_killed_server_left_has_failed() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Text("Again.")]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let (assistant, thread) = begun(&server).await;
+    let runs = format!("/v1/threads/{thread}/runs");
+    let done = post(&server, &runs, &json!({ "assistant_id": assistant })).await.ok();
+    until(&server, &format!("{runs}/{}", id(&done)), "completed").await;
+    server.stop().await;
+    // What the last server stored before it was killed: a run that goes on, and no turn that does.
+    let store = Store::open(data.path()).await.unwrap();
+    let (run, turn) = (RunId::new(), TurnId::new());
+    let mut object = done.clone();
+    (object["id"], object["status"]) = (run.as_str().into(), "in_progress".into());
+    let new = aludel_store::NewRun {
+        id: run.clone(),
+        thread: ThreadId::parse(&thread).unwrap(),
+        turn: turn.clone(),
+        expires_at: i64::MAX,
+        object,
+        messages: Vec::new(),
+    };
+    store.begin_run(&Tenant::local(), new).await.unwrap();
+    drop(store);
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let found = get(&server, &format!("{runs}/{run}")).await;
+    assert_eq!((&found["status"], &found["last_error"]["code"]), (&json!("failed"), &json!("server_error")));
+    post(&server, &format!("/v1/threads/{thread}/messages"), &json!({ "role": "user", "content": "?" })).await.ok();
+    // Whoever carried it out before changes nothing any more.
+    let late = RunUpdate { has_ended: true, ..RunUpdate::default() };
+    assert!(!server.store.update_run(&Tenant::local(), &run, &turn, late, Room::Checked).await.unwrap());
+    server.stop().await;
+}
