@@ -1,5 +1,9 @@
-"""Runs of assistants, by OpenAI's Python client."""
+"""Runs of assistants, by OpenAI's clients."""
 
+import json
+import os
+import subprocess
+from pathlib import Path
 
 import openai
 import pytest
@@ -293,3 +297,17 @@ def test_azures_paths_and_keys_lead_to_the_same(server, assistant):
         azure.beta.assistants.retrieve(assistant.id)
     with pytest.raises(openai.AuthenticationError):
         openai.AzureOpenAI(azure_endpoint=server.url, api_key="no", api_version="1").beta.assistants.list()
+
+
+@pytest.mark.skipif("NODE_CLIENTS" not in os.environ, reason="there is no npm here")
+def test_the_strictest_helper_of_streams_is_content(server):
+    script = Path(__file__).with_name("node.mjs")
+    command = ["node", script, server.url + "/v1", server.key("node"), MODEL]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    heard = json.loads(ran.stdout)
+    assert heard["two programs"] == ["x plus one is 21.", True]
+    assert heard["talks first"] == ["It is 42.", True]
+    assert heard["answered"] == "Both: 43."
+    assert (heard["polled"], heard["cancelled"], heard["failed"]) == (["completed", True], "cancelled", "invalid_prompt")
+    assert heard["listed"] == ["assistant", "user"]
