@@ -136,6 +136,8 @@ impl Body {
         let path = match route {
             b'm' => "/v1/messages",
             b'g' => "/v1beta/models/m:generateContent",
+            b't' => "/v1/threads",
+            b'r' => "/v1/threads/runs",
             route => ["/v1/responses", "/v1/responses/input_tokens", "/v1/chat/completions", "/v1/conversations"]
                 [usize::from(route % 4)],
         };
@@ -360,6 +362,14 @@ impl Server {
         self.words.push((format!("{{{prefix}item}}"), format!("msg_{prefix}1")));
         let response = json!({ "model": "m", "input": text, "instructions": text });
         self.make(prefix, "response", "/v1/responses", json, response.to_string());
+        let assistant = json!({ "model": "m", "name": text, "tools": [{ "type": "code_interpreter" }] });
+        self.make(prefix, "assistant", "/v1/assistants", json, assistant.to_string());
+        self.make(prefix, "thread", "/v1/threads", json, json!({ "metadata": { "note": text } }).to_string());
+        let path = self.filled(&format!("/v1/threads/{{{prefix}thread}}/messages"));
+        self.make(prefix, "message", &path, json, json!({ "role": "user", "content": text }).to_string());
+        let path = self.filled(&format!("/v1/threads/{{{prefix}thread}}/runs"));
+        let run = self.filled(&format!("{{\"assistant_id\":\"{{{prefix}assistant}}\"}}"));
+        self.make(prefix, "run", &path, json, run);
         let upload =
             json!({ "bytes": text.len(), "filename": text, "purpose": "user_data", "mime_type": "text/plain" });
         self.make(prefix, "upload", "/v1/uploads", json, upload.to_string());

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::openai::responses::{self, ItemDocument, ToolDocument};
-use crate::{anthropic, chat, gemini, openai};
+use crate::{anthropic, assistants, chat, gemini, openai};
 
 /// Reads a message of every protocol from a peer: what could be read is written and read again as the same, and a document is given back
 /// as it came.
@@ -24,6 +24,21 @@ pub fn wire(bytes: &[u8]) {
     again::<responses::Response>(&sent);
     again::<responses::StreamEvent>(&sent);
     again::<responses::ToolChoice>(&sent);
+    again::<assistants::Assistant>(&sent);
+    again::<assistants::Thread>(&sent);
+    again::<assistants::Message>(&sent);
+    again::<assistants::Run>(&sent);
+    again::<assistants::RunStep>(&sent);
+    again::<assistants::MessageDelta>(&sent);
+    again::<assistants::StepDelta>(&sent);
+    again::<assistants::CreateAssistant>(&sent);
+    again::<assistants::CreateThread>(&sent);
+    again::<assistants::CreateMessage>(&sent);
+    again::<assistants::CreateRun>(&sent);
+    again::<assistants::CreateThreadAndRun>(&sent);
+    again::<assistants::SubmitToolOutputs>(&sent);
+    again::<assistants::ResponseFormat>(&sent);
+    again::<assistants::ToolChoice>(&sent);
     again::<anthropic::Request>(&sent);
     again::<gemini::GenerateContentRequest>(&sent);
     again::<gemini::GenerateContentResponse>(&sent);

@@ -311,3 +311,25 @@ def test_the_strictest_helper_of_streams_is_content(server):
     assert heard["answered"] == "Both: 43."
     assert (heard["polled"], heard["cancelled"], heard["failed"]) == (["completed", True], "cancelled", "invalid_prompt")
     assert heard["listed"] == ["assistant", "user"]
+
+
+def test_a_killed_server_leaves_a_run_that_has_failed():
+    with scripted_model() as port:
+        server = Server(CONFIGURATION.format(name=MODEL, port=port))
+        with server:
+            client = OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0)
+            own = client.beta.assistants.create(model=MODEL, tools=CODE)
+            thread = client.beta.threads.create(messages=[{"role": "user", "content": "runs long"}])
+            with client.beta.threads.runs.stream(thread_id=thread.id, assistant_id=own.id) as stream:
+                next(event for event in stream if "logs='on" in repr(event))
+                server.process.kill()
+                server.process.wait()
+            server.__enter__()
+            client = OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0)
+            [run] = client.beta.threads.runs.list(thread.id).data
+            assert (run.status, run.last_error.code) == ("failed", "server_error")
+            [step] = client.beta.threads.runs.steps.list(run.id, thread_id=thread.id).data
+            assert (step.status, step.step_details.tool_calls[0].code_interpreter.outputs[0].logs) == ("failed", "on\n")
+            client.beta.threads.messages.create(thread.id, role="user", content="2**20")
+            run = client.beta.threads.runs.create_and_poll(thread_id=thread.id, assistant_id=own.id)
+            assert run.status == "completed"

@@ -110,6 +110,8 @@ fn parse(id: &str) -> Result<AssistantId, ApiError> {
 
 /// The assistant with what a client sent; the rest stays as it is.
 async fn changed(app: &App, tenant: &Tenant, before: Assistant, sent: CreateAssistant) -> Result<Assistant, ApiError> {
+    tools::check_word("model", sent.model.as_deref())?;
+    tools::check_word("reasoning_effort", sent.reasoning_effort.as_deref())?;
     for (name, text, most) in [
         ("name", &sent.name, MAX_NAME),
         ("description", &sent.description, MAX_DESCRIPTION),

@@ -37,6 +37,8 @@ pub(super) async fn create(
     let thread = threads::parse(&thread)?;
     threads::find(&app, &tenant, &thread).await?;
     runs::expire(&app, &tenant, &thread).await?;
+    // It counts until all that is made of it is gone.
+    let _memory = fields.memory();
     let Written { id, message, files } = Written::of(&app, &tenant, &thread, fields.read()?, "").await?;
     added_message(app.store.add_message(&tenant, &thread, id, &written(&message)).await?, &thread)?;
     add_files(&app, &tenant, &thread, files).await?;

@@ -27,10 +27,12 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Params, bearer};
 
+mod annotations;
 mod assistant;
 mod context;
 mod error;
 mod messages;
+mod outcome;
 mod render;
 mod runs;
 mod start;

@@ -14,7 +14,9 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::writer::{Linked, StepEnd, Writer, end_of_run};
+use super::annotations::Linked;
+use super::outcome::{StepEnd, end_of_run};
+use super::writer::Writer;
 use super::written;
 
 /// The name of this dialect in stored requests.
@@ -116,7 +118,7 @@ impl Answer {
         match kind {
             EventKind::Text { delta, .. } => self.writer.text(item, delta),
             EventKind::TextEnded { linked, .. } => {
-                self.writer.end_message(links(linked), false, &StepEnd::Completed);
+                self.writer.end_message(&links(linked), false, &StepEnd::Completed);
             }
             EventKind::ToolStarted { .. } => self.writer.start_program(item),
             EventKind::ToolInput { delta, .. } => self.writer.code(delta),
@@ -204,7 +206,7 @@ impl Answer {
                 self.writer.text(item, &budget);
             }
         }
-        self.writer.end_message(links(linked), status.is_terminal(), &end);
+        self.writer.end_message(&links(linked), status.is_terminal(), &end);
         if let Ending::WaitsForClient { calls, .. } = ending {
             return self.writer.ask(calls);
         }

@@ -18,11 +18,11 @@ use axum::response::{IntoResponse, Response};
 use super::assistant::MAX_INSTRUCTIONS;
 use super::error::none_found;
 use super::messages::Written;
+use super::outcome::{StepEnd, end_of_run, end_of_step, shown};
 use super::render::{Beginning, framed};
 use super::start::{self, From, Leg};
 use super::threads::MAX_MESSAGES;
 use super::tools;
-use super::writer::{StepEnd, end_of_run, end_of_step, shown};
 use super::{Paging, assistant, stored, threads, written};
 use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
@@ -136,6 +136,8 @@ async fn new_leg(
     made: Option<Thread>,
 ) -> Result<(Leg, Run), ApiError> {
     tools::check_sampling(sent.temperature, sent.top_p)?;
+    tools::check_word("model", sent.model.as_deref())?;
+    tools::check_word("reasoning_effort", sent.reasoning_effort.as_deref())?;
     let additional = sent.additional_messages.unwrap_or_default();
     if additional.len() > MAX_MESSAGES {
         let message = format!("Too many 'additional_messages': at most {MAX_MESSAGES}.");

@@ -28,6 +28,8 @@ pub(super) async fn create(
     Caller(tenant): Caller,
     fields: Fields,
 ) -> Result<Json<Thread>, ApiError> {
+    // It counts until all that is made of it is gone.
+    let _memory = fields.memory();
     Ok(Json(add(&app, &tenant, fields.read()?).await?))
 }
 

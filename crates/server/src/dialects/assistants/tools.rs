@@ -9,11 +9,12 @@ use aludel_wire::assistants::{
     ToolResources,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use serde::Deserialize as _;
+use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value};
 use tracing::info;
 
 use super::error::unsupported;
+use super::written;
 use crate::app::App;
 use crate::dialects::openai::attachment::stored_file;
 use crate::dialects::openai::tools::check_function_name;
@@ -21,6 +22,12 @@ use crate::error::ApiError;
 
 /// Tools of one assistant.
 const MAX_TOOLS: usize = 128;
+/// Bytes of all tools of one assistant, of the choice between them, and of the form of an answer: each event of a run repeats them.
+const MAX_TOOLS_BYTES: usize = 256 << 10;
+const MAX_CHOICE: usize = 1 << 10;
+const MAX_FORMAT: usize = 64 << 10;
+/// Characters of a model's name, and of an effort.
+const MAX_WORD: usize = 256;
 /// Files of the code interpreter, of an assistant or of a thread.
 const MAX_FILES: usize = 20;
 /// The header that tells of a search in files that is none.
@@ -42,6 +49,7 @@ impl Tools {
         if tools.len() > MAX_TOOLS {
             return Err(ApiError::invalid("tools", format!("Too many 'tools': at most {MAX_TOOLS}.")));
         }
+        check_size("tools", &tools, MAX_TOOLS_BYTES)?;
         let mut read = Self::default();
         for (index, sent) in tools.iter().enumerate() {
             match tool(sent, &format!("tools[{index}]"))? {
@@ -60,6 +68,7 @@ impl Tools {
     /// Reads the choice between them.
     pub(super) fn choice(&self, choice: &Value, kernel: &KernelSpec) -> Result<ToolChoice, ApiError> {
         let invalid = |message: String| Err(ApiError::invalid("tool_choice", message));
+        check_size("tool_choice", choice, MAX_CHOICE)?;
         match SentChoice::deserialize(choice) {
             Ok(SentChoice::Word(word)) => match word.as_str() {
                 "auto" => Ok(ToolChoice::Auto),
@@ -134,6 +143,7 @@ pub(super) async fn resources(app: &App, tenant: &Tenant, sent: NewToolResources
 
 /// Reads the form of an answer.
 pub(super) fn answer_format(sent: &Value) -> Result<Option<AnswerFormat>, ApiError> {
+    check_size("response_format", sent, MAX_FORMAT)?;
     match ResponseFormat::deserialize(sent) {
         Ok(ResponseFormat::Word(word)) if word == "auto" => Ok(None),
         Ok(ResponseFormat::Object(FormatObject::Text {})) => Ok(None),
@@ -157,6 +167,19 @@ pub(super) fn check_sampling(temperature: Option<f64>, top_p: Option<f64>) -> Re
         }
     }
     Ok(())
+}
+
+/// Checks the length of what is repeated as it was sent, bytes of JSON.
+fn check_size(name: &str, sent: &impl Serialize, most: usize) -> Result<(), ApiError> {
+    if written(sent).to_string().len() > most {
+        return Err(ApiError::invalid(name, format!("Invalid '{name}': at most {} KB of JSON.", most >> 10)));
+    }
+    Ok(())
+}
+
+/// Checks the length of a name.
+pub(super) fn check_word(name: &str, word: Option<&str>) -> Result<(), ApiError> {
+    check_length(name, word, MAX_WORD)
 }
 
 /// Checks a text's length, characters.

@@ -5,13 +5,15 @@
 
 use aludel_engine::turns::{Frame, ItemId, ToolCall as AskedCall};
 use aludel_wire::assistants::{
-    Annotation, Attachment, CalledFunction, CodeCall, CodeDelta, CodeOutput, CodeOutputDelta, Content, ContentDelta,
-    EventName, FilePath, FunctionDelta, ImageFile, IncompleteMessage, LastError, Message, MessageDelta, MessageStatus,
+    Attachment, CalledFunction, CodeCall, CodeDelta, CodeOutput, CodeOutputDelta, Content, ContentDelta, EventName,
+    FilePath, FunctionDelta, ImageFile, IncompleteMessage, LastError, Message, MessageDelta, MessageStatus,
     RequiredAction, Role, Run, RunStatus, RunStep, StepDelta, StepDetails, StepStatus, SubmitAction, Text, TextDelta,
     Thread, Tool, ToolCall, ToolCallDelta, ToolDocument, Usage, WrittenMessage,
 };
 use serde::Serialize;
 
+use super::annotations::{Linked, annotations, numbered};
+use super::outcome::{StepEnd, end_of_run, end_of_step, shown};
 use super::written;
 
 /// The prefixes of ids.
@@ -46,29 +48,6 @@ pub(super) struct Writer {
 enum Open {
     Message { item: ItemId, step: RunStep, message: Box<Message>, text: String },
     Program { item: ItemId, step: RunStep, call: CodeCall },
-}
-
-/// The end of an open step.
-#[derive(Debug, Clone)]
-pub(super) enum StepEnd {
-    /// As it should.
-    Completed,
-    /// Cut off by a limit, which is the reason for which its message is incomplete.
-    CutOff(&'static str),
-    /// With the run.
-    Cancelled,
-    Expired,
-    Failed(LastError),
-}
-
-/// A file that a text names.
-pub(super) struct Linked {
-    /// The words that name it.
-    pub(super) words: String,
-    /// Its path.
-    pub(super) path: String,
-    /// Its id in the Files API.
-    pub(super) file_id: String,
 }
 
 impl Writer {
@@ -243,40 +222,13 @@ impl Writer {
     }
 
     /// Ends the message that is being written, which names these files. The last one of a run takes the files along that none named.
-    pub(super) fn end_message(&mut self, linked: Vec<Linked>, is_last: bool, end: &StepEnd) {
+    pub(super) fn end_message(&mut self, linked: &[Linked], is_last: bool, end: &StepEnd) {
         let open = self.open.take();
         let Some(Open::Message { step, mut message, text, .. }) = open else { return self.open = open };
-        let mut annotations = Vec::new();
-        for Linked { words, path, file_id } in linked {
-            self.made.retain(|(made, _)| *made != path);
-            for (byte, _) in text.match_indices(&words) {
-                // A longer path goes on.
-                if text.get(byte + words.len()..).is_some_and(|rest| rest.starts_with(is_of_a_name)) {
-                    continue;
-                }
-                let start_index = text.get(..byte).unwrap_or_default().chars().count();
-                let (end_index, file_path) =
-                    (start_index + words.chars().count(), FilePath { file_id: file_id.clone() });
-                annotations.push((start_index, words.clone(), end_index, file_path));
-            }
-        }
-        annotations.sort_by_key(|(start_index, ..)| *start_index);
-        let annotations: Vec<Annotation> = annotations
-            .into_iter()
-            .map(|(start_index, text, end_index, file_path)| Annotation::FilePath {
-                index: None,
-                text,
-                start_index,
-                end_index,
-                file_path,
-            })
-            .collect();
+        self.made.retain(|(made, _)| !linked.iter().any(|file| file.path == *made));
+        let annotations = annotations(&text, linked);
         if !annotations.is_empty() {
-            let numbered = annotations.iter().cloned().enumerate().map(|(number, annotation)| {
-                let Annotation::FilePath { text, start_index, end_index, file_path, .. } = annotation;
-                Annotation::FilePath { index: Some(number), text, start_index, end_index, file_path }
-            });
-            let text = TextDelta { value: None, annotations: Some(numbered.collect()) };
+            let text = TextDelta { value: None, annotations: Some(numbered(&annotations)) };
             let delta = ContentDelta::Text { index: message.content.len(), text };
             self.tell(EventName::MessageDelta, &MessageDelta::new(&message.id, delta));
         }
@@ -450,51 +402,4 @@ impl Writer {
     pub(super) fn owes(&self) -> bool {
         !self.images.is_empty() || !self.made.is_empty()
     }
-}
-
-/// Returns true for characters with which the name of a file may go on.
-fn is_of_a_name(character: char) -> bool {
-    character.is_alphanumeric() || matches!(character, '_' | '-' | '/')
-}
-
-/// Ends a step.
-pub(super) fn end_of_step(step: &mut RunStep, end: &StepEnd, now: i64) {
-    step.expires_at = None;
-    match end {
-        StepEnd::Completed | StepEnd::CutOff(_) => {
-            (step.status, step.completed_at) = (StepStatus::Completed, Some(now));
-        }
-        StepEnd::Cancelled => (step.status, step.cancelled_at) = (StepStatus::Cancelled, Some(now)),
-        StepEnd::Expired => (step.status, step.expires_at) = (StepStatus::Expired, Some(now)),
-        StepEnd::Failed(error) => {
-            (step.status, step.failed_at) = (StepStatus::Failed, Some(now));
-            step.last_error = Some(error.clone());
-        }
-    }
-}
-
-/// Gives a run a state with the times that belong to it.
-pub(super) fn end_of_run(run: &mut Run, status: RunStatus, last_error: Option<LastError>, now: i64) {
-    run.status = status;
-    run.last_error = last_error;
-    if status.is_terminal() {
-        (run.expires_at, run.required_action) = (None, None);
-    }
-    match status {
-        RunStatus::Completed => run.completed_at = Some(now),
-        RunStatus::Failed => run.failed_at = Some(now),
-        RunStatus::Cancelled => run.cancelled_at = Some(now),
-        RunStatus::Queued
-        | RunStatus::InProgress
-        | RunStatus::RequiresAction
-        | RunStatus::Cancelling
-        | RunStatus::Incomplete
-        | RunStatus::Expired => {}
-    }
-}
-
-/// The run as clients see it: its tokens when it has ended.
-pub(super) fn shown(run: Run) -> Run {
-    let usage = run.usage.filter(|_| run.status.is_terminal());
-    Run { usage, ..run }
 }

@@ -1,0 +1,71 @@
+//! Files that a text names.
+
+use aludel_wire::assistants::{Annotation, FilePath};
+
+/// A file that a text names.
+pub(super) struct Linked {
+    /// The words that name it.
+    pub(super) words: String,
+    /// Its path.
+    pub(super) path: String,
+    /// Its id in the Files API.
+    pub(super) file_id: String,
+}
+
+/// The places in a text that name these files, in order.
+pub(super) fn annotations(value: &str, linked: &[Linked]) -> Vec<Annotation> {
+    let mut found = Vec::new();
+    for Linked { words, file_id, .. } in linked {
+        for (byte, _) in value.match_indices(words.as_str()) {
+            // A longer path goes on.
+            if value.get(byte + words.len()..).is_some_and(|rest| rest.starts_with(is_of_a_name)) {
+                continue;
+            }
+            let start_index = value.get(..byte).unwrap_or_default().chars().count();
+            found.push((start_index, words, file_id));
+        }
+    }
+    found.sort_by_key(|(start_index, ..)| *start_index);
+    let annotation = |(start_index, words, file_id): (usize, &String, &String)| Annotation::FilePath {
+        index: None,
+        text: words.clone(),
+        start_index,
+        end_index: start_index + words.chars().count(),
+        file_path: FilePath { file_id: file_id.clone() },
+    };
+    found.into_iter().map(annotation).collect()
+}
+
+/// The same as they stand in a stream.
+pub(super) fn numbered(annotations: &[Annotation]) -> Vec<Annotation> {
+    let numbered = annotations.iter().cloned().enumerate().map(|(number, annotation)| {
+        let Annotation::FilePath { text, start_index, end_index, file_path, .. } = annotation;
+        Annotation::FilePath { index: Some(number), text, start_index, end_index, file_path }
+    });
+    numbered.collect()
+}
+
+/// Returns true for characters with which the name of a file may go on.
+fn is_of_a_name(character: char) -> bool {
+    character.is_alphanumeric() || matches!(character, '_' | '-' | '/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_named_by_its_whole_path_in_characters() {
+        let linked = |path: &str| Linked { words: format!("sandbox:{path}"), path: path.into(), file_id: path.into() };
+        let text = "Für dich: [a](sandbox:/mnt/data/a), sandbox:/mnt/data/a_b und sandbox:/mnt/data/a.";
+        let found = annotations(text, &[linked("/mnt/data/a_b"), linked("/mnt/data/a")]);
+        let letters: Vec<char> = text.chars().collect();
+        let mut named = Vec::new();
+        for Annotation::FilePath { index, text, start_index, end_index, file_path } in found {
+            assert_eq!(letters[start_index..end_index].iter().collect::<String>(), text);
+            assert_eq!((index, format!("sandbox:{}", file_path.file_id)), (None, text));
+            named.push(file_path.file_id);
+        }
+        assert_eq!(named, ["/mnt/data/a", "/mnt/data/a_b", "/mnt/data/a"]);
+    }
+}
