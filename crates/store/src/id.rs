@@ -155,6 +155,12 @@ impl TurnId {
     }
 }
 
+impl From<RunId> for TurnId {
+    fn from(id: RunId) -> Self {
+        Self(id.0)
+    }
+}
+
 impl From<ResponseId> for TurnId {
     fn from(id: ResponseId) -> Self {
         Self(id.0)

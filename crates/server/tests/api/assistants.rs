@@ -116,3 +116,39 @@ async fn a_run_that_a_killed_server_left_has_failed() {
     assert!(!server.store.update_run(&Tenant::local(), &run, &turn, late, Room::Checked).await.unwrap());
     server.stop().await;
 }
+
+#[tokio::test]
+async fn files_of_one_name_are_told_apart_and_placed_once() {
+    let data = tempfile::tempdir().unwrap();
+    let script = vec![Scripted::Python("x = 1"), Scripted::Text("One."), Scripted::Python("x"), Scripted::Text("Two.")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let (assistant, thread) = begun(&server).await;
+    let mut files = Vec::new();
+    for content in ["first", "second", "gone"] {
+        files.push(server.upload("a.csv", content.as_bytes()).await);
+    }
+    let attachments: Vec<Value> = files.iter().map(|file| json!({ "file_id": file })).collect();
+    let message = json!({ "role": "user", "content": "?", "attachments": attachments });
+    post(&server, &format!("/v1/threads/{thread}/messages"), &message).await.ok();
+    server.ask(server.request(Method::DELETE, &format!("/v1/files/{}", files[2]))).await.ok();
+    let runs = format!("/v1/threads/{thread}/runs");
+    for _ in 0..2 {
+        let run = post(&server, &runs, &json!({ "assistant_id": assistant })).await.ok();
+        until(&server, &format!("{runs}/{}", id(&run)), "completed").await;
+    }
+    let container = id(&get(&server, "/v1/containers").await["data"][0]);
+    let found = get(&server, &format!("/v1/containers/{container}/files")).await;
+    let mut paths: Vec<&str> =
+        found["data"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
+    paths.sort_unstable();
+    let by_id = |file: &str| format!("/mnt/data/{file}");
+    assert_eq!(paths, ["/mnt/data/a.csv", &by_id(&files[0]), &by_id(&files[1]), "/mnt/data/made.txt"]);
+    let told = upstream.requests()[2]["messages"].to_string();
+    assert!(told.contains(&format!("- /mnt/data/a.csv (file id {})", files[0])), "{told}");
+    assert!(
+        told.contains(&format!("[The user attached a file: /mnt/data/{}]", files[1])) && !told.contains(&files[2]),
+        "{told}"
+    );
+    server.stop().await;
+}

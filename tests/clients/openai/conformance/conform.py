@@ -16,6 +16,7 @@ sys.path.insert(0, str(HERE.parent))
 from conftest import Server  # noqa: E402
 
 TESTS = ["containers", "conversations", "responses", "uploads"]
+TESTS += ["beta/test_assistants.py", "beta/test_threads.py", "beta/threads"]
 TESTS += [f"test_{name}.py" for name in ("containers", "conversations", "files", "models", "responses", "uploads")]
 
 
@@ -30,7 +31,7 @@ def started(script, *arguments):
 
 
 def main():
-    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "--tb=line", "-rA", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "--tb=line", "-rA", "-p", "no:cacheprovider", "-n", "3"]
     with started(HERE.parent / "upstream.py") as port, Server(port) as server, started(HERE / "placeholders.py", server.url) as port:
         ended = subprocess.run(
             [*command, *(f"tests/api_resources/{name}" for name in TESTS)],

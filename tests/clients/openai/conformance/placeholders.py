@@ -7,6 +7,7 @@ it makes what a request names, puts the real id in, and passes everything else o
 import json
 import re
 import sys
+import time
 import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,6 +58,61 @@ def conversation():
     return made, ask(f"/v1/conversations/{made}/items")["data"][0]["id"]
 
 
+def assistant():
+    function = {"type": "function", "function": {"name": "get_weather"}}
+    return ask("/v1/assistants", {"model": MODEL, "tools": [{"type": "code_interpreter"}, function]})["id"]
+
+
+def thread(question="hello"):
+    return ask("/v1/threads", {"messages": [{"role": "user", "content": question}]})["id"]
+
+
+def run(of):
+    """A run that waits for the output of a function: its id, and the function's call."""
+    path = f"/v1/threads/{of}/runs"
+    path += "/" + ask(path, {"assistant_id": assistant()})["id"]
+    while not (action := ask(path)["required_action"]):
+        time.sleep(0.02)
+    return path.split("/")[-1], action["submit_tool_outputs"]["tool_calls"][0]["id"]
+
+
+def real_thread(rest):
+    """The parts of a path below `/v1/threads` with real ids, and the call that a run waits for."""
+    if rest == ["runs"]:
+        return rest, None
+    is_of_run = rest[1:2] == ["runs"] and len(rest) > 2
+    rest[0], call = thread("the weather" if is_of_run else "hello"), None
+    if is_of_run:
+        rest[2], call = run(rest[0])
+        if len(rest) > 4:
+            rest[4] = ask(f"/v1/threads/{rest[0]}/runs/{rest[2]}/steps")["data"][0]["id"]
+    elif len(rest) > 2:
+        rest[2] = ask(f"/v1/threads/{rest[0]}/messages")["data"][0]["id"]
+    return rest, call
+
+
+def real_assistants_body(body, call):
+    """The same for a request of the Assistants API: what belongs to a thread may stand in it, too."""
+    for inner in [body.get("thread"), *(body.get("messages") or []), *(body.get("additional_messages") or [])]:
+        if inner:
+            real_assistants_body(inner, call)
+    for attached in body.get("attachments") or []:
+        attached["file_id"] = file()
+    resources = body.get("tool_resources") or {}
+    search = resources.get("file_search") or {}
+    # There are none.
+    search.pop("vector_store_ids", None)
+    for files in [resources.get("code_interpreter"), *(search.get("vector_stores") or [])]:
+        if files:
+            files["file_ids"] = [file() for _ in files.get("file_ids", [])]
+    for output in body.get("tool_outputs") or []:
+        output["tool_call_id"] = call
+    if "assistant_id" in body:
+        body["assistant_id"] = assistant()
+    if "model" in body:
+        body["model"] = MODEL
+
+
 def real_path(path):
     """The path with real ids, and, where an upload is to be completed, its parts."""
     parts = path.split("/")
@@ -78,6 +134,10 @@ def real_path(path):
         rest[0], item = conversation()
         if len(rest) > 2:
             rest[2] = item
+    elif kind == "assistants":
+        rest[0] = assistant()
+    elif kind == "threads":
+        rest, made = real_thread(rest)
     elif kind == "models":
         rest = [MODEL]
     return "/".join([*parts[:3], *rest]), made
@@ -109,6 +169,8 @@ def real_body(kind, body, parts):
                 body[name] = min(body[name], most)
         if body.get("max_tool_calls") == 0:
             body["max_tool_calls"] = 1
+    if kind in ("assistants", "threads"):
+        real_assistants_body(body, parts)
     if kind == "uploads" and body.get("bytes") == 0:
         body["bytes"] = 1
     return body
@@ -123,7 +185,7 @@ class Handler(BaseHTTPRequestHandler):
             data = self.chunks()
         address = urlsplit(self.path)
         path, parts = real_path(address.path)
-        query = [(key, value) for key, value in parse_qsl(address.query) if (key, value) != ("limit", "0") and key != "after"]
+        query = [(key, value) for key, value in parse_qsl(address.query) if (key, value) != ("limit", "0") and key not in ("after", "run_id")]
         query = [(key, "0" if key == "starting_after" else value) for key, value in query]
         kind = address.path.split("/")[2]
         if "json" in (self.headers.get("content-type") or "") and data:

@@ -43,9 +43,7 @@ pub(super) async fn create(
     let memory = fields.memory();
     let sent: CreateRun = fields.read()?;
     let found = assistant::find(&app, &tenant, &sent.assistant_id).await?;
-    let live = begin(&app, &tenant)?;
-    live.hold(memory);
-    begun(&app, &tenant, live, found, sent, thread, None).await
+    begun(&app, &tenant, memory, found, sent, thread, None).await
 }
 
 /// `POST /threads/runs`.
@@ -63,9 +61,7 @@ pub(super) async fn create_with_thread(
     }
     let thread = threads::add(&app, &tenant, thread.unwrap_or_default()).await?;
     let id = threads::parse(&thread.id)?;
-    let live = begin(&app, &tenant)?;
-    live.hold(memory);
-    let answer = begun(&app, &tenant, live, found, sent, id.clone(), Some(thread)).await;
+    let answer = begun(&app, &tenant, memory, found, sent, id.clone(), Some(thread)).await;
     if answer.is_err() {
         // Nobody was told of it.
         app.store.delete_thread(&tenant, &id).await?;
@@ -73,26 +69,31 @@ pub(super) async fn create_with_thread(
     answer
 }
 
-fn begin(app: &App, tenant: &Tenant) -> Result<Arc<Live>, ApiError> {
-    let live = app.engine.live.begin(tenant, Fingerprint::none(), TurnId::new());
-    live.map_err(|_| ApiError::internal("a new run is known already"))
+/// A turn of a run, which holds the memory of its request.
+fn begin(app: &App, tenant: &Tenant, id: TurnId, memory: impl Send + Sync + 'static) -> Result<Arc<Live>, ApiError> {
+    let live = app.engine.live.begin(tenant, Fingerprint::none(), id);
+    let live = live.map_err(|_| ApiError::internal("a new turn is known already"))?;
+    live.hold(memory);
+    Ok(live)
 }
 
 /// Begins a run, and answers with it or its stream.
 async fn begun(
     app: &Arc<App>,
     tenant: &Tenant,
-    live: Arc<Live>,
+    memory: impl Send + Sync + 'static,
     assistant: Assistant,
     sent: CreateRun,
     thread: ThreadId,
     made: Option<Thread>,
 ) -> Result<Response, ApiError> {
     let streams = sent.stream.unwrap_or(false);
+    let id = RunId::new();
+    let live = begin(app, tenant, id.clone().into(), memory)?;
     let task = {
         let (app, tenant, live) = (Arc::clone(app), tenant.clone(), Arc::clone(&live));
         async move {
-            let (leg, run) = new_leg(&app, &tenant, assistant, sent, thread, made).await?;
+            let (leg, run) = new_leg(&app, &tenant, id, assistant, sent, thread, made).await?;
             start::start(app, tenant, leg, live).await?;
             Ok(run)
         }
@@ -130,6 +131,7 @@ fn answer(live: Arc<Live>, run: Run, streams: bool, notes: HeaderMap) -> Respons
 async fn new_leg(
     app: &App,
     tenant: &Tenant,
+    id: RunId,
     assistant: Assistant,
     sent: CreateRun,
     thread: ThreadId,
@@ -154,7 +156,7 @@ async fn new_leg(
     let instructions: Vec<String> = instructions.into_iter().flatten().filter(|text| !text.is_empty()).collect();
     let instructions = instructions.join("\n");
     tools::check_length("instructions", Some(&instructions), 2 * MAX_INSTRUCTIONS)?;
-    let (id, created_at) = (RunId::new(), now());
+    let created_at = now();
     let lifetime = i64::try_from(app.run_lifetime.as_secs()).unwrap_or(i64::MAX);
     let run = Run {
         id: id.to_string(),
@@ -289,8 +291,7 @@ pub(super) async fn submit(
     let run = Run { status: RunStatus::Queued, required_action: None, ..run };
     let beginning = Beginning { run: run.clone(), thread: None, answered: Some(answered) };
     let leg = Leg { thread, id, beginning, from: From::Waiting(record) };
-    let live = begin(&app, &tenant)?;
-    live.hold(memory);
+    let live = begin(&app, &tenant, TurnId::new(), memory)?;
     turn::start(&app, &live, start::start(Arc::clone(&app), tenant, leg, Arc::clone(&live))).await?;
     let notes = tools::notes(&run.tools);
     Ok(answer(live, run, stream.unwrap_or(false), notes))
