@@ -7,10 +7,12 @@ header, and bytes. Each request has one answer; that of `wait` comes when there 
 
 import ctypes
 import errno
+import fnmatch
 import json
 import os
 import select
 import shutil
+import socket
 import stat
 import struct
 import sys
@@ -26,6 +28,8 @@ MAX_WATCHED = 4096
 # Events of one watch that nobody has fetched.
 MAX_EVENTS = 1000
 MAX_METADATA = 16 << 10
+# Bytes of a file in which text is replaced.
+MAX_REPLACED = 64 << 20
 METADATA = "user.e2b."
 
 HOME = os.environ.get("HOME", "/")
@@ -178,6 +182,75 @@ def op_remove(path):
     except FileNotFoundError:
         pass
     return {}
+
+
+def op_chmod(path, mode):
+    path = absolute(path)
+    os.chmod(path, mode & 0o7777)
+    return {"entry": entry(path)}
+
+
+def op_search(path, pattern):
+    """The files below a directory whose names match; links are not followed."""
+    root = absolute(path)
+    os.stat(root)
+    entries = []
+    for directory, _directories, names in os.walk(root):
+        for name in fnmatch.filter(sorted(names), pattern):
+            try:
+                found = entry(os.path.join(directory, name))
+            except OSError:
+                continue  # gone meanwhile
+            if len(entries) >= MAX_ENTRIES:
+                raise Refused("too_many", f"more than {MAX_ENTRIES} files match; search a part of it")
+            entries.append(found)
+    return {"entries": entries}
+
+
+def op_replace(path, old, new):
+    path = absolute(path)
+    old, new = old.encode(), new.encode()
+    if not old:
+        raise Refused("invalid", "the text to replace is empty")
+    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "r+b") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused("invalid", f"path '{path}' is not a regular file")
+        if found.st_size > MAX_REPLACED:
+            raise Refused("too_many", f"path '{path}' is larger than {MAX_REPLACED >> 20} MB")
+        text = file.read(MAX_REPLACED)
+        count = text.count(old)
+        if count:
+            if len(text) + count * (len(new) - len(old)) > MAX_REPLACED:
+                raise Refused("too_many", f"path '{path}' would be larger than {MAX_REPLACED >> 20} MB")
+            file.seek(0)
+            file.write(text.replace(old, new))
+            file.truncate()
+    return {"count": count}
+
+
+# Sockets that clients find open as long as files are served.
+listeners = {}
+
+
+def op_listen(port):
+    if port not in listeners:
+        try:
+            listeners[port] = socket.create_server(("127.0.0.1", port))
+            listeners[port].setblocking(False)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            # A program listens there: open all the same.
+    return {}
+
+
+def hang_up(listener):
+    try:
+        listener.accept()[0].close()
+    except OSError:
+        pass  # whoever came has gone
 
 
 # Open files by handle.
@@ -447,6 +520,10 @@ OPERATIONS = {
     "close": op_close,
     "watch": op_watch,
     "events": op_events,
+    "chmod": op_chmod,
+    "search": op_search,
+    "replace": op_replace,
+    "listen": op_listen,
 }
 
 
@@ -504,7 +581,10 @@ def main():
     os.umask(0o022)
     while True:
         watches = {thing.descriptor: thing for thing in handles.values() if isinstance(thing, Watch) and thing.waiting}
-        ready, _, _ = select.select([0, *watches], [], [])
+        ready, _, _ = select.select([0, *watches, *listeners.values()], [], [])
+        for listener in listeners.values():
+            if listener in ready:
+                hang_up(listener)
         for descriptor in ready:
             watch = watches.get(descriptor)
             if watch is not None:

@@ -19,7 +19,7 @@ use crate::sandboxes::Sandboxes;
 use crate::signals::{Hangups, Signals};
 use crate::{console, paint, socket, state, upstream};
 
-/// Serve the APIs of OpenAI, Anthropic, Gemini, E2B and MCP, programs in sandboxes on this machine
+/// Serve the APIs of OpenAI, Anthropic, Gemini, E2B, OpenSandbox and MCP, programs in sandboxes on this machine
 ///
 /// Prints `listening on http://ADDRESS` when it is ready. Files, containers, conversations and responses are kept in the data directory.
 /// SIGHUP reads the models of the configuration again, the rules and who is asked; what is going on keeps to what it began with. Other

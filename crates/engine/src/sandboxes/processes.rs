@@ -315,16 +315,7 @@ impl Process {
 
     /// Its output from a cursor on, which is 0 for the first part. What it printed while it was asked to keep no log is not there.
     pub fn log(&self, cursor: u64) -> LogPart {
-        let output = self.output();
-        let Log { bytes, dropped } = &output.log;
-        let end = *dropped + bytes.len() as u64;
-        let from = cursor.clamp(*dropped, end);
-        let skipped = usize::try_from(from - dropped).unwrap_or(usize::MAX);
-        LogPart {
-            bytes: bytes.iter().skip(skipped).copied().collect(),
-            dropped: from.saturating_sub(cursor),
-            next: end,
-        }
+        self.output().log.part(cursor)
     }
 
     /// Returns true once it has ended.
@@ -423,6 +414,14 @@ impl Log {
         let excess = self.bytes.len().saturating_sub(MAX_KEPT);
         self.bytes.drain(..excess);
         self.dropped += excess as u64;
+    }
+
+    fn part(&self, cursor: u64) -> LogPart {
+        let end = self.dropped + self.bytes.len() as u64;
+        let from = cursor.clamp(self.dropped, end);
+        let skipped = usize::try_from(from - self.dropped).unwrap_or(usize::MAX);
+        let bytes = self.bytes.iter().skip(skipped).copied().collect();
+        LogPart { bytes, dropped: from.saturating_sub(cursor), next: end }
     }
 }
 
@@ -565,4 +564,20 @@ fn command_line(arguments: &[String]) -> String {
         if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
     };
     arguments.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_keeps_its_end_and_counts_the_rest() {
+        let mut log = Log::default();
+        log.append(b"abc");
+        assert_eq!(log.part(1), LogPart { bytes: b"bc".to_vec(), dropped: 0, next: 3 });
+        assert_eq!(log.part(9), LogPart { bytes: Vec::new(), dropped: 0, next: 3 });
+        log.append(&vec![b'x'; MAX_KEPT]);
+        let part = log.part(1);
+        assert_eq!((part.bytes.len(), part.dropped, part.next), (MAX_KEPT, 2, 3 + MAX_KEPT as u64));
+    }
 }

@@ -141,3 +141,27 @@ async fn contexts_are_apart_and_can_be_restarted() {
     contexts.remove(default.id()).await.unwrap();
     assert_eq!(run(None, "x = 2").await, "");
 }
+
+#[tokio::test]
+async fn notes_are_changed_within_their_bounds() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _) = engine(data.path(), Settings::default()).await;
+    let notes = [("a".into(), "1".into()), ("b".into(), "2".into())].into();
+    let live = engine.sandboxes.create(&Tenant::local(), NewSandbox { metadata: notes, ..new(60) }).await.unwrap();
+    live.change_metadata([("a".into(), None), ("c".into(), Some("3".into()))].into()).unwrap();
+    let left = [("b".into(), "2".into()), ("c".into(), "3".into())].into();
+    assert_eq!(live.metadata(), left);
+    assert!(live.change_metadata([("d".into(), Some("x".repeat(65 << 10)))].into()).is_err());
+    assert_eq!(live.metadata(), left);
+}
+
+#[test]
+fn a_program_is_interrupted_as_long_as_it_is_known() {
+    let (programs, cancel) = (Programs::default(), tokio_util::sync::CancellationToken::new());
+    let running = programs.add("program", "context", cancel.clone());
+    assert!(!programs.interrupt("other") && !cancel.is_cancelled());
+    assert!(programs.interrupt("context") && cancel.is_cancelled());
+    assert!(programs.interrupt("program"));
+    drop(running);
+    assert!(!programs.interrupt("program"));
+}

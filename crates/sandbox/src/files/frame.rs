@@ -37,6 +37,10 @@ pub(super) enum Operation {
     Watch { path: String, recursive: bool, entries: bool },
     Events { handle: u64 },
     Wait { handle: u64 },
+    Chmod { path: String, mode: u32 },
+    Search { path: String, pattern: String },
+    Replace { path: String, old: String, new: String },
+    Listen { port: u16 },
 }
 
 #[derive(Serialize)]
@@ -60,6 +64,7 @@ pub(super) struct Answer {
     pub(super) modified: i64,
     pub(super) events: Vec<Change>,
     pub(super) dropped: u64,
+    pub(super) count: u64,
 }
 
 pub(super) async fn write_request(to: &mut (impl AsyncWrite + Unpin), request: &Request) -> io::Result<()> {

@@ -215,6 +215,30 @@ impl Files {
         Ok(())
     }
 
+    /// Sets the permissions of a file or directory.
+    pub async fn set_mode(&self, path: &str, mode: u32) -> Result<Entry, FilesError> {
+        entry(self.ask(Operation::Chmod { path: path.to_owned(), mode }).await?)
+    }
+
+    /// The files below a directory, at any depth, whose names match a pattern of the shell.
+    pub async fn search(&self, path: &str, pattern: &str) -> Result<Vec<Entry>, FilesError> {
+        let operation = Operation::Search { path: path.to_owned(), pattern: pattern.to_owned() };
+        Ok(self.ask(operation).await?.entries)
+    }
+
+    /// Replaces a text in a file wherever it stands. Returns how often it did.
+    pub async fn replace(&self, path: &str, old: &str, new: &str) -> Result<u64, FilesError> {
+        let operation = Operation::Replace { path: path.to_owned(), old: old.to_owned(), new: new.to_owned() };
+        Ok(self.ask(operation).await?.count)
+    }
+
+    /// Keeps a TCP port of the loopback device open as long as files are served, for those who take that as a sign of life. Whoever connects
+    /// is hung up on. A port on which a program listens is fine.
+    pub async fn listen(&self, port: u16) -> Result<(), FilesError> {
+        self.ask(Operation::Listen { port }).await?;
+        Ok(())
+    }
+
     /// Opens a regular file for reading, from `offset` on.
     pub async fn open(&self, path: &str, offset: u64) -> Result<OpenFile, FilesError> {
         let answer = self.ask(Operation::Open { path: path.to_owned(), offset }).await?;

@@ -1,7 +1,7 @@
 //! OpenSandbox's lifecycle and its code interpreter with scripted programs: what needs no sandbox of the host.
 
 use crate::common::{Answer, KEYS_FRESH, Server, listen_with, settings, start, start_with};
-use aludel_engine::approvals::ApprovalPolicy;
+use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -145,10 +145,18 @@ async fn programs_are_told_of_as_they_run() {
     assert_eq!(events[3]["type"], "execution_complete");
     let shown = run(&server, &id, "show()").await;
     assert_eq!(shown[2]["results"]["image/png"], "iVBORw0KGgo=");
-    let contexts = ask(&server, &id, Method::GET, "/code/contexts?language=python", None).await.ok();
-    let context = contexts[0]["id"].as_str().unwrap();
-    let found = ask(&server, &id, Method::GET, &format!("/code/contexts/{context}"), None).await;
-    assert_eq!(found.ok()["language"], "python");
+    let made = ask(&server, &id, Method::POST, "/code/context", Some(json!({ "language": "python" }))).await.ok();
+    let path = format!("/code/contexts/{}", made["id"].as_str().unwrap());
+    assert_eq!(ask(&server, &id, Method::GET, &path, None).await.ok(), made);
+    let list = async |language| {
+        ask(&server, &id, Method::GET, &format!("/code/contexts?language={language}"), None).await.ok()
+    };
+    assert_eq!((list("python").await, list("java").await), (json!([made]), json!([])));
+    for language in ["java", "python"] {
+        let path = format!("/code/contexts?language={language}");
+        assert_eq!(ask(&server, &id, Method::DELETE, &path, None).await.status, 200);
+    }
+    assert_eq!(list("python").await, json!([]));
     for (body, status, code) in [
         (json!({ "code": "1", "context": { "language": "java" } }), 400, "NOT_SUPPORTED"),
         (json!({ "code": "1", "context": { "id": "c" } }), 404, "CONTEXT_NOT_FOUND"),
@@ -167,11 +175,13 @@ async fn a_program_is_interrupted_by_its_id_or_its_contexts() {
     let data = tempfile::tempdir().unwrap();
     let server = listen_with(data.path(), settings(), Vec::new(), ApprovalPolicy::default()).await;
     let id = create(&server, json!({})).await;
-    let contexts = ask(&server, &id, Method::GET, "/code/contexts?language=python", None).await.ok();
-    let context = contexts[0]["id"].as_str().unwrap().to_owned();
+    let made = ask(&server, &id, Method::POST, "/code/context", Some(json!({}))).await.ok();
+    let context = made["id"].as_str().unwrap().to_owned();
     let (base, headers) = endpoint(&server, &id, 44772).await;
     for by_context in [false, true] {
-        let request = server.request(Method::POST, &format!("{base}/code")).json(&json!({ "code": "wait()" }));
+        let request = server
+            .request(Method::POST, &format!("{base}/code"))
+            .json(&json!({ "code": "wait()", "context": { "id": context } }));
         let request = headers.iter().fold(request, |request, (name, value)| request.header(name, value));
         let mut answer = request.send().await.unwrap();
         let mut text = String::new();
@@ -229,5 +239,19 @@ async fn a_sandbox_is_reached_by_its_token_or_its_owners_key() {
     }
     let list = server.ask(with("/v1/sandboxes", "open-sandbox-api-key", &other.secret)).await;
     assert_eq!(list.ok()["items"], json!([]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn no_command_runs_where_programs_need_approval() {
+    let data = tempfile::tempdir().unwrap();
+    let approvals = ApprovalPolicy { mode: ApprovalMode::Always, ..ApprovalPolicy::default() };
+    let server = listen_with(data.path(), settings(), Vec::new(), approvals).await;
+    let id = create(&server, json!({})).await;
+    for (path, body) in [("/command", json!({ "command": "true" })), ("/session", json!({}))] {
+        let refused = ask(&server, &id, Method::POST, path, Some(body)).await;
+        assert_eq!(refused.status, 403, "{path}");
+        assert!(refused.json()["message"].as_str().unwrap().contains("approval.mode"));
+    }
     server.stop().await;
 }

@@ -5,11 +5,15 @@
 //! The parts that no protocol has to itself are in `dialects/sandboxes`.
 
 mod code;
+mod commands;
 mod describe;
 mod error;
 mod events;
+mod files;
 mod lifecycle;
 mod reach;
+mod sessions;
+mod transfers;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +22,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::middleware::from_fn;
-use axum::routing::{any, get, post};
+use axum::routing::{any, delete, get, patch, post};
 
 use super::Dialect;
 use crate::app::App;
@@ -55,7 +59,7 @@ fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/sandboxes", post(lifecycle::create).get(lifecycle::list))
         .route("/v1/sandboxes/{id}", get(lifecycle::retrieve).delete(lifecycle::kill))
-        .route("/v1/sandboxes/{id}/metadata", axum::routing::patch(lifecycle::change_metadata))
+        .route("/v1/sandboxes/{id}/metadata", patch(lifecycle::change_metadata))
         .route("/v1/sandboxes/{id}/pause", post(lifecycle::pause))
         .route("/v1/sandboxes/{id}/resume", post(lifecycle::resume))
         .route("/v1/sandboxes/{id}/renew-expiration", post(lifecycle::renew))
@@ -79,4 +83,21 @@ fn served() -> Router<Arc<App>> {
         .route("/code/context", post(code::create_context))
         .route("/code/contexts", get(code::list_contexts).delete(code::remove_contexts))
         .route("/code/contexts/{context}", get(code::retrieve_context).delete(code::remove_context))
+        .route("/command", post(commands::run).delete(commands::interrupt))
+        .route("/command/status/{command}", get(commands::status))
+        .route("/command/{command}/logs", get(commands::logs))
+        .route("/session", post(sessions::create))
+        .route("/session/{session}", delete(sessions::remove))
+        .route("/session/{session}/run", post(sessions::run))
+        .route("/files", delete(files::remove))
+        .route("/files/info", get(files::info))
+        .route("/files/mv", post(files::rename))
+        .route("/files/permissions", post(files::set_permissions))
+        .route("/files/replace", post(files::replace))
+        .route("/files/search", get(files::search))
+        .route("/files/upload", post(transfers::upload))
+        .route("/files/download", get(transfers::download))
+        .route("/directories", post(files::make_directories).delete(files::remove_directories))
+        .route("/directories/list", get(files::list))
+        .route("/metrics", get(commands::metrics))
 }

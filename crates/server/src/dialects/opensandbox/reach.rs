@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::Tenant;
-use axum::extract::{FromRequestParts, Request};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use super::error;
 use crate::app::App;
 use crate::dialects::sandboxes::ports::PortError;
+use crate::dialects::sandboxes::refusal::{refused, refused_file};
 use crate::dialects::sandboxes::secret::is_same;
 use crate::dialects::sandboxes::{alive, ports};
 use crate::error::ApiError;
@@ -23,6 +24,8 @@ use crate::http::Caller;
 pub(super) const SERVED: u16 = 44772;
 /// The port of the network's policy.
 pub(super) const EGRESS: u16 = 18080;
+/// The port of the code interpreter, inside.
+const INTERPRETER: u16 = 44771;
 /// The header with the token of [`SERVED`].
 pub(super) const TOKEN: &str = "x-execd-access-token";
 /// The header with the token of [`EGRESS`].
@@ -128,8 +131,10 @@ async fn hand_on(live: &LiveSandbox, port: u16, mut request: Request) -> Respons
     }
 }
 
-/// `GET /ping`
-pub(super) async fn ping(Reached { live, .. }: Reached) -> Result<StatusCode, ApiError> {
-    let _live = live;
+/// `GET /ping`: the sandbox is ready once clients find its code interpreter, which they look for at a port of its loopback device.
+pub(super) async fn ping(State(app): State<Arc<App>>, Reached { live, .. }: Reached) -> Result<StatusCode, ApiError> {
+    if app.engine.sandboxes.capabilities().processes {
+        live.files().await.map_err(refused)?.listen(INTERPRETER).await.map_err(refused_file)?;
+    }
     Ok(StatusCode::OK)
 }

@@ -1,0 +1,343 @@
+//! Commands in a sandbox, which their client waits for or asks about later.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aludel_engine::execution::ExitStatus;
+use aludel_engine::sandboxes::{
+    Attached, Exit, HOME, LiveSandbox, Process, ProcessEvent, ProcessSpec, Stream as Channel,
+};
+use aludel_store::random_hex;
+use aludel_wire::opensandbox::code::{EventKind, Failure};
+use aludel_wire::opensandbox::commands::{CommandStatus, Metrics, RunCommand};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::time::{Instant, timeout};
+
+use super::code::named;
+use super::describe;
+use super::events::{Source, stream};
+use super::reach::Reached;
+use crate::app::App;
+use crate::dialects::sandboxes::commands::{USER, absolute, check_approval, variables};
+use crate::dialects::sandboxes::refusal::refused;
+use crate::error::ApiError;
+use crate::http::{Fields, Params};
+
+/// The shell of command lines.
+pub(super) const SHELL: &str = "/bin/bash";
+/// Time that a command has to end after it was asked to.
+const GRACE: Duration = Duration::from_secs(3);
+/// Bytes of a line that are told at once.
+const MAX_LINE: usize = 64 << 10;
+const SIGTERM: i32 = 15;
+/// The header that tells where the next part of a log begins.
+const CURSOR: HeaderName = HeaderName::from_static("execd-commands-tail-cursor");
+
+/// `POST /command`
+pub(super) async fn run(
+    State(app): State<Arc<App>>,
+    Reached { live, .. }: Reached,
+    body: Fields,
+) -> Result<Response, ApiError> {
+    let asked: RunCommand = body.read()?;
+    if asked.uid.is_some() || asked.gid.is_some() {
+        let message = format!("uid and gid are not supported: everything in this sandbox runs as the user '{USER}'.");
+        return Err(ApiError::bad_request(message).code("NOT_SUPPORTED"));
+    }
+    let arguments = match (asked.command, asked.argv) {
+        (Some(line), None) => vec![SHELL.to_owned(), "-c".to_owned(), line],
+        (None, Some(arguments)) => arguments,
+        _ => return Err(ApiError::bad_request("A command has either a command line or argv.")),
+    };
+    let is_background = asked.background == Some(true);
+    let new = NewCommand {
+        arguments,
+        directory: asked.cwd,
+        environment: asked.envs.unwrap_or_default(),
+        time_limit: limit(asked.timeout),
+        log: is_background,
+    };
+    let began = Instant::now();
+    let (id, attached) = start(&app, &live, new).await?;
+    if is_background {
+        let execution_time = millis(began.elapsed());
+        return Ok(stream(
+            vec![EventKind::Init { text: id }, EventKind::ExecutionComplete { execution_time }],
+            Silence,
+        ));
+    }
+    Ok(follow(id, attached, began))
+}
+
+/// A time limit of so many milliseconds; none for 0.
+pub(super) fn limit(timeout: Option<u64>) -> Option<Duration> {
+    timeout.filter(|millis| *millis > 0).map(Duration::from_millis)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A command that is to be started.
+pub(super) struct NewCommand {
+    pub(super) arguments: Vec<String>,
+    pub(super) directory: Option<String>,
+    pub(super) environment: BTreeMap<String, String>,
+    pub(super) time_limit: Option<Duration>,
+    /// True if its output is kept for those who ask later.
+    pub(super) log: bool,
+}
+
+/// Starts a command, and returns its id.
+pub(super) async fn start(app: &App, live: &Arc<LiveSandbox>, new: NewCommand) -> Result<(String, Attached), ApiError> {
+    check_approval(app)?;
+    let directory = new.directory.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
+    let mut environment = variables(live);
+    environment.insert("PWD".to_owned(), directory.clone().unwrap_or_else(|| HOME.to_owned()));
+    environment.extend(new.environment);
+    let id = format!("cmd_{:.24}", random_hex());
+    let spec = ProcessSpec {
+        arguments: new.arguments,
+        environment,
+        directory,
+        tag: Some(id.clone()),
+        input: false,
+        pty: None,
+        time_limit: new.time_limit,
+        log: new.log,
+    };
+    let live = Arc::clone(live);
+    // In a task: a client that goes away leaves no command behind of which nobody knows.
+    let started = app.finish(async move { Ok(live.processes().start(spec).await) }).await?;
+    Ok((id, started.map_err(refused)?))
+}
+
+/// Answers with the events of a command, which ends with its client.
+pub(super) fn follow(id: String, attached: Attached, began: Instant) -> Response {
+    let process = KilledWithClient(Arc::clone(&attached.process));
+    let telling = Telling { attached, _process: process, began, stdout: Lines::default(), stderr: Lines::default() };
+    stream(vec![EventKind::Init { text: id }], telling)
+}
+
+/// No events.
+struct Silence;
+
+impl Source for Silence {
+    fn next(&mut self) -> BoxFuture<'_, Option<Vec<EventKind>>> {
+        std::future::ready(None).boxed()
+    }
+}
+
+/// A command that is killed when nobody waits for it any more.
+struct KilledWithClient(Arc<Process>);
+
+impl Drop for KilledWithClient {
+    fn drop(&mut self) {
+        if !self.0.has_ended() {
+            self.0.kill();
+        }
+    }
+}
+
+/// A command that is told of, line by line.
+struct Telling {
+    attached: Attached,
+    _process: KilledWithClient,
+    began: Instant,
+    stdout: Lines,
+    stderr: Lines,
+}
+
+impl Source for Telling {
+    fn next(&mut self) -> BoxFuture<'_, Option<Vec<EventKind>>> {
+        async {
+            loop {
+                let mut events = Vec::new();
+                match self.attached.next().await? {
+                    ProcessEvent::Output(Channel::Stdout | Channel::Pty, bytes) => {
+                        self.stdout.add(&bytes, |text| events.push(EventKind::Stdout { text }));
+                    }
+                    ProcessEvent::Output(Channel::Stderr, bytes) => {
+                        self.stderr.add(&bytes, |text| events.push(EventKind::Stderr { text }));
+                    }
+                    ProcessEvent::Ended(exit) => {
+                        events.extend(self.stdout.rest().map(|text| EventKind::Stdout { text }));
+                        events.extend(self.stderr.rest().map(|text| EventKind::Stderr { text }));
+                        events.push(ending(exit, self.began.elapsed()));
+                    }
+                }
+                if !events.is_empty() {
+                    return Some(events);
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+fn ending(exit: Exit, took: Duration) -> EventKind {
+    match failure(exit) {
+        None => EventKind::ExecutionComplete { execution_time: millis(took) },
+        Some((status, words)) => {
+            let (ename, evalue) = ("CommandExecError".to_owned(), status.to_string());
+            EventKind::Error { error: Failure { ename, evalue, traceback: vec![words] } }
+        }
+    }
+}
+
+/// The exit status of a command that failed, and words for it.
+fn failure(exit: Exit) -> Option<(i32, String)> {
+    match exit {
+        Exit::Status(ExitStatus::Code(0)) => None,
+        Exit::Status(ExitStatus::Code(code)) => Some((code, format!("exit status {code}"))),
+        Exit::Status(ExitStatus::Signal(signal)) => Some((-1, format!("signal {signal}"))),
+        Exit::TimedOut => Some((-1, "the time of the command is over".to_owned())),
+        Exit::SandboxEnded => Some((-1, "the sandbox ended".to_owned())),
+    }
+}
+
+/// The lines of an output, whose last one has no end yet.
+#[derive(Default)]
+struct Lines(VecDeque<u8>);
+
+impl Lines {
+    /// Takes bytes, and tells the lines that end in them.
+    fn add(&mut self, bytes: &[u8], mut tell: impl FnMut(String)) {
+        for byte in bytes {
+            match byte {
+                b'\n' => tell(self.take()),
+                byte => self.0.push_back(*byte),
+            }
+            if self.0.len() >= MAX_LINE {
+                tell(self.take());
+            }
+        }
+    }
+
+    /// What comes after the last line's end.
+    fn rest(&mut self) -> Option<String> {
+        (!self.0.is_empty()).then(|| self.take())
+    }
+
+    fn take(&mut self) -> String {
+        let line = std::mem::take(&mut self.0);
+        let line = Vec::from(line);
+        let line = line.strip_suffix(b"\r").unwrap_or(&line);
+        String::from_utf8_lossy(line).into_owned()
+    }
+}
+
+fn find(live: &LiveSandbox, id: &str) -> Result<Arc<Process>, ApiError> {
+    let shown: String = id.chars().take(64).collect();
+    let found = live.processes().of_tag(&shown);
+    found.ok_or_else(|| ApiError::not_found(format!("command not found: {shown}")))
+}
+
+/// `DELETE /command`
+pub(super) async fn interrupt(
+    State(app): State<Arc<App>>,
+    Reached { live, .. }: Reached,
+    params: Params,
+) -> Result<StatusCode, ApiError> {
+    let process = find(&live, named(&params)?)?;
+    let ending = async move {
+        process.signal(SIGTERM).await;
+        if timeout(GRACE, process.ended()).await.is_err() {
+            process.kill();
+        }
+        Ok(())
+    };
+    app.finish(ending).await?;
+    Ok(StatusCode::OK)
+}
+
+/// `GET /command/status/{command}`
+pub(super) async fn status(
+    Reached { live, .. }: Reached,
+    Path((_, id)): Path<(String, String)>,
+) -> Result<Json<CommandStatus>, ApiError> {
+    let process = find(&live, &id)?;
+    let content = match process.spec().arguments.as_slice() {
+        [shell, flag, line] if shell == SHELL && flag == "-c" => line.clone(),
+        arguments => arguments.join(" "),
+    };
+    let exit = process.exit();
+    let failed = exit.and_then(|(exit, _)| failure(exit));
+    let (exit_code, error) = match (exit, failed) {
+        (None, _) => (None, None),
+        (Some(_), None) => (Some(0), None),
+        (Some(_), Some((code, words))) => (Some(code), Some(words)),
+    };
+    Ok(Json(CommandStatus {
+        id,
+        content,
+        running: exit.is_none(),
+        exit_code,
+        error,
+        started_at: describe::time(process.started()),
+        finished_at: exit.map(|(_, at)| describe::time(at)),
+    }))
+}
+
+/// `GET /command/{command}/logs`
+pub(super) async fn logs(
+    Reached { live, .. }: Reached,
+    Path((_, id)): Path<(String, String)>,
+    params: Params,
+) -> Result<Response, ApiError> {
+    let process = find(&live, &id)?;
+    if !process.spec().log {
+        return Err(ApiError::bad_request("Only commands in the background have a log."));
+    }
+    let cursor = match params.get("cursor").map(str::parse) {
+        None => 0,
+        Some(Ok(cursor)) => cursor,
+        Some(Err(_)) => return Err(ApiError::bad_request("invalid cursor: it must be a number")),
+    };
+    let part = process.log(cursor);
+    let mut text = String::from_utf8_lossy(&part.bytes).into_owned();
+    if part.dropped > 0 {
+        text.insert_str(0, &format!("[{} bytes before this are not kept]\n", part.dropped));
+    }
+    let kind = (CONTENT_TYPE, "text/plain; charset=utf-8".to_owned());
+    Ok(([kind, (CURSOR, part.next.to_string())], text).into_response())
+}
+
+/// `GET /metrics`
+pub(super) async fn metrics(Reached { live, .. }: Reached) -> Json<Metrics> {
+    let limits = live.sandbox().limits().clone();
+    let (usage, now) = (live.usage().await, SystemTime::now());
+    let lived = now.duration_since(live.started()).unwrap_or_default().as_secs_f64().max(0.001);
+    let mebibytes = |bytes: u64| (bytes >> 10) as f64 / 1024.0;
+    Json(Metrics {
+        cpu_count: f64::from(limits.cpus.ceil() as u32),
+        cpu_used_pct: (usage.cpu.as_secs_f64() / lived / limits.cpus * 100.0).min(100.0),
+        mem_total_mib: mebibytes(limits.memory),
+        mem_used_mib: mebibytes(usage.memory.min(limits.memory)),
+        timestamp: describe::millis(now),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_is_told_by_lines() {
+        let (mut lines, mut told) = (Lines::default(), Vec::new());
+        for piece in ["a\r\nb", "c\n\n", "d"] {
+            lines.add(piece.as_bytes(), |line| told.push(line));
+        }
+        assert_eq!(told, ["a", "bc", ""]);
+        assert_eq!((lines.rest().as_deref(), lines.rest()), (Some("d"), None));
+        lines.add(&vec![b'x'; MAX_LINE + 1], |line| told.push(line));
+        assert_eq!((told[3].len(), lines.rest().as_deref()), (MAX_LINE, Some("x")));
+    }
+}

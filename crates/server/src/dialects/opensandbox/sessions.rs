@@ -1,0 +1,99 @@
+//! Shells that remember: their variables, functions and directory are in a file of the sandbox, between one line and the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aludel_engine::sandboxes::HOME;
+use aludel_store::random_hex;
+use aludel_wire::opensandbox::commands::{NewSession, RunInSession, Session};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use tokio::time::Instant;
+
+use super::commands::{self, NewCommand, SHELL};
+use super::reach::Reached;
+use crate::app::App;
+use crate::dialects::sandboxes::commands::{absolute, check_approval};
+use crate::dialects::sandboxes::refusal::{refused, refused_file};
+use crate::error::ApiError;
+use crate::http::{Fields, Plain};
+
+/// The program of a line: `$0` is the file, `$1` the directory, if there is to be another one, and `$2` the line.
+const PROGRAM: &str = concat!(
+    "trap 'code=$?; { export -p; declare -f; printf \"cd %q\\n\" \"$PWD\"; } >\"$0\"; exit $code' EXIT\n",
+    ". \"$0\" || exit\n",
+    "[ -z \"$1\" ] || cd \"$1\" || exit\n",
+    "eval \"$2\"",
+);
+
+/// The file of a session; `None` for an id that is none of ours.
+fn file(id: &str) -> Option<String> {
+    let digits = id.strip_prefix("sh_")?;
+    let is_plain = digits.len() == 24 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_plain.then(|| format!("/tmp/.{id}"))
+}
+
+fn unknown(id: &str) -> ApiError {
+    let id: String = id.chars().take(64).collect();
+    ApiError::not_found(format!("session not found: {id}")).code("CONTEXT_NOT_FOUND")
+}
+
+/// `POST /session`
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    Reached { live, .. }: Reached,
+    body: Plain,
+) -> Result<Json<Session>, ApiError> {
+    check_approval(&app)?;
+    let NewSession { cwd } = match body.bytes.clone() {
+        bytes if bytes.is_empty() => NewSession::default(),
+        bytes => body.json(&app, bytes).await?,
+    };
+    let directory = cwd.filter(|directory| !directory.is_empty()).map_or_else(|| HOME.to_owned(), |cwd| absolute(&cwd));
+    let session_id = format!("sh_{:.24}", random_hex());
+    let Some(path) = file(&session_id) else { return Err(ApiError::internal("an id of a session that is none")) };
+    let files = live.files().await.map_err(refused)?;
+    let mut state = files.create(&path, BTreeMap::new()).await.map_err(refused_file)?;
+    let line = format!("cd '{}'\n", directory.replace('\'', r"'\''"));
+    state.write(line.into()).await.map_err(refused_file)?;
+    state.finish().await.map_err(refused_file)?;
+    Ok(Json(Session { session_id }))
+}
+
+/// `POST /session/{session}/run`
+pub(super) async fn run(
+    State(app): State<Arc<App>>,
+    Reached { live, .. }: Reached,
+    Path((_, id)): Path<(String, String)>,
+    body: Fields,
+) -> Result<Response, ApiError> {
+    let RunInSession { command, cwd, timeout } = body.read()?;
+    let path = file(&id).ok_or_else(|| unknown(&id))?;
+    let files = live.files().await.map_err(refused)?;
+    files.stat(&path).await.map_err(|_| unknown(&id))?;
+    let directory = cwd.filter(|directory| !directory.is_empty()).map(|cwd| absolute(&cwd)).unwrap_or_default();
+    let new = NewCommand {
+        arguments: vec![SHELL.to_owned(), "-c".to_owned(), PROGRAM.to_owned(), path, directory, command],
+        directory: None,
+        environment: BTreeMap::new(),
+        time_limit: commands::limit(timeout),
+        log: false,
+    };
+    let began = Instant::now();
+    let (id, attached) = commands::start(&app, &live, new).await?;
+    Ok(commands::follow(id, attached, began))
+}
+
+/// `DELETE /session/{session}`
+pub(super) async fn remove(
+    Reached { live, .. }: Reached,
+    Path((_, id)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    let path = file(&id).ok_or_else(|| unknown(&id))?;
+    let files = live.files().await.map_err(refused)?;
+    files.stat(&path).await.map_err(|_| unknown(&id))?;
+    files.remove(&path).await.map_err(refused_file)?;
+    Ok(StatusCode::OK)
+}
