@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::openai::responses::{self, ItemDocument, ToolDocument};
-use crate::{anthropic, assistants, chat, gemini, openai};
+use crate::{anthropic, assistants, chat, gemini, openai, opensandbox};
 
 /// Reads a message of every protocol from a peer: what could be read is written and read again as the same, and a document is given back
 /// as it came.
@@ -48,6 +48,11 @@ pub fn wire(bytes: &[u8]) {
     again::<anthropic::Block>(&sent);
     again::<anthropic::Event>(&sent);
     again::<anthropic::ErrorEnvelope>(&sent);
+    again::<opensandbox::lifecycle::NewSandbox>(&sent);
+    again::<opensandbox::code::RunCode>(&sent);
+    again::<opensandbox::code::Event>(&sent);
+    again::<opensandbox::commands::RunCommand>(&sent);
+    again::<opensandbox::files::UploadMetadata>(&sent);
 
     let document = ItemDocument::from(sent.clone());
     assert_eq!(serde_json::from_str::<ItemDocument>(&document.to_string()).expect("JSON"), document);
