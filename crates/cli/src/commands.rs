@@ -4,10 +4,12 @@ mod approvals;
 mod ask;
 mod audit;
 mod bench;
+mod completions;
 mod config;
 mod demo;
 mod doctor;
 mod keys;
+mod man;
 mod mcp;
 mod run;
 mod sandbox;
@@ -61,6 +63,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Template(template::TemplateCommand),
     Bench(bench::BenchArgs),
+    Completions(completions::CompletionsArgs),
+    #[command(hide = true)]
+    Man(man::ManArgs),
 }
 
 impl Command {
@@ -80,6 +85,8 @@ impl Command {
             Self::Sandbox(command) => sandbox::run(command, context).await,
             Self::Template(command) => template::run(command, context).await,
             Self::Bench(args) => bench::run(args, context).await,
+            Self::Completions(args) => completions::run(&args),
+            Self::Man(args) => man::run(&args),
         }
     }
 
@@ -98,7 +105,9 @@ impl Command {
             | Self::Config(_)
             | Self::Sandbox(_)
             | Self::Template(_)
-            | Self::Bench(_) => Vec::new(),
+            | Self::Bench(_)
+            | Self::Completions(_)
+            | Self::Man(_) => Vec::new(),
         }
     }
 
@@ -117,7 +126,9 @@ impl Command {
             | Self::Config(_)
             | Self::Sandbox(_)
             | Self::Template(_)
-            | Self::Bench(_) => false,
+            | Self::Bench(_)
+            | Self::Completions(_)
+            | Self::Man(_) => false,
         }
     }
 
