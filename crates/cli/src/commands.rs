@@ -3,6 +3,7 @@
 mod approvals;
 mod ask;
 mod audit;
+mod backup;
 mod bench;
 mod completions;
 mod config;
@@ -56,6 +57,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Approvals(approvals::ApprovalsCommand),
     Audit(audit::AuditArgs),
+    Backup(backup::BackupArgs),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
     #[command(subcommand)]
@@ -80,6 +82,7 @@ impl Command {
             Self::Keys(command) => keys::run(command, context).await,
             Self::Approvals(command) => approvals::run(command, context).await,
             Self::Audit(args) => audit::run(args, context).await,
+            Self::Backup(args) => backup::run(args, context).await,
             Self::Doctor(args) => doctor::run(&args, context).await,
             Self::Config(args) => config::run(&args, context),
             Self::Sandbox(command) => sandbox::run(command, context).await,
@@ -101,6 +104,7 @@ impl Command {
             | Self::Keys(_)
             | Self::Approvals(_)
             | Self::Audit(_)
+            | Self::Backup(_)
             | Self::Doctor(_)
             | Self::Config(_)
             | Self::Sandbox(_)
@@ -122,6 +126,7 @@ impl Command {
             | Self::Keys(_)
             | Self::Approvals(_)
             | Self::Audit(_)
+            | Self::Backup(_)
             | Self::Doctor(_)
             | Self::Config(_)
             | Self::Sandbox(_)

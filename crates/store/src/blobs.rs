@@ -3,6 +3,7 @@
 //! A blob appears under its name only whole and synced. Until a row names it, it is in flight: its name tells the process that owns it, and
 //! when that has died, a sweep removes what it left. The same content under two rows is two names of one inode.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, SeekFrom, Write};
 use std::ops::RangeInclusive;
@@ -10,15 +11,20 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use rusqlite::Connection;
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncWriteExt, ReadBuf};
 use tracing::warn;
 
+use crate::database::all;
 use crate::id::hex;
 use crate::usage::FILE_COST;
 use crate::{Error, Reservation, Store, Tenant};
+
+/// The tables that name blobs.
+const NAMING_BLOBS: [&str; 4] = ["files", "upload_parts", "container_files", "turn_blobs"];
 
 /// Most files that are synced one by one. More of them take longer than syncing the whole file system once.
 const SYNCED_ONE_BY_ONE: usize = 4;
@@ -352,9 +358,7 @@ impl Store {
     }
 
     fn blob_path(&self, BlobName(name): &BlobName) -> PathBuf {
-        // The first digits of a name are its time, the last ones are random.
-        let fan = name.get(name.len().saturating_sub(2)..).unwrap_or("00");
-        self.0.blobs.join(fan).join(name)
+        path_in(&self.0.blobs, name)
     }
 
     fn new_scratch(&self) -> Result<(Scratch, File), Error> {
@@ -409,6 +413,22 @@ impl Store {
             }
         }
     }
+}
+
+/// Returns the path of a blob in a directory of blobs.
+pub(crate) fn path_in(blobs: &Path, name: &str) -> PathBuf {
+    // The first digits of a name are its time, the last ones are random.
+    let fan = name.get(name.len().saturating_sub(2)..).unwrap_or("00");
+    blobs.join(fan).join(name)
+}
+
+/// Returns the names of the blobs that rows name.
+pub(crate) fn named(database: &Connection) -> Result<HashSet<String>, Error> {
+    let mut named = HashSet::new();
+    for table in NAMING_BLOBS {
+        named.extend(all(database, &format!("SELECT blob FROM {table}"), [], |row| row.get::<_, String>(0))?);
+    }
+    Ok(named)
 }
 
 fn make_parent(path: &Path) -> Result<PathBuf, Error> {

@@ -356,6 +356,16 @@ impl Database {
         work(&transaction)
     }
 
+    /// Copies the file, as it is at one moment, to one that is not there yet.
+    pub(crate) fn copy_to(&self, path: &Path) -> Result<(), Error> {
+        let path = path.to_str().ok_or_else(|| Error::Io {
+            path: path.to_path_buf(),
+            source: std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path is no text"),
+        })?;
+        self.connect()?.execute("VACUUM INTO ?1", [path])?;
+        Ok(())
+    }
+
     pub(crate) fn dropped(&self) -> Dropped {
         self.dropped
     }

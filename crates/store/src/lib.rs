@@ -7,6 +7,7 @@
 mod approvals;
 mod assistants;
 mod audit;
+mod backup;
 mod blobs;
 mod containers;
 mod conversations;
@@ -36,6 +37,7 @@ use rusqlite::Connection;
 
 pub use approvals::{ApprovalRecord, ApprovalStatus, Decided, Decision, NewApproval, program_digest};
 pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, Tampered};
+pub use backup::Backup;
 pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob};
 pub use containers::{
     ContainerFileRecord, ContainerRecord, NewContainer, NewContainerFile, Place, Source, WrittenFiles,

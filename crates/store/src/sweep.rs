@@ -1,13 +1,12 @@
 //! The sweep: removes what processes left behind that have died.
 
-use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tracing::info;
 
-use crate::database::all;
+use crate::blobs::named;
 use crate::owners::{Owners, age};
 use crate::{Error, Store, turns};
 
@@ -17,9 +16,6 @@ const GRACE: Duration = Duration::from_secs(60);
 
 /// Time between two sweeps when nothing waits for its age. Processes beside the server die without a word, too.
 const EVERY: Duration = Duration::from_secs(3600);
-
-/// The tables that name blobs.
-const NAMING_BLOBS: [&str; 4] = ["files", "upload_parts", "container_files", "turn_blobs"];
 
 /// Outcome of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,13 +47,7 @@ impl Store {
             blobs.extend(entries(&fan)?);
         }
         let owners = Owners::look(&self.0.owners)?;
-        let named = self.0.database.read(None, |database| {
-            let mut named: HashSet<String> = HashSet::new();
-            for table in NAMING_BLOBS {
-                named.extend(all(database, &format!("SELECT blob FROM {table}"), [], |row| row.get::<_, String>(0))?);
-            }
-            Ok(named)
-        })?;
+        let named = self.0.database.read(None, named)?;
         let blobs = blobs.into_iter().filter(|(name, _)| !named.contains(name));
         let mut swept = Swept::default();
         for (name, path) in scratch.into_iter().chain(blobs).filter(|(name, _)| !owners.may_finish(name)) {

@@ -729,3 +729,34 @@ async fn the_beginning_of_the_audit_log_can_be_archived_and_the_rest_follows_fro
     assert_eq!(chain, store.audit_log_start().await.unwrap());
     assert_eq!(AuditChain::default().follow(&log[1]), Err(Tampered { number: 1 }));
 }
+
+#[tokio::test]
+async fn a_backup_is_whole_while_files_come_and_go() {
+    let (directory, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Store::open(directory.path()).await.unwrap();
+    let tenant = Tenant::local();
+    let kept = file(&store, &tenant, b"kept").await;
+    let (busy, mine) = (store.clone(), tenant.clone());
+    let changing = tokio::spawn(async move {
+        loop {
+            let gone = file(&busy, &mine, b"for a moment").await;
+            busy.delete_file(&mine, &gone.id).await.unwrap();
+        }
+    });
+    for number in 0..10 {
+        let into = copies.path().join(number.to_string());
+        let made = store.back_up(&into).await.unwrap();
+        let copy = Store::open(&into).await.unwrap();
+        let files = copy.files(&tenant, None, aludel_store::PageQuery::first(9)).await.unwrap().data;
+        assert_eq!((files.len(), made.is_linked), (made.blobs, true));
+        assert!(files.iter().any(|file| file.id == kept.id));
+        for file in &files {
+            copy.read_blob(&file.blob).await.unwrap();
+        }
+        assert_eq!(count(&into.join("blobs")), files.len());
+    }
+    changing.abort();
+    let again = store.back_up(&copies.path().join("0")).await;
+    assert!(matches!(again, Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists));
+    assert_eq!(std::fs::read_dir(copies.path()).unwrap().count(), 10);
+}

@@ -1,0 +1,49 @@
+//! `aludel backup`: copies what a server keeps, while it runs.
+
+use std::path::PathBuf;
+
+use aludel_agent::size;
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use super::Context;
+use crate::console::Console;
+use crate::exit::{Exit, usage};
+use crate::state;
+
+/// Copy what a server keeps to a new directory, while it runs
+///
+/// Files, conversations, keys, approvals and the audit log, all as they are at one moment; what is acknowledged before is in it. Templates and
+/// live sandboxes are not: `aludel serve --data DIR` makes new ones, and containers go on from their files. In the same file system the
+/// files are linked, which takes no room and does not outlive the disk; to another one they are copied.
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    /// Where to, a directory that is not there yet
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+pub(super) async fn run(args: BackupArgs, context: &Context) -> anyhow::Result<Exit> {
+    let BackupArgs { directory } = args;
+    if directory.symlink_metadata().is_ok() {
+        return Err(usage(format!("{} is there already; name a directory that is not", directory.display())));
+    }
+    let store = state::open_beside(context).await?;
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let made = match store.back_up(&state::directory(&directory)).await {
+        Ok(made) => made,
+        Err(error) => {
+            // Nothing of it is of use.
+            let _gone = std::fs::remove_dir_all(&directory);
+            bail!("the state could not be copied to {}: {error}", directory.display());
+        }
+    };
+    let how = if made.is_linked { "linked" } else { "copied" };
+    Console::new().note(&format!(
+        "{} files {how}, {} in all: {}",
+        made.blobs,
+        size(made.bytes),
+        directory.display()
+    ))?;
+    Ok(Exit::Success)
+}

@@ -1,0 +1,131 @@
+//! Copies of the whole state, made while it is in use.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use crate::blobs::{named, path_in};
+use crate::{Error, Store, make_directory};
+
+/// How often the database is copied before giving up. Blobs that were deleted meanwhile make another copy necessary, for which most blobs
+/// are there already.
+const ATTEMPTS: usize = 20;
+/// End of the name of a directory that is not whole yet.
+const PARTIAL: &str = ".partial";
+
+/// A copy that was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backup {
+    /// Number of blobs.
+    pub blobs: usize,
+    /// Bytes of the database and of the blobs.
+    pub bytes: u64,
+    /// True if the blobs are the same files under second names, because the copy lies in the same file system: only the database took room.
+    pub is_linked: bool,
+}
+
+impl Store {
+    /// Copies the state to a directory that is not there yet, as it is at one moment, while others read and write it. The directory appears
+    /// when all of it has reached the disk; until then, and after an error, there may be one whose name ends in `.partial`, which the next
+    /// call replaces.
+    pub async fn back_up(&self, into: &Path) -> Result<Backup, Error> {
+        let into = into.to_path_buf();
+        self.run(move |store| store.back_up_now(&into)).await
+    }
+
+    fn back_up_now(&self, into: &Path) -> Result<Backup, Error> {
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| Error::Io { path, source }
+        };
+        if into.symlink_metadata().is_ok() {
+            return Err(failed(into)(io::ErrorKind::AlreadyExists.into()));
+        }
+        let mut partial = into.as_os_str().to_owned();
+        partial.push(PARTIAL);
+        let partial = PathBuf::from(partial);
+        if partial.symlink_metadata().is_ok() {
+            std::fs::remove_dir_all(&partial).map_err(failed(&partial))?;
+        }
+        let blobs = partial.join("blobs");
+        make_directory(&blobs)?;
+        let database = partial.join("aludel.db");
+        let mut copied = Copied::default();
+        let named = self.copy_all(&database, &blobs, &mut copied)?;
+        for name in copied.names.difference(&named) {
+            let path = path_in(&blobs, name);
+            copied.bytes -= path.metadata().map_err(failed(&path))?.len();
+            std::fs::remove_file(&path).map_err(failed(&path))?;
+        }
+        let bytes = copied.bytes + database.metadata().map_err(failed(&database))?.len();
+        let synced = File::open(&partial).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
+        synced.map_err(failed(&partial))?;
+        std::fs::rename(&partial, into).map_err(failed(into))?;
+        let parent = into.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent).and_then(|directory| directory.sync_all()).map_err(failed(parent))?;
+        Ok(Backup { blobs: named.len(), bytes, is_linked: !copied.is_copied })
+    }
+
+    /// Copies the database and all blobs that the copy names, and returns their names.
+    fn copy_all(&self, database: &Path, into: &Path, copied: &mut Copied) -> Result<HashSet<String>, Error> {
+        for _ in 0..ATTEMPTS {
+            match std::fs::remove_file(database) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::Io { path: database.to_path_buf(), source });
+                }
+                _ => {}
+            }
+            self.0.database.copy_to(database)?;
+            let named = named(&Connection::open(database)?)?;
+            let mut is_whole = true;
+            for name in &named {
+                is_whole &= copied.names.contains(name) || copied.take(&self.0.blobs, into, name)?;
+            }
+            if is_whole {
+                return Ok(named);
+            }
+        }
+        let source = io::Error::other("files were deleted faster than they could be copied; try again");
+        Err(Error::Io { path: into.to_path_buf(), source })
+    }
+}
+
+/// Blobs that are in the copy.
+#[derive(Debug, Default)]
+struct Copied {
+    names: HashSet<String>,
+    bytes: u64,
+    /// True if they could not be linked.
+    is_copied: bool,
+}
+
+impl Copied {
+    /// Takes a blob; false if it is not there any more.
+    fn take(&mut self, from: &Path, into: &Path, name: &str) -> Result<bool, Error> {
+        let (from, to) = (path_in(from, name), path_in(into, name));
+        if let Some(fan) = to.parent() {
+            make_directory(fan)?;
+        }
+        let linked =
+            if self.is_copied { Err(io::ErrorKind::CrossesDevices.into()) } else { std::fs::hard_link(&from, &to) };
+        let taken = match linked {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                self.is_copied = true;
+                std::fs::copy(&from, &to).map(drop)
+            }
+            linked => linked,
+        };
+        match taken {
+            Ok(()) => {
+                self.bytes += to.metadata().map_err(|source| Error::Io { path: to, source })?.len();
+                self.names.insert(name.to_owned());
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(Error::Io { path: to, source }),
+        }
+    }
+}
