@@ -21,11 +21,13 @@ fn the_help_is_the_one_that_was_agreed_on() {
         "keys",
         "approvals",
         "audit",
+        "backup",
         "doctor",
         "config",
         "sandbox",
         "template",
         "bench",
+        "completions",
     ] {
         assert_eq!(run(&[command, "--help"]).status, Some(0), "{command}");
     }

@@ -39,11 +39,7 @@ pub(super) async fn run(args: BackupArgs, context: &Context) -> anyhow::Result<E
         }
     };
     let how = if made.is_linked { "linked" } else { "copied" };
-    Console::new().note(&format!(
-        "{} files {how}, {} in all: {}",
-        made.blobs,
-        size(made.bytes),
-        directory.display()
-    ))?;
+    let files = if made.blobs == 1 { "1 file".to_owned() } else { format!("{} files", made.blobs) };
+    Console::new().note(&format!("{}: {}, with {files} {how}", directory.display(), size(made.bytes)))?;
     Ok(Exit::Success)
 }
