@@ -11,15 +11,16 @@ use aludel_engine::places::NoRoom;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequestParts, Request, State};
-use axum::http::header::{AUTHORIZATION, CONNECTION, HOST, ORIGIN, RETRY_AFTER};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::{Instrument, error};
 
+use super::unread;
 use crate::app::App;
 use crate::dialects::Dialect;
 use crate::error::{ApiError, Told};
@@ -55,6 +56,7 @@ pub(crate) async fn around(
     next: Next,
 ) -> Response {
     let (scope, span, open) = Scope::begin(&app.telemetry, &request);
+    let (request, rest) = unread::share(request);
     let line = format!("{} {}", request.method(), request.uri().path());
     let answered = AssertUnwindSafe(admit(&app, dialect, request, next).instrument(span.clone())).catch_unwind().await;
     let mut response = match answered {
@@ -68,10 +70,7 @@ pub(crate) async fn around(
         }
         response = refused(&refusal, dialect, scope.id());
     }
-    if matches!(response.status(), StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
-        // The rest of the body is not read, so nothing can follow it; a client that is not told would try.
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
+    rest.clear(&mut response).await;
     if let Ok(id) = HeaderValue::from_str(scope.id()) {
         response.headers_mut().insert(HeaderName::from_static(dialect.request_id), id.clone());
         response.headers_mut().insert(REQUEST_ID, id);

@@ -10,6 +10,7 @@ mod message;
 mod names;
 mod paced;
 mod params;
+mod unread;
 
 pub(crate) use around::{Caller, HEALTH, Held, READY, around, bearer, is_local_host};
 pub(crate) use callers::{Callers, FRESH};

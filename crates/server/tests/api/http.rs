@@ -465,3 +465,37 @@ async fn web_pages_ask_where_the_operator_lets_them() {
     assert!(!server.ask(other).await.headers.contains_key("access-control-allow-origin"));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_connection_outlives_a_refusal_by_the_head() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let key = server.store.create_key("mine").await.unwrap().secret;
+    let mut stream = TcpStream::connect(server.address()).await.unwrap();
+    let mut ask = async |key: &str, bytes: usize, body: Option<usize>| {
+        let head = format!(
+            "POST /v1/containers HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-length: {bytes}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        if let Some(bytes) = body {
+            // As clients do that send the head first.
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            stream.write_all(format!("{{\"name\":\"{}\"}}", "x".repeat(bytes - 11)).as_bytes()).await.unwrap();
+        }
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"}") {
+            let read = stream.read_buf(&mut answer).await.unwrap();
+            assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
+        }
+        String::from_utf8(answer).unwrap()
+    };
+    for _ in 0..2 {
+        let refused = ask("sk-wrong", 20, Some(20)).await;
+        assert!(refused.starts_with("HTTP/1.1 401") && !refused.contains("connection: close"), "{refused}");
+    }
+    assert!(ask(&key, 20, Some(20)).await.starts_with("HTTP/1.1 200"));
+    // For a large one nobody waits, and the client is told so.
+    let refused = ask("sk-wrong", 1 << 20, None).await;
+    assert!(refused.starts_with("HTTP/1.1 401") && refused.contains("connection: close"), "{refused}");
+    server.stop().await;
+}

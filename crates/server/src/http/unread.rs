@@ -1,0 +1,88 @@
+//! Bodies of requests that were answered before they were read.
+//!
+//! Most clients send a head and its body one after the other. The connection of a request that is refused by its head can only be used again
+//! when the body has been taken off it; a client that is not told of the end sends its next request into a closed connection.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::http::HeaderValue;
+use axum::http::header::{CONNECTION, EXPECT};
+use axum::response::Response;
+use futures_util::StreamExt;
+use hyper::body::{Frame, SizeHint};
+use tokio::time::timeout;
+
+/// The most bytes that are read for nobody.
+const MOST: u64 = 64 << 10;
+/// Time in which they have to come.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The body of a request, beside whoever answers it.
+pub(super) struct Rest {
+    body: Arc<Mutex<Body>>,
+    /// True if the client sends it only when somebody reads.
+    waits: bool,
+}
+
+/// Shares the body of a request.
+pub(super) fn share(request: Request) -> (Request, Rest) {
+    let waits = request.headers().contains_key(EXPECT);
+    let (head, body) = request.into_parts();
+    let body = Arc::new(Mutex::new(body));
+    let rest = Rest { body: Arc::clone(&body), waits };
+    (Request::from_parts(head, Body::new(Shared(body))), rest)
+}
+
+impl Rest {
+    /// Takes what is left of the body off the connection, or tells the client that the connection ends with this answer. A body that is still
+    /// being read is left alone.
+    pub(super) async fn clear(self, response: &mut Response) {
+        let Some(body) = Arc::into_inner(self.body) else { return };
+        let body = body.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if body.is_end_stream() {
+            return;
+        }
+        let is_cleared =
+            !self.waits && body.size_hint().lower() <= MOST && timeout(PATIENCE, drain(body)).await == Ok(true);
+        if !is_cleared {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+}
+
+/// Reads a body to its end; false if there is more of it than is read for nobody.
+async fn drain(body: Body) -> bool {
+    let (mut pieces, mut read) = (body.into_data_stream(), 0);
+    while let Some(piece) = pieces.next().await {
+        read += piece.map_or(MOST + 1, |piece| piece.len() as u64);
+        if read > MOST {
+            return false;
+        }
+    }
+    true
+}
+
+/// A body that is read while somebody else keeps it.
+struct Shared(Arc<Mutex<Body>>);
+
+impl HttpBody for Shared {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).size_hint()
+    }
+}
