@@ -200,7 +200,7 @@ pub struct CodeDelta {
     /// The next characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
-    /// What it put out next.
+    /// Its next output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Vec<CodeOutputDelta>>,
 }

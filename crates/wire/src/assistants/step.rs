@@ -109,7 +109,7 @@ pub enum ToolCall {
 pub struct CodeCall {
     /// The program.
     pub input: String,
-    /// What it put out.
+    /// Its output.
     pub outputs: Vec<CodeOutput>,
 }
 

@@ -169,7 +169,7 @@ async fn carry(
         functions: asked.tools.functions,
         tool_choice: asked.choice,
         sampling: Sampling {
-            // What is usual anyway is not sent: some models take no such word.
+            // The usual is not sent: some models take no such word.
             temperature: run.temperature.filter(|value| *value != USUAL),
             top_p: run.top_p.filter(|value| *value != USUAL),
             max_output_tokens: run.max_completion_tokens,

@@ -221,7 +221,7 @@ impl Lines {
         }
     }
 
-    /// What comes after the last line's end.
+    /// The text after the last line's end.
     fn rest(&mut self) -> Option<String> {
         (!self.0.is_empty()).then(|| self.take())
     }

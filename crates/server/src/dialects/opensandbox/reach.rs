@@ -68,7 +68,7 @@ pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, A
         EGRESS => brings(headers, EGRESS_TOKEN, live.secret()),
         _ => match live.traffic_secret() {
             Some(secret) => brings(headers, ACCESS_TOKEN, secret),
-            // Who knows the id of a sandbox has been told it.
+            // The id of a sandbox is known to those who were told it.
             None => Some(true),
         },
     };

@@ -27,7 +27,7 @@ pub(crate) async fn download(live: &LiveSandbox, path: &str, headers: &HeaderMap
     let opened = files.open(path, 0).await.map_err(missing).map_err(refused_file)?;
     let size = opened.size;
     let wanted = match headers.get(RANGE) {
-        // What has no size has no range, and content all the same.
+        // A file without a size has no range, and content all the same.
         Some(range) if size > 0 => range_of(range, size)?,
         _ => None,
     };

@@ -49,7 +49,7 @@ const KEYS: [&str; 2] = [KEY_PREFIX, "e2b_"];
 pub(crate) enum PortError {
     /// Nothing accepts connections.
     Closed,
-    /// What accepts them does not answer in HTTP.
+    /// The program that accepts them does not answer in HTTP.
     NoHttp,
 }
 

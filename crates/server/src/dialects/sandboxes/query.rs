@@ -11,7 +11,7 @@ pub(crate) fn pairs(text: &str) -> Result<BTreeMap<String, String>, ApiError> {
         Some(axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&uri).ok()?.0)
     };
     let pairs = parse(text).ok_or_else(|| ApiError::bad_request("invalid metadata: it must be an escaped query"))?;
-    // What is no escaped text was not escaped.
+    // A text that is not escaped is taken as it is.
     let again = |text: String| match parse(&format!("text={text}")).map(|pairs| pairs.into_iter().next()) {
         Some(Some((_, text))) => text,
         Some(None) | None => text,
