@@ -52,8 +52,17 @@ async fn hand_on(app: &App, method: &'static str, headers: &HeaderMap, body: &Pl
     let said = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (name, model) = match boundary(said) {
         Some(boundary) => {
+            // A form that readers may take in two ways is taken in none.
+            if memchr::memmem::find_iter(&body.bytes, b"name=model").next().is_some()
+                || memchr::memmem::find_iter(&body.bytes, b"name=\"model\"").count() > 1
+            {
+                return Err(ApiError::invalid("model", "The form names 'model' more than once, or without quotes."));
+            }
             let name = part(&body.bytes, boundary, "model").ok_or_else(|| ApiError::missing("model"))?;
             (name.to_owned(), Named::Plain(name))
+        }
+        None if said.to_ascii_lowercase().contains("form") => {
+            return Err(ApiError::bad_request("Send a JSON body, or a form as multipart/form-data."));
         }
         None => {
             let head: Head = serde_json::from_slice(&body.bytes).map_err(|error| {
