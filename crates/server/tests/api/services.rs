@@ -52,5 +52,14 @@ async fn requests_that_nobody_can_answer_are_refused() {
     server.post("/v1/embeddings", json!({ "model": "demo" })).await.refused(400, "has no /embeddings");
     let form = server.request(Method::POST, "/v1/images/edits").multipart(Form::new().text("prompt", "x"));
     server.ask(form).await.refused(400, "'model'");
+    // The model's server might read another name in these.
+    let twice = Form::new().text("model", "demo").text("model", "secret");
+    let form = server.request(Method::POST, "/v1/images/edits").multipart(twice);
+    server.ask(form).await.refused(400, "twice");
+    let body = r#"{"model":"demo","x":"&model=secret&"}"#;
+    let kind = "application/x-www-form-urlencoded";
+    let request = server.request(Method::POST, "/v1/embeddings").header("content-type", kind).body(body);
+    server.ask(request).await.refused(400, "not application/x-www");
+    assert!(upstream.requests().is_empty());
     server.stop().await;
 }

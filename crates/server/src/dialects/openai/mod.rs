@@ -1,7 +1,7 @@
 //! OpenAI's API: Responses, Chat Completions, and the files, containers and conversations that they name.
 //!
 //! `tools` understands the tools of a request, `attachment` finds files that messages bring along, `program` puts programs and their output
-//! into words, `services` hands on to models that do not chat, `error` refuses.
+//! into words, `services` hands on to models that do not chat, `form` finds the names of these in forms, `error` refuses.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ pub(crate) mod containers;
 pub(crate) mod conversations;
 pub(crate) mod error;
 pub(crate) mod files;
+mod form;
 pub(crate) mod models;
 pub(crate) mod program;
 pub(crate) mod responses;

@@ -12,6 +12,7 @@ use axum::routing::post;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::form;
 use crate::app::App;
 use crate::dialects::pass::{self, Named, Passage, Passing};
 use crate::error::ApiError;
@@ -49,32 +50,7 @@ struct Head<'a> {
 }
 
 async fn hand_on(app: &App, method: &'static str, headers: &HeaderMap, body: &Plain) -> Result<Response, ApiError> {
-    let said = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let (name, model) = match boundary(said) {
-        Some(boundary) => {
-            // A form that readers may take in two ways is taken in none.
-            if memchr::memmem::find_iter(&body.bytes, b"name=model").next().is_some()
-                || memchr::memmem::find_iter(&body.bytes, b"name=\"model\"").count() > 1
-            {
-                return Err(ApiError::invalid("model", "The form names 'model' more than once, or without quotes."));
-            }
-            let name = part(&body.bytes, boundary, "model").ok_or_else(|| ApiError::missing("model"))?;
-            (name.to_owned(), Named::Plain(name))
-        }
-        None if said.to_ascii_lowercase().contains("form") => {
-            return Err(ApiError::bad_request("Send a JSON body, or a form as multipart/form-data."));
-        }
-        None => {
-            let head: Head = serde_json::from_slice(&body.bytes).map_err(|error| {
-                ApiError::bad_request(format!("We could not parse the JSON body of your request: {error}."))
-                    .code("invalid_json")
-            })?;
-            let model = head.model.ok_or_else(|| ApiError::missing("model"))?;
-            let name = serde_json::from_str(model.get())
-                .map_err(|error| ApiError::invalid("model", format!("Invalid value for 'model': {error}.")))?;
-            (name, Named::Json(model))
-        }
-    };
+    let (name, model) = model(headers, &body.bytes)?;
     let passage = Passage {
         target: Target::Beside(method),
         to_the_server: &["openai-beta"],
@@ -87,61 +63,31 @@ async fn hand_on(app: &App, method: &'static str, headers: &HeaderMap, body: &Pl
     })
 }
 
-/// The boundary of a form's parts; `None` for any other body.
-fn boundary(content_type: &str) -> Option<&str> {
-    let mut parameters = content_type.split(';');
-    if !parameters.next()?.trim().eq_ignore_ascii_case("multipart/form-data") {
-        return None;
-    }
-    let value =
-        |parameter: &'_ str| parameter.trim().get(..9).is_some_and(|name| name.eq_ignore_ascii_case("boundary="));
-    let boundary = parameters.find(|parameter| value(parameter))?.trim().get(9..)?.trim_matches('"');
-    (!boundary.is_empty()).then_some(boundary)
-}
-
-/// The text of the first part of this name in a form, where it stands there.
-fn part<'a>(form: &'a [u8], boundary: &str, name: &str) -> Option<&'a str> {
-    let delimiter = format!("--{boundary}");
-    let (quoted, bare) = (format!("name=\"{name}\""), format!("name={name}"));
-    let mut rest = after(form, delimiter.as_bytes())?;
-    loop {
-        let (head, body) = split(rest, b"\r\n\r\n")?;
-        let (content, next) = split(body, format!("\r\n{delimiter}").as_bytes())?;
-        let is_wanted = String::from_utf8_lossy(head).lines().any(|line| {
-            let is_disposition = line.to_ascii_lowercase().starts_with("content-disposition:");
-            is_disposition && line.split(';').skip(1).any(|word| word.trim() == quoted || word.trim() == bare)
-        });
-        if is_wanted {
-            return std::str::from_utf8(content).ok();
+/// The name of the model that is asked for, and its place in the body.
+fn model<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(String, Named<'a>), ApiError> {
+    let mut types = headers.get_all(CONTENT_TYPE).iter().map(|value| value.to_str().unwrap_or("?"));
+    let said = types.next().unwrap_or_default();
+    // The model's server goes by the type: the two must take the body for the same.
+    let kind = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json = kind.is_empty() || kind == "application/json" || kind.ends_with("+json");
+    match form::boundary(said) {
+        _ if types.next().is_some() => Err(ApiError::bad_request("The request has more than one Content-Type.")),
+        Some(boundary) => {
+            let found = boundary.and_then(|boundary| form::find(body, boundary, "model"));
+            let refused = |reason| ApiError::bad_request(format!("The form is not handed on: {reason}."));
+            let name = found.map_err(refused)?.ok_or_else(|| ApiError::missing("model"))?;
+            Ok((name.to_owned(), Named::Plain(name)))
         }
-        rest = next;
-    }
-}
-
-fn after<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<&'a [u8]> {
-    split(bytes, mark).map(|(_, after)| after)
-}
-
-fn split<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
-    let at = memchr::memmem::find(bytes, mark)?;
-    Some((bytes.get(..at)?, bytes.get(at + mark.len()..)?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_model_is_found_in_a_form() {
-        let form = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"model\"\r\n\r\nname=\"model\"\r\n\
-                    --x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--x--\r\n";
-        let given = boundary("multipart/form-data; charset=utf-8; Boundary=\"x\"").unwrap();
-        assert_eq!(part(form.as_bytes(), given, "model"), Some("whisper"));
-        assert_eq!(part(form.as_bytes(), given, "language"), None);
-        assert_eq!(boundary("application/json; boundary=x"), None);
-        for cut in 0..form.len() - 8 {
-            // Nothing is taken for the name before it is there as a whole.
-            assert!(matches!(part(&form.as_bytes()[..cut], given, "model"), None | Some("whisper")));
+        None if is_json => {
+            let head: Head = serde_json::from_slice(body).map_err(|error| {
+                let message = format!("We could not parse the JSON body of your request: {error}.");
+                ApiError::bad_request(message).code("invalid_json")
+            })?;
+            let model = head.model.ok_or_else(|| ApiError::missing("model"))?;
+            let name = serde_json::from_str(model.get())
+                .map_err(|error| ApiError::invalid("model", format!("Invalid value for 'model': {error}.")))?;
+            Ok((name, Named::Json(model)))
         }
+        None => Err(ApiError::bad_request(format!("Send JSON or a form (multipart/form-data), not {kind}."))),
     }
 }
