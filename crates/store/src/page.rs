@@ -4,6 +4,9 @@ use rusqlite::{Connection, Row, ToSql};
 
 use crate::Error;
 
+/// Bytes of the rows of one page. The row that passes the bound is the last one of its page.
+const MAX_BYTES: usize = 16 << 20;
+
 /// A part of a list to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageQuery {
@@ -39,14 +42,14 @@ impl PageQuery {
         Self { after: None, limit, order: Order::Ascending }
     }
 
-    /// Reads a page. `select` is a query that ends in its conditions; `key` is the column that orders, `after` the value of it to start after.
+    /// Reads a page, of fewer rows than were asked for where they are large. `select` is a query that ends in its conditions; `key` is the column that orders, `after` the value of it to start after.
     pub(crate) fn read<'a, T>(
         &self,
         connection: &Connection,
         (select, key): (&str, &str),
         mut parameters: Vec<&'a dyn ToSql>,
         after: Option<&'a dyn ToSql>,
-        row: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+        mut row: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Page<T>, Error> {
         let (comparison, direction) = match self.order {
             Order::Ascending => (">", "ASC"),
@@ -59,14 +62,27 @@ impl PageQuery {
         }
         query.push_str(&format!(" ORDER BY {key} {direction} LIMIT {}", self.limit.saturating_add(1)));
         let mut statement = connection.prepare_cached(&query)?;
-        let mut data = statement.query_map(&*parameters, row)?.collect::<rusqlite::Result<Vec<T>>>()?;
-        let has_more = data.len() > self.limit;
-        data.truncate(self.limit);
-        Ok(Page { data, has_more })
+        let mut rows = statement.query(&*parameters)?;
+        let (mut data, mut bytes) = (Vec::new(), 0);
+        while let Some(found) = rows.next()? {
+            if data.len() == self.limit || bytes > MAX_BYTES {
+                return Ok(Page { data, has_more: true });
+            }
+            bytes += size(found)?;
+            data.push(row(found)?);
+        }
+        Ok(Page { data, has_more: false })
     }
 
     /// Returns the id to start after, as a parameter.
     pub(crate) fn after(&self) -> Option<&dyn ToSql> {
         self.after.as_ref().map(|after| after as &dyn ToSql)
     }
+}
+
+/// Returns the bytes of a row's texts.
+fn size(row: &Row<'_>) -> rusqlite::Result<usize> {
+    (0..row.as_ref().column_count()).try_fold(0, |bytes, column| {
+        Ok(bytes + row.get_ref(column)?.as_bytes_or_null().ok().flatten().map_or(0, <[u8]>::len))
+    })
 }

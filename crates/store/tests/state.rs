@@ -760,3 +760,18 @@ async fn a_backup_is_whole_while_files_come_and_go() {
     assert!(matches!(again, Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists));
     assert_eq!(std::fs::read_dir(copies.path()).unwrap().count(), 10);
 }
+
+#[tokio::test]
+async fn a_page_of_large_rows_is_cut_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let (tenant, thread) = (Tenant::local(), aludel_store::ThreadId::new());
+    let text = "x".repeat(7 << 20);
+    let messages = (0..8).map(|_| (aludel_store::MessageId::new(), serde_json::json!({ "text": text }))).collect();
+    store.add_thread(&tenant, thread.clone(), &serde_json::json!({}), messages).await.unwrap();
+    let page = |limit| aludel_store::PageQuery::first(limit);
+    let read = async |limit| store.messages(&tenant, &thread, None, page(limit)).await.unwrap();
+    let found = read(100).await;
+    assert_eq!((found.data.len(), found.has_more), (3, true));
+    assert_eq!((read(2).await.data.len(), read(2).await.has_more), (2, true));
+}
