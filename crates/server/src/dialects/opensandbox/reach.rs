@@ -5,9 +5,9 @@ use std::sync::Arc;
 use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::Tenant;
 use axum::extract::{FromRequestParts, Request, State};
-use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, SET_COOKIE};
+use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -32,6 +32,15 @@ pub(super) const TOKEN: &str = "x-execd-access-token";
 pub(super) const EGRESS_TOKEN: &str = "opensandbox-egress-auth";
 /// The header with the token of a private sandbox's programs.
 pub(super) const ACCESS_TOKEN: &str = "opensandbox-secure-access";
+
+/// Headers of an answer that a browser takes for all of this host.
+const OF_THE_HOST: [HeaderName; 5] = [
+    SET_COOKIE,
+    STRICT_TRANSPORT_SECURITY,
+    HeaderName::from_static("alt-svc"),
+    HeaderName::from_static("clear-site-data"),
+    HeaderName::from_static("service-worker-allowed"),
+];
 
 /// The sandbox and the port that a request is for.
 #[derive(Debug, Clone)]
@@ -117,7 +126,9 @@ async fn hand_on(live: &LiveSandbox, port: u16, mut request: Request) -> Respons
     match ports::hand_on(live, port, request).await {
         Ok(mut response) => {
             let headers = response.headers_mut();
-            headers.remove(SET_COOKIE);
+            for name in OF_THE_HOST {
+                headers.remove(name);
+            }
             headers.append(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox allow-scripts allow-forms"));
             response
         }

@@ -83,7 +83,7 @@ pub(super) async fn download(reached: Reached, params: Params, headers: HeaderMa
         return Err(ApiError::bad_request("lines (offset, limit) and a range of bytes exclude each other"));
     }
     let opened = files(&reached).await?.open(path, 0).await.map_err(failed)?;
-    let lines = Lines { skip: first.unwrap_or(1) - 1, left: count, newlines: 0 };
+    let lines = Lines { skip: first.unwrap_or(1) - 1, left: count, has_ended: false };
     let chunks = unfold(Some((opened, lines)), async |state| {
         let (mut opened, mut lines) = state?;
         match read(&mut opened, &mut lines).await {
@@ -120,28 +120,30 @@ struct Lines {
     skip: u64,
     /// Lines that are left; `None` for all.
     left: Option<u64>,
-    /// Ends of lines that are told once another line follows.
-    newlines: u64,
+    /// True if the last line has ended. Its end is told once another line follows.
+    has_ended: bool,
 }
 
 impl Lines {
     fn take(&mut self, chunk: &[u8]) -> Vec<u8> {
-        let mut wanted = Vec::with_capacity(chunk.len());
+        let mut wanted = Vec::with_capacity(chunk.len() + 1);
         for byte in chunk {
             if self.left == Some(0) {
                 break;
             }
             match byte {
                 b'\n' if self.skip > 0 => self.skip -= 1,
-                b'\n' => {
-                    self.newlines += 1;
-                    self.left = self.left.map(|left| left - 1);
-                }
                 _ if self.skip > 0 => {}
                 byte => {
-                    wanted.extend(std::iter::repeat_n(b'\n', usize::try_from(self.newlines).unwrap_or_default()));
-                    self.newlines = 0;
-                    wanted.push(*byte);
+                    if std::mem::take(&mut self.has_ended) {
+                        wanted.push(b'\n');
+                    }
+                    if *byte == b'\n' {
+                        self.has_ended = true;
+                        self.left = self.left.map(|left| left - 1);
+                    } else {
+                        wanted.push(*byte);
+                    }
                 }
             }
         }
@@ -154,9 +156,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_piece_gives_no_more_than_it_has() {
+        let mut lines = Lines { skip: 0, left: None, has_ended: false };
+        for _ in 0..1000 {
+            assert!(lines.take(&[b'\n'; 1000]).len() <= 1000);
+        }
+        assert!(lines.take(b"x").len() <= 2);
+    }
+
+    #[test]
     fn lines_are_those_that_were_asked_for() {
         let take = |skip, left, size: usize| {
-            let mut lines = Lines { skip, left, newlines: 0 };
+            let mut lines = Lines { skip, left, has_ended: false };
             let text = b"1\n2\n\n4\n5".chunks(size).flat_map(|chunk| lines.take(chunk)).collect();
             String::from_utf8(text).unwrap()
         };
@@ -166,6 +177,7 @@ mod tests {
             assert_eq!(take(3, None, size), "4\n5");
             assert_eq!(take(9, None, size), "");
             assert_eq!(take(0, Some(2), size), "1\n2");
+            assert_eq!(take(1, Some(2), size), "2\n");
         }
     }
 }
