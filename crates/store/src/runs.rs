@@ -106,14 +106,9 @@ impl Store {
     }
 
     /// Returns the active runs of all tenants: at a server's start, those that the one before left.
-    pub async fn active_runs(&self) -> Result<Vec<(Tenant, RunRecord)>, Error> {
-        let query = format!("SELECT {COLUMNS}, tenant FROM runs WHERE is_active");
-        let rows = self
-            .read_any(move |database| {
-                all(database, &query, [], |row| Ok((row.get::<_, Tenant>(6)?, Stored::read(row)?)))
-            })
-            .await?;
-        rows.into_iter().map(|(tenant, row)| Ok((tenant, row.parsed()?))).collect()
+    pub async fn active_runs(&self) -> Result<Vec<(Tenant, ThreadId, RunId)>, Error> {
+        let query = "SELECT tenant, thread, id FROM runs WHERE is_active";
+        self.read_any(move |database| all(database, query, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))).await
     }
 
     /// Returns a page of a thread's runs.

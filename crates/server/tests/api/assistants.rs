@@ -152,3 +152,51 @@ async fn files_of_one_name_are_told_apart_and_placed_once() {
     );
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_run_can_be_answered_again_after_an_answer_that_failed() {
+    let data = tempfile::tempdir().unwrap();
+    let script = vec![Scripted::Calls(vec![("weather", "{}".into())]), Scripted::Text("Sunny.")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let (assistant, thread) = begun(&server).await;
+    let runs = format!("/v1/threads/{thread}/runs");
+    let run = post(&server, &runs, &json!({ "assistant_id": assistant, "metadata": { "a": "b" } })).await.ok();
+    let path = format!("{runs}/{}", id(&run));
+    let waiting = until(&server, &path, "requires_action").await;
+    let call = &waiting["required_action"]["submit_tool_outputs"]["tool_calls"][0]["id"];
+    let outputs = json!({ "tool_outputs": [{ "tool_call_id": call, "output": "x".repeat(200_000) }] });
+    // There is room for the step, but not for the rest of the run beside it.
+    let used = server.store.bytes_of(&Tenant::local()).await.unwrap();
+    server.store.limit_storage(used + 300_000);
+    post(&server, &format!("{path}/submit_tool_outputs"), &outputs).await.refused(400, "used up");
+    assert_eq!(get(&server, &path).await["status"], "requires_action");
+    server.store.limit_storage(u64::MAX);
+    // A request that says nothing changes nothing.
+    assert_eq!(post(&server, &path, &json!({})).await.ok()["metadata"]["a"], "b");
+    post(&server, &format!("{path}/submit_tool_outputs"), &outputs).await.ok();
+    until(&server, &path, "completed").await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_thread_has_a_bounded_number_of_files() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let mut messages = Vec::new();
+    for _ in 0..11 {
+        let mut attachments = Vec::new();
+        for _ in 0..19 {
+            let file = server.upload("a.csv", b"x").await;
+            attachments.push(json!({ "file_id": file }));
+        }
+        messages.push(json!({ "role": "user", "content": "?", "attachments": attachments }));
+    }
+    post(&server, "/v1/threads", &json!({ "messages": messages })).await.refused(400, "more than 200 files");
+    let last = messages.pop().unwrap();
+    let thread = id(&post(&server, "/v1/threads", &json!({ "messages": messages })).await.ok());
+    let path = format!("/v1/threads/{thread}/messages");
+    post(&server, &path, &last).await.refused(400, "more than 200 files");
+    assert_eq!(get(&server, &format!("{path}?limit=100")).await["data"].as_array().unwrap().len(), 10);
+    server.stop().await;
+}

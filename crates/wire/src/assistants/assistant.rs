@@ -1,5 +1,7 @@
 //! Assistants and their tools.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -111,11 +113,10 @@ impl ToolResources {
 
     /// Adds files of the code interpreter that are not there yet.
     pub fn add_files(&mut self, ids: impl IntoIterator<Item = String>) {
-        for id in ids {
-            let files = &mut self.code_interpreter.get_or_insert_default().file_ids;
-            if !files.contains(&id) {
-                files.push(id);
-            }
+        let mut there: HashSet<String> = self.file_ids().iter().cloned().collect();
+        let mut new = ids.into_iter().filter(|id| there.insert(id.clone())).peekable();
+        if new.peek().is_some() {
+            self.code_interpreter.get_or_insert_default().file_ids.extend(new);
         }
     }
 }

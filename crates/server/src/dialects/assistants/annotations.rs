@@ -17,21 +17,24 @@ pub(super) fn annotations(value: &str, linked: &[Linked]) -> Vec<Annotation> {
     let mut found = Vec::new();
     for Linked { words, file_id, .. } in linked {
         for (byte, _) in value.match_indices(words.as_str()) {
-            // A longer path goes on.
-            if value.get(byte + words.len()..).is_some_and(|rest| rest.starts_with(is_of_a_name)) {
-                continue;
+            if !value.get(byte + words.len()..).is_some_and(goes_on) {
+                found.push((byte, words, file_id));
             }
-            let start_index = value.get(..byte).unwrap_or_default().chars().count();
-            found.push((start_index, words, file_id));
         }
     }
-    found.sort_by_key(|(start_index, ..)| *start_index);
-    let annotation = |(start_index, words, file_id): (usize, &String, &String)| Annotation::FilePath {
-        index: None,
-        text: words.clone(),
-        start_index,
-        end_index: start_index + words.chars().count(),
-        file_path: FilePath { file_id: file_id.clone() },
+    found.sort_by_key(|(byte, ..)| *byte);
+    // Counted once, from one to the next.
+    let (mut counted, mut start_index) = (0, 0);
+    let annotation = |(byte, words, file_id): (usize, &String, &String)| {
+        start_index += value.get(counted..byte).unwrap_or_default().chars().count();
+        counted = byte;
+        Annotation::FilePath {
+            index: None,
+            text: words.clone(),
+            start_index,
+            end_index: start_index + words.chars().count(),
+            file_path: FilePath { file_id: file_id.clone() },
+        }
     };
     found.into_iter().map(annotation).collect()
 }
@@ -45,9 +48,10 @@ pub(super) fn numbered(annotations: &[Annotation]) -> Vec<Annotation> {
     numbered.collect()
 }
 
-/// Returns true for characters with which the name of a file may go on.
-fn is_of_a_name(character: char) -> bool {
-    character.is_alphanumeric() || matches!(character, '_' | '-' | '/')
+/// Returns true if the name of a file goes on with this text. A dot may be the end of a sentence.
+fn goes_on(rest: &str) -> bool {
+    let is_of_a_name = |character: char| character.is_alphanumeric() || matches!(character, '_' | '-' | '/');
+    rest.strip_prefix('.').unwrap_or(rest).starts_with(is_of_a_name)
 }
 
 #[cfg(test)]
@@ -57,7 +61,7 @@ mod tests {
     #[test]
     fn a_file_is_named_by_its_whole_path_in_characters() {
         let linked = |path: &str| Linked { words: format!("sandbox:{path}"), path: path.into(), file_id: path.into() };
-        let text = "Für dich: [a](sandbox:/mnt/data/a), sandbox:/mnt/data/a_b und sandbox:/mnt/data/a.";
+        let text = "Für dich: [a](sandbox:/mnt/data/a), sandbox:/mnt/data/a_b und sandbox:/mnt/data/a.csv, sandbox:/mnt/data/a.";
         let found = annotations(text, &[linked("/mnt/data/a_b"), linked("/mnt/data/a")]);
         let letters: Vec<char> = text.chars().collect();
         let mut named = Vec::new();

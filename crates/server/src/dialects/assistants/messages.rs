@@ -13,8 +13,7 @@ use axum::extract::{Path, State};
 use serde_json::Value;
 
 use super::error::{added_message, none_found};
-use super::threads::{self, add_files};
-use super::{Paging, id_of, runs, stored, tools, written};
+use super::{Paging, id_of, runs, stored, threads, tools, written};
 use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
 use crate::dialects::openai::conversations::checked_metadata;
@@ -40,8 +39,11 @@ pub(super) async fn create(
     // It counts until all that is made of it is gone.
     let _memory = fields.memory();
     let Written { id, message, files } = Written::of(&app, &tenant, &thread, fields.read()?, "").await?;
+    let with_files = threads::with_files(&app, &tenant, &thread, files).await?;
     added_message(app.store.add_message(&tenant, &thread, id, &written(&message)).await?, &thread)?;
-    add_files(&app, &tenant, &thread, files).await?;
+    if let Some(with_files) = with_files {
+        threads::put(&app, &tenant, &thread, &with_files).await?;
+    }
     Ok(Json(message))
 }
 
@@ -78,8 +80,8 @@ pub(super) async fn update(
 ) -> Result<Json<Message>, ApiError> {
     let (thread, id) = (threads::parse(&thread)?, parse(&id)?);
     let before = find(&app, &tenant, &thread, &id).await?;
-    let UpdateMetadata { metadata } = fields.read()?;
-    let message = Message { metadata: checked_metadata(metadata)?, ..before };
+    let UpdateMetadata { metadata: Some(metadata) } = fields.read()? else { return Ok(Json(before)) };
+    let message = Message { metadata: checked_metadata(Some(metadata))?, ..before };
     if !app.store.update_message(&tenant, &thread, &id, &written(&message)).await? {
         return Err(none_found("message", id.as_str()));
     }

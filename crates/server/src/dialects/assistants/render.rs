@@ -345,7 +345,8 @@ impl Dialect for Runs {
     /// Fails runs that a server which was killed had not begun to carry out.
     fn settle<'a>(&'a self, live: &'a LiveTurns) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            for (tenant, record) in self.store.active_runs().await? {
+            for (tenant, thread, id) in self.store.active_runs().await? {
+                let Some(record) = self.store.thread_run(&tenant, &thread, &id).await? else { continue };
                 let mut run = Run::deserialize(record.object).map_err(Error::internal)?;
                 if run.status == RunStatus::RequiresAction || live.find(&tenant, &record.turn).is_some() {
                     continue;

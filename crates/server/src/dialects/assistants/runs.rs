@@ -241,8 +241,10 @@ pub(super) async fn update(
     fields: Fields,
 ) -> Result<Json<Run>, ApiError> {
     let record = find(&app, &tenant, &threads::parse(&thread)?, &parse(&id)?).await?;
-    let UpdateMetadata { metadata } = fields.read()?;
-    let metadata = checked_metadata(metadata)?;
+    let UpdateMetadata { metadata: Some(metadata) } = fields.read()? else {
+        return Ok(Json(current(&app, &tenant, record)?));
+    };
+    let metadata = checked_metadata(Some(metadata))?;
     if !app.store.set_run_metadata(&tenant, &record.id, &metadata.clone().into()).await? {
         return Err(none_found("run", &id));
     }
@@ -287,10 +289,10 @@ pub(super) async fn submit(
         return Err(ApiError::bad_request(format!("Runs in status \"{status}\" do not accept tool outputs.")));
     }
     let step = open_step(&app, &tenant, &id).await?.ok_or_else(|| ApiError::internal("a run waits for no step"))?;
-    let answered = answered(step, tool_outputs)?;
+    let answered = answered(step.clone(), tool_outputs)?;
     let run = Run { status: RunStatus::Queued, required_action: None, ..run };
     let beginning = Beginning { run: run.clone(), thread: None, answered: Some(answered) };
-    let leg = Leg { thread, id, beginning, from: From::Waiting(record) };
+    let leg = Leg { thread, id, beginning, from: From::Waiting { record, step: Box::new(step) } };
     let live = begin(&app, &tenant, TurnId::new(), memory)?;
     turn::start(&app, &live, start::start(Arc::clone(&app), tenant, leg, Arc::clone(&live))).await?;
     let notes = tools::notes(&run.tools);

@@ -40,8 +40,8 @@ pub(super) struct Leg {
 pub(super) enum From {
     /// There is none yet; the thread gets these messages with it.
     Nothing { messages: Vec<(MessageId, Value)>, files: Vec<String> },
-    /// It waits for its client.
-    Waiting(RunRecord),
+    /// It waits for its client, who is to answer this step.
+    Waiting { record: RunRecord, step: Box<RunStep> },
 }
 
 /// A turn as it is asked for, checked.
@@ -59,7 +59,7 @@ pub(super) async fn start(app: Arc<App>, tenant: Tenant, leg: Leg, live: Arc<Liv
     let choice = match &leg.from {
         From::Nothing { .. } => tools.choice(&run.tool_choice, app.engine.kernel())?,
         // The tool that the model had to call was called.
-        From::Waiting(_) => ToolChoice::Auto,
+        From::Waiting { .. } => ToolChoice::Auto,
     };
     let asked = Asked { choice, format: answer_format(&run.response_format)?, tools };
     let session = match asked.tools.runs_code {
@@ -97,7 +97,7 @@ async fn enter(
             let new = NewRun { id, thread, turn, expires_at, object, messages };
             begun(app.store.begin_run(tenant, new).await?, &leg.thread)?;
         }
-        From::Waiting(record) => {
+        From::Waiting { record, .. } => {
             let steps = leg.beginning.answered.as_ref().and_then(row).into_iter().collect();
             let next = Some(live.id.clone());
             let update = RunUpdate { object: Some(object), next, steps, ..RunUpdate::default() };
@@ -130,9 +130,9 @@ async fn undo(app: &App, tenant: &Tenant, leg: &Leg, live: &Live) -> Result<(), 
                 app.store.delete_message(tenant, &leg.thread, id).await?;
             }
         }
-        From::Waiting(record) => {
+        From::Waiting { record, step } => {
             let (object, next) = (Some(record.object.clone()), Some(record.turn.clone()));
-            let update = RunUpdate { object, next, ..RunUpdate::default() };
+            let update = RunUpdate { object, next, steps: row(step).into_iter().collect(), ..RunUpdate::default() };
             app.store.update_run(tenant, &leg.id, &live.id, update, Room::Reserved).await?;
         }
     }
@@ -150,8 +150,10 @@ async fn carry(
 ) -> Result<(), ApiError> {
     let Leg { beginning, id, thread, .. } = leg;
     let run = &beginning.run;
-    if let From::Nothing { files, .. } = &leg.from {
-        super::threads::add_files(app, tenant, thread, files.clone()).await?;
+    if let From::Nothing { files, .. } = &leg.from
+        && let Some(with_files) = super::threads::with_files(app, tenant, thread, files.clone()).await?
+    {
+        super::threads::put(app, tenant, thread, &with_files).await?;
     }
     let context = Context::of(app, tenant, thread, run.truncation_strategy.last_messages).await?;
     let placed = match &session {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_store::{MessageId, Tenant, ThreadId, ThreadRecord, now};
-use aludel_wire::assistants::{CreateThread, Thread, UpdateThread};
+use aludel_wire::assistants::{CreateThread, Thread, ToolResources, UpdateThread};
 use aludel_wire::openai::Deleted;
 use axum::Json;
 use axum::extract::{Path, State};
@@ -20,6 +20,8 @@ use crate::error::ApiError;
 use crate::http::{Caller, Fields};
 use crate::turn::PATIENCE;
 
+/// Files of one thread, with those of its messages.
+const MAX_FILES: usize = 200;
 /// Messages of one request.
 pub(super) const MAX_MESSAGES: usize = 1000;
 
@@ -104,30 +106,47 @@ pub(super) async fn add(app: &App, tenant: &Tenant, sent: CreateThread) -> Resul
         Some(sent) => tools::resources(app, tenant, sent).await?,
         None => Default::default(),
     };
-    let mut rows: Vec<(MessageId, Value)> = Vec::with_capacity(messages.len());
+    let (mut rows, mut attached) = (Vec::<(MessageId, Value)>::with_capacity(messages.len()), Vec::new());
     for (index, sent) in messages.into_iter().enumerate() {
         let Written { id, message, files } =
             Written::of(app, tenant, &id, sent, &format!("messages[{index}].")).await?;
-        tool_resources.add_files(files);
+        attached.extend(files);
         rows.push((id, written(&message)));
     }
+    tool_resources.add_files(attached);
+    check_files(&tool_resources)?;
     let metadata = checked_metadata(metadata)?;
     let thread = Thread { id: id.to_string(), object: Default::default(), created_at: now(), metadata, tool_resources };
     check(&app.store.add_thread(tenant, id.clone(), &written(&thread), rows).await?, &id, "threads")?;
     Ok(thread)
 }
 
-/// Adds files to those of a thread.
-pub(super) async fn add_files(app: &App, tenant: &Tenant, id: &ThreadId, files: Vec<String>) -> Result<(), ApiError> {
+/// A thread with more files; `None` if it gets none.
+pub(super) async fn with_files(
+    app: &App,
+    tenant: &Tenant,
+    id: &ThreadId,
+    files: Vec<String>,
+) -> Result<Option<Thread>, ApiError> {
     if files.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let mut thread: Thread = stored(find(app, tenant, id).await?.object)?;
     thread.tool_resources.add_files(files);
-    put(app, tenant, id, &thread).await
+    check_files(&thread.tool_resources)?;
+    Ok(Some(thread))
 }
 
-async fn put(app: &App, tenant: &Tenant, id: &ThreadId, thread: &Thread) -> Result<(), ApiError> {
+fn check_files(resources: &ToolResources) -> Result<(), ApiError> {
+    if resources.file_ids().len() > MAX_FILES {
+        let message =
+            format!("The thread would have more than {MAX_FILES} files; take some out of its 'tool_resources'.");
+        return Err(ApiError::invalid("attachments", message));
+    }
+    Ok(())
+}
+
+pub(super) async fn put(app: &App, tenant: &Tenant, id: &ThreadId, thread: &Thread) -> Result<(), ApiError> {
     if !app.store.update_thread(tenant, id, &written(thread)).await? {
         return Err(none_found("thread", id.as_str()));
     }
