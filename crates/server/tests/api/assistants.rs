@@ -200,3 +200,21 @@ async fn a_thread_has_a_bounded_number_of_files() {
     assert_eq!(get(&server, &format!("{path}?limit=100")).await["data"].as_array().unwrap().len(), 10);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_cancel_is_heard_when_the_run_has_just_begun_to_wait() {
+    let data = tempfile::tempdir().unwrap();
+    let script = (0..20).map(|_| Scripted::Calls(vec![("weather", "{}".into())])).collect();
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    for _ in 0..20 {
+        let (assistant, thread) = begun(&server).await;
+        let runs = format!("/v1/threads/{thread}/runs");
+        let run = post(&server, &runs, &json!({ "assistant_id": assistant })).await.ok();
+        let path = format!("{runs}/{}", id(&run));
+        while get(&server, &path).await["status"] != "requires_action" {}
+        post(&server, &format!("{path}/cancel"), &json!({})).await.ok();
+        until(&server, &path, "cancelled").await;
+    }
+    server.stop().await;
+}

@@ -14,6 +14,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use tracing::error;
 
 use super::assistant::MAX_INSTRUCTIONS;
 use super::error::none_found;
@@ -262,7 +263,15 @@ pub(super) async fn cancel(
     if record.is_active {
         if let Some(live) = underway(&app, &tenant, &record) {
             live.cancel.cancel();
-            return Ok(Json(current(&app, &tenant, record)?));
+            let cancelling = current(&app, &tenant, record)?;
+            let shared = Arc::clone(&app);
+            app.tasks.spawn(async move {
+                live.ended().await;
+                if let Err(error) = cancel_waiting(&shared, &tenant, &thread, &id).await {
+                    error!("cannot cancel {id}: {}", error.message);
+                }
+            });
+            return Ok(Json(cancelling));
         }
         end(&app, &tenant, record, RunStatus::Cancelled, &StepEnd::Cancelled).await?;
         let record = find(&app, &tenant, &thread, &id).await?;
@@ -270,6 +279,15 @@ pub(super) async fn cancel(
     }
     let status = current(&app, &tenant, record)?.status.word();
     Err(ApiError::bad_request(format!("Cannot cancel run with status '{status}'.")))
+}
+
+/// Cancels a run whose turn had stored that it waits for its client before it heard of the cancel.
+async fn cancel_waiting(app: &App, tenant: &Tenant, thread: &ThreadId, id: &RunId) -> Result<(), ApiError> {
+    let record = find(app, tenant, thread, id).await?;
+    if record.is_active && underway(app, tenant, &record).is_none() {
+        end(app, tenant, record, RunStatus::Cancelled, &StepEnd::Cancelled).await?;
+    }
+    Ok(())
 }
 
 /// `POST /threads/{thread}/runs/{run}/submit_tool_outputs`.
