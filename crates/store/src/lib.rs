@@ -58,7 +58,7 @@ pub use page::{Order, Page, PageQuery};
 pub use responses::ResponseRecord;
 pub use runs::{NewRun, RunRecord, RunUpdate};
 pub use sweep::Swept;
-pub use threads::{Added, ThreadRecord};
+pub use threads::{Added, RemovedThread, ThreadRecord};
 pub use turns::{Appended, NewTurn, TurnEventRecord, TurnLease, TurnRecord, TurnState, TurnUpdate};
 pub use uploads::{NewUpload, PartRecord, UploadRecord, UploadStatus};
 use usage::Quota;

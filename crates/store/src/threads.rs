@@ -4,7 +4,7 @@ use rusqlite::{Connection, Params, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{ContainerId, Error, MessageId, Page, PageQuery, RunId, Store, Tenant, ThreadId};
+use crate::{ContainerId, Error, MessageId, Page, PageQuery, RunId, Store, Tenant, ThreadId, TurnId};
 
 /// Threads of one tenant.
 const MAX_THREADS: u64 = 100_000;
@@ -18,6 +18,15 @@ pub struct ThreadRecord {
     pub object: Value,
     /// Container of its programs, once there is one.
     pub session: Option<ContainerId>,
+}
+
+/// What a thread that was removed had besides its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemovedThread {
+    /// Container of its programs.
+    pub session: Option<ContainerId>,
+    /// Turn of its active run.
+    pub turn: Option<TurnId>,
 }
 
 /// Outcome of adding something.
@@ -92,11 +101,17 @@ impl Store {
         self.write(move |database| Ok(database.execute(query, params![tenant, id, before, session])? > 0)).await
     }
 
-    /// Removes a thread with its messages and runs. Returns whether there was one.
-    pub async fn delete_thread(&self, tenant: &Tenant, id: &ThreadId) -> Result<bool, Error> {
+    /// Removes a thread with its messages and runs, if there is one.
+    pub async fn delete_thread(&self, tenant: &Tenant, id: &ThreadId) -> Result<Option<RemovedThread>, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
-        let query = "DELETE FROM threads WHERE tenant = ?1 AND id = ?2";
-        self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.write(move |database| {
+            let query = "SELECT turn FROM runs WHERE tenant = ?1 AND thread = ?2 AND is_active";
+            let turn = one(database, query, params![tenant, id], |row| row.get(0))?;
+            let query = "DELETE FROM threads WHERE tenant = ?1 AND id = ?2 RETURNING session";
+            let removed = one(database, query, params![tenant, id], |row| row.get(0))?;
+            Ok(removed.map(|session| RemovedThread { session, turn }))
+        })
+        .await
     }
 
     /// Adds a message to a thread that has no active run.

@@ -218,3 +218,22 @@ async fn a_cancel_is_heard_when_the_run_has_just_begun_to_wait() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn nothing_is_left_of_a_thread_whose_run_computes() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("wait()")]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let (assistant, thread) = begun(&server).await;
+    post(&server, &format!("/v1/threads/{thread}/runs"), &json!({ "assistant_id": assistant })).await.ok();
+    while upstream.requests().is_empty() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    server.ask(server.request(Method::DELETE, &format!("/v1/threads/{thread}"))).await.ok();
+    assert_eq!(get(&server, "/v1/containers").await["data"], json!([]));
+    // One that cannot begin leaves neither its thread nor a container.
+    let wrong = json!({ "assistant_id": assistant, "truncation_strategy": { "type": "none" } });
+    post(&server, "/v1/threads/runs", &wrong).await.refused(400, "truncation_strategy");
+    assert_eq!(get(&server, "/v1/containers").await["data"], json!([]));
+    server.stop().await;
+}

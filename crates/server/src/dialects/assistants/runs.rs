@@ -65,7 +65,7 @@ pub(super) async fn create_with_thread(
     let answer = begun(&app, &tenant, memory, found, sent, id.clone(), Some(thread)).await;
     if answer.is_err() {
         // Nobody was told of it.
-        app.store.delete_thread(&tenant, &id).await?;
+        threads::remove(&app, &tenant, &id).await?;
     }
     answer
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_store::{MessageId, Tenant, ThreadId, ThreadRecord, now};
+use aludel_store::{MessageId, RemovedThread, Tenant, ThreadId, ThreadRecord, now};
 use aludel_wire::assistants::{CreateThread, Thread, ToolResources, UpdateThread};
 use aludel_wire::openai::Deleted;
 use axum::Json;
@@ -74,16 +74,12 @@ pub(super) async fn delete(
 }
 
 /// Removes a thread with everything that belongs to it.
-async fn remove(app: &App, tenant: &Tenant, id: &ThreadId) -> Result<(), ApiError> {
-    let ThreadRecord { session, .. } = find(app, tenant, id).await?;
-    if let Some(run) = app.store.active_run(tenant, id).await?
-        && let Some(live) = app.engine.live.find(tenant, &run.turn)
-    {
+pub(super) async fn remove(app: &App, tenant: &Tenant, id: &ThreadId) -> Result<(), ApiError> {
+    let removed = app.store.delete_thread(tenant, id).await?;
+    let RemovedThread { session, turn } = removed.ok_or_else(|| none_found("thread", id.as_str()))?;
+    if let Some(live) = turn.and_then(|turn| app.engine.live.find(tenant, &turn)) {
         live.cancel.cancel();
         let _ended = timeout(PATIENCE, live.ended()).await;
-    }
-    if !app.store.delete_thread(tenant, id).await? {
-        return Err(none_found("thread", id.as_str()));
     }
     if let Some(session) = session
         && let Err(error) = app.engine.sessions.delete(tenant, &session).await
