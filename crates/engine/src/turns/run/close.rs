@@ -1,0 +1,93 @@
+//! The end of a request: stored first, then told.
+
+use std::time::Duration;
+
+use aludel_store::TurnState;
+use serde_json::Value;
+use tokio::time::sleep;
+use tracing::{Instrument as _, error};
+
+use super::Run;
+use crate::turns::event::EventKind;
+
+use crate::turns::{End, Failure, FailureKind};
+
+/// Pause between two attempts to store a request's end.
+const RETRY: Duration = Duration::from_secs(5);
+
+impl Run {
+    /// Ends the request: everything is stored before its last frames are told.
+    pub(in crate::turns) async fn close(mut self, ran_code: bool) {
+        self.settle().await;
+        let mut frames = std::mem::take(&mut self.held);
+        frames.extend(self.event(0, EventKind::Closed).await.frames);
+        let document = self.render.document();
+        let stored = self.store_end(&document).await;
+        let unstored = stored.as_ref().is_err_and(may_pass).then(|| document.clone());
+        let failure = self.render.failure();
+        // Only a client that was told of no program may ask again.
+        let failure = failure.map(|failure| Failure { should_retry: ran_code.then_some(false), ..failure });
+        self.live.tell(frames);
+        let end = End { document, failure };
+        if self.journal.is_some() && stored.is_ok() {
+            return self.engine.live.end_stored(&self.live, end);
+        }
+        self.engine.live.end(&self.live, end, ran_code);
+        if let Err(failure) = stored {
+            error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
+        }
+        if let Some(document) = unstored {
+            let tasks = self.engine.tasks.clone();
+            tasks.spawn(self.store_end_later(document).in_current_span());
+        }
+    }
+
+    /// Stores the end. The log first: what a client was told is there even if we are killed now. Then the document, with its status last of
+    /// all: whoever polls for it goes on at once. The turn has ended when both are there; until then recovery finds it and completes the
+    /// document.
+    pub(super) async fn store_end(&mut self, document: &Value) -> Result<(), Failure> {
+        // What could not be stored is stored with the state.
+        let _tried_again = self.flush(None).await;
+        if let Some(documents) = &self.documents {
+            documents.finish(document.clone()).await?;
+        }
+        self.flush(Some(TurnState::Ended)).await
+    }
+
+    /// Stores the end as soon as that is possible again: whoever polls for the request waits for it.
+    pub(super) async fn store_end_later(mut self, document: Value) {
+        // Nobody needs its sessions any more.
+        self.parts.clear();
+        loop {
+            tokio::select! {
+                () = sleep(RETRY) => {}
+                // The next start ends it.
+                () = self.engine.closing.cancelled() => return,
+            }
+            if !self.store_end(&document).await.as_ref().is_err_and(may_pass) {
+                return;
+            }
+        }
+    }
+
+    /// Leaves the request to the next start: it waits for approval.
+    pub(super) async fn outlive(mut self) {
+        if let Some(journal) = &mut self.journal
+            && let Err(failure) = journal.hand_on(&self.engine.store, None).await
+        {
+            error!("{}: {failure}", self.live.id);
+        }
+        let id = &self.live.id;
+        let message = format!(
+            "The server is ending, and a program of {id} waits for approval; it goes on when the server is back: retrieve {id} then."
+        );
+        // Asked for again, it would be another one.
+        let failure = Failure { should_retry: Some(false), ..Failure::new(FailureKind::Unavailable, message) };
+        self.live.end(End { document: self.render.document(), failure: Some(failure) });
+    }
+}
+
+/// Returns true if what could not be stored may be later.
+fn may_pass(failure: &Failure) -> bool {
+    matches!(failure.kind, FailureKind::DiskFull | FailureKind::Storage | FailureKind::StorageFull)
+}

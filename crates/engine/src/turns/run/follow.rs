@@ -1,0 +1,335 @@
+//! The events of agents: their effects are stored, and then they are told.
+
+use std::collections::{HashMap, HashSet};
+
+use aludel_agent::{ApprovalRequest, Budget, Call, CutOff, Ending as AgentEnding, Event as AgentEvent, Item};
+use aludel_sandbox::Event as ExecutionEvent;
+use aludel_store::{ContainerFileId, TurnState};
+use tracing::error;
+
+use super::{Part, Run};
+use crate::approvals::Decider;
+use crate::sessions::{SessionFile, WORKSPACE};
+use crate::turns::effects::{self, Piece};
+use crate::turns::event::{Ending, EventKind, ItemId, ToolCall, ToolKind};
+use crate::turns::render::Flow;
+use crate::turns::{Failure, FailureKind};
+
+/// Bytes of all frames of one request: they are in memory as long as somebody may follow them.
+const MAX_FRAMES: usize = 256 << 20;
+/// The reason of a failure of the audit log.
+const UNNOTED: &str = "cannot complete the audit log";
+/// The scheme of links to files of the session, as models are told to write them.
+const LINK: &str = "sandbox:";
+
+/// A turn's state between two events.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// The message that is being written.
+    pub(super) message: Option<(ItemId, String)>,
+    pub(super) thought: Option<ItemId>,
+    /// Calls that have not ended, by the ids of the model's server.
+    pub(super) calls: HashMap<String, Running>,
+    /// Calls that the client approved in this request.
+    pub(super) approved: HashSet<String>,
+    pub(super) round: u32,
+    /// True if it called a tool of ours.
+    pub(super) has_called: bool,
+    pub(super) ran_code: bool,
+    pub(super) has_ended: bool,
+    /// The ids under which the newest versions of files that its programs made are kept in the Files API.
+    pub(super) kept: HashMap<ContainerFileId, String>,
+}
+
+pub(super) struct Running {
+    pub(super) item: ItemId,
+    pub(super) input: String,
+    pub(super) is_running: bool,
+    /// Files of what it showed.
+    pub(super) figures: Vec<SessionFile>,
+}
+
+impl Run {
+    /// Takes one event of an agent: stores its effects, then tells of it.
+    pub(super) async fn see(&mut self, turn: usize, event: AgentEvent, all: &mut [Progress]) -> Result<Flow, Failure> {
+        let Some(progress) = all.get_mut(turn) else { return Ok(Flow::GoOn) };
+        if progress.has_ended {
+            return Ok(Flow::GoOn);
+        }
+        let flow = match event {
+            AgentEvent::Text(delta) => {
+                progress.thought = None;
+                let (item, text) = progress.message.get_or_insert_with(|| (ItemId::new(), String::new()));
+                text.push_str(&delta);
+                let item = item.clone();
+                self.queue(turn, EventKind::Text { item, delta }).await
+            }
+            AgentEvent::Reasoning(delta) => {
+                self.end_message(turn, progress).await;
+                let item = progress.thought.get_or_insert_with(ItemId::new).clone();
+                self.queue(turn, EventKind::Reasoning { item, delta }).await
+            }
+            AgentEvent::CodeStarted { call_id } => {
+                progress.thought = None;
+                self.end_message(turn, progress).await;
+                let item = progress.start(&call_id);
+                self.queue(turn, EventKind::ToolStarted { item, call_id, tool: ToolKind::Python }).await
+            }
+            AgentEvent::CodeDelta { call_id, text: delta } => match progress.calls.get(&call_id) {
+                Some(call) => {
+                    let item = call.item.clone();
+                    self.queue(turn, EventKind::ToolInput { item, delta }).await
+                }
+                None => Flow::GoOn,
+            },
+            AgentEvent::CodeFinished { call_id, code } => {
+                let item = match progress.calls.get_mut(&call_id) {
+                    Some(call) => {
+                        call.input.clone_from(&code);
+                        call.item.clone()
+                    }
+                    None => {
+                        let item = progress.start(&call_id);
+                        if let Some(call) = progress.calls.get_mut(&call_id) {
+                            call.input.clone_from(&code);
+                        }
+                        item
+                    }
+                };
+                self.queue(turn, EventKind::ToolReady { item, call_id, tool: ToolKind::Python, input: code }).await
+            }
+            AgentEvent::ApprovalRequested { call_id } => {
+                let holds = self.parts.get(turn).and_then(|part| part.gate.as_ref()).is_some_and(|gate| gate.holds());
+                let Some(call) = progress.calls.get(&call_id) else { return Ok(Flow::GoOn) };
+                let item = call.item.clone();
+                let flow = self.queue(turn, EventKind::ApprovalRequested { item }).await;
+                if holds {
+                    // The program is shown to whoever decides, and found after a restart.
+                    self.hold().await?;
+                    self.save().await?;
+                }
+                flow
+            }
+            AgentEvent::ApprovalDecided { call_id, denied } => {
+                let Some(call) = progress.calls.get(&call_id) else { return Ok(Flow::GoOn) };
+                let item = call.item.clone();
+                if denied.is_some() {
+                    progress.calls.remove(&call_id);
+                }
+                let flow = self.queue(turn, EventKind::ApprovalDecided { item, refused: denied }).await;
+                self.flush(Some(TurnState::Running)).await?;
+                flow
+            }
+            AgentEvent::Execution { call_id, event } => self.executed(turn, &call_id, event, progress).await?,
+            AgentEvent::CallRejected { call_id, reason } => {
+                let item = progress.calls.remove(&call_id).map(|call| call.item);
+                self.queue(turn, EventKind::ToolRejected { item, call_id, reason }).await
+            }
+            AgentEvent::Usage(usage) => {
+                let round = progress.round;
+                self.queue(turn, EventKind::Usage { round, usage }).await
+            }
+            AgentEvent::RoundStarted { number } => {
+                progress.round = number;
+                self.queue(turn, EventKind::RoundStarted { number }).await
+            }
+            AgentEvent::Retrying { wait, reason } => {
+                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                self.queue(turn, EventKind::Retrying { wait_ms, reason }).await
+            }
+            AgentEvent::Item(item) => {
+                self.keep(&item);
+                Flow::GoOn
+            }
+            AgentEvent::Observation { call_id, text } => self.queue(turn, EventKind::Observed { call_id, text }).await,
+            AgentEvent::Finished(ending) => {
+                let ending = self.ending(ending);
+                return Ok(self.end_turn(turn, ending, all).await);
+            }
+        };
+        if self.live.bytes() > MAX_FRAMES {
+            let message = format!("The answer is larger than {} MB.", MAX_FRAMES >> 20);
+            return Err(Failure::new(FailureKind::TooLarge, message));
+        }
+        Ok(flow)
+    }
+
+    /// Takes one event of an execution.
+    pub(super) async fn executed(
+        &mut self,
+        turn: usize,
+        call_id: &str,
+        event: ExecutionEvent,
+        progress: &mut Progress,
+    ) -> Result<Flow, Failure> {
+        progress.ran_code = true;
+        let Some(call) = progress.calls.get_mut(call_id) else { return Ok(Flow::GoOn) };
+        let part = self.parts.get(turn);
+        let (gate, session) = (part.and_then(|part| part.gate.clone()), part.and_then(|part| part.session.clone()));
+        let purpose = part.and_then(|part| part.purpose);
+        let item = call.item.clone();
+        if !std::mem::replace(&mut call.is_running, true) {
+            if progress.approved.contains(call_id)
+                && let Some(gate) = &gate
+            {
+                gate.approved_by_client(call_id, &call.input).await.map_err(Failure::while_doing(UNNOTED))?;
+            }
+            self.queue(turn, EventKind::ToolRunning { item: item.clone() }).await;
+            self.flush(None).await?;
+        }
+        let place = effects::Place { session: session.as_deref(), purpose };
+        match effects::piece(event, place, &mut call.figures).await? {
+            Piece::Output(output) => Ok(self.queue(turn, EventKind::Output { item, output }).await),
+            Piece::Finished(finished) => {
+                let figures = std::mem::take(&mut call.figures);
+                progress.calls.remove(call_id);
+                let mut failure = None;
+                if let Some(gate) = &gate {
+                    failure = gate.ended(call_id, &finished).await.map_err(Failure::while_doing(UNNOTED)).err();
+                }
+                let (outcome, stored) = effects::store(finished, place, figures).await;
+                for file in &outcome.files {
+                    progress.kept.extend(file.kept_as.clone().map(|kept| (file.id.clone(), kept)));
+                }
+                if let Err(error) = stored {
+                    failure.get_or_insert(Failure::while_doing("cannot store what the program made")(error));
+                }
+                let flow = self.queue(turn, EventKind::ToolEnded { item, outcome }).await;
+                // What it printed is told all the same.
+                failure.map_or(Ok(flow), Err)
+            }
+        }
+    }
+
+    /// Ends a message that another item follows.
+    pub(super) async fn end_message(&mut self, turn: usize, progress: &mut Progress) {
+        if let Some((item, text)) = progress.message.take() {
+            let linked = self.linked(turn, &text, &mut progress.kept).await;
+            self.queue(turn, EventKind::TextEnded { item, linked }).await;
+        }
+    }
+
+    /// Ends a turn.
+    pub(super) async fn end_turn(&mut self, turn: usize, mut ending: Ending, all: &mut [Progress]) -> Flow {
+        let Some(progress) = all.get_mut(turn).filter(|progress| !progress.has_ended) else { return Flow::GoOn };
+        progress.has_ended = true;
+        if !matches!(ending, Ending::Failed { .. })
+            && let Some(failure) = self.unstored.take()
+        {
+            ending = Ending::failed(failure);
+        }
+        if let Ending::Failed { failure, cause } = &mut ending {
+            // Here, for streams and the background, too: whoever answers the client has nothing left to tell.
+            *cause = failure.cause.take();
+            error!("{}: {}", self.live.id, cause.as_deref().unwrap_or(&failure.message));
+        }
+        let text = progress.message.take().map(|(_, text)| text).unwrap_or_default();
+        let linked = self.linked(turn, &text, &mut progress.kept).await;
+        let is_last = all.iter().all(|progress| progress.has_ended);
+        let waits = matches!(ending, Ending::WaitsForClient { .. });
+        let rendered = self.event(turn, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
+        if waits && let Some(documents) = &self.documents {
+            // What the client is to answer is there before it is told.
+            if let Err(error) = documents.hand_over(self.render.document()).await {
+                error!("{}: {error}", self.live.id);
+            }
+        }
+        if is_last {
+            self.held = rendered.frames;
+        } else {
+            self.untold.frames.extend(rendered.frames);
+        }
+        rendered.flow
+    }
+
+    /// The files of the session that a text names.
+    pub(super) async fn linked(
+        &self,
+        turn: usize,
+        text: &str,
+        kept: &mut HashMap<ContainerFileId, String>,
+    ) -> Vec<SessionFile> {
+        let part = self.parts.get(turn);
+        let Some(session) =
+            part.and_then(|part| part.session.as_ref()).filter(|_| text.contains(&format!("{LINK}{WORKSPACE}/")))
+        else {
+            return Vec::new();
+        };
+        // Without them no link is found, and the answer is still the answer.
+        let files = session.files().await.unwrap_or_default();
+        let named = files.into_iter().filter(|file| text.contains(&format!("{LINK}{}", file.path)));
+        let mut linked: Vec<SessionFile> = named.collect();
+        let place = effects::Place { session: Some(session), purpose: part.and_then(|part| part.purpose) };
+        for file in &mut linked {
+            file.kept_as = kept.get(&file.id).cloned();
+            if file.kept_as.is_none() && place.keep(std::slice::from_mut(file)).await.is_ok() {
+                kept.extend(file.kept_as.clone().map(|id| (file.id.clone(), id)));
+            }
+        }
+        linked
+    }
+
+    pub(super) fn ending(&self, ending: AgentEnding) -> Ending {
+        let calls = |calls: Vec<Call>| calls.into_iter().map(tool_call).collect();
+        match ending {
+            AgentEnding::Answered => Ending::Answered,
+            AgentEnding::Refused => Ending::Refused,
+            AgentEnding::CutOff(CutOff::Length) => Ending::TooLong,
+            AgentEnding::CutOff(CutOff::Filter) => Ending::Filtered,
+            AgentEnding::Budget(budget @ Budget::Tokens(_)) => Ending::TokenBudget { words: budget.to_string() },
+            AgentEnding::Budget(budget) => Ending::Budget { words: budget.to_string() },
+            AgentEnding::ClientTools(of_client) => {
+                Ending::WaitsForClient { programs: Vec::new(), calls: calls(of_client) }
+            }
+            AgentEnding::AwaitsApproval { programs, client_tools } => {
+                Ending::WaitsForClient { programs: calls(programs), calls: calls(client_tools) }
+            }
+            AgentEnding::Upstream(error) => Ending::failed(Failure::of_upstream(&error)),
+            AgentEnding::Sandbox(reason) => Ending::failed(Failure::of_sandbox(reason)),
+            AgentEnding::Cancelled => Ending::Cancelled,
+        }
+    }
+}
+
+impl Progress {
+    pub(super) fn of(part: &Part) -> Self {
+        let by_client = part.gate.as_ref().is_some_and(|gate| gate.decider() == Decider::Client);
+        let mut open = HashSet::new();
+        for item in part.items.iter().filter(|_| by_client) {
+            match item {
+                Item::Call(call) => {
+                    open.insert(call.id.clone());
+                }
+                Item::Output(output) => {
+                    open.remove(&output.call_id);
+                }
+                _ => {}
+            }
+        }
+        Self { approved: open, ..Self::default() }
+    }
+
+    /// Returns true if nothing of an answer was told.
+    pub(super) fn is_untold(&self) -> bool {
+        self.message.is_none() && self.thought.is_none() && self.calls.is_empty() && !self.ran_code
+    }
+
+    /// Knows a program that waits.
+    pub(super) fn resume(&mut self, item: ItemId, program: &ApprovalRequest, ran_code: bool) {
+        (self.has_called, self.ran_code) = (true, ran_code);
+        let call = Running { item, input: program.code.clone(), is_running: false, figures: Vec::new() };
+        self.calls.insert(program.call_id.clone(), call);
+    }
+
+    pub(super) fn start(&mut self, call_id: &str) -> ItemId {
+        self.has_called = true;
+        let item = ItemId::new();
+        let call = Running { item: item.clone(), input: String::new(), is_running: false, figures: Vec::new() };
+        self.calls.insert(call_id.to_owned(), call);
+        item
+    }
+}
+
+pub(super) fn tool_call(call: Call) -> ToolCall {
+    ToolCall { item: ItemId::new(), call_id: call.id, name: call.name, arguments: call.arguments }
+}

@@ -1,0 +1,134 @@
+//! Events on their way to the client and to the log.
+
+use aludel_agent::Item;
+use aludel_store::{TurnState, now_ms};
+use serde_json::Value;
+use tracing::error;
+
+use super::Run;
+use crate::turns::Failure;
+use crate::turns::event::{Event, EventKind};
+use crate::turns::journal::Journal;
+use crate::turns::render::{Flow, Frame, Rendered};
+
+/// The most frames that are told together.
+const MAX_UNTOLD: usize = 64;
+/// Bytes of frames that are told together, but for the last one: they count for nobody before.
+const MAX_UNTOLD_BYTES: usize = 256 << 10;
+
+/// Frames that were rendered, and are told when nothing more comes at once.
+#[derive(Default)]
+pub(super) struct Untold {
+    pub(super) frames: Vec<Frame>,
+    /// Documents that are to be stored first.
+    pub(super) documents: Vec<Value>,
+    /// True if their events are to be stored first.
+    pub(super) has_milestone: bool,
+}
+
+impl Run {
+    /// Makes an event, renders it and tells it.
+    pub(in crate::turns) async fn tell(&mut self, turn: usize, kind: EventKind) -> Flow {
+        let flow = self.queue(turn, kind).await;
+        self.settle().await;
+        flow
+    }
+
+    /// Makes an event and renders it. It is told with the others that come at the same moment, by [`Run::settle`].
+    pub(super) async fn queue(&mut self, turn: usize, kind: EventKind) -> Flow {
+        self.untold.has_milestone |= !kind.is_piece();
+        let rendered = self.event(turn, kind).await;
+        self.untold.frames.extend(rendered.frames);
+        self.untold.documents.extend(rendered.save);
+        let bytes: usize = self.untold.frames.iter().map(|frame| frame.text.len()).sum();
+        if self.untold.frames.len() >= MAX_UNTOLD || bytes >= MAX_UNTOLD_BYTES {
+            self.settle().await;
+        }
+        rendered.flow
+    }
+
+    /// Tells what is untold. What followers are told at a milestone is stored before they are.
+    pub(super) async fn settle(&mut self) {
+        let Untold { frames, documents, has_milestone } = std::mem::take(&mut self.untold);
+        if has_milestone && let Err(failure) = self.flush(None).await {
+            error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
+        }
+        for document in documents {
+            if let Some(documents) = &self.documents
+                && let Err(error) = documents.save(document).await
+            {
+                // All of them are stored at the end once more.
+                error!("{}: {error}", self.live.id);
+            }
+        }
+        self.live.tell(frames);
+    }
+
+    /// Makes an event and renders it. It is stored with the next flush. Where there is no room for it, there is no such event, and the request
+    /// is cancelled.
+    pub(in crate::turns) async fn event(&mut self, turn: usize, kind: EventKind) -> Rendered {
+        let sequence = self.journal.as_ref().map_or(self.next, Journal::next);
+        let event = Event { sequence, at_ms: now_ms(), turn, kind };
+        if let Some(journal) = &mut self.journal
+            && let Err(error) = journal.push(&self.engine.store, &event).await
+        {
+            self.live.cancel.cancel();
+            self.unstored.get_or_insert_with(|| error.into());
+            return Rendered::default();
+        }
+        self.next = sequence + 1;
+        let rendered = self.render.render(&event);
+        if let Some(journal) = &mut self.journal
+            && let Some(last) = rendered.frames.last()
+            && let Err(failure) = journal.reserve(&self.engine.store, last).await
+        {
+            error!("{}: {failure}", self.live.id);
+        }
+        rendered
+    }
+
+    pub(super) fn keep(&mut self, item: &Item) {
+        if let Some(journal) = &mut self.journal {
+            journal.push_item(item);
+        }
+    }
+
+    pub(super) async fn flush(&mut self, state: Option<TurnState>) -> Result<(), Failure> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let Err(error) = journal.flush(&self.engine.store, state).await else { return Ok(()) };
+        self.live.cancel.cancel();
+        let failure = Failure::while_doing("cannot store what happened")(error);
+        self.unstored.get_or_insert_with(|| failure.clone());
+        Err(failure)
+    }
+
+    /// Stores that it waits for approval. Nothing is told meanwhile, so another process may go on without a gap.
+    pub(super) async fn hold(&mut self) -> Result<(), Failure> {
+        match &mut self.journal {
+            Some(journal) => Ok(journal.hand_on(&self.engine.store, Some(TurnState::WaitingApproval)).await?),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn save(&self) -> Result<(), Failure> {
+        match &self.documents {
+            Some(documents) => Ok(documents.save(self.render.document()).await?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl EventKind {
+    /// A piece of a text or an output: told at once, and stored with the next milestone.
+    fn is_piece(&self) -> bool {
+        matches!(
+            self,
+            Self::Text { .. }
+                | Self::Reasoning { .. }
+                | Self::ToolInput { .. }
+                | Self::Output { .. }
+                | Self::Observed { .. }
+                | Self::Usage { .. }
+        )
+    }
+}
