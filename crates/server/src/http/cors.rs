@@ -23,7 +23,7 @@ const EXPOSED: [HeaderName; 9] = [
 ];
 
 /// The web pages that may ask the server from a browser, written as a list of origins, such as `https://app.example.com,http://localhost:3000`,
-/// or `*` for all. Without any, only programs ask, and pages of this machine of a server without keys are not answered to others.
+/// or `*` for all. Without any, browsers keep the server's answers from pages of other origins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origins {
     listed: Vec<HeaderValue>,
