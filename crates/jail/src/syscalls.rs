@@ -293,6 +293,7 @@ const COMMON: &[Allow] = allow! {
 const ARCHITECTURE: &[Allow] = allow! {
     SYS_pause, "signal.pause";
     SYS_stat, "pyarrow and others built for older C libraries";
+    SYS_lstat, "HDF5 and PROJ, built for older C libraries";
     SYS_access, "loader, shells";
     SYS_dup2, "subprocess, shells";
     SYS_vfork, "subprocess";

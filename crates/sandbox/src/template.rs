@@ -6,6 +6,7 @@
 mod bare;
 mod build;
 mod command;
+mod fonts;
 mod host_python;
 mod libraries;
 mod packages;
@@ -32,7 +33,7 @@ use host_python::HostPython;
 /// The packages of the default template, with versions and hashes.
 const LOCK: &str = include_str!("../../../templates/default/requirements.lock");
 /// Part of a template's identity: to be raised when the way of building changes.
-const BUILDER: &str = "3";
+const BUILDER: &str = "4";
 /// How the names of default templates begin.
 const PREFIX: &str = "default-";
 /// How the names of what may be removed begin.

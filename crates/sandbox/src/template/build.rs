@@ -9,11 +9,11 @@ use sha2::{Digest, Sha256};
 
 use super::host_python::HostPython;
 use super::{LOCK, MANIFEST, Manifest, Progress, Template, UNFINISHED, at};
-use super::{hex, libraries, packages, remove_unfinished, set_aside, skeleton, slim, tools, tree};
+use super::{fonts, hex, libraries, packages, remove_unfinished, set_aside, skeleton, slim, tools, tree};
 use crate::Error;
 
 /// With less than this free, a build cannot come to its end: the packages as they are downloaded, and as they are installed.
-const NEEDED_BYTES: u64 = 1_600_000_000;
+const NEEDED_BYTES: u64 = 2_200_000_000;
 
 /// Where a template is being built.
 pub(super) struct Site<'a> {
@@ -75,6 +75,7 @@ fn fill(site: &Site<'_>, progress: &mut dyn FnMut(Progress)) -> Result<(), Error
     skeleton::make(&site.root)?;
     packages::install(site, LOCK, progress)?;
     slim::remove_the_useless(&site.environment(), &site.site_packages())?;
+    fonts::place(&site.root, &site.site_packages())?;
     progress(Progress::Phase { name: "copying the interpreter and tools", total: 0 });
     skeleton::copy_interpreter(site)?;
     tools::copy(&site.root)?;

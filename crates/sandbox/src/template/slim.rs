@@ -9,6 +9,7 @@ use crate::Error;
 
 /// Large packages with large test suites.
 const WITHOUT_TESTS: &[&str] = &[
+    "h5py",
     "matplotlib",
     "mpl_toolkits",
     "networkx",
@@ -30,6 +31,8 @@ const SOURCES: &[&str] = &["a", "c", "cpp", "h", "hpp", "pxd", "pyx"];
 /// Parts of packages, by the beginning of their paths.
 const PARTS: &[&str] = &[
     "plotly/labextension",
+    "bokeh/server/static/js/types",
+    "bokeh/server/static/js/compiler",
     "pyarrow/include",
     // A network protocol between databases, in a library of 30 MB.
     "pyarrow/_flight",

@@ -31,3 +31,8 @@ from sklearn.ensemble import RandomForestClassifier
 RandomForestClassifier(5, n_jobs=2).fit(np.random.rand(50, 2), [0, 1] * 25)
 with zipfile.ZipFile("z.zip", "w") as archive:
     archive.write("t.xlsx")
+
+import h5py
+
+with h5py.File("/tmp/needed.h5", "w") as file:
+    file["numbers"] = [1, 2, 3]
