@@ -216,7 +216,7 @@ def build_shell():
         """Names cells as people count them, for tracebacks."""
 
         def get_code_name(self, raw_code, transformed_code, number):
-            return f"<cell {cell_number}>"
+            return script_path or f"<cell {cell_number}>"
 
     class Shell(InteractiveShell):
         displayhook_class = ResultHook
@@ -286,6 +286,10 @@ def build_shell():
         # IPython keeps a rendering of every exception; it takes seconds for a deep recursion, and nobody reads it.
         def _format_exception_for_storage(self, *_arguments, **_options):
             return {}
+
+        # There is no screen; `%matplotlib inline`, with which many notebooks begin, needs none.
+        def enable_gui(self, gui=None):
+            pass
 
         # The piped variant needs a pseudo terminal, which a sandbox does not have.
         system = InteractiveShell.system_raw
@@ -700,12 +704,34 @@ def configure(frame):
         os.environ.update(frame["environment"])
         if frame["forms"]:
             show_forms()
+        if "command_line" in frame:
+            take_command_line(**frame["command_line"])
     except (OSError, ValueError) as error:
         channel.send({"type": "failed", "reason": str(error)})
         return
     # It does not know of this.
     drop_checkpoint()
     channel.send({"type": "configured"})
+
+
+# The file that the next cell is read from.
+script_path = None
+
+
+def take_command_line(arguments, script=None, input=None):
+    """Makes the cells to come see the arguments, the file and the input of a program."""
+    global script_path
+    sys.argv[:] = arguments
+    if script is not None:
+        script_path = shell.user_ns["__file__"] = os.path.abspath(script)
+        # As Python has it: what lies beside a script comes before everything else.
+        sys.path.insert(0, os.path.dirname(script_path))
+    if input is not None:
+        descriptor = os.open(input, os.O_RDONLY)
+        os.unlink(input)
+        os.dup2(descriptor, 0)
+        os.close(descriptor)
+        sys.stdin = sys.__stdin__ = open(0, closefd=False)
 
 
 def show_forms():
@@ -815,7 +841,7 @@ in_cell = False
 
 
 def execute(code):
-    global cell_number, in_cell, turns, printed_last
+    global cell_number, in_cell, turns, printed_last, script_path
     cell_number += 1
     turns, printed_last = 0, 1
     lower_memory_limit()
@@ -831,6 +857,7 @@ def execute(code):
         error = failure
     finally:
         in_cell = False
+        script_path = None
     if is_child():
         end_child(error)
     with showing:

@@ -188,11 +188,16 @@ impl<L: Link> Driver<L> {
 
     /// Sets the working directory and variables for the cells to come.
     pub(crate) async fn configure(&self, options: &KernelOptions) -> Result<(), Error> {
-        let KernelOptions { directory, environment, forms } = options;
+        let KernelOptions { directory, environment, forms, command_line } = options;
         kernel::check_environment(environment)?;
         let mut kernel = self.hold().await?;
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
-        let frame = ToKernel::Configure { directory: directory.as_deref(), environment, forms: *forms };
+        let frame = ToKernel::Configure {
+            directory: directory.as_deref(),
+            environment,
+            forms: *forms,
+            command_line: command_line.as_ref(),
+        };
         match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&frame)).await {
             Ok(Ok(())) => unsent.disarm(),
             Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),

@@ -1,5 +1,6 @@
 //! One run of one cell: a stream of events, then an outcome.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -58,8 +59,13 @@ impl MimeBundle {
             MimeData::Text(text) => Some((mime, text.as_str())),
             MimeData::Binary(_) => None,
         });
+        page.filter(|_| self.image().is_none() && self.is_object())
+    }
+
+    /// Returns true if its plain text is an object's name at most, which tells nothing.
+    pub fn is_object(&self) -> bool {
         let is_name = |text: &str| text.starts_with('<') && text.ends_with('>') && !text.contains('\n');
-        page.filter(|_| self.image().is_none() && self.text().is_none_or(is_name))
+        self.text().is_none_or(is_name)
     }
 }
 
@@ -108,6 +114,13 @@ pub struct Finished {
 }
 
 impl Finished {
+    /// Adds files that executions before it created or changed, latest last.
+    pub fn add_files(&mut self, earlier: Vec<FileEntry>) {
+        let mut files: BTreeMap<_, _> = earlier.into_iter().map(|file| (file.path.clone(), file)).collect();
+        files.extend(self.files.drain(..).map(|file| (file.path.clone(), file)));
+        self.files = files.into_values().collect();
+    }
+
     /// Returns the names of refused system calls that may be the reason for how it went.
     pub fn refusals(&self) -> &[String] {
         if self.felt_refusal { &self.blocked } else { &[] }

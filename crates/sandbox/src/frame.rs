@@ -13,6 +13,7 @@ use tokio_util::bytes::Bytes;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::execution::{MimeBundle, MimeData, ProgramError};
+use crate::kernel::CommandLine;
 use crate::process::Command;
 
 /// The longest frame that is taken from a kernel, bytes. The kernel program stays below it; whatever does not is not the kernel program.
@@ -44,6 +45,8 @@ pub(crate) enum ToKernel<'a> {
         environment: &'a [(String, String)],
         /// True if tables and charts are shown as data, too.
         forms: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        command_line: Option<&'a CommandLine>,
     },
     /// Rehearse the first cell.
     Touch,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::driver::Execution;
@@ -39,7 +40,7 @@ impl<'a> Cell<'a> {
 }
 
 /// Settings of a kernel.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct KernelOptions {
     /// The working directory, inside; `None` for the one that it has, which is the workspace at first.
     pub directory: Option<String>,
@@ -47,6 +48,21 @@ pub struct KernelOptions {
     pub environment: Vec<(String, String)>,
     /// True if tables and charts are shown as data, too: [`TABLE`] and [`CHART`].
     pub forms: bool,
+    /// The command line of a program; `None` for none.
+    pub command_line: Option<CommandLine>,
+}
+
+/// The command line of a program that runs as a cell.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CommandLine {
+    /// Its arguments, its own name first: `sys.argv` of the cells to come.
+    pub arguments: Vec<String>,
+    /// The file of the working directory that the next cell is read from: its `__file__`, and its name in tracebacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    /// A file of the working directory to be its standard input. It is removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
 }
 
 /// The MIME type of a table as data: an object of lists, by column.

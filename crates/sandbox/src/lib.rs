@@ -36,7 +36,7 @@ pub use conformance::{Programs, conformance};
 pub use driver::{Execution, Interrupter};
 pub use error::Error;
 pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
-pub use kernel::{CHART, Cell, Kernel, KernelOptions, TABLE};
+pub use kernel::{CHART, Cell, CommandLine, Kernel, KernelOptions, TABLE};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use limits::Limits;
 pub use template::Template;

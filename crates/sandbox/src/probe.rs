@@ -48,32 +48,71 @@ pub async fn sandbox(data: &Path) -> Check {
         Ok(took) => (Status::Ok, format!("one was started and ran a program, in {} ms", took.as_millis()), None),
         Err(error) => {
             // A template that cannot be made says itself what to do.
-            let mend = matches!(error, crate::Error::Setup(_)).then(|| remedy(&error.to_string()));
+            let mend =
+                matches!(error, crate::Error::Setup(_)).then(|| Place::here().starts(&error.to_string()).to_owned());
             (Status::Missing, format!("none can be started: {error}"), mend)
         }
     };
     Check { name: "sandbox", status, detail, mend }
 }
 
-/// The way to a host that starts sandboxes, where `failure` is the step that it refused.
-fn remedy(failure: &str) -> String {
-    let hides_proc = failure.contains("mount /proc");
-    if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
-        return "for the pod: hostUsers: false; for its container: securityContext.procMount: Unmasked, \
-                seccompProfile.type: Unconfined and, where AppArmor is used, appArmorProfile.type: Unconfined"
-            .into();
+/// The kind of place that aludel runs in, which decides about the words of a remedy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Host,
+    /// A container of Docker or Podman.
+    Container,
+    /// A container of a pod of Kubernetes.
+    Pod,
+}
+
+impl Place {
+    fn here() -> Self {
+        if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+            Self::Pod
+        } else if ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists()) {
+            Self::Container
+        } else {
+            Self::Host
+        }
     }
-    if ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists()) {
-        return "docker run --user 1000 --security-opt seccomp=unconfined --security-opt systempaths=unconfined and, where AppArmor \
-                is used, --security-opt apparmor=unconfined"
-            .into();
+
+    /// The way to a host that starts sandboxes, where `failure` is the step that it refused.
+    fn starts(self, failure: &str) -> &'static str {
+        match self {
+            Self::Pod => {
+                "for the pod: hostUsers: false; for its container: securityContext.procMount: Unmasked, \
+                 seccompProfile.type: Localhost with packaging/seccomp.json on the node and, where AppArmor is used, \
+                 appArmorProfile.type: Unconfined"
+            }
+            Self::Container => {
+                "docker run --user 1000 --security-opt seccomp=packaging/seccomp.json --security-opt systempaths=unconfined and, \
+                 where AppArmor is used, --security-opt apparmor=unconfined"
+            }
+            Self::Host if failure.contains("mount /proc") => {
+                "parts of /proc are hidden by other mounts, as in a container: start aludel where they are not \
+                 (systempaths=unconfined, procMount: Unmasked)"
+            }
+            Self::Host => USER_NAMESPACES,
+        }
     }
-    if hides_proc {
-        return "parts of /proc are hidden by other mounts, as in a container: start aludel where they are not \
-                (systempaths=unconfined, procMount: Unmasked)"
-            .into();
+
+    /// The way to an id for each sandbox.
+    fn gives_ids(self) -> &'static str {
+        match self {
+            Self::Host => "run as root to give every sandbox an id of its own",
+            Self::Container | Self::Pod => "a container has one id; outside of one, root gives every sandbox its own",
+        }
     }
-    USER_NAMESPACES.into()
+
+    /// The way to limits for memory and processes, where control groups of version 2 or none are there.
+    fn limits(self) -> &'static str {
+        match self {
+            Self::Host => "run as root, or in a delegated scope: systemd-run --user --scope -p Delegate=yes aludel …",
+            Self::Container => "bound all sandboxes together: docker run --memory 8g --pids-limit 2048 --cpus 4",
+            Self::Pod => "bound all sandboxes together: resources.limits of the container, podPidsLimit of the kubelet",
+        }
+    }
 }
 
 fn kernel(host: &Host) -> Check {
@@ -91,7 +130,11 @@ fn kernel(host: &Host) -> Check {
 fn namespaces(host: &Host) -> Check {
     let (status, detail, mend) = match &host.namespaces {
         Ok(()) => (Status::Ok, "mount, pid, net, ipc, uts, user and cgroup namespaces can be made".into(), None),
-        Err(error) => (Status::Missing, format!("namespaces cannot be made: {error}"), Some(remedy("namespaces"))),
+        Err(error) => (
+            Status::Missing,
+            format!("namespaces cannot be made: {error}"),
+            Some(Place::here().starts("namespaces").to_owned()),
+        ),
     };
     Check { name: "namespaces", status, detail, mend }
 }
@@ -101,7 +144,7 @@ fn ids(host: &Host) -> Check {
         (Status::Ok, "every sandbox runs under a user id of its own".into(), None)
     } else {
         let detail = "all sandboxes run under your own user id, told apart by namespaces alone".into();
-        (Status::Degraded, detail, Some("run as root to give every sandbox an id of its own".into()))
+        (Status::Degraded, detail, Some(Place::here().gives_ids().to_owned()))
     };
     Check { name: "user ids", status, detail, mend }
 }
@@ -114,11 +157,11 @@ fn cgroups(host: &Host) -> Check {
     } else {
         format!("{}: no limit on {}", host.cgroups.describe(), missing.join(", "))
     };
-    let mend = (!missing.is_empty()).then(|| match host.cgroups {
-        Hierarchy::V1 { .. } => "mount the missing controllers under /sys/fs/cgroup, and run as root".into(),
-        Hierarchy::V2 { .. } | Hierarchy::Absent => {
-            "run as root, or in a delegated scope: systemd-run --user --scope -p Delegate=yes aludel …".into()
+    let mend = (!missing.is_empty()).then(|| match (Place::here(), &host.cgroups) {
+        (Place::Host, Hierarchy::V1 { .. }) => {
+            "mount the missing controllers under /sys/fs/cgroup, and run as root".into()
         }
+        (place, _) => place.limits().to_owned(),
     });
     Check { name: "control groups", status, detail, mend }
 }
@@ -157,4 +200,19 @@ fn landlock(host: &Host) -> Check {
     };
     let mend = (host.landlock == 0).then(|| "add landlock to the kernel's lsm= list (CONFIG_SECURITY_LANDLOCK)".into());
     Check { name: "Landlock", status, detail, mend }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remedy_is_said_in_the_words_of_its_place() {
+        assert!(Place::Container.starts("mount /proc: no").contains("systempaths=unconfined"));
+        assert!(Place::Pod.starts("mount /proc: no").contains("procMount: Unmasked"));
+        assert!(Place::Host.starts("mount /proc: no").contains("/proc are hidden"));
+        assert_eq!(Place::Host.starts("namespaces"), USER_NAMESPACES);
+        assert!(Place::Container.limits().contains("--pids-limit"));
+        assert!(Place::Pod.limits().contains("resources.limits"));
+    }
 }

@@ -202,9 +202,13 @@ impl Link for MemoryLink {
                 self.cells.send(program).await.map_err(gone)
             }
             // There are no directories but the workspace.
-            ToKernel::Configure { directory: _, environment, forms: _ } => {
+            ToKernel::Configure { directory: _, environment, forms: _, command_line } => {
                 self.environment.extend(environment.iter().cloned());
-                self.pending.push_back(Input::Frame(FromKernel::Configured, 0));
+                let answer = match command_line {
+                    None => FromKernel::Configured,
+                    Some(_) => FromKernel::Failed("a scripted program has no command line".to_owned()),
+                };
+                self.pending.push_back(Input::Frame(answer, 0));
                 Ok(())
             }
             // A scripted program does not wait for its displays, has no limits of its own and needs no rehearsal.
