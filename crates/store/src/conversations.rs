@@ -136,14 +136,14 @@ impl Store {
         .await
     }
 
-    /// Returns the items of all conversations that have these ids, each once; `None` when their JSON is longer than `limit` bytes.
+    /// Returns the JSON of the items of all conversations that have these ids, each once; `None` when it is longer than `limit` bytes.
     pub async fn items_of_ids(
         &self,
         tenant: &Tenant,
         ids: Vec<String>,
         limit: u64,
-    ) -> Result<Option<Vec<Value>>, Error> {
-        let query = move |database: &Connection, tenant: &Tenant| {
+    ) -> Result<Option<Vec<String>>, Error> {
+        self.read(tenant, move |database, tenant| {
             let query =
                 "SELECT item FROM conversation_items WHERE tenant = ?1 AND id = ?2 ORDER BY position DESC LIMIT 1";
             let (mut found, mut bytes) = (Vec::new(), 0);
@@ -157,19 +157,19 @@ impl Store {
                 }
             }
             Ok(Some(found))
-        };
-        self.read_then(tenant, query, |texts: Option<Vec<String>>| texts.map(|texts| parsed(&texts)).transpose()).await
+        })
+        .await
     }
 
-    /// Returns all items of a conversation, oldest first; `None` when their JSON is longer than `limit` bytes.
+    /// Returns the JSON of all items of a conversation, oldest first; `None` when it is longer than `limit` bytes.
     pub async fn all_items(
         &self,
         tenant: &Tenant,
         conversation: &ConversationId,
         limit: u64,
-    ) -> Result<Option<Vec<Value>>, Error> {
+    ) -> Result<Option<Vec<String>>, Error> {
         let conversation = conversation.clone();
-        let query = move |database: &Connection, tenant: &Tenant| {
+        self.read(tenant, move |database, tenant| {
             let query = "SELECT coalesce(sum(octet_length(item)), 0) FROM conversation_items
                          WHERE tenant = ?1 AND conversation = ?2";
             let bytes: u64 = database.query_row(query, params![tenant, conversation], |row| row.get(0))?;
@@ -178,8 +178,8 @@ impl Store {
             }
             let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 ORDER BY position";
             Ok(Some(all(database, query, params![tenant, conversation], |row| row.get(0))?))
-        };
-        self.read_then(tenant, query, |texts: Option<Vec<String>>| texts.map(|texts| parsed(&texts)).transpose()).await
+        })
+        .await
     }
 
     /// Removes an item. Returns whether there was one.

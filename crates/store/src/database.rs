@@ -46,7 +46,7 @@ macro_rules! counted {
 }
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 10] = [
+const FORMATS: [&str; 11] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -267,6 +267,13 @@ CREATE INDEX steps_of_thread ON run_steps (thread, id);
         counted!("runs", "1024 + length(CAST(object AS BLOB))"),
         counted!("run_steps", "1024 + length(CAST(object AS BLOB))"),
     ),
+    "
+CREATE TABLE metered (
+    tenant TEXT NOT NULL, day INTEGER NOT NULL, model TEXT NOT NULL, requests INTEGER NOT NULL, input_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL, programs INTEGER NOT NULL, program_ms INTEGER NOT NULL, sandbox_ms INTEGER NOT NULL,
+    PRIMARY KEY (tenant, day, model)
+) STRICT, WITHOUT ROWID;
+",
 ];
 
 /// Longest wait of a statement for another process that is writing.
@@ -590,6 +597,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 11, known: 10 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 12, known: 11 })));
     }
 }

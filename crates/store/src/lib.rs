@@ -16,6 +16,7 @@ mod error;
 mod files;
 mod id;
 mod keys;
+mod meter;
 mod owners;
 mod page;
 mod responses;
@@ -52,10 +53,11 @@ pub use id::{
     ResponseId, RunId, StepId, Tenant, ThreadId, TurnId, UploadId, fresh_id, random_hex,
 };
 pub use keys::{KEY_PREFIX, KeyRecord, NewKey};
+pub use meter::{Metered, Work, today};
 use owners::Owner;
 pub use owners::OwnerId;
 pub use page::{Order, Page, PageQuery};
-pub use responses::ResponseRecord;
+pub use responses::{ResponseRecord, ResponseText};
 pub use runs::{NewRun, RunRecord, RunUpdate};
 pub use sweep::Swept;
 pub use threads::{Added, RemovedThread, ThreadRecord};

@@ -4,8 +4,12 @@ use rusqlite::{Connection, Row, ToSql};
 
 use crate::Error;
 
-/// Bytes of the rows of one page. The row that passes the bound is the last one of its page.
+/// Bytes of memory that the rows of one page take when their JSON is read. The row that passes the bound is the last one of its page.
 const MAX_BYTES: usize = 16 << 20;
+/// Bytes of memory that an object or a list takes besides its text and its values.
+const NESTED: usize = 700;
+/// The same of any other value.
+const VALUE: usize = 40;
 
 /// A part of a list to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,9 +84,17 @@ impl PageQuery {
     }
 }
 
-/// Returns the bytes of a row's texts.
+/// Returns the bytes of memory that a row takes when the JSON in it is read, or more.
 fn size(row: &Row<'_>) -> rusqlite::Result<usize> {
+    let of_text = |text: &[u8]| {
+        let of_byte = |byte: &u8| match byte {
+            b'{' | b'[' => 1 + NESTED,
+            b',' => 1 + VALUE,
+            _ => 1,
+        };
+        text.iter().map(of_byte).sum()
+    };
     (0..row.as_ref().column_count()).try_fold(0, |bytes, column| {
-        Ok(bytes + row.get_ref(column)?.as_bytes_or_null().ok().flatten().map_or(0, <[u8]>::len))
+        Ok(bytes + row.get_ref(column)?.as_bytes_or_null().ok().flatten().map_or(0, of_text))
     })
 }

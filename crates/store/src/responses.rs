@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
@@ -19,6 +19,15 @@ pub struct ResponseRecord {
     pub input: Vec<Value>,
     /// Time at which it is removed, seconds since 1970.
     pub expires_at: Option<i64>,
+}
+
+/// A response as it is stored: JSON that nothing was built of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResponseText {
+    /// Object as clients see it.
+    pub object: String,
+    /// List of the items that it answers, oldest first.
+    pub input: String,
 }
 
 impl Store {
@@ -72,6 +81,17 @@ impl Store {
         .await
     }
 
+    /// Returns the text of a response, unless it has expired.
+    pub async fn response_text(&self, tenant: &Tenant, id: &ResponseId) -> Result<Option<ResponseText>, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let query = "SELECT object, input FROM responses
+                         WHERE tenant = ?1 AND id = ?2 AND coalesce(expires_at > ?3, TRUE)";
+            one(database, query, params![tenant, id, now()], text)
+        })
+        .await
+    }
+
     /// Returns the responses that have items of these ids, in their output or their input: for each id the newest one, and each response
     /// once, the newest first. `None` when their JSON is longer than `limit` bytes.
     pub async fn responses_of_items(
@@ -79,8 +99,8 @@ impl Store {
         tenant: &Tenant,
         items: Vec<String>,
         limit: u64,
-    ) -> Result<Option<Vec<ResponseRecord>>, Error> {
-        let query = move |database: &Connection, tenant: &Tenant| {
+    ) -> Result<Option<Vec<ResponseText>>, Error> {
+        self.read(tenant, move |database, tenant| {
             let query = "SELECT responses.id, octet_length(object) + octet_length(input)
                          FROM response_items JOIN responses ON responses.id = response
                          WHERE response_items.tenant = ?1 AND response_items.id = ?2 AND coalesce(expires_at > ?3, TRUE)
@@ -92,20 +112,12 @@ impl Store {
             if found.values().sum::<u64>() > limit {
                 return Ok(None);
             }
-            let query = "SELECT object, input, expires_at FROM responses WHERE id = ?1";
-            let mut rows: Vec<(ResponseId, String, String, Option<i64>)> = Vec::new();
+            let query = "SELECT object, input FROM responses WHERE id = ?1";
+            let mut texts = Vec::with_capacity(found.len());
             for id in found.into_keys().rev() {
-                let row = one(database, query, [&id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-                rows.extend(row.map(|(object, input, expires_at)| (id, object, input, expires_at)));
+                texts.extend(one(database, query, [&id], text)?);
             }
-            Ok(Some(rows))
-        };
-        self.read_then(tenant, query, |rows| {
-            let parsed = |(id, object, input, expires_at): (_, String, String, _)| {
-                let (object, input) = (serde_json::from_str(&object)?, serde_json::from_str(&input)?);
-                Ok(ResponseRecord { id, object, input, expires_at })
-            };
-            rows.map(|rows| rows.into_iter().map(parsed).collect()).transpose()
+            Ok(Some(texts))
         })
         .await
     }
@@ -129,4 +141,8 @@ impl Store {
         })
         .await
     }
+}
+
+fn text(row: &Row<'_>) -> rusqlite::Result<ResponseText> {
+    Ok(ResponseText { object: row.get(0)?, input: row.get(1)? })
 }

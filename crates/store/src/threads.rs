@@ -80,12 +80,20 @@ impl Store {
         .await
     }
 
-    /// Replaces a thread's object. Returns whether there is such a thread.
-    pub async fn update_thread(&self, tenant: &Tenant, id: &ThreadId, object: &Value) -> Result<bool, Error> {
-        let (id, object) = (id.clone(), object.to_string());
-        let query = "UPDATE threads SET object = ?3 WHERE tenant = ?1 AND id = ?2";
-        self.write_for(tenant, move |database, tenant| Ok(database.execute(query, params![tenant, id, object])? > 0))
-            .await
+    /// Replaces a thread's object if it is still `was`. Returns false if it is another one, or there is no such thread.
+    pub async fn update_thread(
+        &self,
+        tenant: &Tenant,
+        id: &ThreadId,
+        was: &Value,
+        object: &Value,
+    ) -> Result<bool, Error> {
+        let (id, was, object) = (id.clone(), was.to_string(), object.to_string());
+        let query = "UPDATE threads SET object = ?4 WHERE tenant = ?1 AND id = ?2 AND object = ?3";
+        self.write_for(tenant, move |database, tenant| {
+            Ok(database.execute(query, params![tenant, id, was, object])? > 0)
+        })
+        .await
     }
 
     /// Gives a thread a container in place of the one that it had. Returns false when it has another one, or there is no such thread.
@@ -190,9 +198,9 @@ impl Store {
         tenant: &Tenant,
         thread: &ThreadId,
         limit: u64,
-    ) -> Result<Option<(Vec<Value>, Vec<Value>)>, Error> {
+    ) -> Result<Option<(Vec<String>, Vec<String>)>, Error> {
         let thread = thread.clone();
-        let query = move |database: &Connection, tenant: &Tenant| {
+        self.read(tenant, move |database, tenant| {
             let (mut bytes, mut found) = (0, Vec::new());
             for table in ["messages", "run_steps"] {
                 let of_thread = format!("FROM {table} WHERE tenant = ?1 AND thread = ?2");
@@ -206,10 +214,6 @@ impl Store {
             }
             let (steps, messages) = (found.pop().unwrap_or_default(), found.pop().unwrap_or_default());
             Ok(Some((messages, steps)))
-        };
-        let parsed = |texts: Vec<String>| texts.iter().map(|text| parsed(text)).collect::<Result<Vec<_>, Error>>();
-        self.read_then(tenant, query, move |found| {
-            found.map(|(messages, steps)| Ok((parsed(messages)?, parsed(steps)?))).transpose()
         })
         .await
     }

@@ -1,0 +1,117 @@
+//! Counts of the work that was done for tenants, by day and model. They are sums, and say nothing of single requests.
+
+use std::ops::AddAssign;
+
+use rusqlite::{Row, params};
+
+use crate::database::all;
+use crate::{Error, Store, Tenant, now};
+
+/// Days for which counts are kept.
+const KEPT: i64 = 400;
+/// Seconds of a day.
+const DAY: i64 = 24 * 3600;
+
+/// Work that was counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Requests that a model was asked for, and those that were handed on to one as they were.
+    pub requests: u64,
+    /// Tokens that models read, as their servers tell. Those of requests that were handed on are not known.
+    pub input_tokens: u64,
+    /// Tokens that models wrote.
+    pub output_tokens: u64,
+    /// Programs that ran.
+    pub programs: u64,
+    /// Wall clock of programs, milliseconds.
+    pub program_ms: u64,
+    /// Time for which sandboxes were held, milliseconds.
+    pub sandbox_ms: u64,
+}
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Self) {
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.requests, other.requests);
+        add(&mut self.input_tokens, other.input_tokens);
+        add(&mut self.output_tokens, other.output_tokens);
+        add(&mut self.programs, other.programs);
+        add(&mut self.program_ms, other.program_ms);
+        add(&mut self.sandbox_ms, other.sandbox_ms);
+    }
+}
+
+/// The work of one tenant on one day with one model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metered {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// The day, from 1970-01-01, in UTC.
+    pub day: i64,
+    /// The model; empty for the time of sandboxes, and for programs that clients sent themselves.
+    pub model: String,
+    /// The sums.
+    pub work: Work,
+}
+
+impl Metered {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            tenant: row.get(0)?,
+            day: row.get(1)?,
+            model: row.get(2)?,
+            work: Work {
+                requests: row.get(3)?,
+                input_tokens: row.get(4)?,
+                output_tokens: row.get(5)?,
+                programs: row.get(6)?,
+                program_ms: row.get(7)?,
+                sandbox_ms: row.get(8)?,
+            },
+        })
+    }
+}
+
+/// Returns the number of today, from 1970-01-01, in UTC.
+pub fn today() -> i64 {
+    now().div_euclid(DAY)
+}
+
+impl Store {
+    /// Adds to what is counted, and forgets what is older than 400 days.
+    pub async fn meter(&self, metered: Vec<Metered>) -> Result<(), Error> {
+        self.write(move |database| {
+            let mut add = database.prepare_cached(
+                "INSERT INTO metered VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO UPDATE SET
+                    requests = requests + excluded.requests, input_tokens = input_tokens + excluded.input_tokens,
+                    output_tokens = output_tokens + excluded.output_tokens, programs = programs + excluded.programs,
+                    program_ms = program_ms + excluded.program_ms, sandbox_ms = sandbox_ms + excluded.sandbox_ms",
+            )?;
+            for Metered { tenant, day, model, work } in &metered {
+                add.execute(params![
+                    tenant,
+                    day,
+                    model,
+                    work.requests,
+                    work.input_tokens,
+                    work.output_tokens,
+                    work.programs,
+                    work.program_ms,
+                    work.sandbox_ms
+                ])?;
+            }
+            database.prepare_cached("DELETE FROM metered WHERE day < ?1")?.execute([today() - KEPT])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Returns what was counted from a day on, of all tenants, by tenant, day and model.
+    pub async fn metered(&self, since: i64) -> Result<Vec<Metered>, Error> {
+        self.read_any(move |database| {
+            let query = "SELECT * FROM metered WHERE day >= ?1 ORDER BY tenant, day, model";
+            all(database, query, [since], Metered::read)
+        })
+        .await
+    }
+}
