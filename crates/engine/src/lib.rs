@@ -6,6 +6,7 @@
 pub mod approvals;
 mod error;
 pub mod executions;
+mod meter;
 mod models;
 /// Executions and their outcomes, as the sandbox layer has them.
 pub mod execution {
@@ -34,8 +35,10 @@ use aludel_store::Store;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use aludel_store::Work;
 pub use approvals::ApprovalPolicy;
 pub use error::{Error, Kind, Missing};
+pub use meter::Meter;
 pub use models::{Model, Models, Shown};
 pub use sessions::{Session, SessionFile, Sessions};
 pub use settings::Settings;
@@ -52,6 +55,8 @@ pub struct Engine {
     pub sessions: Sessions,
     /// Sandboxes that clients own.
     pub sandboxes: sandboxes::Sandboxes,
+    /// Counts of the work that is done for tenants.
+    pub meter: Meter,
     /// Packages that programs find installed.
     pub packages: Vec<String>,
     /// Limits and expiry.
@@ -83,9 +88,11 @@ impl Engine {
         packages: Vec<String>,
         settings: Settings,
     ) -> Self {
-        let sessions = Sessions::new(store.clone(), backend, settings.clone());
         let (closing, tasks, lifetime) = (CancellationToken::new(), TaskTracker::new(), settings.sandbox_lifetime);
+        let meter = Meter::new(store.clone(), tasks.clone(), closing.clone());
+        let sessions = Sessions::new(store.clone(), backend, settings.clone(), meter.clone());
         Self {
+            meter,
             sandboxes: sandboxes::Sandboxes::new(sessions.clone(), tasks.clone(), closing.clone(), lifetime),
             sessions,
             traced: OnceLock::new(),

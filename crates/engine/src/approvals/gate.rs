@@ -11,7 +11,7 @@ use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome}
 use aludel_rules::Decision as Verdict;
 use aludel_sandbox::Finished;
 use aludel_store::{
-    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, NewApproval, Reservation, Tenant, now,
+    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, NewApproval, Reservation, Tenant, Work, now,
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -454,6 +454,11 @@ impl Gate {
     /// A program ended.
     pub async fn ended(&self, call_id: &str, finished: &Finished) -> Result<(), Error> {
         let Some(code) = self.running().get(call_id).cloned() else { return Ok(()) };
+        let program_ms = u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX);
+        let models = self.engine.models();
+        // A client that sends programs itself names itself as it likes.
+        let model = models.get(&self.model).map_or("", |model| &model.name);
+        self.engine.meter.count(&self.tenant, model, Work { programs: 1, program_ms, ..Work::default() });
         self.note(AuditEvent::Ended, &code, "", &describe_outcome(finished)).await?;
         self.running().remove(call_id);
         Ok(())

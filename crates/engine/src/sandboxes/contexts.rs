@@ -87,7 +87,12 @@ impl Contexts {
     }
 
     fn options(&self, directory: &str) -> KernelOptions {
-        KernelOptions { directory: Some(directory.to_owned()), environment: self.environment.clone(), forms: true }
+        KernelOptions {
+            directory: Some(directory.to_owned()),
+            environment: self.environment.clone(),
+            forms: true,
+            command_line: None,
+        }
     }
 
     fn context(&self, kernel: Arc<dyn Kernel>, directory: &str) -> Arc<Context> {

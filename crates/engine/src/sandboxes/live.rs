@@ -18,7 +18,7 @@ use super::processes::Processes;
 use super::programs::Programs;
 use super::watches::Watches;
 use crate::Error;
-use crate::places::Place;
+use crate::sessions::Permit;
 
 /// The home directory inside: where commands begin, and what relative paths are relative to.
 pub const HOME: &str = "/home/user";
@@ -115,7 +115,7 @@ pub struct LiveSandbox {
     paused: AtomicBool,
     files: Mutex<Option<Files>>,
     ended: CancellationToken,
-    _permit: Place,
+    _permit: Permit,
 }
 
 impl fmt::Debug for LiveSandbox {
@@ -131,7 +131,7 @@ impl LiveSandbox {
         mut new: NewSandbox,
         sandbox: Arc<dyn Sandbox>,
         store: Store,
-        permit: Place,
+        permit: Permit,
     ) -> Result<Self, Error> {
         static ORDER: AtomicU64 = AtomicU64::new(0);
         let now = Instant::now();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::{
-    Backend, Execution, FileEntry, KernelSpec, Limits, Sandbox, SandboxId, SandboxSpec, Usage, Workspace,
+    Backend, Execution, FileEntry, KernelOptions, KernelSpec, Limits, Sandbox, SandboxId, SandboxSpec, Usage, Workspace,
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
@@ -66,6 +66,11 @@ impl LiveSession {
                 result => return Ok(result?),
             }
         }
+    }
+
+    /// Sets what the cells to come find, as long as this kernel lives.
+    pub async fn configure(&self, options: &KernelOptions) -> Result<(), Error> {
+        Ok(self.live_sandbox().await?.first_kernel().configure(options).await?)
     }
 
     /// The session's sandbox, a new one if the last one died.

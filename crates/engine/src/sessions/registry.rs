@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::session::{free_name, new_file};
 use super::{Memory, Session, check_name};
 use crate::error::Missing;
+use crate::meter::{Meter, SandboxTime};
 use crate::places::{NoRoom, Place, Places};
 use crate::{Engine, Error, Settings};
 
@@ -28,6 +29,13 @@ pub struct Sessions {
 /// Sessions that are in use or live.
 type Known = Mutex<HashMap<ContainerId, Arc<Session>>>;
 
+/// A place among the live sandboxes, whose time is counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    _place: Place,
+    _time: SandboxTime,
+}
+
 /// Parts that all sessions share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -36,6 +44,7 @@ pub(super) struct Shared {
     settings: Settings,
     /// Permits to be live, shared between tenants.
     permits: Arc<Places>,
+    meter: Meter,
     /// Sessions hold this, so it does not hold them.
     known: Weak<Known>,
 }
@@ -99,14 +108,14 @@ impl Shared {
     }
 
     /// A permit to be live, for a tenant that has room to store what its programs make.
-    pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<Place, Error> {
+    pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<Permit, Error> {
         self.store.check_room(tenant, 1).await?;
         loop {
             let idle = self.idle_sessions(tenant);
             let limit = self.settings.sessions;
             let spare = idle.iter().filter(|session| session.tenant != *tenant).count();
             let (evicted, error) = match self.permits.enter_beside(tenant, spare) {
-                Ok(permit) => return Ok(permit),
+                Ok(place) => return Ok(Permit { _place: place, _time: self.meter.sandbox(tenant) }),
                 Err(NoRoom::AtAll) => (idle.first(), Error::SessionsFull { limit }),
                 Err(NoRoom::ForThisTenant) => {
                     (idle.iter().find(|session| session.tenant == *tenant), Error::SessionsShared { limit })
@@ -151,11 +160,14 @@ impl Shared {
 
 impl Sessions {
     /// No session is known at first; those in the store are found when they are asked for.
-    pub fn new(store: Store, backend: Arc<dyn Backend>, settings: Settings) -> Self {
+    pub fn new(store: Store, backend: Arc<dyn Backend>, settings: Settings, meter: Meter) -> Self {
         store.limit_storage(settings.storage);
         let permits = Places::new(settings.sessions, settings.sessions);
         let known = Arc::default();
-        Self { shared: Arc::new(Shared { store, backend, settings, permits, known: Arc::downgrade(&known) }), known }
+        Self {
+            shared: Arc::new(Shared { store, backend, settings, permits, meter, known: Arc::downgrade(&known) }),
+            known,
+        }
     }
 
     /// The kernel that programs run in.
@@ -179,7 +191,7 @@ impl Sessions {
     }
 
     /// A permit to be live, for something that is no session and is not ended for others.
-    pub(crate) async fn permit(&self, tenant: &Tenant) -> Result<Place, Error> {
+    pub(crate) async fn permit(&self, tenant: &Tenant) -> Result<Permit, Error> {
         self.shared.permit_for(tenant).await
     }
 

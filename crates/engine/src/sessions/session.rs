@@ -22,9 +22,9 @@ use tracing::{Instrument as _, Span, info_span};
 use super::live::open_bounded;
 use super::names::{check_name, shortened};
 use super::registry::Shared;
-use super::{LiveSession, WORKSPACE};
+use super::{LiveSession, Permit, WORKSPACE};
+use crate::Error;
 use crate::approvals::Namespace;
-use crate::{Error, places};
 
 /// Files that no execution reported, of which so many are kept at once.
 const MAX_UNREPORTED: usize = 1000;
@@ -50,9 +50,9 @@ pub struct Session {
 enum State {
     /// No live part: nothing needed one yet, or it ended. The next one starts from the files in the store, with the permit that is kept
     /// for it if there is one.
-    Dormant(Option<places::Place>),
+    Dormant(Option<Permit>),
     /// One that counts among the live sessions.
-    Live { live: LiveSession, _permit: places::Place },
+    Live { live: LiveSession, _permit: Permit },
     /// There will be none any more.
     Deleted,
 }

@@ -5,18 +5,17 @@ use std::sync::Arc;
 use aludel_sandbox::Limits;
 use aludel_store::Tenant;
 
-use super::{LiveSession, Sessions};
+use super::{LiveSession, Permit, Sessions};
 use crate::Error;
 use crate::approvals::Namespace;
 use crate::executions::Target;
-use crate::places::Place;
 
 /// A live session that nothing is stored of, and that is ended for no other. Dropping it ends its sandbox.
 #[derive(Debug)]
 pub struct TemporarySession {
     live: LiveSession,
     namespace: Arc<Namespace>,
-    _permit: Place,
+    _permit: Permit,
 }
 
 impl Sessions {

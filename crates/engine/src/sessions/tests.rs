@@ -10,8 +10,11 @@ use aludel_sandbox::memory::{Memory as MemoryBackend, ScriptedCell, simple};
 use aludel_sandbox::{Backend, Event, Execution, Finished, Limits, Outcome, State};
 use aludel_store::{ContainerId, NewFile, Store, Tenant};
 
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
 use super::*;
-use crate::{Error, Kind, Settings};
+use crate::{Error, Kind, Meter, Settings};
 
 /// A place for sessions, which can be left and entered again.
 struct Place {
@@ -32,7 +35,8 @@ impl Place {
     }
 
     fn on(backend: Arc<dyn Backend>, store: Store, settings: Settings) -> Self {
-        Self { sessions: Sessions::new(store.clone(), Arc::clone(&backend), settings), store, _backend: backend }
+        let meter = Meter::new(store.clone(), TaskTracker::new(), CancellationToken::new());
+        Self { sessions: Sessions::new(store.clone(), Arc::clone(&backend), settings, meter), store, _backend: backend }
     }
 
     async fn open(&self, choice: SessionChoice) -> std::sync::Arc<Session> {

@@ -74,7 +74,7 @@ pub struct Live {
     bytes: AtomicUsize,
     state: watch::Sender<State>,
     end: Mutex<Option<End>>,
-    held: Mutex<Option<Held>>,
+    held: Mutex<Vec<Held>>,
     /// True if it was cancelled because its clients had gone.
     given_up: AtomicBool,
     began: Instant,
@@ -362,14 +362,14 @@ impl Live {
         frames.iter().map(|frame| OVERHEAD + frame.kind.len() + frame.text.len()).sum()
     }
 
-    /// Keeps something until the request's end, such as a permit for the memory that it takes.
+    /// Keeps something until the request's end, such as a permit for the memory that it takes; with what was held before.
     pub fn hold(&self, held: impl Send + Sync + 'static) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Held(Box::new(held)));
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(Held(Box::new(held)));
     }
 
     /// Says that nothing more comes.
     pub fn end(&self, end: End) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
         self.state.send_modify(|state| state.ended = true);
     }

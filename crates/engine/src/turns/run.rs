@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::UpstreamError;
 use aludel_agent::{Agent, Approval, ApprovalRequest, Ending as AgentEnding, Event as AgentEvent, Item};
-use aludel_store::{Tenant, TurnState};
+use aludel_store::{Tenant, TurnState, Work};
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, select_all};
 use tokio_util::sync::CancellationToken;
@@ -58,6 +58,8 @@ pub struct Run {
 
 /// One turn of a request.
 pub struct Part {
+    /// The name of the model.
+    pub model: String,
     /// The model with its tools.
     pub agent: Agent,
     /// The conversation as the model gets it.
@@ -157,6 +159,9 @@ impl Run {
 
     /// Carries the request out to its end.
     pub async fn carry_out(mut self) {
+        for turn in 0..self.parts.len() {
+            self.count(turn, Work { requests: 1, ..Work::default() });
+        }
         self.tell(0, EventKind::Started).await;
         self.carry_on(None).await;
     }

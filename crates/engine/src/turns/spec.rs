@@ -103,6 +103,6 @@ impl Spec {
             let interpreter = CodeInterpreter::new(Arc::clone(session) as _).packages(engine.packages.clone());
             agent = agent.code_interpreter(gate.guard(interpreter));
         }
-        Ok(Part { agent: agent.build(), items, session, gate, agreement, purpose: None })
+        Ok(Part { model: self.model.clone(), agent: agent.build(), items, session, gate, agreement, purpose: None })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use aludel_agent::{ApprovalRequest, Budget, Call, CutOff, Ending as AgentEnding, Event as AgentEvent, Item};
 use aludel_sandbox::Event as ExecutionEvent;
-use aludel_store::{ContainerFileId, TurnState};
+use aludel_store::{ContainerFileId, TurnState, Work};
 use tracing::error;
 
 use super::{Part, Run};
@@ -126,6 +126,7 @@ impl Run {
                 self.queue(turn, EventKind::ToolRejected { item, call_id, reason }).await
             }
             AgentEvent::Usage(usage) => {
+                self.count(turn, Work { input_tokens: usage.input, output_tokens: usage.output, ..Work::default() });
                 let round = progress.round;
                 self.queue(turn, EventKind::Usage { round, usage }).await
             }
@@ -152,6 +153,13 @@ impl Run {
             return Err(Failure::new(FailureKind::TooLarge, message));
         }
         Ok(flow)
+    }
+
+    /// Counts work with the model of a turn.
+    pub(super) fn count(&self, turn: usize, work: Work) {
+        if let Some(part) = self.parts.get(turn) {
+            self.engine.meter.count(&self.tenant, &part.model, work);
+        }
     }
 
     /// Takes one event of an execution.

@@ -1,0 +1,162 @@
+//! The meter: work that was done for tenants, counted in memory and stored some seconds later. A crash loses these seconds.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aludel_store::{Metered, Store, Tenant, Work, today};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::error;
+
+/// Time from the first count to the moment when it is stored, with all that came meanwhile.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Rows that wait to be stored. What more there is goes to the row without a model.
+const MAX_ROWS: usize = 10_000;
+
+/// Counts work and stores it. Cheap to clone; clones are the same.
+#[derive(Debug, Clone)]
+pub struct Meter(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    rows: HashMap<(Tenant, i64, String), Work>,
+    /// True while a task waits to store them.
+    is_due: bool,
+}
+
+/// A sandbox that is held, whose time is counted when this is dropped.
+#[derive(Debug)]
+pub(crate) struct SandboxTime {
+    meter: Meter,
+    tenant: Tenant,
+    since: Instant,
+}
+
+impl Meter {
+    /// A meter that stores in tasks of `tasks`, which end soon after `closing`.
+    pub(crate) fn new(store: Store, tasks: TaskTracker, closing: CancellationToken) -> Self {
+        Self(Arc::new(Inner { store, tasks, closing, counted: Mutex::default() }))
+    }
+
+    /// Counts work with a model of the configuration, or with none.
+    pub fn count(&self, tenant: &Tenant, model: &str, work: Work) {
+        self.add([((tenant.clone(), today(), model.to_owned()), work)]);
+    }
+
+    /// Counts the time of a sandbox from now on.
+    pub(crate) fn sandbox(&self, tenant: &Tenant) -> SandboxTime {
+        SandboxTime { meter: self.clone(), tenant: tenant.clone(), since: Instant::now() }
+    }
+
+    fn add(&self, more: impl IntoIterator<Item = ((Tenant, i64, String), Work)>) {
+        let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((tenant, day, model), work) in more {
+            let key = (tenant, day, model);
+            let is_full = counted.rows.len() >= MAX_ROWS && !counted.rows.contains_key(&key);
+            let key = if is_full { (key.0, key.1, String::new()) } else { key };
+            *counted.rows.entry(key).or_default() += work;
+        }
+        // Outside of a runtime nothing can be stored; the next count does it.
+        if !counted.is_due && tokio::runtime::Handle::try_current().is_ok() {
+            counted.is_due = true;
+            let (inner, closing) = (Arc::downgrade(&self.0), self.0.closing.clone());
+            self.0.tasks.spawn(async move {
+                tokio::select! {
+                    () = sleep(PAUSE) => {}
+                    () = closing.cancelled() => {}
+                }
+                // Without an engine nobody counts any more, and the state is another's.
+                if let Some(inner) = inner.upgrade() {
+                    Self(inner).flush().await;
+                }
+            });
+        }
+    }
+
+    /// Stores everything that was counted. Where that is not possible, such as on a full disk, it is tried again some seconds later, unless
+    /// the engine closes.
+    pub async fn flush(&self) {
+        let rows = {
+            let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
+            counted.is_due = false;
+            std::mem::take(&mut counted.rows)
+        };
+        if rows.is_empty() {
+            return;
+        }
+        let metered = rows.iter().map(|((tenant, day, model), work)| Metered {
+            tenant: tenant.clone(),
+            day: *day,
+            model: model.clone(),
+            work: *work,
+        });
+        if let Err(error) = self.0.store.meter(metered.collect()).await {
+            if self.0.closing.is_cancelled() {
+                error!("work of the last seconds is not counted: {error}");
+            } else {
+                self.add(rows);
+            }
+        }
+    }
+}
+
+impl Drop for SandboxTime {
+    fn drop(&mut self) {
+        let sandbox_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.meter.count(&self.tenant, "", Work { sandbox_ms, ..Work::default() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_counted_is_stored_when_the_engine_closes() {
+        let data = tempfile::tempdir().unwrap();
+        let store = Store::open(data.path()).await.unwrap();
+        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
+        let meter = Meter::new(store.clone(), tasks.clone(), closing.clone());
+        let one = Work { requests: 1, input_tokens: 10, output_tokens: 3, ..Work::default() };
+        meter.count(&Tenant::local(), "m", one);
+        meter.count(&Tenant::local(), "m", one);
+        drop(meter.sandbox(&Tenant::local()));
+        assert_eq!(store.metered(0).await.unwrap(), []);
+        closing.cancel();
+        tasks.close();
+        tasks.wait().await;
+        // What comes later is stored, too, over what is there.
+        meter.count(&Tenant::local(), "m", one);
+        tasks.wait().await;
+        let metered = store.metered(0).await.unwrap();
+        let found: Vec<_> =
+            metered.iter().map(|row| (row.model.as_str(), row.work.requests, row.work.input_tokens)).collect();
+        assert_eq!(found, [("", 0, 0), ("m", 3, 30)]);
+        assert_eq!(store.metered(today() + 1).await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn the_rows_that_wait_are_bounded() {
+        let data = tempfile::tempdir().unwrap();
+        let store = Store::open(data.path()).await.unwrap();
+        let meter = Meter::new(store, TaskTracker::new(), CancellationToken::new());
+        for number in 0..MAX_ROWS + 10 {
+            meter.count(&Tenant::local(), &format!("{number}"), Work { programs: 1, ..Work::default() });
+        }
+        let counted = meter.0.counted.lock().unwrap();
+        assert_eq!(counted.rows.len(), MAX_ROWS + 1);
+        assert_eq!(counted.rows.values().map(|work| work.programs).sum::<u64>(), MAX_ROWS as u64 + 10);
+    }
+}
