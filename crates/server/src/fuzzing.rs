@@ -303,7 +303,7 @@ fn with_server<T>(work: impl FnOnce(&mut Server) -> T) -> T {
 
 /// A server with scripted programs and one model.
 struct Server {
-    routes: router::Routes,
+    routes: router::AllRoutes,
     app: Arc<App>,
     key: String,
     tenant: Tenant,

@@ -10,6 +10,7 @@ mod error;
 pub mod fuzzing;
 mod http;
 mod links;
+mod openapi;
 mod router;
 mod serve;
 mod stalled;

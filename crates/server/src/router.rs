@@ -9,25 +9,25 @@ use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use axum::routing::get;
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceExt, service_fn};
 
 use crate::app::App;
 use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
-use crate::{approvals, http, links, telemetry};
+use crate::http::Routes;
+use crate::{approvals, http, links, openapi, telemetry};
 
-/// Routes as a service.
-pub(crate) type Routes = BoxCloneSyncService<Request, Response, Infallible>;
+/// All routes as one service.
+pub(crate) type AllRoutes = BoxCloneSyncService<Request, Response, Infallible>;
 
 /// The routes of a dialect whose paths others have, too, and the requests that are its own.
 type Claimed = (fn(&Request) -> bool, Router);
 
 /// All routes. Those of a dialect that claims requests are a router of their own, and the others share one.
-pub(crate) fn routes(app: &Arc<App>) -> Routes {
+pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
     let claimed = dialects::ALL.iter().filter_map(|dialect| {
-        let routes = (dialect.routes)().fallback(no_route);
+        let routes = (dialect.routes)().into_router().fallback(no_route);
         Some((dialect.claims?, around(routes, app, dialect)))
     });
     let (claimed, shared): (Arc<[Claimed]>, Router) = (claimed.collect(), shared(app));
@@ -39,17 +39,24 @@ pub(crate) fn routes(app: &Arc<App>) -> Routes {
 
 /// The routes of the server itself, and of the dialects whose paths are theirs alone.
 fn shared(app: &Arc<App>) -> Router {
-    let own = Router::new()
-        .route("/v1/approvals", get(approvals::list))
-        .route("/v1/approvals/{approval}", get(approvals::retrieve).post(approvals::decide))
-        .route(http::HEALTH, get(async || "ok\n"))
-        .route(http::READY, get(ready))
-        .route(telemetry::METRICS, get(telemetry::scrape))
-        .route(links::ROUTE, get(links::follow))
-        .fallback(no_route);
-    let own = around(own, app, &dialects::ALL[0]);
+    let own = around(own().into_router().fallback(no_route), app, &dialects::ALL[0]);
     let dialects = dialects::ALL.iter().filter(|dialect| dialect.claims.is_none());
-    dialects.fold(own, |routes, dialect| routes.merge(around((dialect.routes)(), app, dialect)))
+    dialects.fold(own, |routes, dialect| routes.merge(around((dialect.routes)().into_router(), app, dialect)))
+}
+
+/// The routes of the server itself.
+pub(crate) fn own() -> Routes {
+    Routes::new()
+        .get("/v1/approvals", approvals::list, "List the programs that wait for a decision")
+        .get("/v1/approvals/{approval}", approvals::retrieve, "Retrieve a program that waits")
+        .post("/v1/approvals/{approval}", approvals::decide, "Decide about a program that waits")
+        .get(http::HEALTH, async || "ok\n", "Tell that the server answers")
+        .get(http::READY, ready, "Tell whether programs can run")
+        .get(telemetry::METRICS, telemetry::scrape, "Read the figures for Prometheus")
+        .get(links::ROUTE, links::follow, "Follow a signed link to a file")
+        .get(openapi::DOCS, openapi::page, "List everything that is served")
+        .get(openapi::OPENAPI, openapi::own, "Describe these routes")
+        .get(openapi::OF_DIALECT, openapi::of_dialect, "Describe the routes of a protocol, as /openapi/openai.json")
 }
 
 /// Puts the layer around routes, whose refusals are in the words of `dialect`.

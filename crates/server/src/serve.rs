@@ -131,6 +131,7 @@ pub async fn serve(
     // What does not end by itself ends with the process.
     let _in_time = timeout(DRAIN, app.tasks.wait()).await;
     app.engine.sessions.close_all().await;
+    app.engine.meter.flush().await;
     app.telemetry.finish().await;
     Ok(())
 }

@@ -16,18 +16,20 @@ use std::sync::Arc;
 
 use aludel_engine::turns;
 use aludel_store::{Store, Tenant};
-use axum::Router;
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::http::Routes;
 
 /// A protocol that clients speak.
 pub(crate) struct Dialect {
     /// Its routes.
-    pub(crate) routes: fn() -> Router<Arc<App>>,
+    pub(crate) routes: fn() -> Routes,
+    /// Its documentation.
+    pub(crate) manual: Manual,
     /// True for requests of its clients, of a dialect whose paths others have, too. Those of any other are its own by their paths.
     pub(crate) claims: Option<fn(&Request) -> bool>,
     /// The key that a request brings.
@@ -42,6 +44,18 @@ pub(crate) struct Dialect {
     pub(crate) refuse: fn(&ApiError, &str) -> Response,
     /// Its kinds of stored requests.
     pub(crate) stored: fn(&Store) -> Vec<Arc<dyn turns::Dialect>>,
+}
+
+/// The documentation of a dialect.
+pub(crate) struct Manual {
+    /// A name for addresses and tags.
+    pub(crate) name: &'static str,
+    /// The protocol's name.
+    pub(crate) title: &'static str,
+    /// The address of the protocol's own reference.
+    pub(crate) reference: &'static str,
+    /// The header that brings the key; `authorization` brings it as a Bearer token.
+    pub(crate) key: &'static str,
 }
 
 /// All of them. The first one's words are used where no dialect is asked, such as for unknown routes.

@@ -5,6 +5,8 @@
 
 use aludel_agent::upstream::Upstream as _;
 use aludel_agent::upstream::chat::{Chat, Forwarded, Target};
+use aludel_engine::Work;
+use aludel_store::Tenant;
 use axum::body::{Body, Bytes};
 use axum::http::header::{
     ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER,
@@ -71,6 +73,7 @@ pub(crate) enum Named<'a> {
 /// as it is.
 pub(crate) async fn on(
     app: &App,
+    tenant: &Tenant,
     passage: &Passage,
     name: &str,
     request: Passing<'_>,
@@ -79,6 +82,7 @@ pub(crate) async fn on(
     let model = models.find(name)?;
     let server = |name: &str| models.get(name)?.endpoint.clone().filter(|server| server.forwards(passage.target));
     let Some(first) = server(&model.name) else { return Ok(None) };
+    app.engine.meter.count(tenant, &model.name, Work { requests: 1, ..Work::default() });
     let mut servers = vec![(model.name.as_str(), first)];
     servers.extend(model.fallback.iter().filter_map(|name| Some((name.as_str(), server(name)?))));
     let headers: HeaderMap = request

@@ -11,7 +11,7 @@ use aludel_engine::places::NoRoom;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequestParts, Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, RETRY_AFTER};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -25,6 +25,7 @@ use crate::app::App;
 use crate::dialects::Dialect;
 use crate::error::{ApiError, Told};
 use crate::links::Link;
+use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
 use crate::telemetry::{METRICS, Scope};
 
 /// The path that says whether the server lives, to anybody.
@@ -33,6 +34,12 @@ pub(crate) const HEALTH: &str = "/healthz";
 pub(crate) const READY: &str = "/readyz";
 /// The header that tells the id of a request, whatever else its dialect calls it.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Tells a proxy whether to collect an answer before it passes it on.
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+/// Address of the client of a proxy.
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// Types of answers that are told piece by piece.
+const STREAMS: [&[u8]; 3] = [b"text/event-stream", b"application/connect+", b"application/x-ndjson"];
 /// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status says.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -75,8 +82,18 @@ pub(crate) async fn around(
         response.headers_mut().insert(HeaderName::from_static(dialect.request_id), id.clone());
         response.headers_mut().insert(REQUEST_ID, id);
     }
+    if is_stream(&response) {
+        // Nginx, and others that follow it, would hold a stream back until it ends.
+        response.headers_mut().insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    }
     scope.note_status(response.status());
     response.map(|body| Body::new(Held::new(body, open)))
+}
+
+/// Returns true if the answer is told piece by piece.
+fn is_stream(response: &Response) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.is_some_and(|kind| STREAMS.iter().any(|stream| kind.starts_with(stream)))
 }
 
 /// Returns the refusal that an answer stands for, if it is one and not in the dialect's words yet.
@@ -104,7 +121,9 @@ fn refused(refusal: &ApiError, dialect: &Dialect, request_id: &str) -> Response 
 }
 
 async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Next) -> Result<Response, ApiError> {
-    if matches!(request.uri().path(), HEALTH | READY) {
+    let path = request.uri().path();
+    // The documentation is the same for everybody, and tells nothing of anybody.
+    if matches!(path, HEALTH | READY | DOCS | OPENAPI) || path.starts_with(OF_DIALECTS) {
         return Ok(next.run(request).await);
     }
     let caller = match (dialect.proof)(app, &mut request) {
@@ -162,7 +181,18 @@ async fn identify(app: &App, key: Option<&str>, headers: &HeaderMap) -> Result<C
         let message = "A server that has no keys answers only to localhost; make a key with `aludel keys create`.";
         return Err(ApiError::forbidden(message));
     }
+    if headers.get(FORWARDED_FOR).is_some_and(|addresses| !is_local_chain(addresses)) {
+        let message = "A server that has no keys answers this machine alone, and a proxy passed this request on from another; make a \
+                       key with `aludel keys create`.";
+        return Err(ApiError::forbidden(message));
+    }
     Ok(Caller(Tenant::local()))
+}
+
+/// Returns true if all the addresses that a request came from are of this machine.
+fn is_local_chain(addresses: &HeaderValue) -> bool {
+    let mut addresses = addresses.to_str().unwrap_or_default().split(',');
+    addresses.all(|address| address.trim().parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
 }
 
 /// The key in `Authorization`.

@@ -6,10 +6,12 @@ mod cors;
 mod download;
 mod form;
 mod json;
+mod memory;
 mod message;
 mod names;
 mod paced;
 mod params;
+mod routes;
 mod unread;
 
 pub(crate) use around::{Caller, HEALTH, Held, READY, around, bearer, is_local_host};
@@ -19,6 +21,8 @@ pub(crate) use download::{download, show};
 pub(crate) use form::{Form, Parts, Upload};
 #[cfg(any(fuzzing, test))]
 pub(crate) use json::body_memory;
-pub(crate) use json::{Fields, Plain, Raw, SILENCE, memory};
+pub(crate) use json::{Fields, Plain, Raw, SILENCE};
+pub(crate) use memory::{Memory, memory};
 pub(crate) use names::mime_of;
 pub(crate) use params::Params;
+pub(crate) use routes::{Operation, Routes};

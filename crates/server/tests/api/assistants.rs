@@ -237,3 +237,28 @@ async fn nothing_is_left_of_a_thread_whose_run_computes() {
     assert_eq!(get(&server, "/v1/containers").await["data"], json!([]));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn messages_that_come_at_once_lose_none_of_their_files() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let thread = id(&post(&server, "/v1/threads", &json!({})).await.ok());
+    let messages = format!("/v1/threads/{thread}/messages");
+    let mut files = Vec::new();
+    for number in 0..12 {
+        files.push(server.upload(&format!("{number}.csv"), b"1").await);
+    }
+    let tools = json!([{ "type": "code_interpreter" }]);
+    let bodies = files
+        .iter()
+        .map(|file| json!({ "role": "user", "content": "?", "attachments": [{ "file_id": file, "tools": tools }] }));
+    let bodies: Vec<Value> = bodies.collect();
+    let sent = bodies.iter().map(|body| post(&server, &messages, body));
+    for answer in futures_util::future::join_all(sent).await {
+        answer.ok();
+    }
+    let thread = get(&server, &format!("/v1/threads/{thread}")).await;
+    let kept = thread["tool_resources"]["code_interpreter"]["file_ids"].as_array().unwrap().len();
+    assert_eq!(kept, files.len());
+    server.stop().await;
+}

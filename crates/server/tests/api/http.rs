@@ -11,7 +11,7 @@ use aludel_server::{App, ServeError, serve};
 use aludel_store::Store;
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -283,6 +283,77 @@ async fn the_memory_of_large_bodies_is_shared() {
     let crowded = format!("{{\"name\": \"x\", \"input\": [{}{{}}]}}", "{\"\":0},".repeat(40_000));
     assert!(crowded.len() < 1 << 20);
     send(&server, crowded).await.refused(413, "more memory");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_memory_of_what_a_request_refers_to_is_counted() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = settings().server(|server| server.bodies = 128 << 20);
+    let upstream = ScriptedUpstream::start(vec![Scripted::Text("fine"); 3]).await;
+    let server = listen(data.path(), settings, vec![model("m", upstream.url())]).await;
+    let ask = async |path: &str, mut body: Value| {
+        body["model"] = json!("m");
+        body["max_tokens"] = json!(10);
+        server.post(path, body).await
+    };
+    // One image, which is in memory as often as it is named.
+    let image = server.upload("a.png", &vec![7; 2 << 20]).await;
+    let images = |kind: &str, count| {
+        let part = match kind {
+            "input_image" => json!({ "type": kind, "file_id": image }),
+            _ => json!({ "type": kind, "source": { "type": "file", "file_id": image } }),
+        };
+        json!([{ "role": "user", "content": vec![part; count] }])
+    };
+    ask("/v1/responses", json!({ "input": images("input_image", 2) })).await.ok();
+    ask("/v1/responses", json!({ "input": images("input_image", 40) })).await.refused(413, "more memory");
+    ask("/v1/messages", json!({ "messages": images("image", 2) })).await.ok();
+    assert_eq!(ask("/v1/messages", json!({ "messages": images("image", 40) })).await.status, 413);
+    // Items of few bytes that take much memory, brought in requests that each may.
+    let conversation = server.post("/v1/conversations", json!({})).await.ok()["id"].clone();
+    let items = format!("/v1/conversations/{}/items", conversation.as_str().unwrap());
+    let text = json!({ "type": "input_text", "text": "x", "crowd": vec![json!({}); 500] });
+    let item = json!({ "type": "message", "role": "user", "content": [text] });
+    for _ in 0..4 {
+        server.post(&items, json!({ "items": vec![&item; 15] })).await.ok();
+    }
+    let body = json!({ "conversation": conversation, "input": "x" });
+    ask("/v1/responses", body).await.refused(413, "more memory");
+    assert_eq!(upstream.requests().len(), 2);
+    // All of it was given back.
+    ask("/v1/responses", json!({ "input": images("input_image", 2) })).await.ok();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_without_keys_is_not_opened_by_a_proxy() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let from = async |addresses: &str| {
+        server.ask(server.request(Method::GET, "/v1/files").header("x-forwarded-for", addresses)).await
+    };
+    from("192.0.2.7").await.refused(403, "proxy");
+    from("127.0.0.1, 192.0.2.7").await.refused(403, "proxy");
+    from("unknown").await.refused(403, "proxy");
+    from("127.0.0.1, ::1").await.ok();
+    let key = server.store.create_key("one").await.unwrap();
+    tokio::time::sleep(KEYS_FRESH).await;
+    let request = server.request(Method::GET, "/v1/files").header("x-forwarded-for", "192.0.2.7");
+    server.ask(request.bearer_auth(key.secret)).await.ok();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn streams_ask_proxies_to_pass_them_on_at_once() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Text("fine"); 2]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    for (stream, word) in [(true, Some("no")), (false, None)] {
+        let answer = server.post("/v1/responses", json!({ "model": "m", "input": "x", "stream": stream })).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.headers.get("x-accel-buffering").map(|word| word.to_str().unwrap()), word);
+    }
     server.stop().await;
 }
 

@@ -10,6 +10,7 @@ mod assistants;
 #[path = "../common/mod.rs"]
 mod common;
 mod containers;
+mod documents;
 mod e2b;
 mod files;
 mod gemini;

@@ -128,3 +128,23 @@ async fn conversations_stay_within_the_bound() {
     server.upload("a.csv", &[0; 100_000]).await;
     server.stop().await;
 }
+
+#[tokio::test]
+async fn work_is_counted_for_its_key() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("show()"), Scripted::Text("A picture.")]).await;
+    let mut server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let key = server.store.create_key("one").await.unwrap();
+    server.use_key(&key.secret);
+    let tool = json!({ "type": "code_interpreter", "container": { "type": "auto" } });
+    server.post("/v1/responses", json!({ "model": "m", "input": "hello", "tools": [tool] })).await.ok();
+    let store = server.store.clone();
+    server.stop().await;
+    let metered = store.metered(0).await.unwrap();
+    assert!(metered.iter().all(|row| row.tenant.as_str() == key.id.as_str()), "{metered:?}");
+    let of = |model: &str| metered.iter().find(|row| row.model == model).map(|row| row.work).unwrap();
+    let work = of("m");
+    // Two rounds of the model's.
+    assert_eq!((work.requests, work.input_tokens, work.output_tokens, work.programs), (1, 20, 10, 1));
+    assert_eq!(of("").requests, 0);
+}

@@ -17,6 +17,7 @@ use tokio::io::AsyncReadExt;
 use super::files::Stored;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::http::Memory;
 
 /// Bytes of a file that the model is shown.
 const MAX_SHOWN: u64 = 8 << 20;
@@ -53,17 +54,21 @@ struct Reader<'a> {
     tenant: &'a Tenant,
     /// The name by which the model knows our tool.
     tool: &'a str,
+    /// Counts the files that the model is shown.
+    memory: &'a Memory,
 }
 
 impl Conversation {
-    /// Reads the messages of a request. `tool` is the name by which the model knows our tool.
+    /// Reads the messages of a request. `tool` is the name by which the model knows our tool; `memory` counts the files that the model is
+    /// shown.
     pub(super) async fn read(
         app: &App,
         tenant: &Tenant,
         messages: &[MessageDocument],
         tool: &str,
+        memory: &Memory,
     ) -> Result<Self, ApiError> {
-        let reader = Reader { app, tenant, tool };
+        let reader = Reader { app, tenant, tool, memory };
         let mut conversation = Self::default();
         for (index, message) in messages.iter().enumerate() {
             let param = format!("messages.{index}");
@@ -207,7 +212,7 @@ impl Conversation {
             ImageSource::File { file_id } => {
                 let file = self.file(reader, &file_id, &param).await?;
                 check_image(file.mime(), &param)?;
-                Ok(Part::Image { mime: file.mime().to_owned(), data: content(reader.app, &file, &param).await?.into() })
+                Ok(Part::Image { mime: file.mime().to_owned(), data: content(reader, &file, &param).await?.into() })
             }
         }
     }
@@ -231,7 +236,7 @@ impl Conversation {
                 if !file.mime().starts_with("text/") {
                     return Err(unread(file.mime()));
                 }
-                Ok(String::from_utf8_lossy(&content(reader.app, &file, param).await?).into_owned())
+                Ok(String::from_utf8_lossy(&content(reader, &file, param).await?).into_owned())
             }
         }
     }
@@ -358,13 +363,14 @@ fn json(fields: Map<String, Value>) -> String {
 }
 
 /// Reads the content of a file that the model is shown.
-async fn content(app: &App, file: &Stored, param: &str) -> Result<Vec<u8>, ApiError> {
+async fn content(reader: &Reader<'_>, file: &Stored, param: &str) -> Result<Vec<u8>, ApiError> {
     if file.bytes() > MAX_SHOWN {
         let message = format!("The file is larger than the {} MB that a model is shown.", MAX_SHOWN >> 20);
         return Err(ApiError::invalid(param, message));
     }
+    reader.memory.count_file(file.bytes())?;
     let mut bytes = Vec::new();
-    let mut content = app.store.read_blob(file.blob()).await?.take(MAX_SHOWN);
+    let mut content = reader.app.store.read_blob(file.blob()).await?.take(MAX_SHOWN);
     content.read_to_end(&mut bytes).await.map_err(ApiError::internal)?;
     Ok(bytes)
 }

@@ -22,7 +22,7 @@ use super::render::{Answer, ERROR, PING, framed};
 use super::writer::{KnownContainer, Writer};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Raw};
+use crate::http::{Caller, Memory, Raw};
 use crate::telemetry::Scope;
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
 
@@ -32,7 +32,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Raw,
 ) -> Result<Response, ApiError> {
-    if let Some(response) = pass::on(&app, &headers, &body.bytes).await? {
+    if let Some(response) = pass::on(&app, &tenant, &headers, &body.bytes).await? {
         return Ok(response);
     }
     let fields = body.fields(&app).await?;
@@ -88,7 +88,9 @@ fn gone(past: Past) -> ApiError {
 /// Checks everything that can be wrong with a request, and starts the turn.
 async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
     let id = fresh_id("msg_");
-    let (part, container) = prepare(&app, &tenant, &id, &ask).await?;
+    let memory = Memory::of(&app, &tenant)?;
+    live.hold(memory.clone());
+    let (part, container) = prepare(&app, &tenant, &id, &ask, &memory).await?;
     let request_id = Scope::current().map(|scope| scope.id().to_owned());
     let writer = Writer::new(id, ask.model, container, ask.stream, ask.stop);
     let span = info_span!("answer", api = "messages", id = writer.id());
@@ -103,9 +105,10 @@ async fn prepare(
     tenant: &Tenant,
     id: &str,
     ask: &Ask,
+    memory: &Memory,
 ) -> Result<(Part, Option<KnownContainer>), ApiError> {
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
-    let conversation = Conversation::read(app, tenant, &ask.messages, &tool).await?;
+    let conversation = Conversation::read(app, tenant, &ask.messages, &tool, memory).await?;
     let instructions = [ask.instructions.as_str(), &conversation.instructions];
     let instructions: Vec<&str> = instructions.into_iter().filter(|text| !text.is_empty()).collect();
     let spec = Spec {

@@ -4,17 +4,13 @@
 //! and `writer` put what happens into the words of the protocol, `program` the output of a program; `pass` hands requests on, `error` refuses.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use axum::routing::{get, post};
 
-use super::Dialect;
-use crate::app::App;
-use crate::http::bearer;
+use super::{Dialect, Manual};
+use crate::http::{Routes, bearer};
 
 mod ask;
 mod container;
@@ -37,6 +33,12 @@ const API_KEY: &str = "x-api-key";
 /// The dialect.
 pub(crate) const ANTHROPIC: Dialect = Dialect {
     routes,
+    manual: Manual {
+        name: "anthropic",
+        title: "Anthropic Messages",
+        reference: "https://docs.anthropic.com/en/api/messages",
+        key: "x-api-key",
+    },
     claims: Some(is_own),
     key,
     proof: |_, _| None,
@@ -46,15 +48,17 @@ pub(crate) const ANTHROPIC: Dialect = Dialect {
     stored: |_| Vec::new(),
 };
 
-fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/v1/messages", post(messages::create))
-        .route("/v1/messages/count_tokens", post(tokens::count))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::retrieve))
-        .route("/v1/files", get(files::list).post(files::create))
-        .route("/v1/files/{file}", get(files::retrieve).delete(files::delete))
-        .route("/v1/files/{file}/content", get(files::content))
+fn routes() -> Routes {
+    Routes::new()
+        .post("/v1/messages", messages::create, "Answer, with programs where the tool is given")
+        .post("/v1/messages/count_tokens", tokens::count, "Estimate the tokens of messages")
+        .get("/v1/models", models::list, "List models")
+        .get("/v1/models/{*name}", models::retrieve, "Retrieve a model")
+        .get("/v1/files", files::list, "List files")
+        .post("/v1/files", files::create, "Upload a file")
+        .get("/v1/files/{file}", files::retrieve, "Retrieve a file")
+        .delete("/v1/files/{file}", files::delete, "Delete a file")
+        .get("/v1/files/{file}/content", files::content, "Download a file")
 }
 
 /// Paths such as `/v1/files` are OpenAI's, too.

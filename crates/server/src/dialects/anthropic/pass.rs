@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use aludel_agent::upstream::chat::{Protocol, Target};
+use aludel_store::Tenant;
 use axum::body::Bytes;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -55,7 +56,12 @@ impl Head<'_> {
 }
 
 /// Hands a request on. `None` if it is ours to answer, or to refuse.
-pub(super) async fn on(app: &App, headers: &HeaderMap, body: &Bytes) -> Result<Option<Response>, ApiError> {
+pub(super) async fn on(
+    app: &App,
+    tenant: &Tenant,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Option<Response>, ApiError> {
     let Ok(head) = serde_json::from_slice::<Head>(body) else { return Ok(None) };
     let Some(name) = head.model.and_then(|model| serde_json::from_str::<String>(model.get()).ok()) else {
         return Ok(None);
@@ -63,7 +69,7 @@ pub(super) async fn on(app: &App, headers: &HeaderMap, body: &Bytes) -> Result<O
     if head.is_ours() {
         return Ok(None);
     }
-    pass::on(app, &MESSAGES, &name, Passing { headers, body, model: head.model.map(Named::Json) }).await
+    pass::on(app, tenant, &MESSAGES, &name, Passing { headers, body, model: head.model.map(Named::Json) }).await
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use aludel_agent::{Call, Item, Part};
 use aludel_store::{FileId, Tenant, ThreadId};
 use aludel_wire::assistants::{CodeOutput, Content, Message, Role, RunStep, StepDetails, ToolCall};
 
-use super::stored;
 use crate::app::App;
 use crate::dialects::openai::attachment::inline_file;
 use crate::dialects::openai::program::replayed_program;
 use crate::error::ApiError;
+use crate::http::Memory;
 
 /// Bytes of messages and steps of one thread that a model gets.
 const MAX_CONTEXT: u64 = 64 << 20;
@@ -22,6 +22,8 @@ const MAX_IMAGES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Context {
     entries: Vec<Entry>,
+    /// Counts all of it, and the images that come to it.
+    memory: Memory,
 }
 
 #[derive(Debug)]
@@ -44,12 +46,11 @@ impl Context {
             ApiError::bad_request(message).code("context_length_exceeded")
         })?;
         let mut entries: Vec<(String, Entry)> = Vec::with_capacity(messages.len() + steps.len());
-        for message in messages {
-            let message: Message = stored(message)?;
+        let memory = Memory::of(app, tenant)?;
+        for message in memory.read::<Message>(app, messages).await? {
             entries.push((place(&message.id), Entry::Message(Box::new(message))));
         }
-        for step in steps {
-            let step: RunStep = stored(step)?;
+        for step in memory.read::<RunStep>(app, steps).await? {
             if let StepDetails::ToolCalls { tool_calls } = step.step_details {
                 entries.push((place(&step.id), Entry::Calls(tool_calls)));
             }
@@ -61,7 +62,12 @@ impl Context {
             let first = messages.map(|(index, _)| index).rev().nth(count.saturating_sub(1));
             entries.drain(..first.unwrap_or_default());
         }
-        Ok(Self { entries })
+        Ok(Self { entries, memory })
+    }
+
+    /// The memory that is counted for it, to be held as long as anything that was made of it.
+    pub(super) fn memory(&self) -> Memory {
+        self.memory.clone()
     }
 
     /// The ids of files that come with messages.
@@ -87,7 +93,7 @@ impl Context {
         for entry in self.entries.into_iter().rev() {
             let mut parts = match entry {
                 Entry::Message(message) => vec![match message.role {
-                    Role::User => Item::User(said(app, tenant, *message, paths, &mut left).await?),
+                    Role::User => Item::User(said((app, tenant, &self.memory), *message, paths, &mut left).await?),
                     Role::Assistant => Item::Assistant(text_of(&message.content)),
                 }],
                 Entry::Calls(calls) => called(calls, tool),
@@ -115,8 +121,7 @@ fn text_of(content: &[Content]) -> String {
 
 /// The parts of a user's message.
 async fn said(
-    app: &App,
-    tenant: &Tenant,
+    (app, tenant, memory): (&App, &Tenant, &Memory),
     message: Message,
     paths: &HashMap<&str, &str>,
     left: &mut u64,
@@ -125,7 +130,7 @@ async fn said(
     for part in message.content {
         parts.push(match part {
             Content::Text { text } => Part::Text(text.value),
-            Content::ImageFile { image_file } => match image(app, tenant, &image_file.file_id, left).await? {
+            Content::ImageFile { image_file } => match image((app, tenant, memory), &image_file.file_id, left).await? {
                 Some(image) => image,
                 None => Part::Text("[an image that is not there any more]".to_owned()),
             },
@@ -144,11 +149,16 @@ async fn said(
 }
 
 /// An image of the Files API, unless it was deleted, or is larger than what is left.
-async fn image(app: &App, tenant: &Tenant, id: &str, left: &mut u64) -> Result<Option<Part>, ApiError> {
+async fn image(
+    (app, tenant, memory): (&App, &Tenant, &Memory),
+    id: &str,
+    left: &mut u64,
+) -> Result<Option<Part>, ApiError> {
     let Some(id) = FileId::parse(id) else { return Ok(None) };
     let Some(file) = app.store.file(tenant, &id).await? else { return Ok(None) };
     let Some(rest) = left.checked_sub(file.bytes) else { return Ok(None) };
     *left = rest;
+    memory.count_file(file.bytes)?;
     let content = app.store.read_blob(&file.blob).await?;
     let data = content.read_whole(file.bytes).await.map_err(ApiError::internal)?;
     Ok(Some(Part::Image { mime: file.mime, data: data.into() }))

@@ -39,11 +39,8 @@ pub(super) async fn create(
     // It counts until all that is made of it is gone.
     let _memory = fields.memory();
     let Written { id, message, files } = Written::of(&app, &tenant, &thread, fields.read()?, "").await?;
-    let with_files = threads::with_files(&app, &tenant, &thread, files).await?;
+    threads::add_files(&app, &tenant, &thread, &files).await?;
     added_message(app.store.add_message(&tenant, &thread, id, &written(&message)).await?, &thread)?;
-    if let Some(with_files) = with_files {
-        threads::put(&app, &tenant, &thread, &with_files).await?;
-    }
     Ok(Json(message))
 }
 

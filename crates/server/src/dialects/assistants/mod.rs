@@ -6,26 +6,22 @@
 //! of the protocol.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_store::{Order, Page, PageQuery};
 use aludel_wire::openai::List;
-use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Dialect;
 use super::openai::files;
-use crate::app::App;
+use super::{Dialect, Manual};
 use crate::error::ApiError;
-use crate::http::{Params, bearer};
+use crate::http::{Params, Routes, bearer};
 
 mod annotations;
 mod assistant;
@@ -57,6 +53,12 @@ pub(crate) const RUN_LIFETIME: Duration = Duration::from_secs(600);
 /// The dialect.
 pub(crate) const ASSISTANTS: Dialect = Dialect {
     routes,
+    manual: Manual {
+        name: "assistants",
+        title: "OpenAI Assistants",
+        reference: "https://platform.openai.com/docs/api-reference/assistants",
+        key: "authorization",
+    },
     claims: None,
     key,
     proof: |_, _| None,
@@ -66,40 +68,53 @@ pub(crate) const ASSISTANTS: Dialect = Dialect {
     stored: |store| vec![render::dialect(store)],
 };
 
-fn routes() -> Router<Arc<App>> {
+fn routes() -> Routes {
     // OpenAI's clients find files beside these.
     let azure = || api().merge(file_routes());
-    let routes = Router::new().nest("/v1", api()).nest("/openai", azure()).nest("/openai/v1", azure());
+    let routes = Routes::new().nest("/v1", api()).nest("/openai", azure()).nest("/openai/v1", azure());
     routes.layer(from_fn(versioned))
 }
 
-fn api() -> Router<Arc<App>> {
-    Router::new()
-        .route("/assistants", get(assistant::list).post(assistant::create))
-        .route("/assistants/{assistant}", get(assistant::retrieve).post(assistant::update).delete(assistant::delete))
-        .route("/threads", post(threads::create))
-        .route("/threads/runs", post(runs::create_with_thread))
-        .route("/threads/{thread}", get(threads::retrieve).post(threads::update).delete(threads::delete))
-        .route("/threads/{thread}/messages", get(messages::list).post(messages::create))
-        .route(
-            "/threads/{thread}/messages/{message}",
-            get(messages::retrieve).post(messages::update).delete(messages::delete),
+fn api() -> Routes {
+    Routes::new()
+        .get("/assistants", assistant::list, "List assistants")
+        .post("/assistants", assistant::create, "Create an assistant")
+        .get("/assistants/{assistant}", assistant::retrieve, "Retrieve an assistant")
+        .post("/assistants/{assistant}", assistant::update, "Change an assistant")
+        .delete("/assistants/{assistant}", assistant::delete, "Delete an assistant")
+        .post("/threads", threads::create, "Create a thread")
+        .post("/threads/runs", runs::create_with_thread, "Create a thread and run it")
+        .get("/threads/{thread}", threads::retrieve, "Retrieve a thread")
+        .post("/threads/{thread}", threads::update, "Change a thread")
+        .delete("/threads/{thread}", threads::delete, "Delete a thread")
+        .get("/threads/{thread}/messages", messages::list, "List messages")
+        .post("/threads/{thread}/messages", messages::create, "Create a message")
+        .get("/threads/{thread}/messages/{message}", messages::retrieve, "Retrieve a message")
+        .post("/threads/{thread}/messages/{message}", messages::update, "Change a message")
+        .delete("/threads/{thread}/messages/{message}", messages::delete, "Delete a message")
+        .get("/threads/{thread}/runs", runs::list, "List runs")
+        .post("/threads/{thread}/runs", runs::create, "Create a run")
+        .get("/threads/{thread}/runs/{run}", runs::retrieve, "Retrieve a run")
+        .post("/threads/{thread}/runs/{run}", runs::update, "Change a run")
+        .post("/threads/{thread}/runs/{run}/cancel", runs::cancel, "Cancel a run")
+        .post(
+            "/threads/{thread}/runs/{run}/submit_tool_outputs",
+            runs::submit,
+            "Answer the functions that a run waits for",
         )
-        .route("/threads/{thread}/runs", get(runs::list).post(runs::create))
-        .route("/threads/{thread}/runs/{run}", get(runs::retrieve).post(runs::update))
-        .route("/threads/{thread}/runs/{run}/cancel", post(runs::cancel))
-        .route("/threads/{thread}/runs/{run}/submit_tool_outputs", post(runs::submit))
-        .route("/threads/{thread}/runs/{run}/steps", get(steps::list))
-        .route("/threads/{thread}/runs/{run}/steps/{step}", get(steps::retrieve))
-        .route("/vector_stores", any(error::no_vector_stores))
-        .route("/vector_stores/{*rest}", any(error::no_vector_stores))
+        .get("/threads/{thread}/runs/{run}/steps", steps::list, "List steps")
+        .get("/threads/{thread}/runs/{run}/steps/{step}", steps::retrieve, "Retrieve a step")
+        .refuse("/vector_stores", error::no_vector_stores)
+        .refuse("/vector_stores/{*rest}", error::no_vector_stores)
 }
 
-fn file_routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/files", get(files::list).post(files::create))
-        .route("/files/{file}", get(files::retrieve).delete(files::delete))
-        .route("/files/{file}/content", get(files::content))
+fn file_routes() -> Routes {
+    Routes::new()
+        .get("/files", files::list, "List files")
+        .post("/files", files::create, "Upload a file")
+        .get("/files/{file}", files::retrieve, "Retrieve a file")
+        .delete("/files/{file}", files::delete, "Delete a file")
+        .get("/files/{file}/content", files::content, "Download a file")
 }
 
 fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {

@@ -150,12 +150,11 @@ async fn carry(
 ) -> Result<(), ApiError> {
     let Leg { beginning, id, thread, .. } = leg;
     let run = &beginning.run;
-    if let From::Nothing { files, .. } = &leg.from
-        && let Some(with_files) = super::threads::with_files(app, tenant, thread, files.clone()).await?
-    {
-        super::threads::put(app, tenant, thread, &with_files).await?;
+    if let From::Nothing { files, .. } = &leg.from {
+        super::threads::add_files(app, tenant, thread, files).await?;
     }
     let context = Context::of(app, tenant, thread, run.truncation_strategy.last_messages).await?;
+    live.hold(context.memory());
     let placed = match &session {
         Some(session) => {
             let of_thread = super::threads::files(app, tenant, thread).await?;

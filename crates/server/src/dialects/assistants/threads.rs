@@ -22,6 +22,8 @@ use crate::turn::PATIENCE;
 
 /// Files of one thread, with those of its messages.
 const MAX_FILES: usize = 200;
+/// Attempts to change a thread that others change at the same time. Each attempt that fails is one of theirs that did not.
+const MAX_TRIES: usize = 300;
 /// Messages of one request.
 pub(super) const MAX_MESSAGES: usize = 1000;
 
@@ -50,16 +52,23 @@ pub(super) async fn update(
     fields: Fields,
 ) -> Result<Json<Thread>, ApiError> {
     let id = parse(&id)?;
-    let mut thread: Thread = stored(find(&app, &tenant, &id).await?.object)?;
+    find(&app, &tenant, &id).await?;
     let UpdateThread { tool_resources, metadata } = fields.read()?;
-    if let Some(sent) = tool_resources {
-        thread.tool_resources = tools::resources(&app, &tenant, sent).await?;
-    }
-    if metadata.is_some() {
-        thread.metadata = checked_metadata(metadata)?;
-    }
-    put(&app, &tenant, &id, &thread).await?;
-    Ok(Json(thread))
+    let resources = match tool_resources {
+        Some(sent) => Some(tools::resources(&app, &tenant, sent).await?),
+        None => None,
+    };
+    let metadata = if metadata.is_some() { Some(checked_metadata(metadata)?) } else { None };
+    let changed = change(&app, &tenant, &id, |thread| {
+        if let Some(resources) = &resources {
+            thread.tool_resources = resources.clone();
+        }
+        if let Some(metadata) = &metadata {
+            thread.metadata = metadata.clone();
+        }
+        Ok(())
+    });
+    Ok(Json(changed.await?))
 }
 
 pub(super) async fn delete(
@@ -117,20 +126,16 @@ pub(super) async fn add(app: &App, tenant: &Tenant, sent: CreateThread) -> Resul
     Ok(thread)
 }
 
-/// A thread with more files; `None` if it gets none.
-pub(super) async fn with_files(
-    app: &App,
-    tenant: &Tenant,
-    id: &ThreadId,
-    files: Vec<String>,
-) -> Result<Option<Thread>, ApiError> {
+/// Gives a thread more files.
+pub(super) async fn add_files(app: &App, tenant: &Tenant, id: &ThreadId, files: &[String]) -> Result<(), ApiError> {
     if files.is_empty() {
-        return Ok(None);
+        return Ok(());
     }
-    let mut thread: Thread = stored(find(app, tenant, id).await?.object)?;
-    thread.tool_resources.add_files(files);
-    check_files(&thread.tool_resources)?;
-    Ok(Some(thread))
+    let add = |thread: &mut Thread| {
+        thread.tool_resources.add_files(files.to_vec());
+        check_files(&thread.tool_resources)
+    };
+    change(app, tenant, id, add).await.map(drop)
 }
 
 fn check_files(resources: &ToolResources) -> Result<(), ApiError> {
@@ -142,11 +147,22 @@ fn check_files(resources: &ToolResources) -> Result<(), ApiError> {
     Ok(())
 }
 
-pub(super) async fn put(app: &App, tenant: &Tenant, id: &ThreadId, thread: &Thread) -> Result<(), ApiError> {
-    if !app.store.update_thread(tenant, id, &written(thread)).await? {
-        return Err(none_found("thread", id.as_str()));
+/// Changes a thread. What others change meanwhile stays: then it is changed once more, from what they left.
+async fn change(
+    app: &App,
+    tenant: &Tenant,
+    id: &ThreadId,
+    change: impl Fn(&mut Thread) -> Result<(), ApiError>,
+) -> Result<Thread, ApiError> {
+    for _ in 0..MAX_TRIES {
+        let was = find(app, tenant, id).await?.object;
+        let mut thread: Thread = stored(was.clone())?;
+        change(&mut thread)?;
+        if app.store.update_thread(tenant, id, &was, &written(&thread)).await? {
+            return Ok(thread);
+        }
     }
-    Ok(())
+    Err(ApiError::unavailable("Many requests change this thread at once; try again in a moment."))
 }
 
 /// A thread of the tenant's.

@@ -16,21 +16,18 @@ mod reach;
 mod sign;
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::middleware::from_fn;
-use axum::routing::{any, delete, get, post};
 
-use super::Dialect;
-use crate::app::App;
-use crate::http::bearer;
+use super::{Dialect, Manual};
+use crate::http::{Routes, bearer};
 
 /// The dialect.
 pub(crate) const E2B: Dialect = Dialect {
     routes,
+    manual: Manual { name: "e2b", title: "E2B", reference: "https://e2b.dev/docs/api-reference", key: "x-api-key" },
     claims: Some(claims),
     key,
     proof: reach::proof,
@@ -73,49 +70,54 @@ fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     })
 }
 
-fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/health", get(reach::health))
-        .route("/sandboxes", post(control::create_v1).get(control::list))
-        .route("/v2/sandboxes", post(control::create).get(control::list))
-        .route("/sandboxes/metrics", get(control::all_metrics))
-        .route("/sandboxes/{id}", get(control::retrieve).delete(control::kill))
-        .route("/sandboxes/{id}/timeout", post(control::set_timeout))
-        .route("/sandboxes/{id}/refreshes", post(control::refresh))
-        .route("/sandboxes/{id}/connect", post(control::connect))
-        .route("/v2/sandboxes/{id}/connect", post(control::connect))
-        .route("/sandboxes/{id}/resume", post(control::resume))
-        .route("/sandboxes/{id}/pause", post(control::pause))
-        .route("/sandboxes/{id}/metrics", get(control::metrics))
-        .route("/sandboxes/{id}/logs", get(control::logs))
-        .route("/v2/sandboxes/{id}/logs", get(control::logs))
-        .route("/execute", post(code::execute))
-        .route("/contexts", get(code::list_contexts).post(code::create_context))
-        .route("/contexts/{id}", delete(code::remove_context))
-        .route("/contexts/{id}/restart", post(code::restart_context))
-        .route("/envs", get(process::environment))
-        .route("/metrics", get(process::metrics))
-        .route("/files", get(files::download).post(files::upload))
-        .route("/process.Process/List", post(process::list))
-        .route("/process.Process/Start", post(process::start))
-        .route("/process.Process/Connect", post(process::connect))
-        .route("/process.Process/Update", post(process::update))
-        .route("/process.Process/SendInput", post(process::send_input))
-        .route("/process.Process/CloseStdin", post(process::close_stdin))
-        .route("/process.Process/SendSignal", post(process::send_signal))
-        .route("/filesystem.Filesystem/Stat", post(filesystem::stat))
-        .route("/filesystem.Filesystem/ListDir", post(filesystem::list_dir))
-        .route("/filesystem.Filesystem/MakeDir", post(filesystem::make_dir))
-        .route("/filesystem.Filesystem/Move", post(filesystem::rename))
-        .route("/filesystem.Filesystem/Remove", post(filesystem::remove))
-        .route("/filesystem.Filesystem/WatchDir", post(filesystem::watch_dir))
-        .route("/filesystem.Filesystem/CreateWatcher", post(filesystem::create_watcher))
-        .route("/filesystem.Filesystem/GetWatcherEvents", post(filesystem::watcher_events))
-        .route("/filesystem.Filesystem/RemoveWatcher", post(filesystem::remove_watcher))
-        .route("/process.Process/{method}", any(connect::unknown_method))
-        .route("/filesystem.Filesystem/{method}", any(connect::unknown_method))
+fn routes() -> Routes {
+    Routes::new()
+        .get("/health", reach::health, "Tell that the sandbox lives")
+        .post("/sandboxes", control::create_v1, "Create a sandbox")
+        .get("/sandboxes", control::list, "List sandboxes")
+        .post("/v2/sandboxes", control::create, "Create a sandbox")
+        .get("/v2/sandboxes", control::list, "List sandboxes")
+        .get("/sandboxes/metrics", control::all_metrics, "Tell what several sandboxes use")
+        .get("/sandboxes/{id}", control::retrieve, "Retrieve a sandbox")
+        .delete("/sandboxes/{id}", control::kill, "End a sandbox")
+        .post("/sandboxes/{id}/timeout", control::set_timeout, "Set the end of a sandbox")
+        .post("/sandboxes/{id}/refreshes", control::refresh, "Put off the end of a sandbox")
+        .post("/sandboxes/{id}/connect", control::connect, "Connect to a sandbox, resuming it")
+        .post("/v2/sandboxes/{id}/connect", control::connect, "Connect to a sandbox, resuming it")
+        .post("/sandboxes/{id}/resume", control::resume, "Resume a sandbox")
+        .post("/sandboxes/{id}/pause", control::pause, "Pause a sandbox")
+        .get("/sandboxes/{id}/metrics", control::metrics, "Tell what a sandbox uses")
+        .get("/sandboxes/{id}/logs", control::logs, "Read the log of a sandbox")
+        .get("/v2/sandboxes/{id}/logs", control::logs, "Read the log of a sandbox")
+        .post("/execute", code::execute, "Run a program in a context, as a stream")
+        .get("/contexts", code::list_contexts, "List contexts")
+        .post("/contexts", code::create_context, "Create a context")
+        .delete("/contexts/{id}", code::remove_context, "Remove a context")
+        .post("/contexts/{id}/restart", code::restart_context, "Restart a context")
+        .get("/envs", process::environment, "List the variables of a sandbox")
+        .get("/metrics", process::metrics, "Tell what the sandbox uses")
+        .get("/files", files::download, "Download a file")
+        .post("/files", files::upload, "Upload files")
+        .post("/process.Process/List", process::list, "List commands")
+        .post("/process.Process/Start", process::start, "Start a command, as a stream")
+        .post("/process.Process/Connect", process::connect, "Follow a command, as a stream")
+        .post("/process.Process/Update", process::update, "Change the size of a terminal")
+        .post("/process.Process/SendInput", process::send_input, "Write to a command")
+        .post("/process.Process/CloseStdin", process::close_stdin, "Close the input of a command")
+        .post("/process.Process/SendSignal", process::send_signal, "Send a signal to a command")
+        .post("/filesystem.Filesystem/Stat", filesystem::stat, "Tell about a file")
+        .post("/filesystem.Filesystem/ListDir", filesystem::list_dir, "List a directory")
+        .post("/filesystem.Filesystem/MakeDir", filesystem::make_dir, "Make a directory")
+        .post("/filesystem.Filesystem/Move", filesystem::rename, "Move a file")
+        .post("/filesystem.Filesystem/Remove", filesystem::remove, "Remove a file")
+        .post("/filesystem.Filesystem/WatchDir", filesystem::watch_dir, "Watch a directory, as a stream")
+        .post("/filesystem.Filesystem/CreateWatcher", filesystem::create_watcher, "Begin to watch a directory")
+        .post("/filesystem.Filesystem/GetWatcherEvents", filesystem::watcher_events, "Read what a watcher saw")
+        .post("/filesystem.Filesystem/RemoveWatcher", filesystem::remove_watcher, "End a watcher")
+        .refuse("/process.Process/{method}", connect::unknown_method)
+        .refuse("/filesystem.Filesystem/{method}", connect::unknown_method)
         // Any path may be one of a sandbox's programs; the layer hands those on.
-        .route("/", any(error::no_route))
-        .route("/{*path}", any(error::no_route))
+        .refuse("/", error::no_route)
+        .refuse("/{*path}", error::no_route)
         .layer(from_fn(reach::as_long_as_it_lives))
 }

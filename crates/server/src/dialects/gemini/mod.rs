@@ -4,16 +4,12 @@
 //! words of the protocol; `error` refuses.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::Request;
 use axum::http::HeaderMap;
-use axum::routing::get;
 
-use super::Dialect;
-use crate::app::App;
-use crate::http::bearer;
+use super::{Dialect, Manual};
+use crate::http::{Routes, bearer};
 
 mod ask;
 mod conversation;
@@ -29,6 +25,12 @@ const API_KEY: &str = "x-goog-api-key";
 /// The dialect.
 pub(crate) const GEMINI: Dialect = Dialect {
     routes,
+    manual: Manual {
+        name: "gemini",
+        title: "Gemini",
+        reference: "https://ai.google.dev/api/generate-content",
+        key: "x-goog-api-key",
+    },
     claims: Some(is_own),
     key,
     proof: |_, _| None,
@@ -38,13 +40,18 @@ pub(crate) const GEMINI: Dialect = Dialect {
     stored: |_| Vec::new(),
 };
 
-fn routes() -> Router<Arc<App>> {
+fn routes() -> Routes {
     let routes = || {
-        Router::new()
-            .route("/models", get(models::list))
-            .route("/models/{*call}", get(models::retrieve).post(generate::call))
+        Routes::new()
+            .get("/models", models::list, "List models")
+            .get("/models/{*call}", models::retrieve, "Retrieve a model")
+            .post(
+                "/models/{*call}",
+                generate::call,
+                "Answer (generateContent, streamGenerateContent) or count tokens (countTokens), by the end of the path",
+            )
     };
-    Router::new().nest("/v1", routes()).nest("/v1beta", routes())
+    Routes::new().nest("/v1", routes()).nest("/v1beta", routes())
 }
 
 /// Paths such as `/v1/models` are OpenAI's, too.

@@ -25,12 +25,9 @@ use std::time::Duration;
 use aludel_engine::Engine;
 use aludel_engine::places::Places;
 use aludel_store::Tenant;
-use axum::Router;
-use axum::routing::{get, post};
 
-use super::Dialect;
-use crate::app::App;
-use crate::http::bearer;
+use super::{Dialect, Manual};
+use crate::http::{Routes, bearer};
 
 pub use stdio::serve as serve_stdio;
 
@@ -42,6 +39,12 @@ const MAX_CONNECTIONS: usize = 1024;
 /// The dialect.
 pub(crate) const MCP: Dialect = Dialect {
     routes,
+    manual: Manual {
+        name: "mcp",
+        title: "Model Context Protocol",
+        reference: "https://modelcontextprotocol.io/specification",
+        key: "authorization",
+    },
     claims: None,
     key: |headers| bearer(headers).map(Cow::Borrowed),
     proof: |_, _| None,
@@ -51,11 +54,13 @@ pub(crate) const MCP: Dialect = Dialect {
     stored: |_| Vec::new(),
 };
 
-fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/mcp", post(http::post).get(http::get).delete(http::delete))
-        .route("/sse", get(sse::open))
-        .route("/messages", post(sse::post))
+fn routes() -> Routes {
+    Routes::new()
+        .post("/mcp", http::post, "Send messages (Streamable HTTP)")
+        .get("/mcp", http::get, "Listen to messages of the server")
+        .delete("/mcp", http::delete, "End a session")
+        .get("/sse", sse::open, "Open a connection (HTTP with SSE), with the tool named python")
+        .post("/messages", sse::post, "Send a message on such a connection")
 }
 
 /// The state that all connections share.

@@ -85,11 +85,7 @@ pub(super) async fn open(State(app): State<Arc<App>>, Caller(tenant): Caller) ->
         Some((frame, (answers, open)))
     });
     let body = Body::from_stream(once(future::ready(endpoint)).chain(frames).map(Ok::<_, Infallible>));
-    let headers = [
-        (CONTENT_TYPE.as_str(), "text/event-stream"),
-        (CACHE_CONTROL.as_str(), "no-cache"),
-        ("x-accel-buffering", "no"),
-    ];
+    let headers = [(CONTENT_TYPE.as_str(), "text/event-stream"), (CACHE_CONTROL.as_str(), "no-cache")];
     Ok((headers, body).into_response())
 }
 

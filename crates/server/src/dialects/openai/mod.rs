@@ -4,14 +4,9 @@
 //! into words, `services` hands on to models that do not chat, `form` finds the names of these in forms, `error` refuses.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use axum::Router;
-use axum::routing::{get, post};
-
-use super::Dialect;
-use crate::app::App;
-use crate::http::bearer;
+use super::{Dialect, Manual};
+use crate::http::{Routes, bearer};
 
 pub(crate) mod attachment;
 pub(crate) mod chat;
@@ -30,6 +25,12 @@ pub(crate) mod uploads;
 /// The dialect.
 pub(crate) const OPENAI: Dialect = Dialect {
     routes,
+    manual: Manual {
+        name: "openai",
+        title: "OpenAI",
+        reference: "https://platform.openai.com/docs/api-reference",
+        key: "authorization",
+    },
     claims: None,
     key: |headers| bearer(headers).map(Cow::Borrowed),
     proof: |_, _| None,
@@ -39,40 +40,54 @@ pub(crate) const OPENAI: Dialect = Dialect {
     stored: |store| vec![responses::dialect(store)],
 };
 
-fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::retrieve))
-        .route("/v1/files", get(files::list).post(files::create))
-        .route("/v1/files/{file}", get(files::retrieve).delete(files::delete))
-        .route("/v1/files/{file}/content", get(files::content))
-        .route("/v1/uploads", post(uploads::create))
-        .route("/v1/uploads/{upload}/parts", post(uploads::add_part))
-        .route("/v1/uploads/{upload}/complete", post(uploads::complete))
-        .route("/v1/uploads/{upload}/cancel", post(uploads::cancel))
-        .route("/v1/containers", get(containers::list).post(containers::create))
-        .route("/v1/containers/{container}", get(containers::retrieve).delete(containers::delete))
-        .route("/v1/containers/{container}/files", get(containers::list_files).post(containers::add_file))
-        .route(
-            "/v1/containers/{container}/files/{file}",
-            get(containers::retrieve_file).delete(containers::delete_file),
+fn routes() -> Routes {
+    Routes::new()
+        .get("/v1/models", models::list, "List models")
+        .get("/v1/models/{*name}", models::retrieve, "Retrieve a model")
+        .get("/v1/files", files::list, "List files")
+        .post("/v1/files", files::create, "Upload a file")
+        .get("/v1/files/{file}", files::retrieve, "Retrieve a file")
+        .delete("/v1/files/{file}", files::delete, "Delete a file")
+        .get("/v1/files/{file}/content", files::content, "Download a file")
+        .post("/v1/uploads", uploads::create, "Begin an upload in parts")
+        .post("/v1/uploads/{upload}/parts", uploads::add_part, "Add a part to an upload")
+        .post("/v1/uploads/{upload}/complete", uploads::complete, "Make a file of an upload")
+        .post("/v1/uploads/{upload}/cancel", uploads::cancel, "Cancel an upload")
+        .get("/v1/containers", containers::list, "List containers")
+        .post("/v1/containers", containers::create, "Create a container")
+        .get("/v1/containers/{container}", containers::retrieve, "Retrieve a container")
+        .delete("/v1/containers/{container}", containers::delete, "Delete a container")
+        .get("/v1/containers/{container}/files", containers::list_files, "List the files of a container")
+        .post("/v1/containers/{container}/files", containers::add_file, "Put a file into a container")
+        .get("/v1/containers/{container}/files/{file}", containers::retrieve_file, "Retrieve a file of a container")
+        .delete("/v1/containers/{container}/files/{file}", containers::delete_file, "Delete a file of a container")
+        .get(
+            "/v1/containers/{container}/files/{file}/content",
+            containers::file_content,
+            "Download a file of a container",
         )
-        .route("/v1/containers/{container}/files/{file}/content", get(containers::file_content))
-        .route("/v1/conversations", post(conversations::create))
-        .route(
-            "/v1/conversations/{conversation}",
-            get(conversations::retrieve).post(conversations::update).delete(conversations::delete),
-        )
-        .route("/v1/conversations/{conversation}/items", get(conversations::list_items).post(conversations::add_items))
-        .route(
+        .post("/v1/conversations", conversations::create, "Create a conversation")
+        .get("/v1/conversations/{conversation}", conversations::retrieve, "Retrieve a conversation")
+        .post("/v1/conversations/{conversation}", conversations::update, "Change a conversation")
+        .delete("/v1/conversations/{conversation}", conversations::delete, "Delete a conversation")
+        .get("/v1/conversations/{conversation}/items", conversations::list_items, "List the items of a conversation")
+        .post("/v1/conversations/{conversation}/items", conversations::add_items, "Add items to a conversation")
+        .get(
             "/v1/conversations/{conversation}/items/{item}",
-            get(conversations::retrieve_item).delete(conversations::delete_item),
+            conversations::retrieve_item,
+            "Retrieve an item of a conversation",
         )
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/responses/input_tokens", post(responses::input_tokens))
-        .route("/v1/responses/{response}", get(responses::retrieve).delete(responses::delete))
-        .route("/v1/responses/{response}/cancel", post(responses::cancel))
-        .route("/v1/responses/{response}/input_items", get(responses::input_items))
+        .delete(
+            "/v1/conversations/{conversation}/items/{item}",
+            conversations::delete_item,
+            "Delete an item of a conversation",
+        )
+        .post("/v1/chat/completions", chat::create, "Answer a chat, with programs where the tool is given")
+        .post("/v1/responses", responses::create, "Answer, with programs where the tool is given")
+        .post("/v1/responses/input_tokens", responses::input_tokens, "Estimate the tokens of an input")
+        .get("/v1/responses/{response}", responses::retrieve, "Retrieve a response")
+        .delete("/v1/responses/{response}", responses::delete, "Delete a response")
+        .post("/v1/responses/{response}/cancel", responses::cancel, "Cancel a response in the background")
+        .get("/v1/responses/{response}/input_items", responses::input_items, "List the input of a response")
         .merge(services::routes())
 }

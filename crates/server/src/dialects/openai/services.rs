@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use aludel_agent::upstream::chat::Target;
-use axum::Router;
+use aludel_store::Tenant;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
-use axum::routing::post;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -16,7 +15,7 @@ use super::form;
 use crate::app::App;
 use crate::dialects::pass::{self, Named, Passage, Passing};
 use crate::error::ApiError;
-use crate::http::Plain;
+use crate::http::{Caller, Plain, Routes};
 
 /// Methods of OpenAI's API, and one that servers of open models add, whose requests name a model.
 const METHODS: [&str; 10] = [
@@ -33,12 +32,12 @@ const METHODS: [&str; 10] = [
 ];
 
 /// The routes.
-pub(super) fn routes() -> Router<Arc<App>> {
-    METHODS.into_iter().fold(Router::new(), |routes, method| {
-        let handler = move |State(app): State<Arc<App>>, headers: HeaderMap, body: Plain| async move {
-            hand_on(&app, method, &headers, &body).await
+pub(super) fn routes() -> Routes {
+    METHODS.into_iter().fold(Routes::new(), |routes, method| {
+        let handler = move |State(app): State<Arc<App>>, Caller(tenant): Caller, headers: HeaderMap, body: Plain| async move {
+            hand_on(&app, &tenant, method, &headers, &body).await
         };
-        routes.route(&format!("/v1/{method}"), post(handler))
+        routes.post(&format!("/v1/{method}"), handler, "Hand a request on to the model's server")
     })
 }
 
@@ -49,7 +48,13 @@ struct Head<'a> {
     model: Option<&'a RawValue>,
 }
 
-async fn hand_on(app: &App, method: &'static str, headers: &HeaderMap, body: &Plain) -> Result<Response, ApiError> {
+async fn hand_on(
+    app: &App,
+    tenant: &Tenant,
+    method: &'static str,
+    headers: &HeaderMap,
+    body: &Plain,
+) -> Result<Response, ApiError> {
     let (name, model) = model(headers, &body.bytes)?;
     let passage = Passage {
         target: Target::Beside(method),
@@ -57,7 +62,7 @@ async fn hand_on(app: &App, method: &'static str, headers: &HeaderMap, body: &Pl
         to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-", "content-disposition"],
     };
     let request = Passing { headers, body: &body.bytes, model: Some(model) };
-    pass::on(app, &passage, &name, request).await?.ok_or_else(|| {
+    pass::on(app, tenant, &passage, &name, request).await?.ok_or_else(|| {
         let message = format!("The server of the model '{name}' has no /{method}; ask a model of an OpenAI endpoint.");
         ApiError::invalid("model", message)
     })

@@ -16,21 +16,23 @@ mod sessions;
 mod transfers;
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::middleware::from_fn;
-use axum::routing::{any, delete, get, patch, post};
 
-use super::Dialect;
-use crate::app::App;
-use crate::http::bearer;
+use super::{Dialect, Manual};
+use crate::http::{Routes, bearer};
 
 /// The dialect.
 pub(crate) const OPENSANDBOX: Dialect = Dialect {
     routes,
+    manual: Manual {
+        name: "opensandbox",
+        title: "OpenSandbox",
+        reference: "https://github.com/alibaba/OpenSandbox",
+        key: "open-sandbox-api-key",
+    },
     claims: Some(claims),
     key,
     proof: reach::proof,
@@ -55,49 +57,56 @@ fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     sent.or_else(|| bearer(headers)).map(str::trim).filter(|key| !key.is_empty()).map(Cow::Borrowed)
 }
 
-fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/v1/sandboxes", post(lifecycle::create).get(lifecycle::list))
-        .route("/v1/sandboxes/{id}", get(lifecycle::retrieve).delete(lifecycle::kill))
-        .route("/v1/sandboxes/{id}/metadata", patch(lifecycle::change_metadata))
-        .route("/v1/sandboxes/{id}/pause", post(lifecycle::pause))
-        .route("/v1/sandboxes/{id}/resume", post(lifecycle::resume))
-        .route("/v1/sandboxes/{id}/renew-expiration", post(lifecycle::renew))
-        .route("/v1/sandboxes/{id}/endpoints/{port}", get(lifecycle::endpoint))
-        .route("/v1/metrics/events", post(lifecycle::note_event))
+fn routes() -> Routes {
+    Routes::new()
+        .post("/v1/sandboxes", lifecycle::create, "Create a sandbox")
+        .get("/v1/sandboxes", lifecycle::list, "List sandboxes")
+        .get("/v1/sandboxes/{id}", lifecycle::retrieve, "Retrieve a sandbox")
+        .delete("/v1/sandboxes/{id}", lifecycle::kill, "End a sandbox")
+        .patch("/v1/sandboxes/{id}/metadata", lifecycle::change_metadata, "Change the metadata of a sandbox")
+        .post("/v1/sandboxes/{id}/pause", lifecycle::pause, "Pause a sandbox")
+        .post("/v1/sandboxes/{id}/resume", lifecycle::resume, "Resume a sandbox")
+        .post("/v1/sandboxes/{id}/renew-expiration", lifecycle::renew, "Put off the end of a sandbox")
+        .get("/v1/sandboxes/{id}/endpoints/{port}", lifecycle::endpoint, "Tell the address of a port")
+        .post("/v1/metrics/events", lifecycle::note_event, "Take a client's figures")
         .nest("/v1/sandboxes/{id}/proxy/44772", served())
-        .route("/v1/sandboxes/{id}/proxy/18080/policy", get(lifecycle::policy))
+        .get("/v1/sandboxes/{id}/proxy/18080/policy", lifecycle::policy, "Tell the rules of the network")
         // Any path may be one of a sandbox's programs; the layer hands those on.
-        .route("/v1/sandboxes/{id}/proxy/{*rest}", any(error::no_route))
-        .route("/v1/sandboxes/{id}/{*rest}", any(error::not_supported))
-        .route("/v1/{collection}", any(error::not_supported))
-        .route("/v1/{collection}/{*rest}", any(error::not_supported))
+        .refuse("/v1/sandboxes/{id}/proxy/{*rest}", error::no_route)
+        .refuse("/v1/sandboxes/{id}/{*rest}", error::not_supported)
+        .refuse("/v1/{collection}", error::not_supported)
+        .refuse("/v1/{collection}/{*rest}", error::not_supported)
         .layer(from_fn(reach::as_long_as_it_lives))
 }
 
 /// The routes at the port of each sandbox that is ours.
-fn served() -> Router<Arc<App>> {
-    Router::new()
-        .route("/ping", get(reach::ping))
-        .route("/code", post(code::run).delete(code::interrupt))
-        .route("/code/context", post(code::create_context))
-        .route("/code/contexts", get(code::list_contexts).delete(code::remove_contexts))
-        .route("/code/contexts/{context}", get(code::retrieve_context).delete(code::remove_context))
-        .route("/command", post(commands::run).delete(commands::interrupt))
-        .route("/command/status/{command}", get(commands::status))
-        .route("/command/{command}/logs", get(commands::logs))
-        .route("/session", post(sessions::create))
-        .route("/session/{session}", delete(sessions::remove))
-        .route("/session/{session}/run", post(sessions::run))
-        .route("/files", delete(files::remove))
-        .route("/files/info", get(files::info))
-        .route("/files/mv", post(files::rename))
-        .route("/files/permissions", post(files::set_permissions))
-        .route("/files/replace", post(files::replace))
-        .route("/files/search", get(files::search))
-        .route("/files/upload", post(transfers::upload))
-        .route("/files/download", get(transfers::download))
-        .route("/directories", post(files::make_directories).delete(files::remove_directories))
-        .route("/directories/list", get(files::list))
-        .route("/metrics", get(commands::metrics))
+fn served() -> Routes {
+    Routes::new()
+        .get("/ping", reach::ping, "Tell that the sandbox lives")
+        .post("/code", code::run, "Run a program, as a stream")
+        .delete("/code", code::interrupt, "Interrupt a program")
+        .post("/code/context", code::create_context, "Create a context")
+        .get("/code/contexts", code::list_contexts, "List contexts")
+        .delete("/code/contexts", code::remove_contexts, "Remove the contexts of a language")
+        .get("/code/contexts/{context}", code::retrieve_context, "Retrieve a context")
+        .delete("/code/contexts/{context}", code::remove_context, "Remove a context")
+        .post("/command", commands::run, "Run a command, as a stream")
+        .delete("/command", commands::interrupt, "Interrupt a command")
+        .get("/command/status/{command}", commands::status, "Tell the state of a command")
+        .get("/command/{command}/logs", commands::logs, "Read the log of a command")
+        .post("/session", sessions::create, "Open a shell")
+        .delete("/session/{session}", sessions::remove, "Close a shell")
+        .post("/session/{session}/run", sessions::run, "Run a command in a shell, as a stream")
+        .delete("/files", files::remove, "Remove files")
+        .get("/files/info", files::info, "Tell about files")
+        .post("/files/mv", files::rename, "Move files")
+        .post("/files/permissions", files::set_permissions, "Set permissions and owners")
+        .post("/files/replace", files::replace, "Replace text in files")
+        .get("/files/search", files::search, "Find files")
+        .post("/files/upload", transfers::upload, "Upload files")
+        .get("/files/download", transfers::download, "Download a file")
+        .post("/directories", files::make_directories, "Make directories")
+        .delete("/directories", files::remove_directories, "Remove directories")
+        .get("/directories/list", files::list, "List a directory")
+        .get("/metrics", commands::metrics, "Tell what the sandbox uses")
 }

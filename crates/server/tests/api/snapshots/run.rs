@@ -436,7 +436,11 @@ impl Recorder {
 
 /// A stream without what is sent when there is nothing to tell.
 fn without_comments(stream: &str) -> String {
-    stream.split("\n\n").filter(|frame| !frame.starts_with(':')).collect::<Vec<_>>().join("\n\n")
+    stream
+        .split("\n\n")
+        .filter(|frame| !frame.starts_with(':') && !frame.starts_with("event: ping\n"))
+        .collect::<Vec<_>>()
+        .join("\n\n")
 }
 
 fn shortened(text: &str) -> String {

@@ -22,7 +22,7 @@ use crate::app::App;
 use crate::dialects::openai::tools::Interpreter;
 use crate::dialects::pass::{self, Passage};
 use crate::error::ApiError;
-use crate::http::{Caller, Raw};
+use crate::http::{Caller, Memory, Raw};
 use crate::links::{self, Links};
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
 
@@ -53,7 +53,8 @@ pub(crate) async fn create(
     let shown = shown(&app, &head);
     if !head.is_ours()
         && (shown.is_none() || head.is_for_the_model_alone())
-        && let Some(response) = pass::on(&app, &CHAT, &head.model_name()?, head.passing(&headers, &body.bytes)).await?
+        && let Some(response) =
+            pass::on(&app, &tenant, &CHAT, &head.model_name()?, head.passing(&headers, &body.bytes)).await?
     {
         return Ok(response);
     }
@@ -109,7 +110,9 @@ fn chat(headers: &HeaderMap) -> Option<&str> {
 async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, base: String, live: Arc<Live>) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
     app.engine.models().find(&ask.model)?;
-    let conversation = Conversation::read(app, tenant, &ask.messages, ask.shown.is_some()).await?;
+    let memory = Memory::of(app, tenant)?;
+    live.hold(memory.clone());
+    let conversation = Conversation::read(app, tenant, &ask.messages, ask.shown.is_some(), &memory).await?;
     let markdown = match ask.shown {
         Some(shown) => Some((shown, app.link_secret().await?)),
         None => None,

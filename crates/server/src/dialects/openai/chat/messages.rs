@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
 use crate::dialects::openai::program::{replayed, replayed_program};
 use crate::error::ApiError;
+use crate::http::Memory;
 use crate::links;
 
 /// Rounds that are looked up in one request, the newest.
@@ -52,8 +53,15 @@ impl Attached {
 }
 
 impl Conversation {
-    /// Reads the messages of a request. `in_text` says whether answers of ours have their programs in their text.
-    pub(super) async fn read(app: &App, tenant: &Tenant, messages: &[Value], in_text: bool) -> Result<Self, ApiError> {
+    /// Reads the messages of a request. `in_text` is true where answers of ours have their programs in their text; `memory` counts
+    /// the programs of earlier rounds.
+    pub(super) async fn read(
+        app: &App,
+        tenant: &Tenant,
+        messages: &[Value],
+        in_text: bool,
+        memory: &Memory,
+    ) -> Result<Self, ApiError> {
         let mut conversation = Self { in_text, ..Self::default() };
         let mut recallable = messages.iter().filter(|message| first_call(message).is_some()).count();
         for (index, message) in messages.iter().enumerate() {
@@ -77,7 +85,7 @@ impl Conversation {
                     let mut programs = message.get("code_interpreter_calls").and_then(Value::as_array).cloned();
                     if let (None, Some(call_id)) = (&programs, first_call(&messages[index])) {
                         if recallable <= MAX_RECALLED {
-                            programs = Some(rounds::recall(app, tenant, call_id).await?);
+                            programs = Some(rounds::recall(app, tenant, call_id, memory).await?);
                         }
                         recallable -= 1;
                     }

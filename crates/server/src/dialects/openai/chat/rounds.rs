@@ -6,10 +6,12 @@
 
 use aludel_engine::turns::ItemId;
 use aludel_store::{ResponseId, ResponseRecord, Room, Tenant, now};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::http::Memory;
 
 /// Time that a client may take to answer, seconds.
 const KEPT: i64 = 24 * 3600;
@@ -42,11 +44,17 @@ async fn keep(app: &App, tenant: &Tenant, id: ResponseId, programs: &[Value]) ->
 }
 
 /// The programs of the round in which a function was called; none if it is not known.
-pub(super) async fn recall(app: &App, tenant: &Tenant, call_id: &str) -> Result<Vec<Value>, ApiError> {
+pub(super) async fn recall(app: &App, tenant: &Tenant, call_id: &str, memory: &Memory) -> Result<Vec<Value>, ApiError> {
     let Some(id) = record_id(call_id) else { return Ok(Vec::new()) };
-    let record = app.store.response(tenant, &id).await?;
-    let programs = record.and_then(|record| record.object.get("code_interpreter_calls")?.as_array().cloned());
-    Ok(programs.unwrap_or_default())
+    let Some(text) = app.store.response_text(tenant, &id).await? else { return Ok(Vec::new()) };
+    let rounds: Vec<Round> = memory.read(app, vec![text.object]).await?;
+    Ok(rounds.into_iter().flat_map(|round| round.code_interpreter_calls).collect())
+}
+
+/// A round as it is stored.
+#[derive(Deserialize)]
+struct Round {
+    code_interpreter_calls: Vec<Value>,
 }
 
 /// The digits of the call's id make it up, so ids that others made name nothing.

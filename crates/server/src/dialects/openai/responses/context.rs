@@ -8,7 +8,7 @@ use aludel_agent::{Call, Item, Output, Part};
 use aludel_engine::Session;
 use aludel_engine::approvals::Gate;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{ContainerId, ResponseId, Tenant};
+use aludel_store::{ContainerId, ResponseId, ResponseText, Tenant};
 use aludel_wire::Document;
 use aludel_wire::openai::responses::{
     self, CodeInterpreterCall, ContentPart, FunctionCall, FunctionCallOutput, FunctionOutput, InputFile, InputImage,
@@ -21,17 +21,17 @@ use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
 
 use super::ask::{Ask, no_previous};
-use super::render::stored;
 use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
 use crate::dialects::openai::conversations::no_conversation;
 use crate::dialects::openai::program::replayed_output;
 use crate::error::ApiError;
+use crate::http::Memory;
 
 /// Responses that one may build on, one after another.
 const MAX_CHAIN: usize = 1000;
 /// Bytes of items that make up one context.
-const MAX_CONTEXT: u64 = 256 << 20;
+const MAX_CONTEXT: u64 = 64 << 20;
 /// The mark of thoughts that we wrapped, so that clients can send them back.
 const WRAPPED: &str = "aludel.";
 
@@ -44,19 +44,22 @@ pub(super) struct Context {
     new: Range<usize>,
     /// Container of the response that an item was referred to in last.
     referred: Option<ContainerId>,
+    /// Counts all of it, and the images that come to it.
+    memory: Memory,
 }
 
 impl Context {
-    /// Collects what the request refers to.
+    /// Collects the items that the request refers to.
     pub(super) async fn collect(app: &App, tenant: &Tenant, ask: &Ask) -> Result<Self, ApiError> {
+        let memory = Memory::of(app, tenant)?;
         let mut items = match (&ask.previous, &ask.conversation) {
-            (Some(previous), _) => chain(app, tenant, previous).await?,
+            (Some(previous), _) => chain(app, tenant, previous, &memory).await?,
             (None, Some(conversation)) => {
                 if app.store.conversation(tenant, conversation).await?.is_none() {
                     return Err(no_conversation(conversation.as_str()));
                 }
                 let items = app.store.all_items(tenant, conversation, MAX_CONTEXT).await?.ok_or_else(too_long)?;
-                items.into_iter().map(ItemDocument::from).collect()
+                memory.read(app, items).await?
             }
             (None, None) => Vec::new(),
         };
@@ -65,7 +68,7 @@ impl Context {
         let known: HashMap<String, usize> = known.collect();
         let references = ask.input.iter().filter(|item| item.kind() == Some("item_reference"));
         let elsewhere = references.filter_map(ItemDocument::id).filter(|id| !known.contains_key(*id));
-        let stored = Referred::collect(app, tenant, elsewhere.map(ToOwned::to_owned).collect()).await?;
+        let stored = Referred::collect(app, tenant, elsewhere.map(ToOwned::to_owned).collect(), &memory).await?;
         let mut left = MAX_CONTEXT;
         for item in &ask.input {
             let item = match item.kind() {
@@ -74,7 +77,9 @@ impl Context {
                     let found = known.get(id).and_then(|place| items.get(*place)).or_else(|| stored.items.get(id));
                     let found = found.ok_or_else(|| no_item(id))?;
                     // Any number of references to one long item fit into a request.
-                    left = left.checked_sub(found.to_string().len() as u64).ok_or_else(too_long)?;
+                    let text = found.to_string();
+                    left = left.checked_sub(text.len() as u64).ok_or_else(too_long)?;
+                    memory.count_json(&text)?;
                     found
                 }
                 _ => item,
@@ -82,7 +87,7 @@ impl Context {
             items.push(item.clone());
         }
         let new = before..items.len();
-        Ok(Self { items, new, referred: stored.container })
+        Ok(Self { items, new, referred: stored.container, memory })
     }
 
     /// The container that the conversation used last.
@@ -109,9 +114,14 @@ impl Context {
         Ok(())
     }
 
+    /// The memory that is counted for it, to be held as long as anything that was made of it.
+    pub(super) fn memory(&self) -> Memory {
+        self.memory.clone()
+    }
+
     /// The items as the model gets them, and what goes with them.
     pub(super) async fn for_model(&self, app: &App, tenant: &Tenant) -> Result<View, ApiError> {
-        let mut model = ForModel { tool: app.engine.kernel().tool_name.clone(), ..ForModel::default() };
+        let mut model = ForModel::new(app.engine.kernel().tool_name.clone(), self.memory());
         for (index, item) in self.items.iter().enumerate() {
             if index == self.new.start {
                 model.refused.clear();
@@ -171,28 +181,38 @@ impl View {
 }
 
 /// The items of a response and of all that it builds on, oldest first.
-async fn chain(app: &App, tenant: &Tenant, last: &ResponseId) -> Result<Vec<ItemDocument>, ApiError> {
+async fn chain(app: &App, tenant: &Tenant, last: &ResponseId, memory: &Memory) -> Result<Vec<ItemDocument>, ApiError> {
     let mut links: Vec<Vec<ItemDocument>> = Vec::new();
     let (mut next, mut bytes) = (Some(last.clone()), 0);
     while let Some(id) = next {
-        let Some(record) = app.store.response(tenant, &id).await? else {
+        let Some(text) = app.store.response_text(tenant, &id).await? else {
             if id == *last {
                 return Err(no_previous(id.as_str()));
             }
             // An earlier one was deleted: what is left goes on without it.
             break;
         };
-        let Response { output, previous_response_id, .. } = stored(record.object)?;
-        let mut items: Vec<ItemDocument> = record.input.into_iter().map(ItemDocument::from).collect();
-        items.extend(output.iter().map(responses::Item::document));
-        bytes += items.iter().map(|item| item.to_string().len() as u64).sum::<u64>();
+        bytes += (text.object.len() + text.input.len()) as u64;
         if links.len() >= MAX_CHAIN || bytes > MAX_CONTEXT {
             return Err(too_long());
         }
+        let (items, previous) = link(app, text, memory).await?;
         links.push(items);
-        next = previous_response_id.as_deref().and_then(ResponseId::parse);
+        next = previous.as_deref().and_then(ResponseId::parse);
     }
     Ok(links.into_iter().rev().flatten().collect())
+}
+
+/// The items of a response, and the id of the one before it.
+async fn link(app: &App, text: ResponseText, memory: &Memory) -> Result<(Vec<ItemDocument>, Option<String>), ApiError> {
+    let mut items: Vec<ItemDocument> =
+        memory.read::<Vec<ItemDocument>>(app, vec![text.input]).await?.into_iter().flatten().collect();
+    let mut previous = None;
+    for response in memory.read::<Response>(app, vec![text.object]).await? {
+        items.extend(response.output.iter().map(responses::Item::document));
+        previous = response.previous_response_id;
+    }
+    Ok((items, previous))
 }
 
 fn too_long() -> ApiError {
@@ -210,17 +230,15 @@ struct Referred {
 
 impl Referred {
     /// Finds items of a tenant among its responses and, beside them, its conversations.
-    async fn collect(app: &App, tenant: &Tenant, ids: HashSet<String>) -> Result<Self, ApiError> {
+    async fn collect(app: &App, tenant: &Tenant, ids: HashSet<String>, memory: &Memory) -> Result<Self, ApiError> {
         let mut referred = Self::default();
         if ids.is_empty() {
             return Ok(referred);
         }
         let wanted = |item: &ItemDocument| item.id().filter(|id| ids.contains(*id)).map(ToOwned::to_owned);
-        let records = app.store.responses_of_items(tenant, ids.iter().cloned().collect(), MAX_CONTEXT).await?;
-        for record in records.ok_or_else(too_long)? {
-            let Response { output, .. } = stored(record.object)?;
-            let mut items: Vec<ItemDocument> = record.input.into_iter().map(ItemDocument::from).collect();
-            items.extend(output.iter().map(responses::Item::document));
+        let texts = app.store.responses_of_items(tenant, ids.iter().cloned().collect(), MAX_CONTEXT).await?;
+        for text in texts.ok_or_else(too_long)? {
+            let (items, _) = link(app, text, memory).await?;
             if referred.container.is_none() {
                 let used = items.iter().rev().find_map(ItemDocument::container_id);
                 referred.container = used.and_then(ContainerId::parse);
@@ -234,7 +252,7 @@ impl Referred {
         let left: Vec<String> = ids.iter().filter(|id| !referred.items.contains_key(*id)).cloned().collect();
         if !left.is_empty() {
             let items = app.store.items_of_ids(tenant, left, MAX_CONTEXT).await?.ok_or_else(too_long)?;
-            for item in items.into_iter().map(ItemDocument::from) {
+            for item in memory.read::<ItemDocument>(app, items).await? {
                 if let Some(id) = wanted(&item) {
                     referred.items.insert(id, item);
                 }
@@ -261,7 +279,6 @@ fn parts_of(item: &ItemDocument) -> Vec<ContentPart> {
 }
 
 /// Builds the model's view, in which every call has exactly one output.
-#[derive(Default)]
 struct ForModel {
     /// The name of our tool.
     tool: String,
@@ -272,9 +289,23 @@ struct ForModel {
     approved: HashSet<String>,
     /// Programs that were refused, each with the reason.
     refused: Vec<(String, String)>,
+    /// Counts the images.
+    memory: Memory,
 }
 
 impl ForModel {
+    fn new(tool: String, memory: Memory) -> Self {
+        Self {
+            tool,
+            instructions: Vec::new(),
+            items: Vec::new(),
+            open: HashSet::new(),
+            approved: HashSet::new(),
+            refused: Vec::new(),
+            memory,
+        }
+    }
+
     async fn add(&mut self, item: responses::Item, param: &str, app: &App, tenant: &Tenant) -> Result<(), ApiError> {
         use responses::Item as Sent;
         match item {
@@ -364,7 +395,7 @@ impl ForModel {
                 ContentPart::InputText { text } | ContentPart::Text { text } => Part::Text(text),
                 ContentPart::OutputText(OutputText { text, .. }) => Part::Text(text),
                 ContentPart::Refusal { refusal } => Part::Text(refusal),
-                ContentPart::InputImage(sent) => image(&sent, app, tenant).await?,
+                ContentPart::InputImage(sent) => image(&sent, app, tenant, &self.memory).await?,
                 ContentPart::InputFile(sent) => Part::Text(self.file(sent, app, tenant).await?),
                 ContentPart::Other(other) => {
                     let kind = Document::<ContentPart>::from(other);
@@ -463,9 +494,10 @@ fn unknown_item(kind: &str, param: &str) -> ApiError {
     ApiError::invalid(format!("{param}.type"), format!("Items of type '{kind}' are not understood here."))
 }
 
-async fn image(image: &InputImage, app: &App, tenant: &Tenant) -> Result<Part, ApiError> {
+async fn image(image: &InputImage, app: &App, tenant: &Tenant, memory: &Memory) -> Result<Part, ApiError> {
     if let Some(id) = &image.file_id {
         let file = stored_file(app, tenant, id).await?;
+        memory.count_file(file.bytes)?;
         let content = app.store.read_blob(&file.blob).await?;
         let data = content.read_whole(file.bytes).await.map_err(ApiError::internal)?;
         return Ok(Part::Image { mime: file.mime, data: data.into() });

@@ -25,6 +25,7 @@ const ITEM: u64 = 1024;
 pub(super) async fn new(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
     let context = Context::collect(app, tenant, &ask).await?;
+    live.hold(context.memory());
     let background = ask.background;
     let mut run = prepare(app, tenant, ask, context, live).await?;
     if let Err(failure) = run.create(background).await {

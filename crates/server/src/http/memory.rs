@@ -1,0 +1,203 @@
+//! Memory that requests take for JSON and files, counted before anything is built of them and shared between tenants.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aludel_engine::places::{NoRoom, Place};
+use aludel_store::Tenant;
+use serde::de::DeserializeOwned;
+
+use super::json::aside;
+use crate::app::App;
+use crate::error::ApiError;
+
+/// Levels of objects and lists within each other, in a body.
+const MAX_DEPTH: usize = 100;
+/// Values in one body: each takes far more memory than its text.
+const MAX_VALUES: usize = 500_000;
+/// Values in one body outside of [`HISTORY`].
+const MAX_OTHER_VALUES: usize = 50_000;
+/// The fields that bring a conversation.
+const HISTORY: [&[u8]; 4] = [b"input", b"messages", b"items", b"contents"];
+/// Bytes of memory that an object takes besides its values, in all copies that are made of it.
+const OBJECT: usize = 3800;
+/// The same of any value.
+const VALUE: usize = 320;
+/// The same of an escape in a text: in JSON within JSON it is escaped again.
+const ESCAPE: usize = 5;
+/// Copies of a text or a file that are in memory at the same time.
+const COPIES: usize = 8;
+/// Bytes of memory for which a request needs no share: every tenant may send small ones at any time.
+const FREE: usize = 256 << 10;
+
+/// Memory that is counted for a tenant, and is in use until the last clone of this is dropped.
+#[derive(Debug, Clone)]
+pub(crate) struct Memory(Arc<Mutex<Counted>>);
+
+#[derive(Debug)]
+struct Counted {
+    bytes: usize,
+    place: Place,
+}
+
+impl Memory {
+    /// None yet.
+    pub(crate) fn of(app: &App, tenant: &Tenant) -> Result<Self, ApiError> {
+        Ok(Self(Arc::new(Mutex::new(Counted { bytes: 0, place: memory(app, tenant, 0)? }))))
+    }
+
+    /// Counts so many bytes more.
+    pub(super) fn count(&self, bytes: usize) -> Result<(), ApiError> {
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kib = |bytes: usize| bytes.saturating_sub(FREE) >> 10;
+        let all = counted.bytes.saturating_add(bytes);
+        let more = kib(all) - kib(counted.bytes);
+        let most = counted.place.most();
+        counted.place.take_more(more).map_err(|no_room| match no_room {
+            // Nobody would ever get as much.
+            _ if kib(all) > most => ApiError::too_large(
+                "The request, with the conversation and the images that it refers to, would take more memory than one request may.",
+            ),
+            no_room => busy(no_room),
+        })?;
+        counted.bytes = all;
+        Ok(())
+    }
+
+    /// Counts a file of so many bytes that is in memory for a model, in all its copies.
+    pub(crate) fn count_file(&self, bytes: u64) -> Result<(), ApiError> {
+        self.count(usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(COPIES))
+    }
+
+    /// Counts everything that is made of a JSON text that is in memory once more.
+    pub(crate) fn count_json(&self, text: &str) -> Result<(), ApiError> {
+        self.count(text.len() + Shape::of(text.as_bytes()).memory(text.len()))
+    }
+
+    /// Reads stored JSON texts, of which each is counted before anything is built of it.
+    pub(crate) async fn read<T: DeserializeOwned + Send + 'static>(
+        &self,
+        app: &App,
+        texts: Vec<String>,
+    ) -> Result<Vec<T>, ApiError> {
+        let memory = self.clone();
+        let read = move |text: String| {
+            memory.count_json(&text)?;
+            serde_json::from_str(&text)
+                .map_err(|error| ApiError::internal(format!("stored JSON is not whole: {error}")))
+        };
+        let bytes = texts.iter().map(String::len).sum();
+        aside(app, bytes, move || texts.into_iter().map(read).collect()).await
+    }
+}
+
+/// Counts bytes of memory for a tenant, which are in use until this is dropped.
+pub(crate) fn memory(app: &App, tenant: &Tenant, bytes: usize) -> Result<Place, ApiError> {
+    app.bodies.take(tenant, bytes.saturating_sub(FREE) >> 10).map_err(busy)
+}
+
+fn busy(no_room: NoRoom) -> ApiError {
+    let message = match no_room {
+        NoRoom::AtAll => "The server is working on many large requests; try again in a moment.",
+        NoRoom::ForThisTenant => "The server is working on many large requests of yours; try again in a moment.",
+    };
+    ApiError::too_many(message, Duration::from_secs(1))
+}
+
+/// The shape of a JSON text, seen without building anything of it.
+#[derive(Debug, Default)]
+pub(super) struct Shape {
+    depth: usize,
+    values: usize,
+    objects: usize,
+    escapes: usize,
+    /// Values outside of the fields that bring a conversation.
+    others: usize,
+}
+
+impl Shape {
+    /// Counts levels, values, objects and escapes.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let mut shape = Self::default();
+        let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+        // The last text at the first level, and whether the field that it named brings a conversation.
+        let (mut text, mut is_history) = (0..0, false);
+        for (index, byte) in bytes.iter().enumerate() {
+            let mut is_value = false;
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' if quoted => {
+                    escaped = true;
+                    shape.escapes += 1;
+                }
+                b'"' => {
+                    quoted = !quoted;
+                    if depth == 1 {
+                        text = if quoted { index + 1..index + 1 } else { text.start..index };
+                    }
+                }
+                _ if quoted => {}
+                b':' if depth == 1 => {
+                    is_history = bytes.get(text.clone()).is_some_and(|name| HISTORY.contains(&name));
+                }
+                b'{' | b'[' => {
+                    (depth, is_value) = (depth + 1, true);
+                    shape.objects += usize::from(*byte == b'{');
+                    shape.depth = shape.depth.max(depth);
+                }
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                b',' => is_value = true,
+                _ => {}
+            }
+            shape.values += usize::from(is_value);
+            shape.others += usize::from(is_value && !is_history);
+        }
+        shape
+    }
+
+    /// The shape of a body, unless it is too deep or too crowded.
+    pub(super) fn of_body(bytes: &[u8]) -> Result<Self, ApiError> {
+        let shape = Self::of(bytes);
+        if shape.depth > MAX_DEPTH {
+            let message = format!("The JSON body nests more than {MAX_DEPTH} levels deep.");
+            return Err(ApiError::bad_request(message).code("invalid_json"));
+        }
+        if shape.values > MAX_VALUES {
+            return Err(ApiError::too_large(format!("The JSON body holds more than {MAX_VALUES} values.")));
+        }
+        if shape.others > MAX_OTHER_VALUES {
+            let message =
+                format!("The JSON body holds more than {MAX_OTHER_VALUES} values besides those of the conversation.");
+            return Err(ApiError::too_large(message));
+        }
+        Ok(shape)
+    }
+
+    /// Bytes of memory that is taken besides the text itself, in all copies.
+    pub(super) fn memory(&self, text: usize) -> usize {
+        text * (COPIES - 1) + self.escapes * ESCAPE + self.values * VALUE + self.objects * OBJECT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deep_and_crowded_bodies_are_refused_before_they_are_built() {
+        let refused = |text: &str| Shape::of_body(text.as_bytes()).unwrap_err().message;
+        assert!(refused(&"[".repeat(MAX_DEPTH + 1)).contains("levels"));
+        let deep = format!("{}{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH));
+        assert!(Shape::of_body(deep.as_bytes()).is_ok());
+        let list = |count: usize| format!("[{}1]", "1,".repeat(count));
+        assert!(refused(&format!(r#"{{"input":{}}}"#, list(MAX_VALUES))).contains("500000 values"));
+        assert!(refused(&format!(r#"{{"tools":{}}}"#, list(MAX_OTHER_VALUES))).contains("besides"));
+        assert!(refused(&format!(r#"{{"x":{{"input":{}}}}}"#, list(MAX_OTHER_VALUES))).contains("besides"));
+        for body in [
+            format!(r#"{{"input" : {}, "model": "m"}}"#, list(MAX_OTHER_VALUES)),
+            format!(r#"{{"input":"{}\"[[["}}"#, "[,".repeat(MAX_VALUES)),
+        ] {
+            assert!(Shape::of_body(body.as_bytes()).is_ok());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Routes that know their documentation: a route cannot be served without it.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::response::IntoResponse;
+use axum::routing::{MethodFilter, Route, any, on};
+use tower::{Layer, Service};
+
+use crate::app::App;
+
+/// Routes of a dialect, with what they do.
+pub(crate) struct Routes {
+    router: Router<Arc<App>>,
+    operations: Vec<Operation>,
+}
+
+/// A method of a path.
+#[derive(Debug, Clone)]
+pub(crate) struct Operation {
+    /// The method.
+    pub(crate) method: Method,
+    /// The path, with its parameters in braces; `{*name}` is any number of segments.
+    pub(crate) path: String,
+    /// One line that tells what it does.
+    pub(crate) summary: &'static str,
+}
+
+impl Routes {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self { router: Router::new(), operations: Vec::new() }
+    }
+
+    /// Adds a `GET`.
+    pub(crate) fn get<H: Handler<T, Arc<App>>, T: 'static>(
+        self,
+        path: &str,
+        handler: H,
+        summary: &'static str,
+    ) -> Self {
+        self.on(MethodFilter::GET, Method::GET, path, handler, summary)
+    }
+
+    /// Adds a `POST`.
+    pub(crate) fn post<H: Handler<T, Arc<App>>, T: 'static>(
+        self,
+        path: &str,
+        handler: H,
+        summary: &'static str,
+    ) -> Self {
+        self.on(MethodFilter::POST, Method::POST, path, handler, summary)
+    }
+
+    /// Adds a `PATCH`.
+    pub(crate) fn patch<H: Handler<T, Arc<App>>, T: 'static>(
+        self,
+        path: &str,
+        handler: H,
+        summary: &'static str,
+    ) -> Self {
+        self.on(MethodFilter::PATCH, Method::PATCH, path, handler, summary)
+    }
+
+    /// Adds a `DELETE`.
+    pub(crate) fn delete<H: Handler<T, Arc<App>>, T: 'static>(
+        self,
+        path: &str,
+        handler: H,
+        summary: &'static str,
+    ) -> Self {
+        self.on(MethodFilter::DELETE, Method::DELETE, path, handler, summary)
+    }
+
+    fn on<H: Handler<T, Arc<App>>, T: 'static>(
+        mut self,
+        filter: MethodFilter,
+        method: Method,
+        path: &str,
+        handler: H,
+        summary: &'static str,
+    ) -> Self {
+        self.operations.push(Operation { method, path: path.to_owned(), summary });
+        Self { router: self.router.route(path, on(filter, handler)), ..self }
+    }
+
+    /// Answers every method of a path with a refusal in the dialect's words; that is no part of the documentation.
+    pub(crate) fn refuse<H: Handler<T, Arc<App>>, T: 'static>(self, path: &str, handler: H) -> Self {
+        Self { router: self.router.route(path, any(handler)), ..self }
+    }
+
+    /// Adds other routes.
+    pub(crate) fn merge(mut self, other: Self) -> Self {
+        self.operations.extend(other.operations);
+        Self { router: self.router.merge(other.router), ..self }
+    }
+
+    /// Adds other routes below a path.
+    pub(crate) fn nest(mut self, path: &str, other: Self) -> Self {
+        let below = |operation: Operation| Operation { path: format!("{path}{}", operation.path), ..operation };
+        self.operations.extend(other.operations.into_iter().map(below));
+        Self { router: self.router.nest(path, other.router), ..self }
+    }
+
+    /// Puts a layer around the routes that are there.
+    pub(crate) fn layer<L>(self, layer: L) -> Self
+    where
+        L: Layer<Route> + Clone + Send + Sync + 'static,
+        L::Service: Service<Request> + Clone + Send + Sync + 'static,
+        <L::Service as Service<Request>>::Response: IntoResponse + 'static,
+        <L::Service as Service<Request>>::Error: Into<Infallible> + 'static,
+        <L::Service as Service<Request>>::Future: Send + 'static,
+    {
+        Self { router: self.router.layer(layer), ..self }
+    }
+
+    /// The router.
+    pub(crate) fn into_router(self) -> Router<Arc<App>> {
+        self.router
+    }
+
+    /// The operations, in the order in which they were added.
+    pub(crate) fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+}

@@ -1,0 +1,170 @@
+//! OpenAPI documents of everything that is served, one for each dialect, made of its routes; and a page that shows them.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use axum::body::Bytes;
+use axum::extract::Path;
+use axum::http::Method;
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::response::{Html, IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use crate::dialects::{self, Dialect, Manual};
+use crate::error::ApiError;
+use crate::http::{Operation, Routes};
+use crate::router;
+
+/// The page of all documents.
+pub(crate) const DOCS: &str = "/docs";
+/// The documents: the server's own, and below it one for each dialect.
+pub(crate) const OPENAPI: &str = "/openapi.json";
+/// The beginning of the paths of dialects' documents.
+pub(crate) const OF_DIALECTS: &str = "/openapi/";
+/// The paths of dialects' documents.
+pub(crate) const OF_DIALECT: &str = "/openapi/{name}";
+
+/// The server's own routes.
+const SERVER: Manual = Manual { name: "aludel", title: "Aludel's own", reference: "/docs", key: "authorization" };
+
+/// A document that can be asked for.
+struct Document {
+    manual: &'static Manual,
+    operations: Vec<Operation>,
+}
+
+impl Document {
+    fn of(dialect: &'static Dialect) -> Self {
+        Self { manual: &dialect.manual, operations: (dialect.routes)().operations().to_vec() }
+    }
+
+    fn own() -> Self {
+        let routes: Routes = router::own();
+        Self { manual: &SERVER, operations: routes.operations().to_vec() }
+    }
+
+    fn all() -> Vec<Self> {
+        std::iter::once(Self::own()).chain(dialects::ALL.iter().map(Self::of)).collect()
+    }
+
+    /// The place where it is served.
+    fn path(&self) -> String {
+        if self.manual.name == SERVER.name {
+            OPENAPI.to_owned()
+        } else {
+            format!("{OF_DIALECTS}{}.json", self.manual.name)
+        }
+    }
+
+    fn json(&self) -> Value {
+        let mut paths: Map<String, Value> = Map::new();
+        for operation in &self.operations {
+            let methods = paths.entry(plain(&operation.path)).or_insert_with(|| json!({}));
+            methods[operation.method.as_str().to_ascii_lowercase()] = self.described(operation);
+        }
+        let Manual { title, reference, key, .. } = self.manual;
+        let scheme = match *key {
+            "authorization" => json!({ "type": "http", "scheme": "bearer" }),
+            header => json!({ "type": "apiKey", "in": "header", "name": header }),
+        };
+        json!({
+            "openapi": "3.1.0",
+            "info": {
+                "title": format!("{title}, served by aludel"),
+                "version": env!("CARGO_PKG_VERSION"),
+                "description": "Made of the routes. Bodies and answers are those of the reference; what is not served is refused by name.",
+            },
+            "externalDocs": { "url": reference },
+            "components": { "securitySchemes": { "key": scheme } },
+            "security": [{ "key": [] }, {}],
+            "paths": paths,
+        })
+    }
+
+    fn described(&self, Operation { method, path, summary }: &Operation) -> Value {
+        let parameters: Vec<Value> = parameters(path)
+            .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
+            .collect();
+        let words = path.split(|character: char| !character.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        let id: Vec<&str> = std::iter::once(method.as_str()).chain(words).collect();
+        let mut operation = json!({
+            "operationId": id.join("_").to_ascii_lowercase(),
+            "summary": summary,
+            "tags": [self.manual.name],
+            "parameters": parameters,
+            "responses": { "default": { "description": "As in the reference; errors are in this API's words." } },
+        });
+        if matches!(*method, Method::POST | Method::PATCH) {
+            operation["requestBody"] = json!({ "content": { "*/*": {} } });
+        }
+        operation
+    }
+}
+
+/// The names of a path's parameters.
+fn parameters(path: &str) -> impl Iterator<Item = &str> {
+    path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name.trim_start_matches('*'))
+}
+
+/// A path as OpenAPI has it: it knows no parameters of several segments.
+fn plain(path: &str) -> String {
+    path.replace("{*", "{")
+}
+
+/// All documents, made once: they are served to everybody, so each answer costs no more than its bytes.
+static DOCUMENTS: LazyLock<HashMap<&'static str, Bytes>> = LazyLock::new(|| {
+    let text = |document: Document| (document.manual.name, Bytes::from(document.json().to_string()));
+    Document::all().into_iter().map(text).collect()
+});
+
+/// The page, made once.
+static PAGE: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(html()));
+
+/// `GET /openapi.json`.
+pub(crate) async fn own() -> Result<Response, ApiError> {
+    document(SERVER.name)
+}
+
+/// `GET /openapi/{name}.json`.
+pub(crate) async fn of_dialect(Path(name): Path<String>) -> Result<Response, ApiError> {
+    document(name.strip_suffix(".json").unwrap_or(&name))
+}
+
+fn document(name: &str) -> Result<Response, ApiError> {
+    let found = DOCUMENTS.get(name).cloned();
+    let text = found.ok_or_else(|| ApiError::not_found(format!("There is no document '{name}'; /docs lists them.")))?;
+    Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+/// `GET /docs`.
+pub(crate) async fn page() -> impl IntoResponse {
+    let policy = "default-src 'none'; style-src 'unsafe-inline'";
+    ([(CONTENT_SECURITY_POLICY, policy)], Html(PAGE.clone()))
+}
+
+fn html() -> String {
+    let mut page = String::from(HEAD);
+    for document in Document::all() {
+        let Manual { title, reference, .. } = document.manual;
+        let path = document.path();
+        let _ = write!(
+            page,
+            "<h2>{title}</h2><p><a href=\"{path}\">OpenAPI document</a> · <a href=\"{reference}\">reference of the protocol</a></p><table>"
+        );
+        for Operation { method, path, summary } in &document.operations {
+            let path = plain(path);
+            let _ = write!(page, "<tr><td><b>{method}</b></td><td><code>{path}</code></td><td>{summary}</td></tr>");
+        }
+        page.push_str("</table>");
+    }
+    page.push_str("</main></body></html>\n");
+    page
+}
+
+const HEAD: &str = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+    content=\"width=device-width\"><title>aludel</title><style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;\
+    margin:0}main{max-width:60rem;margin:auto;padding:1rem}table{border-collapse:collapse;width:100%}td{padding:.2rem .8rem .2rem 0;\
+    border-bottom:1px solid #8884;vertical-align:top}code{font:14px ui-monospace,monospace;overflow-wrap:anywhere}</style></head><body>\
+    <main><h1>aludel</h1><p>Everything that this server serves. A program that speaks one of these protocols needs a base URL and a \
+    key, and nothing else.</p>";

@@ -1,0 +1,46 @@
+//! The documentation that the server serves of itself.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+
+use crate::common::{KEYS_FRESH, listen, settings};
+
+const DIALECTS: [&str; 7] = ["openai", "assistants", "anthropic", "gemini", "mcp", "e2b", "opensandbox"];
+
+#[tokio::test]
+async fn every_route_is_described_to_everybody() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let _key = server.store.create_key("one").await.unwrap();
+    tokio::time::sleep(KEYS_FRESH).await;
+    let page = server.get("/docs").await;
+    assert_eq!(
+        (page.status, &page.headers["content-type"]),
+        (200.try_into().unwrap(), &"text/html; charset=utf-8".parse().unwrap())
+    );
+    let page = String::from_utf8(page.bytes.to_vec()).unwrap();
+    let own = "/openapi.json".to_owned();
+    for path in DIALECTS.iter().map(|name| format!("/openapi/{name}.json")).chain([own]) {
+        assert!(page.contains(&path), "{path}");
+        let document = server.get(&path).await.ok();
+        assert_eq!(document["openapi"], "3.1.0", "{path}");
+        let mut ids = HashSet::new();
+        for (route, methods) in document["paths"].as_object().unwrap() {
+            assert!(page.contains(route.as_str()), "{route}");
+            for (method, operation) in methods.as_object().unwrap() {
+                let id = operation["operationId"].as_str().unwrap();
+                assert!(ids.insert(id.to_owned()), "{path}: {method} {route}: {id} is there twice");
+                let named: Vec<&Value> =
+                    operation["parameters"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+                assert_eq!(named.len(), route.matches('{').count(), "{route}");
+            }
+        }
+        assert!(!ids.is_empty(), "{path}");
+    }
+    let responses = server.get("/openapi/openai.json").await.ok();
+    assert_eq!(responses["paths"]["/v1/responses"]["post"]["tags"], json!(["openai"]));
+    server.get("/openapi/none.json").await.refused(404, "/docs");
+    server.get("/v1/files").await.refused(401, "API key");
+    server.stop().await;
+}
