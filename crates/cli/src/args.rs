@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
+use aludel_engine::approvals::ApprovalMode;
 use clap::Parser;
 
-use crate::commands::Command;
-use crate::config::{Flag, Section};
-use crate::exit;
+use crate::commands::{Command, Context};
+use crate::config::{Flag, Model, Section, help};
+use crate::exit::{self, usage};
+use crate::turn::Asked;
+use crate::{approval, console, paint, terminal, upstream};
 
 /// A self-hosted code interpreter: a model writes code, this machine runs it in a sandbox.
 #[derive(Debug, Parser)]
@@ -15,8 +18,7 @@ pub(crate) struct Arguments {
     /// Configuration file [default: ./aludel.toml, then ~/.config/aludel/aludel.toml, then /etc/aludel/aludel.toml]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     pub(crate) config: Option<PathBuf>,
-    /// Directory of templates, running sandboxes and what a server keeps
-    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options", help = help(Section::Server, "data"))]
     data: Option<String>,
     /// Say more about what is going on
     #[arg(short, long, global = true, help_heading = "Global options")]
@@ -38,20 +40,77 @@ pub(crate) fn flag(flag: &'static str, section: Section, key: &'static str, text
     text.map(|text| Flag { flag, section, key, text: text.clone() })
 }
 
+/// The model that is asked, and who allows its programs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelArgs {
+    /// Which of the configured models to ask, or with --url, the name of another [default: the first]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Where the model is, for example http://localhost:11434/v1; the key of another url is not sent there
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// Where its key is: env:NAME or file:PATH
+    #[arg(long, value_name = "WHERE")]
+    key: Option<String>,
+    /// Ask before each program runs; without it, `approval.mode` of the configuration holds
+    #[arg(long)]
+    approve: bool,
+    /// Go on with the last conversation and its files, which are kept for a day
+    #[arg(long = "continue")]
+    pub(crate) continues: bool,
+}
+
+impl ModelArgs {
+    pub(crate) fn flags(&self) -> impl Iterator<Item = Flag> {
+        let name = flag("--model", Section::Model, "name", self.model.as_ref());
+        let url = flag("--url", Section::Model, "url", self.url.as_ref());
+        let key = flag("--key", Section::Model, "key", self.key.as_ref());
+        name.into_iter().chain(url).chain(key)
+    }
+
+    /// Makes the model that is asked, and says who that is, so that nobody wonders.
+    pub(crate) fn asked(&self, context: &Context) -> anyhow::Result<Asked> {
+        let configured = context.config.approval.mode()?;
+        let (approval, asked_by) =
+            if self.approve { (ApprovalMode::Always, "--approve") } else { (configured, "approval.mode = \"always\"") };
+        if matches!(approval, ApprovalMode::Always) && !approval::can_be_asked() {
+            return Err(usage(format!(
+                "{asked_by} needs a terminal to ask at; without one, no program could be allowed"
+            )));
+        }
+        let Some(model) = context.config.models.first() else { return Err(usage("no model is configured")) };
+        let asked = Asked { model: upstream::first(&context.config.models, &context.surroundings)?, approval };
+        console::tell(&paint::faint(&describe(model)));
+        Ok(asked)
+    }
+}
+
 /// Limits that can be given for one command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LimitArgs {
-    /// Wall clock of one program, for example 30s or 5m [default: 60s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", help = help(Section::Sandbox, "timeout"))]
     timeout: Option<String>,
-    /// Memory of all its processes, for example 512m or 2g [default: 1g]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help = help(Section::Sandbox, "memory"))]
     memory: Option<String>,
+    #[arg(long, value_name = "SIZE", help = help(Section::Sandbox, "disk"))]
+    disk: Option<String>,
 }
 
 impl LimitArgs {
     pub(crate) fn flags(&self) -> impl Iterator<Item = Flag> {
         let timeout = flag("--timeout", Section::Sandbox, "timeout", self.timeout.as_ref());
-        timeout.into_iter().chain(flag("--memory", Section::Sandbox, "memory", self.memory.as_ref()))
+        let memory = flag("--memory", Section::Sandbox, "memory", self.memory.as_ref());
+        timeout.into_iter().chain(memory).chain(flag("--disk", Section::Sandbox, "disk", self.disk.as_ref()))
+    }
+}
+
+/// The model that is asked, in words.
+fn describe(model: &Model) -> String {
+    if model.is_demo() {
+        "asking the demo model: a script that knows one analysis (see `aludel demo`), not a language model. \
+         To ask a real one, give --model and --url, or a [[model]] in aludel.toml."
+            .to_owned()
+    } else {
+        format!("asking {} at {}", terminal::name(&model.name), terminal::name(&model.url))
     }
 }

@@ -5,6 +5,7 @@ mod ask;
 mod audit;
 mod backup;
 mod bench;
+mod chat;
 mod completions;
 mod config;
 mod demo;
@@ -16,6 +17,7 @@ mod run;
 mod sandbox;
 mod serve;
 mod template;
+mod usage;
 
 use std::path::PathBuf;
 
@@ -49,6 +51,7 @@ impl Context {
 pub(crate) enum Command {
     Run(run::RunArgs),
     Ask(ask::AskArgs),
+    Chat(chat::ChatArgs),
     Demo(demo::DemoArgs),
     Serve(serve::ServeArgs),
     Mcp(mcp::McpArgs),
@@ -57,6 +60,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Approvals(approvals::ApprovalsCommand),
     Audit(audit::AuditArgs),
+    Usage(usage::UsageArgs),
     Backup(backup::BackupArgs),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
@@ -76,12 +80,14 @@ impl Command {
         match self {
             Self::Run(args) => run::run(args, context).await,
             Self::Ask(args) => ask::run(args, context).await,
+            Self::Chat(args) => chat::run(args, context).await,
             Self::Demo(args) => demo::run(args, context).await,
             Self::Serve(args) => serve::run(args, context).await,
             Self::Mcp(args) => mcp::run(args, context).await,
             Self::Keys(command) => keys::run(command, context).await,
             Self::Approvals(command) => approvals::run(command, context).await,
             Self::Audit(args) => audit::run(args, context).await,
+            Self::Usage(args) => usage::run(&args, context).await,
             Self::Backup(args) => backup::run(args, context).await,
             Self::Doctor(args) => doctor::run(&args, context).await,
             Self::Config(args) => config::run(&args, context),
@@ -98,12 +104,14 @@ impl Command {
         match self {
             Self::Run(args) => args.flags(),
             Self::Ask(args) => args.flags(),
+            Self::Chat(args) => args.flags(),
             Self::Serve(args) => args.flags(),
             Self::Mcp(args) => args.flags(),
             Self::Demo(_)
             | Self::Keys(_)
             | Self::Approvals(_)
             | Self::Audit(_)
+            | Self::Usage(_)
             | Self::Backup(_)
             | Self::Doctor(_)
             | Self::Config(_)
@@ -120,12 +128,14 @@ impl Command {
         match self {
             Self::Run(args) => args.json,
             Self::Ask(args) => args.json,
-            Self::Demo(_)
+            Self::Chat(_)
+            | Self::Demo(_)
             | Self::Serve(_)
             | Self::Mcp(_)
             | Self::Keys(_)
             | Self::Approvals(_)
             | Self::Audit(_)
+            | Self::Usage(_)
             | Self::Backup(_)
             | Self::Doctor(_)
             | Self::Config(_)

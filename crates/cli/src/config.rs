@@ -1,9 +1,10 @@
 //! The configuration: a file, the environment and flags, in rising order.
 //!
-//! Each section is a file of its own and has two types: what was given, layer over layer, and what holds. All layers speak the same keys and
-//! the same text, so a value is understood in one place wherever it comes from.
+//! Each section is a file of its own, which declares its settings (`declare.rs`). All layers have the same keys and the same texts, so a value
+//! is read in one place wherever it comes from.
 
 mod approval;
+mod declare;
 mod environment;
 mod file;
 mod given;
@@ -11,6 +12,7 @@ mod headers;
 mod key;
 mod model;
 mod nearest;
+mod reference;
 mod sandbox;
 mod server;
 mod size;
@@ -24,18 +26,20 @@ use std::path::{Path, PathBuf};
 
 use aludel_agent::Secret;
 pub(crate) use given::{ConfigError, Origin};
-pub(crate) use model::{Api, Endpoint, Model};
+pub(crate) use model::{Api, Model};
+pub(crate) use reference::{explain, help, markdown, schema};
+pub(crate) use sandbox::{Backend as BackendChoice, Require};
+pub(crate) use server::{Collector, LogFormat};
 pub(crate) use surroundings::Surroundings;
 
-use approval::{Approval, RawApproval};
-use given::{Given, Setting};
+use approval::Approval;
+use declare::Key;
+use given::{Given, Setting, Switch};
 use key::KeySource;
-use model::RawModel;
+use model::{GivenModel, Overlay};
 use nearest::nearest;
-pub(crate) use sandbox::{Backend as BackendChoice, Require};
-use sandbox::{RawSandbox, Sandbox};
-pub(crate) use server::{Collector, LogFormat};
-use server::{RawServer, Server};
+use sandbox::Sandbox;
+use server::Server;
 use size::Size;
 use span::Span;
 
@@ -94,53 +98,63 @@ impl Section {
         }
     }
 
-    fn keys(self) -> &'static [&'static str] {
+    fn keys(self) -> &'static [Key] {
         match self {
-            Self::Server => RawServer::KEYS,
-            Self::Sandbox => RawSandbox::KEYS,
-            Self::Approval => RawApproval::KEYS,
-            Self::Model => RawModel::KEYS,
-        }
-    }
-
-    /// The keys that take several values.
-    fn lists(self) -> &'static [&'static str] {
-        match self {
-            Self::Server => RawServer::LISTS,
-            Self::Sandbox | Self::Approval => &[],
-            Self::Model => RawModel::LISTS,
+            Self::Server => Server::KEYS,
+            Self::Sandbox => Sandbox::KEYS,
+            Self::Approval => Approval::KEYS,
+            Self::Model => Model::KEYS,
         }
     }
 }
 
-/// What was given.
+/// Settings as they were given, layer over layer.
 #[derive(Debug, Default)]
-struct RawConfig {
-    server: RawServer,
-    sandbox: RawSandbox,
-    approval: RawApproval,
-    models: Vec<RawModel>,
+struct Layers {
+    server: Server,
+    sandbox: Sandbox,
+    approval: Approval,
+    models: Vec<GivenModel>,
 }
 
-impl RawConfig {
-    /// Sets a key; those of the section `model` are set in `model`.
-    fn set(&mut self, model: &mut RawModel, section: Section, key: &str, given: Given) -> Result<(), ConfigError> {
+impl Layers {
+    /// Sets a key; those of the section `model` are set by `of_model`.
+    fn set(
+        &mut self,
+        section: Section,
+        key: &str,
+        given: Given,
+        of_model: impl FnOnce(Given) -> Result<(), ConfigError>,
+    ) -> Result<(), ConfigError> {
         match section {
             Section::Server => self.server.set(key, given),
             Section::Sandbox => self.sandbox.set(key, given),
             Section::Approval => self.approval.set(key, given),
-            Section::Model => model.set(key, given),
+            Section::Model => of_model(given),
         }
     }
 
+    /// Sets a key of a layer above the file; those of the section `model` are collected in `model`.
+    fn overlay(
+        &mut self,
+        model: &mut Overlay,
+        section: Section,
+        key: &'static str,
+        given: Given,
+    ) -> Result<(), ConfigError> {
+        self.set(section, key, given, |given| {
+            model.push((key, given));
+            Ok(())
+        })
+    }
+
     fn set_flags(&mut self, flags: &[Flag]) -> Result<(), ConfigError> {
-        let mut model = RawModel::default();
+        let mut model = Overlay::new();
         for Flag { flag, section, key, text } in flags {
             let given = Given { text: text.clone(), origin: Origin::Flag(flag) };
-            self.set(&mut model, *section, key, given)?;
+            self.overlay(&mut model, *section, key, given)?;
         }
-        model.overlay(&mut self.models);
-        Ok(())
+        GivenModel::overlay(&mut self.models, model)
     }
 }
 
@@ -148,17 +162,17 @@ impl RawConfig {
 pub(crate) fn load(surroundings: &Surroundings, file: Option<&Path>, flags: &[Flag]) -> Result<Config, ConfigError> {
     let named = file.or(surroundings.variable("ALUDEL_CONFIG").map(Path::new)).map(Path::to_path_buf);
     let file = named.or_else(|| surroundings.config_files().into_iter().find(|file| file.exists()));
-    let mut raw = RawConfig::default();
+    let mut layers = Layers::default();
     if let Some(file) = &file {
-        file::read(file, &mut raw)?;
+        file::read(file, &mut layers)?;
     }
-    environment::read(surroundings, &mut raw)?;
-    raw.set_flags(flags)?;
-    let RawConfig { server, sandbox, approval, models } = raw;
+    environment::read(surroundings, &mut layers)?;
+    layers.set_flags(flags)?;
+    let Layers { server, sandbox, approval, models } = layers;
     let models = model::resolve_all(models)?;
     let warnings = models.iter().filter_map(Model::warning).collect();
     let (server, sandbox) = (server.resolve(surroundings)?, sandbox.resolve()?);
-    Ok(Config { server, sandbox, approval: approval.resolve(), models, file, warnings })
+    Ok(Config { server, sandbox, approval, models, file, warnings })
 }
 
 /// A secret that a flag tells the place of: env:NAME or file:PATH.
@@ -184,11 +198,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     fn new<T: fmt::Display>(key: impl Into<String>, setting: &Setting<T>) -> Self {
-        Self::shown(key, &**setting, setting)
-    }
-
-    fn shown<T>(key: impl Into<String>, value: impl fmt::Display, setting: &Setting<T>) -> Self {
-        Self { key: key.into(), value: value.to_string(), origin: setting.origin.clone() }
+        Self { key: key.into(), value: setting.to_string(), origin: setting.origin.clone() }
     }
 }
 
@@ -232,7 +242,8 @@ impl Config {
     }
 }
 
-fn unknown_key(section: &str, key: &str, known: &[&str], origin: Origin) -> ConfigError {
+fn unknown_key(section: &str, key: &str, known: &[Key], origin: Origin) -> ConfigError {
+    let known: Vec<&str> = known.iter().map(|key| key.name).collect();
     let nearest = nearest(key, known.iter().copied()).map(str::to_owned);
     ConfigError::UnknownKey { origin, key: format!("{section}.{key}"), nearest, known: known.join(", ") }
 }

@@ -47,6 +47,14 @@ impl Console {
         }
     }
 
+    /// Text that a program or a model wrote, harmless for a terminal.
+    pub(crate) fn clean(&mut self, stream: Stream, text: &str) -> String {
+        match &mut self.side(stream).sanitizer {
+            Some(sanitizer) => sanitizer.clean(text),
+            None => text.to_owned(),
+        }
+    }
+
     /// Writes text of our own as it is.
     pub(crate) fn write(&mut self, stream: Stream, text: &str) -> io::Result<()> {
         let Some(last) = text.chars().next_back() else { return Ok(()) };

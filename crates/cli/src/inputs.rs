@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use aludel_engine::Session;
 use aludel_engine::sessions::LiveSession;
@@ -12,31 +12,129 @@ use anyhow::Context;
 
 use crate::exit::usage;
 
+/// Files that are handed over, all together.
+const MAX_FILES: usize = 10_000;
+/// Directories below one that is handed over.
+const MAX_DEPTH: usize = 32;
+/// The workspace, as programs name it.
+const WORKSPACE: &str = "/mnt/data/";
+
 /// A file, with the name that it gets in the workspace.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Input {
     name: String,
     path: PathBuf,
 }
 
-/// Looks at the files before anything is started.
-pub(crate) fn check(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
-    let mut inputs: Vec<Input> = Vec::new();
-    for path in paths {
-        let shown = path.display();
-        let metadata = std::fs::metadata(path).map_err(|error| usage(format!("--file {shown}: {error}")))?;
-        if !metadata.is_file() {
-            return Err(usage(format!("--file {shown}: not a regular file; name each file by itself")));
-        }
-        let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.ok_or_else(|| usage(format!("--file {shown}: its name is not Unicode; rename it")))?;
-        if let Some(other) = inputs.iter().find(|input| input.name == name) {
-            let other = other.path.display();
-            return Err(usage(format!("--file {shown}: {other} has the same name; rename one of them")));
-        }
-        inputs.push(Input { name: name.to_owned(), path: path.clone() });
+/// Looks at the files before anything is started. Each is `PATH` or `PATH:NAME`; of a directory, all files are meant but hidden ones and
+/// what Python compiled.
+pub(crate) fn check(given: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
+    let mut inputs = Inputs::default();
+    for given in given {
+        let (path, name) = named(given);
+        let shown = given.display();
+        inputs.add(&path, name, &format!("--file {shown}"))?;
     }
-    Ok(inputs)
+    Ok(inputs.0)
+}
+
+/// Files, no two of which have the same name.
+#[derive(Debug, Default)]
+pub(crate) struct Inputs(pub(crate) Vec<Input>);
+
+impl Inputs {
+    /// Adds a file, or the files of a directory. `name` is its own unless there is one. `flag` is what the user wrote.
+    pub(crate) fn add(&mut self, path: &Path, name: Option<&str>, flag: &str) -> anyhow::Result<()> {
+        let metadata = std::fs::metadata(path).map_err(|error| usage(format!("{flag}: {error}")))?;
+        let own = path.file_name().map(|name| name.to_str().ok_or_else(|| unnamed(flag))).transpose()?;
+        let name = match name {
+            // As `cp` has it: into this directory.
+            Some(directory) if directory.ends_with('/') => format!("{directory}{}", own.unwrap_or_default()),
+            Some(name) => name.to_owned(),
+            // Of `.` and `..`, the contents are meant.
+            None => own.unwrap_or_default().to_owned(),
+        };
+        let name =
+            plain(&name).ok_or_else(|| usage(format!("{flag}: {name} does not name a place in the workspace")))?;
+        if metadata.is_dir() {
+            return self.add_directory(path, &name, 0, flag);
+        }
+        if !metadata.is_file() {
+            return Err(usage(format!("{flag}: not a regular file or directory")));
+        }
+        if name.is_empty() {
+            return Err(unnamed(flag));
+        }
+        self.push(Input { name, path: path.to_path_buf() }, flag)
+    }
+
+    /// Adds a file that nobody named.
+    pub(crate) fn push(&mut self, input: Input, flag: &str) -> anyhow::Result<()> {
+        if let Some(other) = self.0.iter().find(|other| other.name == input.name) {
+            if other.is_same(&input) {
+                return Ok(());
+            }
+            let other = other.path.display();
+            return Err(usage(format!("{flag}: {other} has the same name; give it another by --file PATH:NAME")));
+        }
+        if self.0.len() == MAX_FILES {
+            return Err(usage(format!("{flag}: more than {MAX_FILES} files; hand over an archive of them")));
+        }
+        self.0.push(input);
+        Ok(())
+    }
+
+    fn add_directory(&mut self, path: &Path, prefix: &str, depth: usize, flag: &str) -> anyhow::Result<()> {
+        if depth == MAX_DEPTH {
+            return Err(usage(format!("{flag}: it is more than {MAX_DEPTH} directories deep")));
+        }
+        let entries = std::fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let mut entries = entries.map_err(|error| usage(format!("{flag}: {}: {error}", path.display())))?;
+        entries.sort_by_key(std::fs::DirEntry::file_name);
+        for entry in entries {
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_str().ok_or_else(|| unnamed(&format!("{flag}: {}", path.display())))?;
+            if name.starts_with('.') || name == "__pycache__" {
+                continue;
+            }
+            let name = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}/{name}") };
+            // A link to a file is one; one to a directory may lead back.
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => self.add_directory(&path, &name, depth + 1, flag)?,
+                Ok(_) if path.is_file() => self.push(Input { name, path }, flag)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a place in the workspace from the end of what was given, unless there is a file of this name.
+fn named(given: &Path) -> (PathBuf, Option<&str>) {
+    match given.to_str().and_then(|text| text.rsplit_once(':')) {
+        Some((path, name)) if !path.is_empty() && !name.is_empty() && given.symlink_metadata().is_err() => {
+            (PathBuf::from(path), Some(name))
+        }
+        _ => (given.to_path_buf(), None),
+    }
+}
+
+/// Returns a place in the workspace as a plain relative path, which is empty for the workspace itself.
+fn plain(name: &str) -> Option<String> {
+    let name = if format!("{name}/") == WORKSPACE { "" } else { name.strip_prefix(WORKSPACE).unwrap_or(name) };
+    let mut parts = Vec::new();
+    for part in Path::new(name).components() {
+        match part {
+            Component::Normal(part) => parts.push(part.to_str()?),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(parts.join("/"))
+}
+
+fn unnamed(flag: &str) -> anyhow::Error {
+    usage(format!("{flag}: its name is not Unicode; give it another by --file PATH:NAME"))
 }
 
 /// Copies the files into the workspace.
@@ -61,6 +159,16 @@ pub(crate) async fn store(session: &Session, store: &Store, inputs: &[Input]) ->
 }
 
 impl Input {
+    /// A file with this name in the workspace.
+    pub(crate) fn new(name: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        Self { name: name.into(), path: path.into() }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let real = |input: &Self| input.path.canonicalize().ok();
+        real(self).is_some() && real(self) == real(other)
+    }
+
     /// Its name in the workspace.
     pub(crate) fn name(&self) -> &str {
         &self.name
@@ -91,6 +199,10 @@ impl Input {
 mod tests {
     use super::*;
 
+    fn names(given: &[PathBuf]) -> Vec<String> {
+        check(given).unwrap().into_iter().map(|input| input.name).collect()
+    }
+
     #[test]
     fn what_cannot_be_handed_over_is_said_before() {
         let home = tempfile::tempdir().unwrap();
@@ -99,14 +211,40 @@ mod tests {
         for path in [&here, &there] {
             std::fs::write(path, "1").unwrap();
         }
-        assert_eq!(check(std::slice::from_ref(&here)).unwrap()[0].name, "a.csv");
+        let to = |name: &str| PathBuf::from(format!("{}:{name}", here.display()));
+        assert_eq!(names(std::slice::from_ref(&here)), ["a.csv"]);
+        assert_eq!(names(&[here.clone(), here.clone()]), ["a.csv"], "the same twice");
         for (paths, words) in [
             (vec![home.path().join("none")], "No such file"),
-            (vec![home.path().join("b")], "not a regular file"),
-            (vec![here, there], "has the same name"),
+            (vec!["/dev/null".into()], "not a regular file"),
+            (vec![to("../x")], "does not name a place in the workspace"),
+            (vec![to("/etc/passwd")], "does not name a place in the workspace"),
+            (vec![to("/mnt/data")], "its name"),
+            (vec![here.clone(), there], "has the same name"),
         ] {
             let error = check(&paths).unwrap_err();
             assert!(error.to_string().contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn files_and_directories_get_their_places() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        for name in ["d/.git", "d/__pycache__", "d/e/f"] {
+            std::fs::create_dir_all(at(name)).unwrap();
+            std::fs::write(at(name).join("x.py"), "1").unwrap();
+        }
+        for name in ["d/a.csv", "odd:name", "d/.hidden"] {
+            std::fs::write(at(name), "1").unwrap();
+        }
+        std::os::unix::fs::symlink("..", at("d/up")).unwrap();
+        let to = |name: &str, place: &str| PathBuf::from(format!("{}:{place}", at(name).display()));
+        assert_eq!(names(&[at("d")]), ["d/a.csv", "d/e/f/x.py"]);
+        assert_eq!(names(&[at("d/.")]), ["d/a.csv", "d/e/f/x.py"]);
+        assert_eq!(names(&[to("d", ".")]), ["a.csv", "e/f/x.py"]);
+        assert_eq!(names(&[to("d", "/mnt/data/in/")]), ["in/d/a.csv", "in/d/e/f/x.py"]);
+        assert_eq!(names(&[to("d/a.csv", "in/b.csv"), to("d/a.csv", "in/")]), ["in/b.csv", "in/a.csv"]);
+        assert_eq!(names(&[at("odd:name")]), ["odd:name"]);
     }
 }

@@ -217,9 +217,9 @@ fn data(bundle: &MimeBundle) -> Map<String, Value> {
     bundle.0.iter().map(|(mime, data)| (mime.clone(), Value::String(value(data)))).collect()
 }
 
-/// The image is in the line itself; it is saved only where somebody wants files.
+/// Saves an image, which is in the line itself, where somebody wants files.
 fn image(bundle: &MimeBundle, out: &mut Out) -> anyhow::Result<Option<PathBuf>> {
-    if out.keeps_files() { out.figure(bundle) } else { Ok(None) }
+    Ok(out.figure(bundle)?.map(|(_, path)| path))
 }
 
 fn finished_line(finished: &Finished) -> FinishedLine<'_> {

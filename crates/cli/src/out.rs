@@ -1,17 +1,22 @@
-//! What a program made, on its way out: `--out DIR`.
+//! Files and figures of programs, on their way out.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use aludel_engine::sessions::LiveSession;
-use aludel_sandbox::{FileEntry, Limits, MimeBundle};
+use aludel_sandbox::{FileEntry, Limits, MimeBundle, MimeData};
 use anyhow::Context;
 
 use crate::exit::usage;
 
 /// The subdirectory of images that were shown rather than saved as files.
 pub(crate) const FIGURES: &str = "figures";
+
+/// The directory of what was made when nobody said where to put it. There may be one of an earlier run: then this one has a number.
+const UNNAMED: &str = "aludel-out";
+/// The highest number of such a directory.
+const MAX_UNNAMED: u32 = 10_000;
 
 /// The longest name of a file, bytes; most filesystems take 255.
 const LONGEST: usize = 240;
@@ -23,10 +28,9 @@ const LONGEST: usize = 240;
 #[derive(Debug)]
 pub(crate) struct Out {
     root: Root,
-    /// The number of the last figure, of this run or an earlier one: nobody chose their names, so none is replaced.
-    figures: usize,
-    /// The same of pages for a browser.
-    pages: usize,
+    /// The number of the last image, page for a browser and piece of data, of this run or an earlier one: nobody chose their names, so none
+    /// is replaced.
+    shown: [usize; 3],
     /// What was written in this run, which is never overwritten.
     taken: BTreeSet<PathBuf>,
 }
@@ -34,8 +38,10 @@ pub(crate) struct Out {
 #[derive(Debug)]
 enum Root {
     Given(PathBuf),
-    /// Made for the first image, because nobody said where to put it.
-    Temporary(Option<PathBuf>),
+    /// Made for the first file, because nobody said where to put it: in the working directory, or else in that of temporary files.
+    Unnamed(Option<PathBuf>),
+    /// Nothing is wanted.
+    Nowhere,
 }
 
 /// A file that was copied out.
@@ -43,7 +49,7 @@ enum Root {
 pub(crate) struct Saved {
     /// What it is in the workspace.
     pub(crate) entry: FileEntry,
-    /// Where it is now; `None` when nobody said where to put files.
+    /// Its path now; `None` when nobody wants it.
     pub(crate) path: Option<PathBuf>,
 }
 
@@ -77,56 +83,51 @@ impl Out {
     /// A directory that somebody named. It is made when something is written.
     pub(crate) fn directory(path: PathBuf) -> Self {
         let directory = path.join(FIGURES);
-        let (figures, pages) = (last(&directory, "figure-"), last(&directory, "page-"));
-        Self { root: Root::Given(path), figures, pages, taken: BTreeSet::new() }
+        let shown = Form::ALL.map(|form| last(&directory, form.prefix()));
+        Self { root: Root::Given(path), shown, taken: BTreeSet::new() }
     }
 
     /// A directory that somebody named and wants to be there, which is tried at once.
     pub(crate) fn existing(path: PathBuf) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&path).map_err(|error| unwritable(&path, &error))?;
-        Self::possible(path)
-    }
-
-    /// A directory that is made when something is written, if that will be possible: it is tried at once, and leaves nothing behind.
-    pub(crate) fn possible(path: PathBuf) -> anyhow::Result<Self> {
-        let place = path.ancestors().find(|place| place.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
-        tempfile::tempfile_in(place).map_err(|error| unwritable(&path, &error))?;
+        tempfile::tempfile_in(&path).map_err(|error| unwritable(&path, &error))?;
         Ok(Self::directory(path))
     }
 
-    /// No directory: files stay in the sandbox, images go to a temporary place.
-    pub(crate) fn nowhere() -> Self {
-        Self { root: Root::Temporary(None), figures: 0, pages: 0, taken: BTreeSet::new() }
+    /// A directory of this run's own, since nobody named one. It is made when something is written.
+    pub(crate) fn unnamed() -> Self {
+        Self { root: Root::Unnamed(None), shown: [0; 3], taken: BTreeSet::new() }
     }
 
-    /// Whether there is a place for files.
+    /// No directory: files are gone with the sandbox.
+    pub(crate) fn nowhere() -> Self {
+        Self { root: Root::Nowhere, shown: [0; 3], taken: BTreeSet::new() }
+    }
+
+    /// Returns true if files are wanted.
     pub(crate) fn keeps_files(&self) -> bool {
-        matches!(self.root, Root::Given(_))
+        !matches!(self.root, Root::Nowhere)
+    }
+
+    /// Lets files be replaced that were written before: a newer version of one takes its place.
+    pub(crate) fn begin_again(&mut self) {
+        self.taken.clear();
     }
 
     /// Returns the number of the last figure that is there; the next one has the next number.
     pub(crate) fn figures(&self) -> usize {
-        self.figures
+        self.shown[Form::Image as usize]
     }
 
-    /// Saves the image of something that was displayed, or its page for a browser, if it has one.
-    pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<PathBuf>> {
-        let (name, data) = match (bundle.image(), bundle.page()) {
-            (Some((mime, data)), _) => {
-                self.figures += 1;
-                let ending = if mime == "image/jpeg" { "jpg" } else { "png" };
-                (format!("figure-{}.{ending}", self.figures), data)
-            }
-            (None, Some((mime, page))) => {
-                self.pages += 1;
-                let ending = if mime == "text/html" { "html" } else { "svg" };
-                (format!("page-{}.{ending}", self.pages), page.as_bytes())
-            }
-            (None, None) => return Ok(None),
-        };
-        let path = self.place(&format!("{FIGURES}/{name}"))?;
+    /// Saves something that was displayed, if a file shows it better than its text: an image, a page for a browser, or data.
+    pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<(Form, PathBuf)>> {
+        let Some((form, ending, data)) = Form::of(bundle).filter(|_| self.keeps_files()) else { return Ok(None) };
+        let number = &mut self.shown[form as usize];
+        *number += 1;
+        let name = format!("{FIGURES}/{}{number}.{ending}", form.prefix());
+        let path = self.place(&name)?;
         write_whole(&path, data).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Some(path))
+        Ok(Some((form, path)))
     }
 
     /// Copies files out of the workspace. Those that are gone by now are left out.
@@ -136,8 +137,8 @@ impl Out {
         let (mut saved, mut left, mut failed) = (Vec::new(), from.limits().disk, None);
         for entry in there.into_iter().filter(|entry| wanted.contains(entry.path.as_str())) {
             let path = match &self.root {
-                Root::Temporary(_) => None,
-                Root::Given(_) => {
+                Root::Nowhere => None,
+                Root::Given(_) | Root::Unnamed(_) => {
                     let path = self.place(&entry.path)?;
                     let copied = copy_out(from, &entry.path, &path, left).await;
                     let shown = crate::terminal::name(&entry.path);
@@ -166,11 +167,9 @@ impl Out {
 
     fn root(&mut self) -> anyhow::Result<PathBuf> {
         match &mut self.root {
-            Root::Given(path) | Root::Temporary(Some(path)) => Ok(path.clone()),
-            Root::Temporary(none) => {
-                let made = tempfile::Builder::new().prefix("aludel-").tempdir().context("cannot make a directory")?;
-                Ok(none.insert(made.keep()).clone())
-            }
+            Root::Given(path) | Root::Unnamed(Some(path)) => Ok(path.clone()),
+            Root::Unnamed(none) => Ok(none.insert(make_unnamed()?).clone()),
+            Root::Nowhere => anyhow::bail!("files are not wanted"),
         }
     }
 
@@ -189,6 +188,79 @@ impl Out {
         self.taken.insert(path.clone());
         Ok(path)
     }
+}
+
+/// The form of a displayed value that is saved as a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// PNG or JPEG.
+    Image,
+    /// HTML or SVG.
+    Page,
+    /// JSON, such as that of a Plotly or Vega-Lite chart.
+    Data,
+}
+
+impl Form {
+    const ALL: [Self; 3] = [Self::Image, Self::Page, Self::Data];
+
+    /// The form as people call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Page => "page",
+            Self::Data => "data",
+        }
+    }
+
+    /// The beginning of the names of its files.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Image => "figure-",
+            Self::Page => "page-",
+            Self::Data => "data-",
+        }
+    }
+
+    /// Returns the form in which a value is saved, with the ending of the file's name and its content. A table has HTML, too, and is told as
+    /// text.
+    fn of(bundle: &MimeBundle) -> Option<(Self, &'static str, &[u8])> {
+        if let Some((mime, data)) = bundle.image() {
+            return Some((Self::Image, if mime == "image/jpeg" { "jpg" } else { "png" }, data));
+        }
+        let is_chart = |mime: &str| mime.starts_with("application/vnd.") && mime.ends_with("+json");
+        let chart = bundle.0.iter().find(|(mime, _)| is_chart(mime));
+        let page = bundle.page().map(|(mime, page)| (mime == "text/html", page.as_bytes()));
+        let page = page.or_else(|| Some((true, content(chart.and(bundle.get("text/html"))?))));
+        if let Some((is_html, page)) = page {
+            return Some((Self::Page, if is_html { "html" } else { "svg" }, page));
+        }
+        let data =
+            chart.map(|(_, data)| data).or_else(|| bundle.get("application/json").filter(|_| bundle.is_object()));
+        Some((Self::Data, "json", content(data?)))
+    }
+}
+
+fn content(data: &MimeData) -> &[u8] {
+    match data {
+        MimeData::Text(text) => text.as_bytes(),
+        MimeData::Binary(bytes) => bytes,
+    }
+}
+
+/// Makes a directory for files that nobody named one for.
+fn make_unnamed() -> anyhow::Result<PathBuf> {
+    for number in 1..=MAX_UNNAMED {
+        let name = if number == 1 { UNNAMED.to_owned() } else { format!("{UNNAMED}-{number}") };
+        match std::fs::create_dir(&name) {
+            Ok(()) => return Ok(name.into()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(_) => break,
+        }
+    }
+    let made =
+        tempfile::Builder::new().prefix("aludel-").tempdir().context("cannot make a directory; name one by --out")?;
+    Ok(made.keep())
 }
 
 /// Returns the highest number of a figure in a directory, 0 if there is none.
@@ -331,23 +403,29 @@ mod tests {
         for run in 0..2 {
             let mut out = Out::directory(home.path().to_path_buf());
             for figure in 1..3 {
-                let path = out.figure(&shown).unwrap().unwrap();
+                let (_, path) = out.figure(&shown).unwrap().unwrap();
                 assert_eq!(path, home.path().join(format!("{FIGURES}/figure-{}.png", run * 2 + figure)));
             }
         }
     }
 
     #[test]
-    fn a_page_is_saved_and_a_table_is_not() {
+    fn pages_and_data_are_saved_and_tables_are_not() {
         let home = tempfile::tempdir().unwrap();
-        let form = |mime: &str, text: &str| (mime.to_owned(), aludel_sandbox::MimeData::Text(text.to_owned()));
         let mut out = Out::directory(home.path().to_path_buf());
-        let page = MimeBundle(vec![form("text/plain", "<a.B object>"), form("text/html", "<b>1</b>")]);
-        assert_eq!(out.figure(&page).unwrap(), Some(home.path().join(format!("{FIGURES}/page-1.html"))));
-        let drawing = MimeBundle(vec![form("image/svg+xml", "<svg/>")]);
-        assert_eq!(out.figure(&drawing).unwrap(), Some(home.path().join(format!("{FIGURES}/page-2.svg"))));
-        let table = MimeBundle(vec![form("text/plain", "   a\n0  1"), form("text/html", "<table/>")]);
-        assert_eq!(out.figure(&table).unwrap(), None);
+        let mut saved = |forms: &[(&str, &str)]| {
+            let forms = forms.iter().map(|(mime, text)| ((*mime).to_owned(), MimeData::Text((*text).to_owned())));
+            let saved = out.figure(&MimeBundle(forms.collect())).unwrap();
+            saved.map(|(_, path)| path.file_name().unwrap().to_str().unwrap().to_owned())
+        };
+        let (name, chart) = (("text/plain", "<a.B object>"), ("application/vnd.plotly.v1+json", "{}"));
+        assert_eq!(saved(&[name, ("text/html", "<b>1</b>")]).as_deref(), Some("page-1.html"));
+        assert_eq!(saved(&[("image/svg+xml", "<svg/>")]).as_deref(), Some("page-2.svg"));
+        assert_eq!(saved(&[name, ("application/json", "{}")]).as_deref(), Some("data-1.json"));
+        assert_eq!(saved(&[("text/plain", "Figure({\n})"), chart]).as_deref(), Some("data-2.json"));
+        assert_eq!(saved(&[("text/plain", "Chart(...)"), chart, ("text/html", "<p>")]).as_deref(), Some("page-3.html"));
+        assert_eq!(saved(&[("text/plain", "   a\n0  1"), ("text/html", "<table/>")]), None);
+        assert_eq!(saved(&[("text/plain", "[1]"), ("application/json", "[1]")]), None);
     }
 
     #[test]

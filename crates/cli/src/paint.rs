@@ -1,16 +1,21 @@
 //! Colour, on terminals only, and not where NO_COLOR is set (<https://no-color.org>).
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::OnceLock;
 
-fn painted(code: &str, text: &str) -> String {
+/// Returns true if both streams are a terminal on which colour is wanted.
+pub(crate) fn is_on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
-    let on = *ON.get_or_init(|| {
+    *ON.get_or_init(|| {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
         std::io::stdout().is_terminal() && std::io::stderr().is_terminal() && !set("NO_COLOR") && !dumb
-    });
-    if on { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    })
+}
+
+fn painted(code: &str, text: &str) -> String {
+    if is_on() { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
 }
 
 /// A failure.
@@ -41,4 +46,19 @@ pub(crate) fn faint(text: &str) -> String {
 /// Code.
 pub(crate) fn code(text: &str) -> String {
     painted("36", text)
+}
+
+/// The path of a file, which leads to it on terminals that know links.
+pub(crate) fn link(path: &Path) -> String {
+    let shown = path.display().to_string();
+    let Some(target) = std::path::absolute(path).ok().filter(|_| is_on()) else { return shown };
+    let mut url = String::from("file://");
+    for byte in target.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'~' => url.push(char::from(*byte)),
+            _ if byte.is_ascii_alphanumeric() => url.push(char::from(*byte)),
+            _ => url.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    format!("\u{1b}]8;;{url}\u{1b}\\{shown}\u{1b}]8;;\u{1b}\\")
 }

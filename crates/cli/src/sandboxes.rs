@@ -86,12 +86,12 @@ async fn local(context: &Context, pool: usize, is_lean: bool) -> anyhow::Result<
     };
     let packages = template.packages().iter().map(|package| package.name.clone()).collect();
     let settings = LocalConfig {
-        data: (*context.config.server.data).clone(),
+        data: context.config.server.data.to_path_buf(),
         template,
         limits: context.config.sandbox.limits(),
         pool,
         require: (*context.config.sandbox.require).into(),
-        start: if *context.config.sandbox.fresh { Start::Fresh } else { Start::Fork },
+        start: if context.config.sandbox.fresh.0 { Start::Fresh } else { Start::Fork },
     };
     let started = Local::start(settings).await;
     let backend = started.context("sandboxes cannot be started here; `aludel doctor` says what is missing")?;
@@ -111,11 +111,11 @@ fn tell(warnings: &[String], verbose: bool) {
     }
 }
 
-/// Makes sure that the template is there.
+/// Makes sure that the template is there. `force` makes it anew, also where no sandbox can start, as while an image is built.
 pub(crate) async fn prepare(context: &Context, force: bool) -> anyhow::Result<Template> {
-    let data = (*context.config.server.data).clone();
+    let data = context.config.server.data.to_path_buf();
     state::make_data_directory(context)?;
-    if matches!(template::state(&data), template::State::Missing) {
+    if !force && matches!(template::state(&data), template::State::Missing) {
         // Before more than a gigabyte is fetched for nothing.
         let tried = probe::sandbox(&data).await;
         if tried.status == Status::Missing {

@@ -9,6 +9,7 @@ use aludel_sandbox::{Event as ProgramEvent, FileEntry, ProgramError};
 use anyhow::anyhow;
 use serde_json::Value;
 
+use crate::exchange::Exchange;
 use crate::exit::Exit;
 use crate::out::Out;
 use crate::show::TurnView;
@@ -33,6 +34,8 @@ pub(crate) struct Screen {
     calls: HashMap<ItemId, String>,
     /// Files that programs made or changed.
     pub(crate) made: Vec<FileEntry>,
+    /// The part of it that the model sees with the next question.
+    pub(crate) exchange: Exchange,
     /// The text of the last round.
     pub(crate) answer: String,
     pub(crate) ending: Option<Ending>,
@@ -49,6 +52,7 @@ impl Screen {
             is_asked: false,
             calls: HashMap::new(),
             made: Vec::new(),
+            exchange: Exchange::default(),
             answer: String::new(),
             ending: None,
             failure: None,
@@ -74,6 +78,7 @@ impl Screen {
             _ => {}
         }
         self.transcript.see(event);
+        self.exchange.see(event);
         let of_program = program_event(event);
         match &mut self.view {
             View::Person(view) => view.see(event, of_program.as_ref(), &mut self.out),

@@ -7,7 +7,10 @@ use aludel_engine::turns::{Ending, EventKind};
 use aludel_sandbox::{Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
 
 use crate::console::{Console, Stream};
+use crate::fold::Fold;
+use crate::markdown::Markdown;
 use crate::out::{Out, Saved};
+use crate::picture::Protocol;
 use crate::{paint, screen, terminal};
 
 /// Shows the events of an execution. The program's stdout goes to ours, everything else to stderr.
@@ -15,23 +18,35 @@ pub(crate) struct ProgramView {
     console: Console,
     /// Where the program's stdout and results go.
     results: Stream,
+    /// Its output, where a person need not see all of it.
+    fold: Option<Fold>,
+    /// The way in which figures are shown at once.
+    pictures: Option<Protocol>,
 }
 
 impl ProgramView {
     /// For a program that was asked for: what it prints is the result.
     pub(crate) fn of_program() -> Self {
-        Self { console: Console::new(), results: Stream::Stdout }
+        Self::new(Stream::Stdout, None)
     }
 
     /// For the programs of a model: its answer is the result.
-    fn of_turn() -> Self {
-        Self { console: Console::new(), results: Stream::Stderr }
+    fn of_turn(is_verbose: bool) -> Self {
+        Self::new(Stream::Stderr, (paint::is_on() && !is_verbose).then(Fold::default))
+    }
+
+    fn new(results: Stream, fold: Option<Fold>) -> Self {
+        let pictures = Protocol::of(|name| std::env::var(name).ok()).filter(|_| paint::is_on());
+        Self { console: Console::new(), results, fold, pictures }
     }
 
     pub(crate) fn see(&mut self, event: &Event, out: &mut Out) -> anyhow::Result<()> {
+        if !matches!(event, Event::Stdout(_) | Event::Stderr(_)) {
+            self.unfold()?;
+        }
         match event {
-            Event::Stdout(text) => self.console.foreign(self.results, text)?,
-            Event::Stderr(text) => self.console.foreign(Stream::Stderr, text)?,
+            Event::Stdout(text) => self.print(self.results, text)?,
+            Event::Stderr(text) => self.print(Stream::Stderr, text)?,
             Event::Display(bundle) | Event::Result(bundle) => self.value(bundle, out)?,
             Event::Error(error) => {
                 self.console.end_line(Stream::Stderr)?;
@@ -42,11 +57,30 @@ impl ProgramView {
         Ok(())
     }
 
+    fn print(&mut self, stream: Stream, text: &str) -> anyhow::Result<()> {
+        let text = self.fold.as_mut().map_or(text, |fold| fold.push(text));
+        Ok(self.console.foreign(stream, text)?)
+    }
+
+    /// Shows the end of what was folded.
+    fn unfold(&mut self) -> anyhow::Result<()> {
+        let Some((hidden, last)) = self.fold.as_mut().map(Fold::end) else { return Ok(()) };
+        if hidden > 0 {
+            self.console.note(&paint::faint(&format!("… {hidden} lines (all of them with --verbose)")))?;
+        }
+        Ok(self.console.foreign(Stream::Stderr, &last)?)
+    }
+
     /// An image is saved; anything else is shown by its text.
     fn value(&mut self, bundle: &MimeBundle, out: &mut Out) -> anyhow::Result<()> {
-        if let Some(path) = out.figure(bundle)? {
-            let kind = if bundle.image().is_some() { "image:" } else { "page:" };
-            self.console.note(&format!("{} {}", paint::faint(kind), path.display()))?;
+        if let Some((form, path)) = out.figure(bundle)? {
+            let name = format!("{}:", form.name());
+            let sequence = bundle.image().zip(self.pictures).and_then(|((mime, image), way)| way.show(mime, image));
+            if let Some(sequence) = sequence {
+                self.console.end_line(Stream::Stderr)?;
+                self.console.write(Stream::Stderr, &sequence)?;
+            }
+            self.console.note(&format!("{} {}", paint::faint(&name), paint::link(&path)))?;
             return Ok(());
         }
         let any_text = || {
@@ -94,17 +128,14 @@ impl ProgramView {
         Ok(self.console.note(&format!("{} {text}{advice}", paint::error("aludel:")))?)
     }
 
-    /// Where files are now, or how to get them.
+    /// Tells where files are now.
     pub(crate) fn files(&mut self, saved: &[Saved]) -> anyhow::Result<()> {
         for Saved { entry, path } in saved {
             let shown = match path {
-                Some(path) => path.display().to_string(),
+                Some(path) => paint::link(path),
                 None => terminal::name(&entry.path),
             };
             self.console.note(&format!("{} {shown} ({})", paint::faint("file:"), size(entry.size)))?;
-        }
-        if saved.iter().any(|saved| saved.path.is_none()) {
-            self.console.note("Files are gone with the sandbox; keep them with --out DIR.")?;
         }
         Ok(())
     }
@@ -129,11 +160,16 @@ pub(crate) struct TurnView {
     code: String,
     thinking: bool,
     running: bool,
+    /// The text of the model, where it is painted.
+    markdown: Option<Markdown>,
 }
 
 impl TurnView {
-    pub(crate) fn new() -> Self {
-        Self { program: ProgramView::of_turn(), code: String::new(), thinking: false, running: false }
+    /// All output of programs is shown if it `is_verbose`; on a terminal, it is folded otherwise.
+    pub(crate) fn new(is_verbose: bool) -> Self {
+        let markdown = paint::is_on().then(|| Markdown::new(terminal::width()));
+        let program = ProgramView::of_turn(is_verbose);
+        Self { program, code: String::new(), thinking: false, running: false, markdown }
     }
 
     /// `of_program` is what the event tells of a program's execution.
@@ -143,8 +179,17 @@ impl TurnView {
             self.thinking = false;
             console.end_line(Stream::Stderr)?;
         }
+        if let Some(markdown) = self.markdown.as_mut().filter(|_| !matches!(event, EventKind::Text { .. })) {
+            console.write(Stream::Stdout, &markdown.flush())?;
+        }
         match event {
-            EventKind::Text { delta, .. } => console.foreign(Stream::Stdout, delta)?,
+            EventKind::Text { delta, .. } => match &mut self.markdown {
+                Some(markdown) => {
+                    let text = markdown.push(&console.clean(Stream::Stdout, delta));
+                    console.write(Stream::Stdout, &text)?;
+                }
+                None => console.foreign(Stream::Stdout, delta)?,
+            },
             EventKind::Reasoning { delta, .. } => {
                 self.thinking = true;
                 console.write(Stream::Stderr, &paint::faint(&terminal::clean(delta)))?;

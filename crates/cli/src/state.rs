@@ -52,7 +52,7 @@ pub(crate) async fn open(context: &Context) -> anyhow::Result<Store> {
 /// Makes the data directory, unless it is there.
 pub(crate) fn make_data_directory(context: &Context) -> anyhow::Result<()> {
     let data = &context.config.server.data;
-    std::fs::create_dir_all(&**data).with_context(|| {
+    std::fs::create_dir_all(&***data).with_context(|| {
         format!("cannot make the data directory {} ({}); give another with --data DIR", data.display(), data.origin)
     })
 }

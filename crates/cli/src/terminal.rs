@@ -66,6 +66,12 @@ pub(crate) fn clean(text: &str) -> String {
     Sanitizer::default().clean(text)
 }
 
+/// Columns of the terminal at stdout, or as many as are usual.
+pub(crate) fn width() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(80)
+}
+
 /// A name, on one line.
 pub(crate) fn name(text: &str) -> String {
     clean(text).replace(['\n', '\r', '\t'], " ")

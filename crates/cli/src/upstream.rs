@@ -8,7 +8,7 @@ use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::demo::Demo;
 use aludel_agent::upstream::{Capabilities, Fallback, Upstream};
 
-use crate::config::{Api, Endpoint, Model, Surroundings};
+use crate::config::{Api, Model, Surroundings};
 use crate::exit::{usage, words};
 
 /// Owner of the demo model.
@@ -37,17 +37,14 @@ pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Resu
 }
 
 fn with_upstream(model: &Model, models: &[Model], surroundings: &Surroundings) -> anyhow::Result<aludel_engine::Model> {
-    let owner = match &model.endpoint {
-        Endpoint::Demo => SCRIPT.to_owned(),
-        Endpoint::Http(http) => (*http.upstream_name).clone(),
-    };
+    let owner = if model.is_demo() { SCRIPT.to_owned() } else { model.upstream_name.to_string() };
     let endpoint = endpoint(model, surroundings)?;
     let upstream = with_fallback(model, upstream(endpoint.clone()), models, surroundings)?;
     Ok(aludel_engine::Model {
         endpoint,
         fallback: model.fallback.0.clone(),
-        code_interpreter: model.code_interpreter.0,
-        ..aludel_engine::Model::new(&*model.name, owner, upstream)
+        code_interpreter: model.code_interpreter.shown(),
+        ..aludel_engine::Model::new(model.name.as_str(), owner, upstream)
     })
 }
 
@@ -65,7 +62,7 @@ fn with_fallback(
     let mut others = Vec::new();
     for name in &model.fallback.0 {
         // The configuration was checked: there is one.
-        for other in models.iter().filter(|other| *other.name == *name) {
+        for other in models.iter().filter(|other| **other.name == *name) {
             others.push(self::upstream(endpoint(other, surroundings)?));
         }
     }
@@ -87,26 +84,25 @@ fn upstream(endpoint: Option<Arc<Chat>>) -> Arc<dyn Upstream> {
 
 /// Where a model is, if it is not the script.
 fn endpoint(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Option<Arc<Chat>>> {
-    let http = match &model.endpoint {
-        Endpoint::Demo => return Ok(None),
-        Endpoint::Http(http) => http,
-    };
+    if model.is_demo() {
+        return Ok(None);
+    }
     let options = ChatOptions {
-        protocol: match *http.api {
+        protocol: match *model.api {
             Api::Chat | Api::Demo => Protocol::Chat,
             Api::Responses => Protocol::Responses,
             Api::Anthropic => Protocol::Anthropic,
             Api::Gemini => Protocol::Gemini,
         },
-        url: (*http.url).clone(),
-        model: (*http.upstream_name).clone(),
-        key: http.key.fetch(&model.name, surroundings)?,
-        capabilities: Capabilities { function_calling: *http.function_calling, vision: *http.vision },
-        idle_timeout: http.idle_timeout.duration(),
-        headers: http.headers.fetch(&model.name, surroundings)?,
-        max_output_tokens: http.max_output_tokens.0,
-        requests: http.requests.0.and_then(|requests| usize::try_from(requests).ok()),
+        url: model.url.to_string(),
+        model: model.upstream_name.to_string(),
+        key: model.key.fetch(&model.name, surroundings)?,
+        capabilities: Capabilities { function_calling: model.function_calling.0, vision: model.vision.0 },
+        idle_timeout: model.idle_timeout.duration(),
+        headers: model.headers.fetch(&model.name, surroundings)?,
+        max_output_tokens: model.max_output_tokens.0,
+        requests: model.requests.0.and_then(|requests| usize::try_from(requests).ok()),
     };
-    let chat = Chat::new(options).map_err(|error| usage(format!("{}: {error}", http.url.origin)))?;
+    let chat = Chat::new(options).map_err(|error| usage(format!("{}: {error}", model.url.origin)))?;
     Ok(Some(Arc::new(chat)))
 }

@@ -105,6 +105,10 @@ fn what_cannot_be_asked_is_said_before_anything_starts() {
     std::fs::write(directory.path().join("taken"), "a file").unwrap();
     for (arguments, status, words) in [
         (vec!["ask", " "], 2, "the question is empty"),
+        (vec!["ask", "--file", "taken"], 2, "no question was given"),
+        (vec!["ask", "--file", "taken", "aludel.toml"], 2, "no question was given"),
+        (vec!["ask", "--model", "b", "--file", "taken", "Go"], 2, "the model `b` is not configured"),
+        (vec!["ask", "--file", "taken", " "], 2, "the question is empty"),
         (vec!["ask", "Go", "--model", "demo", "--out", "taken"], 2, "--out taken: "),
         (vec!["ask", "Go", "--model", "demo", "--out", "taken/below"], 2, "--out taken/below: "),
         (
@@ -177,8 +181,47 @@ async fn every_program_is_in_the_audit_log_and_nothing_else_is_left() {
     let [first, second] = ["The program ran to its end.", "ZeroDivisionError"];
     assert_eq!(told.iter().map(|entry| entry[0]).collect::<Vec<_>>(), ["started", "ended", "started", "ended"]);
     assert!(told[1][2].contains(first) && told[3][2].contains(second), "{told:?}");
-    assert_eq!(left(data.path()).await, [0, 0]);
+    assert_eq!(left(data.path()).await, [1, 2], "what was handed over and what was made, for --continue");
     assert_eq!(std::fs::metadata(data.path().join("state")).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_question_goes_on_with_the_conversation_and_its_files() {
+    let data = data();
+    let option = ["--data", data.path().to_str().unwrap()];
+    std::fs::write(data.path().join("in.csv"), "7").unwrap();
+    let asked = async |script: &[Scripted], arguments: &[&str]| {
+        let upstream = ScriptedUpstream::start(script.to_vec()).await;
+        let said = said_meanwhile(ask(&upstream, data.path(), &[&option, arguments].concat())).await;
+        (said, upstream.requests())
+    };
+    let (said, requests) = asked(&[], &["--continue"]).await;
+    assert!(said.status == Some(2) && said.stderr.contains("no question was asked before"), "{said:#?}");
+    assert!(requests.is_empty());
+
+    let make = "open('made', 'w').write('8')\nprint('m' * 3)";
+    let (said, _) = asked(&[Scripted::Python(make), Scripted::Text("Made.")], &["--file", "in.csv"]).await;
+    assert_eq!(said.status, Some(0), "{said:#?}");
+    let look = "print(open('in.csv').read() + open('made').read())\nopen('more', 'w').close()";
+    let (said, requests) = asked(&[Scripted::Python(look), Scripted::Text("Looked.")], &["--continue"]).await;
+    assert!(said.status == Some(0) && said.stderr.contains("78\n"), "{said:#?}");
+    let told: Vec<_> = requests[0]["messages"].as_array().unwrap().iter().map(|message| &message["role"]).collect();
+    assert_eq!(told, ["system", "user", "assistant", "tool", "assistant", "user"], "{requests:#?}");
+    assert!(requests[0]["messages"][3]["content"].to_string().contains("mmm"), "{requests:#?}");
+    assert_eq!(left(data.path()).await, [1, 3]);
+    // It failed, and the conversation is as it was.
+    let (said, _) = asked(&[Scripted::Status(400, "", "no")], &["--continue"]).await;
+    assert_eq!(said.status, Some(4), "{said:#?}");
+    let (said, requests) = asked(&[Scripted::Whole("Third.")], &["--continue"]).await;
+    assert_eq!((said.status, requests[0]["messages"].as_array().unwrap().len()), (Some(0), 10), "{requests:#?}");
+    // Another one takes its place.
+    assert_eq!(asked(&[Scripted::Whole("Hello.")], &[]).await.0.status, Some(0));
+    assert_eq!(left(data.path()).await, [1, 0]);
+    let kept = data.path().join("state/conversation.json");
+    assert_eq!(std::fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+    std::fs::write(&kept, r#"{"session": "cntr_gone", "process": 1, "items": []}"#).unwrap();
+    let (said, _) = asked(&[], &["--continue"]).await;
+    assert!(said.status == Some(2) && said.stderr.contains("the last conversation is gone"), "{said:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

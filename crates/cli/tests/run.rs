@@ -23,7 +23,12 @@ fn the_exit_status_tells_what_happened() {
         (vec!["-c", "import sys; sys.exit(5)"], 1, "", "SystemExit: 5"),
         (vec!["-c", "import os; os._exit(5)"], 1, "", "exit status 5"),
         (vec!["-c", "import os; os.kill(os.getpid(), 11)"], 1, "", "signal 11 (segmentation fault)."),
-        (vec![], 2, "", "Usage: aludel run [OPTIONS] <FILE | - | -c CODE>"),
+        (vec![], 2, "", "Usage: aludel run [OPTIONS] <FILE | DIR | - | -c CODE> [ARG]..."),
+        (vec!["--file", "a.csv"], 2, "", "no program was given"),
+        (vec!["-c", "1", "--env", "NO_SUCH_VARIABLE"], 2, "", "--env NO_SUCH_VARIABLE: it is not set here"),
+        (vec!["-c", "1", "--env", "=1"], 2, "", "--env =1: not a name"),
+        (vec!["/"], 2, "", "cannot run the directory /: __main__.py: No such file"),
+        (vec!["-c", "open('f', 'w').write('x' * 9000000)", "--disk", "8m"], 1, "", "File too large"),
         (vec!["a.py", "-c", "1"], 2, "", "cannot be used with"),
         (vec!["no-such-file.py"], 2, "", "cannot read the program no-such-file.py: No such file"),
         (
@@ -76,6 +81,104 @@ fn a_program_comes_from_a_file_or_standard_input() {
 }
 
 #[test]
+fn a_program_finds_what_python_gives_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let program = "import os, sys\nprint(sys.argv, __file__, __name__, [os.environ.get(n) for n in 'AB'])\n\
+                   print(open(__file__).read() == open('p.py').read())\ndef f():\n    1/0\nif 'fail' in sys.argv: f()\n";
+    std::fs::write(at("p.py"), program).unwrap();
+    let run = |arguments: &[&str]| said(aludel(directory.path()).env("B", "b").arg("run").args(arguments));
+    for (arguments, argv, variables) in [
+        (vec!["p.py"], "['p.py']", "[None, None]"),
+        (
+            vec!["p.py", "--flag", "x", "--timeout", "soon"],
+            "['p.py', '--flag', 'x', '--timeout', 'soon']",
+            "[None, None]",
+        ),
+        (vec!["p.py", "--timeout", "9s", "--", "--timeout", "-h"], "['p.py', '--timeout', '-h']", "[None, None]"),
+        (vec!["--env", "A=1=2", "--env", "B", "p.py", "-"], "['p.py', '-']", "['1=2', 'b']"),
+        (vec!["--file", "p.py", "p.py"], "['p.py']", "[None, None]"),
+    ] {
+        let said = run(&arguments);
+        assert_eq!(said.stdout, format!("{argv} /mnt/data/p.py __main__ {variables}\nTrue\n"), "{said:#?}");
+    }
+    let failed = run(&["p.py", "fail"]);
+    assert!(failed.stderr.contains("File \"/mnt/data/p.py\", line 5, in f\n    1/0\n"), "{failed:#?}");
+    assert_eq!(run(&["-c", "import sys; print(sys.argv)", "--", "-a", "b"]).stdout, "['-c', '-a', 'b']\n");
+
+    for name in ["d/pkg", "d/data"] {
+        std::fs::create_dir_all(at(name)).unwrap();
+    }
+    std::fs::write(at("d/__main__.py"), "import helper, pkg.deep\nprint(helper.X, pkg.deep.Y, open('data/a').read())")
+        .unwrap();
+    // A module of the standard library has the same name.
+    for (name, text) in
+        [("d/helper.py", "X = 1"), ("d/pkg/deep.py", "from this import Y"), ("d/this.py", "Y = 2"), ("d/data/a", "3")]
+    {
+        std::fs::write(at(name), text).unwrap();
+    }
+    assert_eq!(run(&["d"]).stdout, "1 2 3\n");
+    let moved = ["d/__main__.py", "--file", "d/helper.py", "d/this.py", "d/pkg", "d/data/a:data/"];
+    assert_eq!(run(&moved).stdout, "1 2 3\n");
+}
+
+#[test]
+fn a_program_reads_standard_input() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("in.csv");
+    std::fs::write(&path, "ä,b\n1,2\n").unwrap();
+    let run = |code: &str| {
+        let input = std::fs::File::open(&path).unwrap();
+        said(aludel(directory.path()).args(["run", "-c", code]).stdin(input))
+    };
+    assert_eq!(run("import sys, os; print(sys.stdin.read(), os.listdir())").stdout, "ä,b\n1,2\n []\n");
+    assert_eq!(run("import subprocess\nr = subprocess.run(['cat'])  # stdin").stdout, "ä,b\n1,2\n");
+    let ended = run("print(input(), input())\ninput()");
+    assert!(ended.stdout == "ä,b 1,2\n" && ended.stderr.contains("EOFError: EOF when reading a line"), "{ended:#?}");
+    std::fs::File::create(&path).unwrap().set_len((64 << 20) + 1).unwrap();
+    assert_eq!(run("print(1)").stdout, "1\n", "nobody waits for what is not read");
+    let long = run("import sys; sys.stdin");
+    assert!(long.status == Some(2) && long.stderr.contains("at most 64 MB, or hand it over by --file"), "{long:#?}");
+    let none = said(aludel(directory.path()).args(["run", "-c", "input()"]));
+    assert!(none.status == Some(1) && none.stderr.contains("EOFError: EOF when reading a line"), "{none:#?}");
+}
+
+#[test]
+fn a_notebook_is_run_and_comes_back_with_its_outputs() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let cell = |code: &str| json!({ "cell_type": "code", "id": "a", "metadata": {}, "source": code, "outputs": [], "execution_count": null });
+    let write = |cells: &[serde_json::Value]| {
+        let notebook = json!({ "cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5 });
+        std::fs::write(at("n.ipynb"), notebook.to_string()).unwrap();
+    };
+    let first =
+        "%matplotlib inline\nimport matplotlib.pyplot as plt\nopen('a', 'w').close()\nplt.plot([1]); plt.show()";
+    write(&[
+        cell(first),
+        cell("x = !echo $((1 + 1))\nx[0]"),
+        cell("open('b', 'w').close()\n1/0"),
+        cell("print('never')"),
+    ]);
+    let run = |arguments: &[&str]| said(aludel(directory.path()).args(["run", "n.ipynb"]).args(arguments));
+    let said = run(&["--out", "made"]);
+    assert_eq!((said.status, said.stdout.as_str()), (Some(1), "'2'\n"), "{said:#?}");
+    for name in ["a", "b", "figures/figure-1.png", "n.ipynb"] {
+        assert!(at("made").join(name).exists() && said.stderr.contains(&format!(": made/{name}")), "{name} {said:#?}");
+    }
+    let made: serde_json::Value = serde_json::from_slice(&std::fs::read(at("made/n.ipynb")).unwrap()).unwrap();
+    let told =
+        |place: usize| (&made["cells"][place]["execution_count"], &made["cells"][place]["outputs"][0]["output_type"]);
+    assert_eq!(told(0), (&json!(1), &json!("display_data")));
+    assert_eq!(told(1), (&json!(2), &json!("execute_result")));
+    assert_eq!(told(2), (&json!(3), &json!("error")));
+    assert_eq!(told(3), (&json!(null), &json!(null)));
+    write(&[cell(" ")]);
+    let none = run(&[]);
+    assert!(none.status == Some(2) && none.stderr.contains("none of its code cells has a program"), "{none:#?}");
+}
+
+#[test]
 fn files_go_in_and_what_was_made_comes_out() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
@@ -113,19 +216,28 @@ fn no_more_comes_out_than_the_workspace_may_hold() {
 }
 
 #[test]
-fn without_a_place_files_are_named_and_images_still_kept() {
-    let said = run(&[
-        "run",
-        "-c",
-        "import matplotlib.pyplot as plt\nopen('f.txt', 'w').write('abc')\nplt.plot([1]); plt.show()",
-    ]);
-    assert!(
-        said.stderr.contains("file: f.txt (3 bytes)\n") && said.stderr.contains("keep them with --out DIR"),
-        "{said:#?}"
-    );
-    let image = said.stderr.lines().find_map(|line| line.strip_prefix("image: ")).unwrap();
-    assert!(std::fs::read(image).unwrap().starts_with(b"\x89PNG"));
-    std::fs::remove_dir_all(Path::new(image).ancestors().nth(2).unwrap()).unwrap();
+fn without_a_place_everything_is_kept_in_a_new_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let code = "import matplotlib.pyplot as plt\nopen('f.txt', 'w').write('abc')\nplt.plot([1]); plt.show()\n\
+                from IPython.display import display, HTML, JSON\ndisplay(HTML('<b>'), JSON({'a': 1}))";
+    for place in ["aludel-out", "aludel-out-2"] {
+        let said = said(aludel(directory.path()).args(["run", "-c", code]));
+        for line in ["file: {}/f.txt (3 bytes)\n", "image: {}/figures/figure-1.png\n", "page: {}/figures/page-1.html\n"]
+        {
+            assert!(said.stderr.contains(&line.replace("{}", place)), "{line} {said:#?}");
+        }
+        assert!(std::fs::read(at(place).join("figures/figure-1.png")).unwrap().starts_with(b"\x89PNG"));
+        assert_eq!(std::fs::read_to_string(at(place).join("figures/data-1.json")).unwrap(), "{\"a\": 1}");
+        assert_eq!(std::fs::read_to_string(at(place).join("f.txt")).unwrap(), "abc");
+    }
+    assert!(!said(aludel(directory.path()).args(["run", "-c", "1"])).stderr.contains("aludel-out"));
+    assert!(!at("aludel-out-3").exists(), "there is nothing to keep");
+    // Nothing can be made there.
+    let said = said(aludel(Path::new("/proc")).args(["run", "-c", "open('f.txt', 'w').write('abc')"]));
+    let file = said.stderr.lines().find_map(|line| line.strip_prefix("file: ")?.strip_suffix(" (3 bytes)")).unwrap();
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "abc");
+    std::fs::remove_dir_all(Path::new(file).parent().unwrap()).unwrap();
 }
 
 #[test]

@@ -302,7 +302,7 @@ async fn a_question_is_asked_beside_a_server_that_leaves_it_alone() {
     let log = audit_log(data.path()).await;
     assert_eq!((log.len(), &*log[1][0]), (2, "ended"));
     assert!(log[1][2] != CUT_OFF, "{log:?}");
-    assert_eq!(left(data.path()).await, [0, 0]);
+    assert_eq!(left(data.path()).await, [1, 1], "what was made, for --continue");
     let ended = last_turn(data.path()).await;
     assert_eq!((ended.state, ended.epoch), (TurnState::Ended, 1));
 
@@ -315,7 +315,7 @@ async fn a_question_is_asked_beside_a_server_that_leaves_it_alone() {
     let (mut server, address) = serve(data.path());
     assert!(ask(&address, "GET /v1/models", None, "").contains("\"demo\""));
     assert_eq!(audit_log(data.path()).await[2..], [started, ["ended", "", CUT_OFF].map(str::to_owned)]);
-    assert_eq!(left(data.path()).await, [0, 0]);
+    assert_eq!(left(data.path()).await, [1, 1], "the conversation before it is still kept");
     let ended = last_turn(data.path()).await;
     assert_eq!((ended.state, ended.epoch), (TurnState::Ended, 2));
     signal(&server, "TERM");

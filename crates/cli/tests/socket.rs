@@ -68,28 +68,45 @@ async fn a_program_at_a_server_is_the_same_and_in_the_audit_log_and_ends_with_it
     let all = "import sys\nprint(open('in.csv').read())\nsys.stdout.flush()\nprint('e', file=sys.stderr)\n\
                open('gone', 'w').write('x')\nimport os\nos.makedirs('d')\nopen('d/out', 'w').write('y' * 3000000)\nos.remove('gone')\n\
                from IPython.display import Image, display\ndisplay(Image(data=b'\\x89PNG\\r\\n\\x1a\\n' + b'0' * 99))\n1/0";
+    let program = "import os, sys\nprint(sys.argv, os.environ['A'], sys.stdin.read())\n1/0";
+    std::fs::write(data.join("p.py"), program).unwrap();
+    let cell = |code: &str| json!({ "cell_type": "code", "id": "a", "metadata": {}, "source": code, "outputs": [] });
+    let cells = ["x = open('first', 'w').write('x')\nx", "open('second', 'w').write('y')\nx + 1", "1/0", "2"].map(cell);
+    let notebook = json!({ "cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5 });
+    std::fs::write(data.join("n.ipynb"), notebook.to_string()).unwrap();
     let mut at_server = 0;
     for (arguments, status) in [
         (vec!["--json", "-c", all, "--file", "in.csv", "--out", "OUT"], 1),
         (vec!["--json", "-c", "1+1"], 0),
+        (vec!["--json", "n.ipynb", "--out", "OUT"], 1),
+        (vec!["--json", "--env", "A=a", "p.py", "in.csv", "--flag"], 1),
         (vec!["--json", "--timeout", "300ms", "-c", "import time\ntime.sleep(60)"], 3),
         (vec!["--json", "-c", "import os\nos._exit(3)"], 1),
     ] {
         let one = |more: &[&str], out: &str| {
             let arguments: Vec<_> = arguments.iter().map(|text| if *text == "OUT" { out } else { *text }).collect();
-            run(data, &[arguments.as_slice(), more].concat())
+            run(data, &[more, arguments.as_slice()].concat())
         };
         let (warm, cold) = (one(&[], "made"), one(&["--no-server"], "made-alone"));
-        at_server += 1;
+        at_server += if arguments.contains(&"n.ipynb") { 3 } else { 1 };
         assert_eq!((warm.status, cold.status), (Some(status), Some(status)), "{warm:#?} {cold:#?}");
         let cold = cold.stdout.replace("made-alone", "made");
         assert_eq!(lines(&warm), lines(&Said { stdout: cold, status: None, stderr: String::new() }));
         assert!(!warm.stderr.contains(DECLINED), "{warm:#?}");
     }
     assert_eq!(std::fs::read(data.join("made/d/out")).unwrap(), vec![b'y'; 3_000_000]);
+    assert!(data.join("made/first").exists() && data.join("made/second").exists());
+    let [warm, cold] =
+        ["made", "made-alone"].map(|out| std::fs::read_to_string(data.join(out).join("n.ipynb")).unwrap());
+    assert_eq!(warm, cold);
     let log = audit_log(data).await;
     assert_eq!(log.iter().filter(|[event, ..]| event == "started").count(), at_server, "{log:?}");
     assert_eq!(log.iter().filter(|[event, ..]| event == "ended").count(), at_server, "{log:?}");
+
+    let input = std::fs::File::open(data.join("in.csv")).unwrap();
+    let read = said(aludel(data).args(["run", "-v", "--data", ".", "--env", "A=a", "p.py", "x"]).stdin(input));
+    assert_eq!(read.stdout, "['p.py', 'x'] a a\n1\n\n");
+    assert!(read.stderr.contains("p.py\", line 3") && !read.stderr.contains(DECLINED), "{read:#?}");
 
     let more = run(data, &["-c", "1+1", "--memory", "4g"]);
     assert!(more.stdout == "2\n" && more.stderr.contains(&format!("{DECLINED}it allows less memory")), "{more:#?}");

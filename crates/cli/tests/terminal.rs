@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use common::{aludel_in_session, audit_log, data, run};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// A program at a terminal of its own.
@@ -38,7 +39,12 @@ impl Session {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut buffer = [0; 4096];
         while !self.seen.contains(words) {
+            let mut terminal = [PollFd::new(&self.terminal, PollFlags::IN)];
+            let ready = poll(&mut terminal, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).unwrap();
             assert!(Instant::now() < deadline, "no {words:?} in {}", self.seen);
+            if ready == 0 {
+                continue;
+            }
             // EIO is how Linux says that nobody has the other side any more.
             let count = self.terminal.read(&mut buffer).unwrap_or(0);
             assert!(count > 0, "no {words:?} in {}", self.seen);
@@ -190,4 +196,109 @@ async fn without_a_terminal_nothing_is_asked_and_nothing_runs() {
     assert_eq!(said.status, Some(2), "{said:#?}");
     assert!(said.stderr.contains("--approve needs a terminal"), "{said:#?}");
     assert!(upstream.requests().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_goes_on_until_it_is_ended_and_beyond() {
+    let upstream = ScriptedUpstream::start(vec![
+        Scripted::Python("x = 6\nopen('made', 'w').write('1')"),
+        Scripted::Text("Made."),
+        Scripted::Python("print('x is', x * 7)\nopen('made', 'w').write('22')"),
+        Scripted::Text("Second."),
+        Scripted::Hang,
+        Scripted::Text("Third."),
+        Scripted::Text("Later."),
+    ])
+    .await;
+    let (directory, data) = (tempfile::tempdir().unwrap(), data());
+    std::fs::write(directory.path().join("in.csv"), "7").unwrap();
+    let chat = |arguments: &[&str]| {
+        let mut command = aludel_in_session(directory.path(), &["--ctty"]);
+        command.args(["chat", "--model", "m", "--url", &upstream.url(), "--data"]).arg(data.path()).args(arguments);
+        command.env("NO_COLOR", "1").env("TERM", "xterm");
+        Session::start(command)
+    };
+    let mut first = chat(&[]);
+    let made = directory.path().join("aludel-out/made");
+    let requests = || upstream.requests();
+    tokio::task::block_in_place(|| {
+        let session = &mut first;
+        session.expect("> ");
+        session.type_in("make it\r");
+        session.expect("file: aludel-out/made (1 bytes)");
+        session.expect("> ");
+        session.type_in("and now\r");
+        session.expect("x is 42");
+        session.expect("file: aludel-out/made (2 bytes)");
+        assert_eq!(std::fs::read_to_string(&made).unwrap(), "22", "the newer one took its place");
+        for (line, words) in [
+            ("/file in.csv", "added: in.csv"),
+            ("/files", "/mnt/data/in.csv (1 bytes)"),
+            ("/code", "── program 2 ──"),
+            ("/save saved", "file: saved/made"),
+            ("/nothing", "there is no command /nothing"),
+        ] {
+            session.expect("> ");
+            session.type_in(&format!("{line}\r"));
+            session.expect(words);
+        }
+        session.expect("> ");
+        session.type_in("hang\r");
+        common::wait_until(|| requests().len() == 5, "the model was not asked");
+        session.type_in("\u{3}");
+        session.expect("Cancelled.");
+        session.expect("> ");
+        session.type_in("given up\u{3}");
+        session.expect("> ");
+        session.type_in("third\r");
+        session.expect("Third.");
+        session.expect("> ");
+        session.type_in("\u{4}");
+    });
+    let (status, seen) = tokio::task::spawn_blocking(move || first.finish()).await.unwrap();
+    assert_eq!(status, Some(0), "{seen}");
+    let mut later = chat(&["--continue"]);
+    let (status, seen) = tokio::task::spawn_blocking(move || {
+        later.expect("> ");
+        later.type_in("later\r");
+        later.expect("Later.");
+        later.expect("> ");
+        later.type_in("/quit\r");
+        later.finish()
+    })
+    .await
+    .unwrap();
+    assert_eq!(status, Some(0), "{seen}");
+    let asked = upstream.requests().pop().unwrap();
+    let texts: Vec<_> =
+        asked["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "user").collect();
+    assert_eq!(texts.len(), 4, "the question without an answer was forgotten: {texts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_gets_markdown_painted_output_folded_and_links() {
+    let program = "for n in range(100): print('row', n)\nopen('a b', 'w').close()";
+    for is_plain in [false, true] {
+        let script = vec![Scripted::Python(program), Scripted::Text("# Title\n\nIt is **bold**.")];
+        let upstream = ScriptedUpstream::start(script).await;
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = aludel_in_session(directory.path(), &["--ctty"]);
+        command.args(["ask", "Go", "--model", "m", "--url", &upstream.url()]).env("TERM", "xterm");
+        if is_plain {
+            command.env("NO_COLOR", "1");
+        }
+        let session = Session::start(command);
+        let (status, seen) = tokio::task::spawn_blocking(move || session.finish()).await.unwrap();
+        assert_eq!(status, Some(0), "{seen}");
+        assert!(seen.contains("row 19\r\n") && seen.contains("row 95\r\n"), "{seen}");
+        assert_eq!(seen.contains("row 50\r\n"), is_plain, "{seen}");
+        assert_eq!(seen.contains("… 75 lines (all of them with --verbose)"), !is_plain, "{seen}");
+        assert_eq!(seen.contains("\u{1b}[1mTitle\u{1b}[0m\r\n"), !is_plain, "{seen}");
+        assert_eq!(seen.contains("# Title") && seen.contains("**bold**"), is_plain, "{seen}");
+        assert_eq!(
+            seen.contains("/aludel-out/a%20b\u{1b}\\aludel-out/a b\u{1b}]8;;\u{1b}\\ (0 bytes)"),
+            !is_plain,
+            "{seen}"
+        );
+    }
 }

@@ -2,23 +2,21 @@
 
 use std::path::PathBuf;
 
-use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::transcript::Transcript;
+use aludel_store::Store;
 use clap::Args;
 
 use super::Context;
-use crate::args::{LimitArgs, flag};
-use crate::config::{Endpoint, Flag, Model, Section};
+use crate::args::{LimitArgs, ModelArgs};
+use crate::config::Flag;
 use crate::exit::{Exit, usage};
+use crate::kept::Kept;
 use crate::out::Out;
 use crate::sandboxes::Sandboxes;
 use crate::screen::{self, Screen, View};
 use crate::show::TurnView;
-use crate::turn::{self, Done, Question};
-use crate::{approval, console, inputs, json, paint, state, terminal, upstream};
-
-/// Where files go when nobody says where.
-const OUT: &str = "aludel-out";
+use crate::turn::{self, Asked, Conversation, Done, Question};
+use crate::{inputs, json, state};
 
 /// Ask a model a question about your files; it writes and runs programs to answer it
 ///
@@ -28,25 +26,15 @@ const OUT: &str = "aludel-out";
 #[command(after_long_help = format!("{}\n\n{}", json::TURN_HELP, crate::exit::HELP))]
 pub(crate) struct AskArgs {
     /// The question
-    #[arg(value_name = "QUESTION")]
-    question: String,
-    /// A file to work on; may be given several times
-    #[arg(long = "file", value_name = "PATH")]
+    #[arg(value_name = "QUESTION", required_unless_present = "files")]
+    question: Option<String>,
+    /// Files to work on, or directories of them; NAME is their place in its directory
+    #[arg(long = "file", value_name = "PATH[:NAME]", num_args = 1..)]
     files: Vec<PathBuf>,
-    /// Which of the configured models to ask, or with --url, the name of another [default: the first]
-    #[arg(long, value_name = "NAME")]
-    model: Option<String>,
-    /// Where the model is, for example http://localhost:11434/v1; the key of another url is not sent there
-    #[arg(long, value_name = "URL")]
-    url: Option<String>,
-    /// Where its key is: env:NAME or file:PATH
-    #[arg(long, value_name = "WHERE")]
-    key: Option<String>,
-    /// Ask before each program runs; without it, `approval.mode` of the configuration holds
-    #[arg(long)]
-    approve: bool,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Where to put files that programs make, and a transcript; files of the same name are replaced, but no figures
-    /// [default: aludel-out, without a transcript]
+    /// [default: a new directory aludel-out, aludel-out-2 and so on, without a transcript]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -58,39 +46,40 @@ pub(crate) struct AskArgs {
 
 impl AskArgs {
     pub(crate) fn flags(&self) -> Vec<Flag> {
-        let name = flag("--model", Section::Model, "name", self.model.as_ref());
-        let url = flag("--url", Section::Model, "url", self.url.as_ref());
-        let key = flag("--key", Section::Model, "key", self.key.as_ref());
-        name.into_iter().chain(url).chain(key).chain(self.limits.flags()).collect()
+        self.model.flags().chain(self.limits.flags()).collect()
+    }
+
+    /// Takes the question, which stands among the files after `--file a.csv "And the slowest?"`.
+    fn take_question(&mut self) -> anyhow::Result<String> {
+        if let Some(question) = self.question.take() {
+            return Ok(question);
+        }
+        let last = self.files.pop().filter(|last| !self.files.is_empty() && last.symlink_metadata().is_err());
+        let question = last.and_then(|last| last.into_os_string().into_string().ok());
+        question.ok_or_else(|| usage("no question was given: aludel ask QUESTION --file PATH..."))
     }
 }
 
-pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit> {
-    if args.question.trim().is_empty() {
+pub(crate) async fn run(mut args: AskArgs, context: &Context) -> anyhow::Result<Exit> {
+    let text = args.take_question()?;
+    if text.trim().is_empty() {
         return Err(usage("the question is empty"));
     }
-    let configured = context.config.approval.mode()?;
-    let (approval, asked_by) =
-        if args.approve { (ApprovalMode::Always, "--approve") } else { (configured, "approval.mode = \"always\"") };
-    if matches!(approval, ApprovalMode::Always) && !approval::can_be_asked() {
-        return Err(usage(format!("{asked_by} needs a terminal to ask at; without one, no program could be allowed")));
-    }
     let inputs = inputs::check(&args.files)?;
-    let Some(model) = context.config.models.first() else { return Err(usage("no model is configured")) };
-    let asked = upstream::first(&context.config.models, &context.surroundings)?;
-    console::tell(&paint::faint(&describe(model)));
+    let kept = args.model.continues.then(|| Kept::read_to_continue(context)).transpose()?;
+    let asked = args.model.asked(context)?;
     let out = match &args.out {
         Some(directory) => Out::existing(directory.clone())?,
-        None => Out::possible(PathBuf::from(OUT))?,
+        None => Out::unnamed(),
     };
-    let view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new())) };
-    let question = Question { text: &args.question, inputs: &inputs, model: asked, approval };
+    let view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new(context.verbose))) };
+    let question = Question { text: &text, inputs: &inputs };
     let store = state::open(context).await?;
     let sandboxes = Sandboxes::start(context, 0).await?;
     let kernel = sandboxes.backend.capabilities().kernel();
-    let transcript = Transcript::new(&args.question, &*model.name, kernel).after_figures(out.figures());
+    let transcript = Transcript::new(&text, &asked.model.name, kernel).after_figures(out.figures());
     let screen = Screen::new(view, out, transcript);
-    let done = turn::run(&sandboxes, store, context, question, screen).await;
+    let done = ask(&sandboxes, store, context, asked, kept, question, screen).await;
     sandboxes.backend.shutdown().await;
     let Some(Done { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
     let exit = screen::exit_of(&ending);
@@ -104,14 +93,23 @@ pub(crate) async fn run(args: AskArgs, context: &Context) -> anyhow::Result<Exit
     Ok(exit)
 }
 
-/// Who is asked, so that nobody wonders.
-fn describe(model: &Model) -> String {
-    match &model.endpoint {
-        Endpoint::Http(http) => format!("asking {} at {}", terminal::name(&model.name), terminal::name(&http.url)),
-        Endpoint::Demo => {
-            "asking the demo model: a script that knows one analysis (see `aludel demo`), not a language model. \
-                           To ask a real one, give --model and --url, or a [[model]] in aludel.toml."
-                .to_owned()
-        }
-    }
+/// Asks one question, and keeps it for `--continue` if there is an answer.
+async fn ask(
+    sandboxes: &Sandboxes,
+    store: Store,
+    context: &Context,
+    asked: Asked,
+    kept: Option<Kept>,
+    question: Question<'_>,
+    screen: Screen,
+) -> anyhow::Result<Option<Done>> {
+    let mut conversation = Conversation::open(sandboxes, store, context, asked, kept).await?;
+    let done = conversation.ask(question, screen).await;
+    let kept = match done {
+        Ok(Some(_)) if !conversation.items().is_empty() => conversation.keep().await,
+        _ => Ok(()),
+    };
+    conversation.close().await;
+    kept?;
+    done
 }

@@ -20,7 +20,7 @@ use crate::out::Out;
 use crate::sandboxes::Sandboxes;
 use crate::screen::{self, Screen, View};
 use crate::show::TurnView;
-use crate::turn::{self, Done, Question};
+use crate::turn::{self, Asked, Conversation, Done, Question};
 use crate::{inputs, paint, state, upstream};
 
 const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Calculate monthly dynamics, top 10 products, conversion funnel. \
@@ -46,7 +46,7 @@ pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exi
     let sample = out.place(SAMPLE)?;
     sample::write(&sample).with_context(|| format!("cannot write {}", sample.display()))?;
     let inputs = inputs::check(std::slice::from_ref(&sample))?;
-    let mut view = TurnView::new();
+    let mut view = TurnView::new(context.verbose);
     let console = view.console();
     console.note(&format!("{} {} ({} rows)", paint::faint("sample data:"), sample.display(), sample::ROWS))?;
     console.note(&format!("{} {QUESTION}", paint::faint("question:")))?;
@@ -61,9 +61,16 @@ pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exi
     let transcript =
         Transcript::new(QUESTION, "demo (a script, not a language model)", kernel).after_figures(out.figures());
     let (model, approval) = (upstream::demo(pace), ApprovalMode::Never);
-    let question = Question { text: QUESTION, inputs: &inputs, model, approval };
+    let question = Question { text: QUESTION, inputs: &inputs };
     let screen = Screen::new(View::Person(Box::new(view)), out, transcript);
-    let done = turn::run(&sandboxes, store, context, question, screen).await;
+    let done = async {
+        let asked = Asked { model, approval };
+        let mut conversation = Conversation::open(&sandboxes, store, context, asked, None).await?;
+        let done = conversation.ask(question, screen).await;
+        conversation.close().await;
+        done
+    }
+    .await;
     sandboxes.backend.shutdown().await;
     let Some(Done { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
     let mut made: Vec<PathBuf> = saved.into_iter().filter_map(|saved| saved.path).collect();

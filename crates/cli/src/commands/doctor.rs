@@ -40,7 +40,7 @@ pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<
         let profile = if args.services { Profile::Services } else { Profile::Data };
         return attack::run(context, args.slow, profile, args.json).await;
     }
-    let data = (*context.config.server.data).clone();
+    let data = context.config.server.data.to_path_buf();
     let directory = data.clone();
     let looked = tokio::task::spawn_blocking(move || {
         let mut checks = probe::probe();

@@ -60,7 +60,7 @@ async fn serve(context: &Context) -> anyhow::Result<Exit> {
     let sessions = context.config.sessions();
     let engine = Arc::new(Engine::new(store, Arc::clone(&backend), [], approvals, packages, sessions));
     engine.tasks.spawn(sessions::keep(Arc::clone(&engine)));
-    let return_after = context.config.server.mcp_return_after();
+    let return_after = context.config.server.mcp_return_after.duration();
     let exit = tokio::select! {
         () = aludel_server::serve_mcp(&engine, return_after, tokio::io::stdin(), tokio::io::stdout()) => Exit::Success,
         () = signals.next() => Exit::Interrupted,
@@ -70,6 +70,7 @@ async fn serve(context: &Context) -> anyhow::Result<Exit> {
     engine.tasks.close();
     engine.tasks.wait().await;
     engine.sessions.close_all().await;
+    engine.meter.flush().await;
     backend.shutdown().await;
     Ok(exit)
 }

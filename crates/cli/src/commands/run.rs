@@ -1,11 +1,11 @@
 //! `aludel run`: one program in a sandbox of its own.
 
-use std::io::Read;
+mod audience;
+
 use std::path::PathBuf;
 
-use aludel_agent::size;
 use aludel_engine::sessions::LiveSession;
-use aludel_sandbox::{Event, Execution, Finished};
+use aludel_sandbox::{Event, Execution, Finished, Outcome};
 use anyhow::Context as _;
 use clap::Args;
 
@@ -13,36 +13,45 @@ use super::Context;
 use crate::args::LimitArgs;
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
-use crate::inputs::{self, Input};
-use crate::out::{Made, Out};
+use crate::inputs;
+use crate::out::Out;
+use crate::program::{self, Program, Source};
 use crate::sandboxes::Sandboxes;
-use crate::show::{ProgramView, describe_only};
+use crate::show::ProgramView;
 use crate::signals::Signals;
 use crate::socket::{self, Reached, Told, Visit};
 use crate::{console, json};
-
-/// Bytes of a program. A kernel takes no more at once.
-const MAX_PROGRAM: u64 = 16 << 20;
+use audience::{Audience, View};
 
 /// Run a Python program in a fresh sandbox
 ///
 /// What the program prints is streamed; the value of its last expression is shown; images that it displays are saved. It works in a directory
-/// of its own (/mnt/data) that holds the files given with --file, without network, and everything is gone afterwards but what --out keeps.
-/// Ctrl-C interrupts the program, a second one kills it.
+/// of its own (/mnt/data) that holds itself and the files given with --file, without network, and what it made is copied out at its end.
+/// Standard input is read to its end, 64 MB at most, and handed over if the program's text has stdin, input(, fileinput or open(0, or an
+/// argument is -. Ctrl-C interrupts the program, a second one kills it.
 #[derive(Debug, Args)]
-#[command(override_usage = "aludel run [OPTIONS] <FILE | - | -c CODE>")]
+#[command(override_usage = "aludel run [OPTIONS] <FILE | DIR | - | -c CODE> [ARG]... [-- ARG...]")]
 #[command(after_long_help = format!("{}\n\n{}", json::PROGRAM_HELP, crate::exit::HELP))]
 pub(crate) struct RunArgs {
-    /// The program; - reads it from standard input
-    #[arg(value_name = "FILE", required_unless_present = "code", conflicts_with = "code")]
+    /// The program: a file, a notebook (.ipynb), or a directory with a __main__.py; - reads it from standard input
+    #[arg(value_name = "FILE", required_unless_present_any = ["code", "files"], conflicts_with = "code")]
     program: Option<PathBuf>,
+    /// Arguments of the program: its sys.argv. Options of aludel's own end at the first, or at --
+    #[arg(value_name = "ARG", allow_hyphen_values = true)]
+    arguments: Vec<String>,
+    #[arg(last = true, hide = true)]
+    further_arguments: Vec<String>,
     /// The program itself
     #[arg(short, long, value_name = "CODE")]
     code: Option<String>,
-    /// A file for the program to work on; may be given several times
-    #[arg(long = "file", value_name = "PATH")]
+    /// Files for the program to work on, or directories of them; NAME is their place in its directory
+    #[arg(long = "file", value_name = "PATH[:NAME]", num_args = 1..)]
     files: Vec<PathBuf>,
-    /// Where to put files that the program makes; files of the same name are replaced
+    /// A variable of the program's environment; without a value, the one that it has here. May be given several times
+    #[arg(long = "env", value_name = "NAME[=VALUE]")]
+    environment: Vec<String>,
+    /// Where to put files that the program makes; files of the same name are replaced [default: a new directory aludel-out, aludel-out-2
+    /// and so on; with --json, nowhere]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -60,70 +69,37 @@ impl RunArgs {
         self.limits.flags().collect()
     }
 
-    /// The text of the program.
-    fn code(&self) -> anyhow::Result<String> {
-        let Some(path) = &self.program else { return Ok(self.code.clone().unwrap_or_default()) };
-        let mut bytes = Vec::new();
-        let read = if path.as_os_str() == "-" {
-            std::io::stdin().lock().take(MAX_PROGRAM + 1).read_to_end(&mut bytes)
-        } else {
-            std::fs::File::open(path).and_then(|file| file.take(MAX_PROGRAM + 1).read_to_end(&mut bytes))
+    /// Reads the program and all that it is given.
+    fn program(&mut self, context: &Context) -> anyhow::Result<Program> {
+        if self.program.is_none() && self.code.is_none() {
+            // `--file a.csv program.py`: the program came last.
+            self.program = self.files.pop().filter(|_| !self.files.is_empty());
+        }
+        let source = match (self.program.take(), self.code.take()) {
+            (Some(path), _) => Source::Path(path),
+            (None, Some(code)) => Source::Text(code),
+            (None, None) => return Err(usage("no program was given: a FILE, - or -c CODE")),
         };
-        let shown = path.display();
-        match read {
-            Ok(read) if read as u64 > MAX_PROGRAM => {
-                return Err(usage(format!("the program {shown} is too long; at most {}", size(MAX_PROGRAM))));
-            }
-            Ok(_) => {}
-            Err(error) => return Err(usage(format!("cannot read the program {shown}: {error}"))),
-        }
-        String::from_utf8(bytes).map_err(|error| usage(format!("the program {shown} is not UTF-8: {error}")))
+        let mut arguments = std::mem::take(&mut self.arguments);
+        arguments.append(&mut self.further_arguments);
+        let environment = program::environment(&self.environment, &context.surroundings)?;
+        Program::read(source, arguments, environment, inputs::check(&self.files)?)
     }
 }
 
-/// The audience of the events.
-enum View {
-    Person(ProgramView),
-    Program,
-}
-
-impl View {
-    fn see(&mut self, event: &Event, out: &mut Out) -> anyhow::Result<()> {
-        match self {
-            Self::Person(view) => view.see(event, out),
-            Self::Program => json::program(None, event, out),
-        }
-    }
-
-    /// Copies out what an ended program made, and tells of its end.
-    async fn end(&mut self, finished: &Finished, from: &mut impl Made, out: &mut Out) -> anyhow::Result<Exit> {
-        let exit = Exit::of_outcome(&finished.outcome);
-        let saved = out.copy(from, &finished.files).await?;
-        match self {
-            Self::Person(view) => {
-                view.outcome(finished)?;
-                view.files(&saved)?;
-            }
-            Self::Program => {
-                let message = (exit != Exit::Success).then(|| describe_only(finished));
-                json::end(json::Ended::program(exit, &saved, message))?;
-            }
-        }
-        Ok(exit)
-    }
-}
-
-pub(crate) async fn run(args: RunArgs, context: &Context) -> anyhow::Result<Exit> {
-    let code = args.code()?;
-    let inputs = inputs::check(&args.files)?;
-    let mut out = match &args.out {
+pub(crate) async fn run(mut args: RunArgs, context: &Context) -> anyhow::Result<Exit> {
+    let mut program = args.program(context)?;
+    let out = match &args.out {
         Some(directory) => Out::existing(directory.clone())?,
-        None => Out::nowhere(),
+        // Whoever reads events gets all that is shown by them, and asks for files if they want some.
+        None if args.json => Out::nowhere(),
+        None => Out::unnamed(),
     };
-    let mut view = if args.json { View::Program } else { View::Person(ProgramView::of_program()) };
-    if *context.config.server.socket && !args.no_server {
-        let declined = match socket::reach(context, &code, &inputs).await? {
-            Reached::Server(visit) => match at_server(visit, context, &mut out, &mut view).await? {
+    let view = if args.json { View::Program } else { View::Person(ProgramView::of_program()) };
+    let mut audience = Audience { view, out, notebook: program.notebook.take() };
+    if context.config.server.socket.0 && !args.no_server {
+        let declined = match socket::reach(context, &program).await? {
+            Reached::Server(visit) => match at_server(visit, context, &mut audience).await? {
                 AtServer::Over(exit) => return Ok(exit),
                 AtServer::Declined(reason) => Some(reason),
             },
@@ -134,7 +110,7 @@ pub(crate) async fn run(args: RunArgs, context: &Context) -> anyhow::Result<Exit
         }
     }
     let engine = Sandboxes::start_lean(context).await?;
-    let result = in_session(&engine, context, &inputs, &code, &mut out, &mut view).await;
+    let result = in_session(&engine, context, &program, &mut audience).await;
     engine.backend.shutdown().await;
     result
 }
@@ -148,7 +124,7 @@ enum AtServer {
 }
 
 /// Runs the program at a server.
-async fn at_server(mut visit: Visit, context: &Context, out: &mut Out, view: &mut View) -> anyhow::Result<AtServer> {
+async fn at_server(mut visit: Visit, context: &Context, audience: &mut Audience) -> anyhow::Result<AtServer> {
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let mut interrupted = false;
     loop {
@@ -168,20 +144,13 @@ async fn at_server(mut visit: Visit, context: &Context, out: &mut Out, view: &mu
             Told::Held(id) => {
                 console::tell(&format!("the program waits for approval: `aludel approvals approve {id}`"));
             }
-            Told::Event(event) => view.see(&event, out)?,
+            Told::Event(event) => audience.see(&event)?,
             Told::Ended(finished, files) => {
                 let mut files = visit.into_files(files, context.config.sandbox.limits())?;
-                view.see(&Event::Finished(finished.clone()), out)?;
-                return Ok(AtServer::Over(view.end(&finished, &mut files, out).await?));
+                audience.see(&Event::Finished(finished.clone()))?;
+                return Ok(AtServer::Over(audience.end(&finished, &mut files).await?));
             }
-            Told::Refused(reason) => {
-                let message = format!("the program was not allowed to run: {reason}");
-                console::fail(&message);
-                if matches!(view, View::Program) {
-                    json::end(json::Ended::program(Exit::ProgramFailed, &[], Some(message)))?;
-                }
-                return Ok(AtServer::Over(Exit::ProgramFailed));
-            }
+            Told::Refused(reason) => return Ok(AtServer::Over(audience.refused(&reason)?)),
             Told::Cancelled => return Ok(AtServer::Over(Exit::Interrupted)),
         }
     }
@@ -190,24 +159,42 @@ async fn at_server(mut visit: Visit, context: &Context, out: &mut Out, view: &mu
 async fn in_session(
     engine: &Sandboxes,
     context: &Context,
-    inputs: &[Input],
-    code: &str,
-    out: &mut Out,
-    view: &mut View,
+    program: &Program,
+    audience: &mut Audience,
 ) -> anyhow::Result<Exit> {
     let session = LiveSession::create(engine.backend.clone(), context.config.sandbox.limits()).await;
     let mut session = session.context("cannot make a sandbox")?;
-    inputs::add(&session, inputs).await?;
-    let execution = session.execute(code).await.context("cannot start the program")?;
-    let Some(finished) = watch(execution, out, view).await? else { return Ok(Exit::Interrupted) };
-    let exit = view.end(&finished, &mut session, out).await?;
-    session.close().await;
-    Ok(exit)
+    inputs::add(&session, &program.inputs).await?;
+    if let Some(options) = &program.options {
+        session.configure(options).await.context("cannot hand over the program's arguments")?;
+    }
+    let mut signals = Signals::listen().context("cannot listen to signals")?;
+    let (mut made, mut cells) = (Vec::new(), program.cells.iter().peekable());
+    while let Some(code) = cells.next() {
+        let execution = session.execute(code).await.context("cannot start the program")?;
+        let Some(mut finished) = watch(execution, &mut signals, audience).await? else { return Ok(Exit::Interrupted) };
+        let is_last = finished.outcome != Outcome::Completed || cells.peek().is_none();
+        if is_last {
+            finished.add_files(std::mem::take(&mut made));
+        } else {
+            made.extend_from_slice(&finished.files);
+        }
+        audience.see(&Event::Finished(finished.clone()))?;
+        if is_last {
+            let exit = audience.end(&finished, &mut session).await?;
+            session.close().await;
+            return Ok(exit);
+        }
+    }
+    anyhow::bail!("there is no program")
 }
 
-/// Shows what the program does until it ends; `None` when the user did not want to wait for that.
-async fn watch(mut execution: Execution, out: &mut Out, view: &mut View) -> anyhow::Result<Option<Finished>> {
-    let mut signals = Signals::listen().context("cannot listen to signals")?;
+/// Shows what the program does and returns its end; `None` when the user did not want to wait for that.
+async fn watch(
+    mut execution: Execution,
+    signals: &mut Signals,
+    audience: &mut Audience,
+) -> anyhow::Result<Option<Finished>> {
     let mut interrupted = false;
     loop {
         let event = tokio::select! {
@@ -221,9 +208,9 @@ async fn watch(mut execution: Execution, out: &mut Out, view: &mut View) -> anyh
                 continue;
             }
         };
-        view.see(&event, out)?;
-        if let Event::Finished(finished) = event {
-            return Ok(Some(finished));
+        match event {
+            Event::Finished(finished) => return Ok(Some(finished)),
+            event => audience.see(&event)?,
         }
     }
 }

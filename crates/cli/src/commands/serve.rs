@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use super::Context;
 use crate::args::flag;
-use crate::config::{Collector, Config, Endpoint, Flag, LogFormat, Section};
+use crate::config::{Collector, Config, Flag, LogFormat, Section, help};
 use crate::console::{Console, Level, Stream};
 use crate::exit::{Exit, usage, words};
 use crate::sandboxes::Sandboxes;
@@ -28,8 +28,7 @@ use crate::{console, paint, socket, state, upstream};
 /// serves this machine alone.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Address and port to listen on [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", help = help(Section::Server, "listen"))]
     listen: Option<String>,
 }
 
@@ -49,7 +48,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     let store =
         Store::open(&state).await.with_context(|| format!("cannot open the server's state in {}", state.display()))?;
     let wanted = &config.server.listen;
-    let listener = TcpListener::bind(**wanted).await;
+    let listener = TcpListener::bind(wanted.0).await;
     let listener = listener.with_context(|| format!("cannot listen on {} ({})", **wanted, wanted.origin))?;
     let address = listener.local_addr().context("the listener has no address")?;
     if !address.ip().is_loopback() && !store.has_keys().await? {
@@ -63,7 +62,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
             paint::warning("note:")
         ));
     }
-    if config.models.iter().all(|model| matches!(model.endpoint, Endpoint::Demo)) {
+    if config.models.iter().all(|model| model.is_demo()) {
         console::warn(&match &config.file {
             Some(file) => format!("{} has no [[model]]: only `demo` answers, which is a script", file.display()),
             None => "there is no configuration file: only `demo` answers, which is a script; `aludel config --help` tells where \
@@ -73,7 +72,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     }
     let engine = Engine::new(store, Arc::clone(&backend), models, approvals, packages, config.sessions());
     let engine = Arc::new(engine);
-    let socket = if *config.server.socket { bind_socket(context, &engine) } else { None };
+    let socket = if config.server.socket.0 { bind_socket(context, &engine) } else { None };
     let app = App::new(Arc::clone(&engine), settings(config)?);
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
@@ -153,7 +152,7 @@ fn reload(context: &Context, engine: &Engine) -> anyhow::Result<()> {
             "the server was started with {was}, and would now read {is}; restart it if that is meant"
         )));
     }
-    let has_models = |config: &Config| config.models.iter().any(|model| !matches!(model.endpoint, Endpoint::Demo));
+    let has_models = |config: &Config| config.models.iter().any(|model| !model.is_demo());
     if has_models(&context.config) && !has_models(&config) {
         return Err(usage(
             "the configuration has no [[model]] any more; restart the server if that is meant".to_owned(),
@@ -198,10 +197,10 @@ fn settings(config: &Config) -> anyhow::Result<Settings> {
         requests_per_key: server.requests_per_key.0,
         url: server.url.0.clone(),
         origins: (*server.origins).clone(),
-        metrics: *server.metrics,
+        metrics: server.metrics.0,
         traces,
-        log_contents: *server.log_contents,
-        mcp_return_after: server.mcp_return_after(),
+        log_contents: server.log_contents.0,
+        mcp_return_after: server.mcp_return_after.duration(),
         ..Settings::default()
     })
 }

@@ -16,7 +16,7 @@ use crate::{paint, sandboxes};
 pub(crate) enum TemplateCommand {
     /// Build the default template, unless it is there and current
     Build {
-        /// Build it anew even then
+        /// Build it anew even then, and where sandboxes cannot start, as while an image is built
         #[arg(long)]
         force: bool,
     },
@@ -29,7 +29,7 @@ pub(crate) enum TemplateCommand {
 
 pub(crate) async fn run(command: TemplateCommand, context: &Context) -> anyhow::Result<Exit> {
     let mut console = Console::new();
-    let data = (*context.config.server.data).clone();
+    let data = context.config.server.data.to_path_buf();
     match command {
         TemplateCommand::Build { force } => {
             let template = sandboxes::prepare(context, force).await?;

@@ -1,113 +1,66 @@
-//! `[approval]`: which programs the server holds back, and who is asked.
+//! `[approval]`: programs that the server holds back, and the party that is asked.
 
-use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use aludel_engine::approvals::{self, ApprovalMode, ApprovalPolicy, Webhook};
 use aludel_rules::Rules;
 
-use super::given::{ConfigError, Given, Setting};
+use super::declare::{choice, settings};
+use super::given::FilePath;
 use super::key::KeySource;
 use super::{Entry, Span, Surroundings};
 
-/// What was given.
-#[derive(Debug, Default)]
-pub(crate) struct RawApproval {
-    mode: Option<Setting<Mode>>,
-    rules: Option<Setting<PathBuf>>,
-    timeout: Option<Setting<Span>>,
-    on_timeout: Option<Setting<OnTimeout>>,
-    decided_by: Option<Setting<DecidedBy>>,
-    webhook: Option<Setting<String>>,
-    webhook_secret: Option<Setting<KeySource>>,
-}
-
-/// What holds.
-#[derive(Debug)]
-pub(crate) struct Approval {
-    /// Which programs wait.
-    mode: Setting<Mode>,
-    /// The policy; without one, the usual one holds.
-    rules: Option<Setting<PathBuf>>,
-    /// How long somebody may take.
-    timeout: Setting<Span>,
-    /// What happens then.
-    on_timeout: Setting<OnTimeout>,
-    /// Whose decisions count.
-    decided_by: Setting<DecidedBy>,
-    /// Who is told; empty for nobody.
-    webhook: Setting<String>,
-    /// What the message is signed with.
-    webhook_secret: Setting<KeySource>,
-}
-
-/// Which programs wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Never,
-    Always,
-    Rules,
-}
-
-/// What happens to a program that nobody decided about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct OnTimeout(approvals::OnTimeout);
-
-/// The party whose decisions count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DecidedBy {
-    /// The operator alone, at the command line or through the webhook.
-    Operator,
-    /// The key whose program it is, too.
-    Key,
-}
-
-impl RawApproval {
-    pub(crate) const KEYS: &[&str] =
-        &["mode", "rules", "timeout", "on_timeout", "decided_by", "webhook", "webhook_secret"];
-
-    pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
-        match key {
-            "mode" => self.mode = Some(given.parse("approval.mode")?),
-            "rules" => self.rules = Some(given.parse_path("approval.rules")?),
-            "timeout" => self.timeout = Some(given.parse("approval.timeout")?),
-            "on_timeout" => self.on_timeout = Some(given.parse("approval.on_timeout")?),
-            "decided_by" => self.decided_by = Some(given.parse("approval.decided_by")?),
-            "webhook" => self.webhook = Some(given.parse("approval.webhook")?),
-            "webhook_secret" => self.webhook_secret = Some(KeySource::parse(given, "approval.webhook_secret")?),
-            _ => return Err(super::unknown_key("approval", key, Self::KEYS, given.origin)),
-        }
-        Ok(())
+settings! {
+    /// Approval: programs that the server holds back, and the party that decides.
+    pub(crate) struct Approval of "approval" {
+        /// Programs that are held back: none (`never`), all (`always`), or those that the rules name (`rules`).
+        mode: Mode = Mode::Never;
+        /// File of the rules; without one the usual rules hold: networks, processes, made-up code, native code, Python's inside and files of
+        /// the host are asked about.
+        rules: FilePath = FilePath::default();
+        /// Time that somebody has to decide.
+        timeout: Span = Span::from_secs(300);
+        /// Fate of a program that nobody decided about in time: `refuse` or `allow`.
+        on_timeout: OnTimeout = OnTimeout::Refuse;
+        /// The party whose decisions count: the `operator` alone, or the `key` whose program it is, too.
+        decided_by: DecidedBy = DecidedBy::Operator;
+        /// Address that is told of each program that waits, signed as Standard Webhooks has it. Its answer may decide.
+        webhook: String = String::new();
+        /// Secret of the signature, as `env:NAME` or `file:PATH`.
+        webhook_secret: KeySource = KeySource::None;
     }
+}
 
-    pub(crate) fn resolve(self) -> Approval {
-        Approval {
-            mode: self.mode.unwrap_or(Setting::default(Mode::Never)),
-            rules: self.rules,
-            timeout: self.timeout.unwrap_or(Setting::default(Span::from_secs(300))),
-            on_timeout: self.on_timeout.unwrap_or(Setting::default(OnTimeout(approvals::OnTimeout::Refuse))),
-            decided_by: self.decided_by.unwrap_or(Setting::default(DecidedBy::Operator)),
-            webhook: self.webhook.unwrap_or(Setting::default(String::new())),
-            webhook_secret: self.webhook_secret.unwrap_or(Setting::default(KeySource::None)),
-        }
+choice! {
+    /// Programs that wait for a decision.
+    pub(crate) enum Mode {
+        Never = "never",
+        Always = "always",
+        Rules = "rules",
+    }
+}
+
+choice! {
+    /// Fate of a program that nobody decided about.
+    pub(crate) enum OnTimeout {
+        Refuse = "refuse",
+        Allow = "allow",
+    }
+}
+
+choice! {
+    /// The party whose decisions count.
+    pub(crate) enum DecidedBy {
+        /// The operator alone, at the command line or through the webhook.
+        Operator = "operator",
+        /// The key whose program it is, too.
+        Key = "key",
     }
 }
 
 impl Approval {
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        let unset = Setting::default(PathBuf::new());
-        let rules = self.rules.as_ref().unwrap_or(&unset);
-        vec![
-            self.fixed(),
-            Entry::shown("approval.rules", rules.display(), rules),
-            Entry::new("approval.timeout", &self.timeout),
-            Entry::new("approval.on_timeout", &self.on_timeout),
-            Entry::new("approval.decided_by", &self.decided_by),
-            Entry::new("approval.webhook", &self.webhook),
-            Entry::new("approval.webhook_secret", &self.webhook_secret),
-        ]
+        self.entries_of("approval")
     }
 
     /// Whether programs are held back for the same reason as in another configuration.
@@ -122,18 +75,21 @@ impl Approval {
 
     /// What holds, in words.
     pub(crate) fn told(&self) -> String {
-        match (*self.mode, &self.rules) {
-            (Mode::Rules, Some(file)) => format!("the rules are those of {}", file.display()),
-            (Mode::Rules, None) => "the usual rules hold".to_owned(),
-            (mode, _) => format!("the mode is {mode}"),
+        match *self.mode {
+            Mode::Rules if self.rules.is_given() => format!("the rules are those of {}", *self.rules),
+            Mode::Rules => "the usual rules hold".to_owned(),
+            mode => format!("the mode is {mode}"),
         }
     }
 
     fn policy(&self) -> anyhow::Result<Rules> {
-        let Some(file) = &self.rules else { return Ok(Rules::usual()) };
-        let text = std::fs::read_to_string(&**file).map_err(|error| format!("cannot be read: {error}"));
+        let file = &self.rules;
+        if !file.is_given() {
+            return Ok(Rules::usual());
+        }
+        let text = std::fs::read_to_string(&***file).map_err(|error| format!("cannot be read: {error}"));
         let rules = text.and_then(|text| Rules::parse(&text).map_err(|error| error.to_string()));
-        rules.map_err(|why| crate::exit::usage(format!("{}: the rules in {}: {why}", file.origin, file.display())))
+        rules.map_err(|why| crate::exit::usage(format!("{}: the rules in {}: {why}", file.origin, **file)))
     }
 
     /// Which programs somebody is asked about.
@@ -157,73 +113,12 @@ impl Approval {
             };
             Some(webhook.map_err(|why| crate::exit::usage(format!("{}: the webhook: {why}", self.webhook.origin)))?)
         };
-        let (timeout, on_timeout) = (self.timeout.duration(), self.on_timeout.0);
+        let timeout = self.timeout.duration();
+        let on_timeout = match *self.on_timeout {
+            OnTimeout::Refuse => approvals::OnTimeout::Refuse,
+            OnTimeout::Allow => approvals::OnTimeout::Allow,
+        };
         let by_key = *self.decided_by == DecidedBy::Key;
         Ok(ApprovalPolicy { mode: self.mode()?, timeout, on_timeout, by_key, webhook })
-    }
-}
-
-impl FromStr for Mode {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "never" => Ok(Self::Never),
-            "always" => Ok(Self::Always),
-            "rules" => Ok(Self::Rules),
-            _ => Err("is not never, always or rules"),
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Never => "never",
-            Self::Always => "always",
-            Self::Rules => "rules",
-        })
-    }
-}
-
-impl FromStr for DecidedBy {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "operator" => Ok(Self::Operator),
-            "key" => Ok(Self::Key),
-            _ => Err("is neither operator nor key"),
-        }
-    }
-}
-
-impl fmt::Display for DecidedBy {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Operator => "operator",
-            Self::Key => "key",
-        })
-    }
-}
-
-impl FromStr for OnTimeout {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "refuse" => Ok(Self(approvals::OnTimeout::Refuse)),
-            "allow" => Ok(Self(approvals::OnTimeout::Allow)),
-            _ => Err("is neither refuse nor allow"),
-        }
-    }
-}
-
-impl fmt::Display for OnTimeout {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self.0 {
-            approvals::OnTimeout::Refuse => "refuse",
-            approvals::OnTimeout::Allow => "allow",
-        })
     }
 }

@@ -1,23 +1,23 @@
 //! The layer of the environment: `ALUDEL_SECTION_KEY`.
 
 use super::given::{ConfigError, Given, Origin};
-use super::model::RawModel;
-use super::{RawConfig, Section, Surroundings, nearest};
+use super::model::{GivenModel, Overlay};
+use super::{Layers, Section, Surroundings, nearest};
 
-/// Reads the variables into `raw`.
+/// Reads the variables over `layers`.
 ///
 /// Only what is meant for aludel is looked at. Kubernetes gives every pod variables like `ALUDEL_PORT` and `ALUDEL_SERVICE_HOST` when there is
 /// a service of that name, so a stranger is an error only if it looks like a slip.
-pub(crate) fn read(surroundings: &Surroundings, raw: &mut RawConfig) -> Result<(), ConfigError> {
+pub(crate) fn read(surroundings: &Surroundings, layers: &mut Layers) -> Result<(), ConfigError> {
     let known: Vec<(String, Section, &str)> = Section::ALL
         .into_iter()
-        .flat_map(|section| section.keys().iter().map(move |key| (variable(section, key), section, *key)))
+        .flat_map(|section| section.keys().iter().map(move |key| (variable(section, key.name), section, key.name)))
         .collect();
-    let mut model = RawModel::default();
+    let mut model = Overlay::new();
     for (name, value) in surroundings.variables().filter(|(name, _)| name.starts_with("ALUDEL_")) {
         let origin = Origin::Environment(name.to_owned());
         if let Some((_, section, key)) = known.iter().find(|(variable, ..)| variable == name) {
-            raw.set(&mut model, *section, key, Given { text: value.to_owned(), origin })?;
+            layers.overlay(&mut model, *section, key, Given { text: value.to_owned(), origin })?;
             continue;
         }
         let names = known.iter().map(|(variable, ..)| variable.as_str());
@@ -34,10 +34,10 @@ pub(crate) fn read(surroundings: &Surroundings, raw: &mut RawConfig) -> Result<(
             });
         }
     }
-    model.overlay(&mut raw.models);
-    Ok(())
+    GivenModel::overlay(&mut layers.models, model)
 }
 
-fn variable(section: Section, key: &str) -> String {
+/// The variable of a key.
+pub(super) fn variable(section: Section, key: &str) -> String {
     format!("ALUDEL_{}_{key}", section.name()).replace('.', "_").to_uppercase()
 }

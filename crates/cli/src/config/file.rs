@@ -6,12 +6,13 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::declare::Form;
 use super::given::{ConfigError, Given, Origin};
-use super::model::RawModel;
-use super::{RawConfig, Section, nearest};
+use super::model::GivenModel;
+use super::{Layers, Section, nearest};
 
-/// Reads a file into `raw`.
-pub(crate) fn read(path: &Path, raw: &mut RawConfig) -> Result<(), ConfigError> {
+/// Reads a file into `layers`.
+pub(crate) fn read(path: &Path, layers: &mut Layers) -> Result<(), ConfigError> {
     let text =
         std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })?;
     let file = File { path: Arc::from(tidy(path)), text: &text };
@@ -20,7 +21,7 @@ pub(crate) fn read(path: &Path, raw: &mut RawConfig) -> Result<(), ConfigError> 
         message: error.message().to_owned(),
     })?;
     for (key, value) in table.get_ref() {
-        file.section(key, value, raw)?;
+        file.section(key, value, layers)?;
     }
     Ok(())
 }
@@ -35,7 +36,7 @@ impl File<'_> {
         &self,
         key: &Spanned<impl AsRef<str>>,
         value: &Spanned<DeValue<'_>>,
-        raw: &mut RawConfig,
+        layers: &mut Layers,
     ) -> Result<(), ConfigError> {
         let name = key.get_ref().as_ref();
         let origin = self.origin(key.span().start);
@@ -52,7 +53,7 @@ impl File<'_> {
             let DeValue::Table(entries) = table.get_ref() else {
                 return Err(shape(origin, name, table, "a table"));
             };
-            let mut model = RawModel::starting_at(origin);
+            let mut model = GivenModel::starting_at(origin);
             for (key, value) in entries {
                 let origin = self.origin(key.span().start);
                 if let (Section::Sandbox, DeValue::Table(entries)) = (section, value.get_ref()) {
@@ -62,25 +63,24 @@ impl File<'_> {
                         let Some(text) = plain(value.get_ref()) else {
                             return Err(shape(origin, &key, value, "one value"));
                         };
-                        raw.set(&mut model, section, &key, Given { text, origin })?;
+                        layers.set(section, &key, Given { text, origin }, |given| model.set(&key, given))?;
                     }
                     continue;
                 }
                 let name = &**key.get_ref();
-                let (text, wanted) = if section.lists().contains(&name) {
-                    (list(value.get_ref()), "a list")
-                } else if section == Section::Model && RawModel::TABLES.contains(&name) {
-                    (lines(value.get_ref()), "a table of single values")
-                } else {
-                    (plain(value.get_ref()), "one value")
+                let form = section.keys().iter().find(|key| key.name == name).map(|key| key.form);
+                let (text, wanted) = match form {
+                    Some(Form::List) => (list(value.get_ref()), "a list"),
+                    Some(Form::Table) => (lines(value.get_ref()), "a table of single values"),
+                    _ => (plain(value.get_ref()), "one value"),
                 };
                 let Some(text) = text else {
                     return Err(shape(origin, key.get_ref(), value, wanted));
                 };
-                raw.set(&mut model, section, key.get_ref(), Given { text, origin })?;
+                layers.set(section, name, Given { text, origin }, |given| model.set(name, given))?;
             }
             if section == Section::Model {
-                raw.models.push(model);
+                layers.models.push(model);
             }
         }
         Ok(())
@@ -125,7 +125,7 @@ fn shape(origin: Origin, key: &str, found: &Spanned<DeValue<'_>>, wanted: &'stat
 fn unknown_section(name: &str, origin: Origin) -> ConfigError {
     let names = Section::ALL.map(Section::name);
     let nearest = nearest(name, names).map(str::to_owned).or_else(|| {
-        let section = Section::ALL.into_iter().find(|section| section.keys().contains(&name))?;
+        let section = Section::ALL.into_iter().find(|section| section.keys().iter().any(|key| key.name == name))?;
         Some(format!("{}.{name}", section.name()))
     });
     ConfigError::UnknownKey { origin, key: name.to_owned(), nearest, known: names.join(", ") }

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::declare::{Form, Value, values};
+use super::{Size, Span};
+
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Origin {
@@ -65,9 +68,14 @@ impl<T> Setting<T> {
         Self { value, origin: Origin::Default }
     }
 
-    /// The same setting as another type.
+    /// The same setting with another value.
     pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> Setting<U> {
         Setting { value: convert(self.value), origin: self.origin }
+    }
+
+    /// Returns true if somebody gave it.
+    pub(crate) fn is_given(&self) -> bool {
+        self.origin != Origin::Default
     }
 }
 
@@ -100,19 +108,60 @@ impl Given {
             Err(error) => Err(ConfigError::Value { origin, key: name.to_owned(), text, why: error.to_string() }),
         }
     }
+}
 
-    /// Reads the value as a path, relative to the file that it is written in. Like [`FromStr`], which knows no origin.
-    pub(crate) fn parse_path(self, name: &str) -> Result<Setting<PathBuf>, ConfigError> {
-        let Self { text, origin } = self;
+/// A path, relative to the file that it is written in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FilePath(pub(crate) PathBuf);
+
+impl Value for FilePath {
+    const FORM: Form = Form::Text;
+
+    fn read(given: Given, name: &str) -> Result<Setting<Self>, ConfigError> {
+        let Given { text, origin } = given;
         let why = match text.as_str() {
             "" => "is empty; give a path",
             // Nobody expands it here, and a directory that is called ~ is a trap.
             tilde if tilde.starts_with('~') => "begins with ~, which only shells understand; write the whole path",
-            path => return Ok(Setting { value: origin.resolve(Path::new(path)), origin }),
+            path => return Ok(Setting { value: Self(origin.resolve(Path::new(path))), origin }),
         };
         Err(ConfigError::Value { origin, key: name.to_owned(), text, why: why.to_owned() })
     }
 }
+
+impl Deref for FilePath {
+    type Target = PathBuf;
+
+    fn deref(&self) -> &PathBuf {
+        &self.0
+    }
+}
+
+impl fmt::Display for FilePath {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(formatter)
+    }
+}
+
+/// Yes or no.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Switch(pub(crate) bool);
+
+impl FromStr for Switch {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self).map_err(|_| "is neither true nor false")
+    }
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+values! { String: Text, Switch: Switch, Size: Text, Span: Text }
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]

@@ -5,6 +5,7 @@ use std::fmt;
 use aludel_agent::Secret;
 
 use super::Surroundings;
+use super::declare::{Form, Value};
 use super::given::{ConfigError, Given, Setting};
 use super::key::KeySource;
 
@@ -12,9 +13,11 @@ use super::key::KeySource;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Headers(Vec<(String, Setting<KeySource>)>);
 
-impl Headers {
+impl Value for Headers {
+    const FORM: Form = Form::Table;
+
     /// Reads lines of `NAME: VALUE`, where the value is `env:NAME`, `file:PATH` or stands there itself. Errors do not quote it.
-    pub(crate) fn parse(given: Given) -> Result<Setting<Self>, ConfigError> {
+    fn read(given: Given, setting: &str) -> Result<Setting<Self>, ConfigError> {
         let Given { text, origin } = given;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let headers = lines.map(|line| {
@@ -27,14 +30,16 @@ impl Headers {
             };
             let Some((name, value)) = parts.filter(|(name, _)| is_token(name)) else {
                 let why = "needs names of headers; write headers = { NAME = \"VALUE\" }";
-                return Err(ConfigError::KeySource { origin: origin.clone(), name: "model.headers".into(), why });
+                return Err(ConfigError::KeySource { origin: origin.clone(), name: setting.to_owned(), why });
             };
             let given = Given { text: value.to_owned(), origin: origin.clone() };
-            Ok((name.to_owned(), KeySource::parse(given, &format!("model.headers.{name}"))?))
+            Ok((name.to_owned(), KeySource::parse(given, &format!("{setting}.{name}"))?))
         });
         Ok(Setting::new(Self(headers.collect::<Result<_, _>>()?), origin.clone()))
     }
+}
 
+impl Headers {
     /// Fetches the values for `model`.
     pub(crate) fn fetch(&self, model: &str, surroundings: &Surroundings) -> Result<Vec<(String, Secret)>, ConfigError> {
         let fetched = self.0.iter().filter_map(|(name, source)| {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use aludel_agent::Secret;
 
 use super::Surroundings;
+use super::declare::{Form, Value};
 use super::given::{ConfigError, Given, Origin, Setting};
 
 /// Where a key is.
@@ -40,6 +41,14 @@ impl KeySource {
             Ok(source) => Ok(Setting::new(source, origin)),
             Err(why) => Err(ConfigError::KeySource { origin, name: name.to_owned(), why }),
         }
+    }
+}
+
+impl Value for KeySource {
+    const FORM: Form = Form::Text;
+
+    fn read(given: Given, name: &str) -> Result<Setting<Self>, ConfigError> {
+        Self::parse(given, name)
     }
 }
 

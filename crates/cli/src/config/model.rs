@@ -1,279 +1,167 @@
 //! `[[model]]`: the language models that can be asked.
 
 use std::fmt;
+use std::ops::Deref;
 use std::str::FromStr;
 
 use aludel_engine::Shown;
 
+use super::declare::{choice, settings, values};
 use super::given::{ConfigError, Given, Origin, Setting};
 use super::headers::Headers;
 use super::key::KeySource;
-use super::{Entry, Span};
+use super::{Entry, Span, Switch};
 
 /// The name of the scripted model, which is always there.
 pub(crate) const DEMO: &str = "demo";
 
-/// Makes models of what was given. The scripted model is added when it was not configured under its own name.
-pub(crate) fn resolve_all(raw: Vec<RawModel>) -> Result<Vec<Model>, ConfigError> {
-    let names: Vec<String> = raw.iter().filter(|model| model.url.is_some()).filter_map(RawModel::name).collect();
-    let mut models: Vec<Model> = Vec::new();
-    for model in raw {
-        // A key or a timeout for whichever model there is, and there is none.
-        if model.is_loose() && model.url.is_none() {
-            continue;
-        }
-        let model = model.resolve(&names)?;
-        if models.iter().any(|other| *other.name == *model.name) {
-            let Model { name, .. } = model;
-            let why = "is there twice; give one of them another name".to_owned();
-            return Err(ConfigError::Model { origin: name.origin.clone(), name: (*name).clone(), why });
-        }
-        models.push(model);
+settings! {
+    /// A language model. The file has a `[[model]]` for each; the first is asked when nobody names one. In the environment and on
+    /// the command line they hold for the model of the name that is given there, or else for the first.
+    pub(crate) struct Model of "model" {
+        /// Name by which people and clients ask for it.
+        name: Word = Word::default();
+        /// Base of its API, such as `http://localhost:11434/v1`.
+        url: Url = Url::default();
+        /// Protocol of its API: OpenAI's Chat Completions (`chat`) or Responses (`responses`), Anthropic's Messages (`anthropic`), Google's
+        /// Gemini (`gemini`), or a script of its own for trying aludel out (`demo`).
+        api: Api = Api::Chat;
+        /// Its key, as `env:NAME` or `file:PATH`.
+        key: KeySource = KeySource::None;
+        /// Name of the model at its API; the name here unless it is given.
+        upstream_name: Word = Word::default();
+        /// It takes images: pictures that programs make are shown to it.
+        vision: Switch = Switch(false);
+        /// It can call functions. One that cannot writes programs in fenced blocks.
+        function_calling: Switch = Switch(true);
+        /// Time for which it may be silent.
+        idle_timeout: Span = Span::from_secs(120);
+        /// Models that are asked instead when it is busy, broken or out of reach, in order.
+        fallback: Names = Names::default();
+        /// Headers of every request to it. Values can be `env:NAME` or `file:PATH`.
+        headers: Headers = Headers::default();
+        /// The most tokens of one answer, also where nobody says a number.
+        max_output_tokens: Count = Count::default();
+        /// The most requests to it at once. One more falls back, or hears 429.
+        requests: Count = Count::default();
+        /// The code interpreter for clients that do not ask for it, such as chat products: `true` shows programs, output, pictures and files
+        /// in the text, `output` leaves the programs out, `files` all but pictures and files.
+        code_interpreter: Interpreting = Interpreting::No;
     }
-    if !models.iter().any(|model| *model.name == DEMO) {
-        models.push(Model::demo());
-    }
-    for model in &models {
-        for other in &model.fallback.0 {
-            if *other == *model.name || !models.iter().any(|model| *model.name == *other) {
-                let why = format!("cannot fall back to `{other}`: there is no other model of that name");
-                let origin = model.fallback.origin.clone();
-                return Err(ConfigError::Model { origin, name: (*model.name).clone(), why });
-            }
-        }
-    }
-    Ok(models)
 }
 
-/// What was given.
+values! { Word: Text, Url: Text, Names: List, Count: Number }
+
+choice! {
+    /// The protocol of an API.
+    pub(crate) enum Api {
+        /// Chat Completions.
+        Chat = "chat",
+        /// Responses.
+        Responses = "responses",
+        /// Anthropic's Messages.
+        Anthropic = "anthropic",
+        /// Google's Gemini.
+        Gemini = "gemini",
+        /// None: the script.
+        Demo = "demo",
+    }
+}
+
+choice! {
+    /// The parts of programs that are shown to clients that know of no code interpreter, if those have one.
+    pub(crate) enum Interpreting {
+        /// They have none.
+        No = "false",
+        /// All.
+        Yes = "true",
+        /// Output, pictures and files.
+        Output = "output",
+        /// Pictures and files.
+        Files = "files",
+    }
+}
+
+impl Interpreting {
+    /// The same as the server knows it.
+    pub(crate) fn shown(self) -> Option<Shown> {
+        match self {
+            Self::No => None,
+            Self::Yes => Some(Shown::All),
+            Self::Output => Some(Shown::Output),
+            Self::Files => Some(Shown::Files),
+        }
+    }
+}
+
+/// A model as it was given, layer over layer.
 #[derive(Debug, Default)]
-pub(crate) struct RawModel {
+pub(crate) struct GivenModel {
+    /// The beginning of its table; the default for one that comes from another layer.
     start: Origin,
-    name: Option<Setting<String>>,
-    url: Option<Setting<String>>,
-    api: Option<Setting<Api>>,
-    key: Option<Setting<KeySource>>,
-    upstream_name: Option<Setting<String>>,
-    vision: Option<Setting<bool>>,
-    function_calling: Option<Setting<bool>>,
-    idle_timeout: Option<Setting<Span>>,
-    fallback: Option<Setting<Names>>,
-    headers: Option<Setting<Headers>>,
-    max_output_tokens: Option<Setting<Count>>,
-    requests: Option<Setting<Count>>,
-    code_interpreter: Option<Setting<Interpreting>>,
+    model: Model,
 }
 
-/// What holds.
-#[derive(Debug)]
-pub(crate) struct Model {
-    /// What people and clients call it.
-    pub(crate) name: Setting<String>,
-    /// Where it is.
-    pub(crate) endpoint: Endpoint,
-    /// The models that step in for it, in order.
-    pub(crate) fallback: Setting<Names>,
-    /// The code interpreter for clients that do not ask for it.
-    pub(crate) code_interpreter: Setting<Interpreting>,
-}
+/// Keys of a model, in a layer above the file.
+pub(crate) type Overlay = Vec<(&'static str, Given)>;
 
-/// Where a model is.
-#[derive(Debug)]
-pub(crate) enum Endpoint {
-    /// In this program: a script.
-    Demo,
-    /// Behind an API.
-    Http(Box<Http>),
-}
-
-/// A model behind an API.
-#[derive(Debug)]
-pub(crate) struct Http {
-    /// The protocol.
-    pub(crate) api: Setting<Api>,
-    /// The API's base.
-    pub(crate) url: Setting<String>,
-    /// The key that it wants.
-    pub(crate) key: Setting<KeySource>,
-    /// What the API calls the model.
-    pub(crate) upstream_name: Setting<String>,
-    /// Whether the model takes images.
-    pub(crate) vision: Setting<bool>,
-    /// Whether it can call functions.
-    pub(crate) function_calling: Setting<bool>,
-    /// How long it may be silent.
-    pub(crate) idle_timeout: Setting<Span>,
-    /// Headers of every request.
-    pub(crate) headers: Setting<Headers>,
-    /// The most tokens of one answer.
-    pub(crate) max_output_tokens: Setting<Count>,
-    /// How many requests may be under way at once.
-    pub(crate) requests: Setting<Count>,
-}
-
-/// The protocol of an API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Api {
-    /// Chat Completions.
-    Chat,
-    /// Responses.
-    Responses,
-    /// Anthropic's Messages.
-    Anthropic,
-    /// Google's Gemini.
-    Gemini,
-    /// None: the script.
-    Demo,
-}
-
-impl RawModel {
-    pub(crate) const KEYS: &[&str] = &[
-        "name",
-        "url",
-        "api",
-        "key",
-        "upstream_name",
-        "vision",
-        "function_calling",
-        "idle_timeout",
-        "fallback",
-        "headers",
-        "max_output_tokens",
-        "requests",
-        "code_interpreter",
-    ];
-
-    /// Those that may have several values.
-    pub(crate) const LISTS: &[&str] = &["fallback"];
-
-    /// Those that are tables of their own.
-    pub(crate) const TABLES: &[&str] = &["headers"];
-
-    pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
-        match key {
-            "name" => self.name = Some(given.parse::<Word>("model.name")?.map(|word| word.0)),
-            "url" => self.url = Some(given.parse::<Url>("model.url")?.map(|url| url.0)),
-            "api" => self.api = Some(given.parse("model.api")?),
-            "key" => self.key = Some(KeySource::parse(given, "model.key")?),
-            "upstream_name" => {
-                self.upstream_name = Some(given.parse::<Word>("model.upstream_name")?.map(|word| word.0));
-            }
-            "vision" => self.vision = Some(given.parse::<Switch>("model.vision")?.map(|switch| switch.0)),
-            "function_calling" => {
-                self.function_calling = Some(given.parse::<Switch>("model.function_calling")?.map(|switch| switch.0));
-            }
-            "idle_timeout" => self.idle_timeout = Some(given.parse("model.idle_timeout")?),
-            "fallback" => self.fallback = Some(given.parse("model.fallback")?),
-            "headers" => self.headers = Some(Headers::parse(given)?),
-            "max_output_tokens" => self.max_output_tokens = Some(given.parse("model.max_output_tokens")?),
-            "requests" => self.requests = Some(given.parse("model.requests")?),
-            "code_interpreter" => self.code_interpreter = Some(given.parse("model.code_interpreter")?),
-            _ => return Err(super::unknown_key("model", key, Self::KEYS, given.origin)),
-        }
-        Ok(())
-    }
-
+impl GivenModel {
     /// The model of a table that begins here.
     pub(crate) fn starting_at(start: Origin) -> Self {
         Self { start, ..Self::default() }
     }
 
-    /// Whether no table holds it: it comes from the environment, without saying which model it is about.
+    /// Sets a key.
+    pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
+        self.model.set(key, given)
+    }
+
+    /// Returns true if no table holds it, and the environment does not say which model it is about.
     fn is_loose(&self) -> bool {
-        self.name.is_none() && self.start == Origin::Default
+        !self.model.name.is_given() && self.start == Origin::Default
     }
 
-    fn name(&self) -> Option<String> {
-        self.name.as_ref().map(|name| (**name).clone())
-    }
-
-    /// Whether nothing was given at all.
-    fn is_empty(&self) -> bool {
-        let Self {
-            start: _,
-            name,
-            url,
-            api,
-            key,
-            upstream_name,
-            vision,
-            function_calling,
-            idle_timeout,
-            fallback,
-            headers,
-            max_output_tokens,
-            requests,
-            code_interpreter,
-        } = self;
-        name.is_none()
-            && url.is_none()
-            && api.is_none()
-            && key.is_none()
-            && upstream_name.is_none()
-            && vision.is_none()
-            && function_calling.is_none()
-            && idle_timeout.is_none()
-            && fallback.is_none()
-            && headers.is_none()
-            && max_output_tokens.is_none()
-            && requests.is_none()
-            && code_interpreter.is_none()
-    }
-
-    /// Puts what a higher layer says about one model over what is known, and that model first, which makes it the default.
+    /// Puts keys of a higher layer over the model that they are about, and that model first, which makes it the default.
     ///
     /// It is the model of the same name or, when no name is given, the first. A key and headers are sent only to the url that they were given
     /// for: whoever gives another url gives these too.
-    pub(crate) fn overlay(self, models: &mut Vec<Self>) {
-        if self.is_empty() {
-            return;
+    pub(crate) fn overlay(models: &mut Vec<Self>, keys: Overlay) -> Result<(), ConfigError> {
+        if keys.is_empty() {
+            return Ok(());
         }
-        let place = match &self.name {
-            Some(name) => {
-                let same = |model: &Self| model.name.as_deref() == Some(&**name);
-                models.iter().position(|model| same(model) || model.is_loose())
-            }
+        let given = |key: &str| keys.iter().find(|(known, _)| *known == key).map(|(_, given)| given);
+        let place = match given("name") {
+            Some(name) => models.iter().position(|model| **model.model.name == *name.text || model.is_loose()),
             None => (!models.is_empty()).then_some(0),
         };
-        let below = place.map(|place| models.remove(place)).unwrap_or_default();
-        let (key_below, headers_below) = if self.url.is_some() { (None, None) } else { (below.key, below.headers) };
-        let merged = Self {
-            start: below.start,
-            name: self.name.or(below.name),
-            url: self.url.or(below.url),
-            api: self.api.or(below.api),
-            key: self.key.or(key_below),
-            upstream_name: self.upstream_name.or(below.upstream_name),
-            vision: self.vision.or(below.vision),
-            function_calling: self.function_calling.or(below.function_calling),
-            idle_timeout: self.idle_timeout.or(below.idle_timeout),
-            fallback: self.fallback.or(below.fallback),
-            headers: self.headers.or(headers_below),
-            max_output_tokens: self.max_output_tokens.or(below.max_output_tokens),
-            requests: self.requests.or(below.requests),
-            code_interpreter: self.code_interpreter.or(below.code_interpreter),
-        };
-        models.insert(0, merged);
+        let mut below = place.map(|place| models.remove(place)).unwrap_or_default();
+        if given("url").is_some() {
+            let Model { key, headers, .. } = Model::default();
+            (below.model.key, below.model.headers) = (key, headers);
+        }
+        for (key, given) in keys {
+            below.set(key, given)?;
+        }
+        models.insert(0, below);
+        Ok(())
     }
 
-    /// `names` are those of the models that are there.
+    /// Fills in the defaults that follow from other settings, and checks them. `names` are those of the models that are there.
     fn resolve(self, names: &[String]) -> Result<Model, ConfigError> {
-        let Some(name) = self.name else {
-            let origin = self.url.map_or(self.start, |url| url.origin);
+        let Self { start, mut model } = self;
+        if !model.name.is_given() {
+            let origin = if model.url.is_given() { model.url.origin } else { start };
             return Err(ConfigError::NamelessModel { origin });
-        };
-        let api = self.api.unwrap_or(Setting::default(if *name == DEMO && self.url.is_none() {
-            Api::Demo
-        } else {
-            Api::Chat
-        }));
-        let code_interpreter = self.code_interpreter.unwrap_or(Setting::default(Interpreting::default()));
-        if *api == Api::Demo {
-            let fallback = Setting::default(Names::default());
-            return Ok(Model { name, endpoint: Endpoint::Demo, fallback, code_interpreter });
         }
-        let Some(url) = self.url else {
-            let why = match &name.origin {
+        if !model.api.is_given() && **model.name == DEMO && !model.url.is_given() {
+            model.api = Setting::default(Api::Demo);
+        }
+        if model.is_demo() {
+            let (name, api, code_interpreter) = (model.name, model.api, model.code_interpreter);
+            return Ok(Model { name, api, code_interpreter, ..Model::default() });
+        }
+        if !model.url.is_given() {
+            let why = match &model.name.origin {
                 Origin::File { .. } => "needs a url; add: url = \"https://…/v1\"".to_owned(),
                 // Somebody asked for a model by a name that nothing else is known of.
                 _ => format!(
@@ -281,62 +169,80 @@ impl RawModel {
                     names.iter().map(String::as_str).chain([DEMO]).collect::<Vec<_>>().join(", ")
                 ),
             };
-            return Err(ConfigError::Model { origin: name.origin.clone(), name: (*name).clone(), why });
-        };
-        let upstream_name = self.upstream_name.unwrap_or(Setting::default((*name).clone()));
-        let http = Http {
-            api,
-            url,
-            key: self.key.unwrap_or(Setting::default(KeySource::None)),
-            upstream_name,
-            vision: self.vision.unwrap_or(Setting::default(false)),
-            function_calling: self.function_calling.unwrap_or(Setting::default(true)),
-            idle_timeout: self.idle_timeout.unwrap_or(Setting::default(Span::from_secs(120))),
-            headers: self.headers.unwrap_or(Setting::default(Headers::default())),
-            max_output_tokens: self.max_output_tokens.unwrap_or(Setting::default(Count::default())),
-            requests: self.requests.unwrap_or(Setting::default(Count::default())),
-        };
-        let fallback = self.fallback.unwrap_or(Setting::default(Names::default()));
-        Ok(Model { name, endpoint: Endpoint::Http(Box::new(http)), fallback, code_interpreter })
+            return Err(model.wrong(why));
+        }
+        if !model.upstream_name.is_given() {
+            model.upstream_name = Setting::default((*model.name).clone());
+        }
+        Ok(model)
     }
+}
+
+/// Makes models of what was given. The scripted model is added when it was not configured under its own name.
+pub(crate) fn resolve_all(given: Vec<GivenModel>) -> Result<Vec<Model>, ConfigError> {
+    let named = given.iter().filter(|given| given.model.url.is_given() && given.model.name.is_given());
+    let names: Vec<String> = named.map(|given| given.model.name.to_string()).collect();
+    let mut models: Vec<Model> = Vec::new();
+    for model in given {
+        // A key or a timeout for whichever model there is, and there is none.
+        if model.is_loose() && !model.model.url.is_given() {
+            continue;
+        }
+        let model = model.resolve(&names)?;
+        if models.iter().any(|other| *other.name == *model.name) {
+            return Err(model.wrong("is there twice; give one of them another name".to_owned()));
+        }
+        models.push(model);
+    }
+    if !models.iter().any(|model| **model.name == DEMO) {
+        models.push(Model::demo());
+    }
+    for model in &models {
+        for other in &model.fallback.0 {
+            if **other == **model.name || !models.iter().any(|model| **model.name == *other) {
+                let why = format!("cannot fall back to `{other}`: there is no other model of that name");
+                let origin = model.fallback.origin.clone();
+                return Err(ConfigError::Model { origin, name: model.name.to_string(), why });
+            }
+        }
+    }
+    Ok(models)
 }
 
 impl Model {
     /// The scripted model, as nobody configured it.
     fn demo() -> Self {
-        Self {
-            name: Setting::default(DEMO.to_owned()),
-            endpoint: Endpoint::Demo,
-            fallback: Setting::default(Names::default()),
-            code_interpreter: Setting::default(Interpreting::default()),
-        }
+        let (name, api) = (Setting::default(Word(DEMO.to_owned())), Setting::default(Api::Demo));
+        Self { name, api, ..Self::default() }
+    }
+
+    /// Returns true if it is the script, which has no address.
+    pub(crate) fn is_demo(&self) -> bool {
+        *self.api == Api::Demo
+    }
+
+    fn wrong(&self, why: String) -> ConfigError {
+        ConfigError::Model { origin: self.name.origin.clone(), name: self.name.to_string(), why }
     }
 
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        let key = |key: &str| format!("model.{}.{key}", *self.name);
-        match &self.endpoint {
-            Endpoint::Demo => vec![Entry::shown(key("api"), Api::Demo, &self.name)],
-            Endpoint::Http(http) => vec![
-                Entry::new(key("api"), &http.api),
-                Entry::new(key("url"), &http.url),
-                Entry::new(key("key"), &http.key),
-                Entry::new(key("upstream_name"), &http.upstream_name),
-                Entry::new(key("vision"), &http.vision),
-                Entry::new(key("function_calling"), &http.function_calling),
-                Entry::new(key("idle_timeout"), &http.idle_timeout),
-                Entry::new(key("fallback"), &self.fallback),
-                Entry::new(key("headers"), &http.headers),
-                Entry::new(key("max_output_tokens"), &http.max_output_tokens),
-                Entry::new(key("requests"), &http.requests),
-                Entry::new(key("code_interpreter"), &self.code_interpreter),
-            ],
+        let section = format!("model.{}", *self.name);
+        if self.is_demo() {
+            return vec![Entry {
+                key: format!("{section}.api"),
+                value: self.api.to_string(),
+                origin: self.name.origin.clone(),
+            }];
         }
+        let mut entries = self.entries_of(&section);
+        // The name is in the keys.
+        entries.remove(0);
+        entries
     }
 
     /// What should be said about it, although it works.
     pub(crate) fn warning(&self) -> Option<String> {
-        let Endpoint::Http(http) = &self.endpoint else { return None };
-        match (&*http.key, &http.key.origin) {
+        match (&*self.key, &self.key.origin) {
             (KeySource::Literal(_), origin @ Origin::File { .. }) => Some(format!(
                 "{origin}: the key of the model `{}` stands in the file itself; better put it elsewhere and write \
                  env:NAME or file:PATH",
@@ -347,35 +253,23 @@ impl Model {
     }
 }
 
-impl FromStr for Api {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "chat" => Ok(Self::Chat),
-            "responses" => Ok(Self::Responses),
-            "anthropic" => Ok(Self::Anthropic),
-            "gemini" => Ok(Self::Gemini),
-            "demo" => Ok(Self::Demo),
-            _ => Err("is not an API that this version speaks; there are chat, responses, anthropic, gemini and demo"),
-        }
-    }
-}
-
-impl fmt::Display for Api {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Chat => "chat",
-            Self::Responses => "responses",
-            Self::Anthropic => "anthropic",
-            Self::Gemini => "gemini",
-            Self::Demo => "demo",
-        })
-    }
-}
-
 /// A name: not empty, and nothing in it that a terminal would obey.
-struct Word(String);
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Word(String);
+
+impl Deref for Word {
+    type Target = String;
+
+    fn deref(&self) -> &String {
+        &self.0
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
 
 impl FromStr for Word {
     type Err = &'static str;
@@ -431,37 +325,23 @@ impl fmt::Display for Count {
     }
 }
 
-/// The parts of programs that clients see which know of no code interpreter, if those have one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Interpreting(pub(crate) Option<Shown>);
-
-impl FromStr for Interpreting {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self(match text {
-            "false" => None,
-            "true" => Some(Shown::All),
-            "output" => Some(Shown::Output),
-            "files" => Some(Shown::Files),
-            _ => return Err("is neither true nor false, nor the parts to show: output or files"),
-        }))
-    }
-}
-
-impl fmt::Display for Interpreting {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self.0 {
-            None => "false",
-            Some(Shown::All) => "true",
-            Some(Shown::Output) => "output",
-            Some(Shown::Files) => "files",
-        })
-    }
-}
-
 /// The base of an API. The agent looks at it more closely when it is used.
-struct Url(String);
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Url(String);
+
+impl Deref for Url {
+    type Target = String;
+
+    fn deref(&self) -> &String {
+        &self.0
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
 
 impl FromStr for Url {
     type Err = &'static str;
@@ -472,16 +352,5 @@ impl FromStr for Url {
         } else {
             Err("does not begin with http:// or https://")
         }
-    }
-}
-
-/// Yes or no.
-pub(super) struct Switch(pub(super) bool);
-
-impl FromStr for Switch {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().map(Self).map_err(|_| "is neither true nor false")
     }
 }

@@ -1,218 +1,120 @@
-//! `[sandbox]`: where sandboxes come from and what each may use.
+//! `[sandbox]`: where sandboxes come from and the limits of each.
 
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, Limits};
 
-use super::given::{ConfigError, Given, Setting};
-use super::{Entry, Size, Span};
+use super::declare::{choice, settings, values};
+use super::given::{ConfigError, Setting};
+use super::{Entry, Size, Span, Switch};
 
-/// What was given.
-#[derive(Debug, Default)]
-pub(crate) struct RawSandbox {
-    backend: Option<Setting<Backend>>,
-    require: Option<Setting<Require>>,
-    memory: Option<Setting<Memory>>,
-    timeout: Option<Setting<Span>>,
-    idle: Option<Setting<Span>>,
-    pool: Option<Setting<Pool>>,
-    disk: Option<Setting<Size>>,
-    cpus: Option<Setting<Cores>>,
-    processes: Option<Setting<Processes>>,
-    output: Option<Setting<Size>>,
-    cpu_time: Option<Setting<CpuTime>>,
-    fresh: Option<Setting<bool>>,
-    max_memory: Option<Setting<Memory>>,
-    linger: Option<Setting<Span>>,
-    lifetime: Option<Setting<Span>>,
-    keep: Option<Setting<Span>>,
-    docker_image: Option<Setting<String>>,
-    docker_runtime: Option<Setting<String>>,
-    docker_host: Option<Setting<String>>,
-}
+/// Names of settings that every sandbox can have its own of, or that only a server uses.
+const NOT_COMMON: [&str; 13] = [
+    "memory",
+    "timeout",
+    "disk",
+    "cpus",
+    "processes",
+    "output",
+    "cpu_time",
+    "idle",
+    "pool",
+    "max_memory",
+    "linger",
+    "lifetime",
+    "keep",
+];
 
-/// What holds.
-#[derive(Debug)]
-pub(crate) struct Sandbox {
-    /// Where sandboxes come from.
-    pub(crate) backend: Setting<Backend>,
-    /// How much of the isolation the host must be able to enforce.
-    pub(crate) require: Setting<Require>,
-    /// Memory of one sandbox.
-    pub(crate) memory: Setting<Memory>,
-    /// Wall clock of one execution.
-    pub(crate) timeout: Setting<Span>,
-    /// How long a session may be left alone before it ends.
-    pub(crate) idle: Setting<Span>,
-    /// How many sandboxes a server keeps ready.
-    pub(crate) pool: Setting<Pool>,
-    /// All files of one workspace together.
-    pub(crate) disk: Setting<Size>,
-    /// Processor time of one sandbox, in cores.
-    pub(crate) cpus: Setting<Cores>,
-    /// Processes and threads of one sandbox.
-    pub(crate) processes: Setting<Processes>,
-    /// Output of one execution; of more than that, the middle is left out.
-    pub(crate) output: Setting<Size>,
-    /// Processor time of one execution.
-    pub(crate) cpu_time: Setting<CpuTime>,
-    /// Whether every kernel is a new interpreter, with an address layout of its own, instead of a fork.
-    pub(crate) fresh: Setting<bool>,
-    /// The most memory that a client of the server can ask for.
-    pub(crate) max_memory: Setting<Memory>,
-    /// How long a server keeps the sandbox of a chat completion for the next request.
-    pub(crate) linger: Setting<Span>,
-    /// The longest time that a sandbox may live which a client owns.
-    pub(crate) lifetime: Setting<Span>,
-    /// How long a server keeps the files of a session that ended.
-    pub(crate) keep: Setting<Span>,
-    /// Image of the backend `docker`.
-    pub(crate) docker_image: Setting<String>,
-    /// Runtime of its containers, by the engine's name for it; `default` for the engine's own.
-    pub(crate) docker_runtime: Setting<String>,
-    /// Socket of its engine, `unix:///PATH`; `auto` for `DOCKER_HOST` or the first in the usual places.
-    pub(crate) docker_host: Setting<String>,
-}
+static LIMITS: LazyLock<Limits> = LazyLock::new(Limits::default);
 
-impl RawSandbox {
-    pub(crate) const KEYS: &[&str] = &[
-        "backend",
-        "require",
-        "memory",
-        "timeout",
-        "idle",
-        "pool",
-        "disk",
-        "cpus",
-        "processes",
-        "output",
-        "cpu_time",
-        "fresh",
-        "max_memory",
-        "linger",
-        "lifetime",
-        "keep",
-        "docker.image",
-        "docker.runtime",
-        "docker.host",
-    ];
-
-    pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
-        match key {
-            "backend" => self.backend = Some(given.parse("sandbox.backend")?),
-            "require" => self.require = Some(given.parse("sandbox.require")?),
-            "memory" => self.memory = Some(given.parse("sandbox.memory")?),
-            "timeout" => self.timeout = Some(given.parse("sandbox.timeout")?),
-            "idle" => self.idle = Some(given.parse("sandbox.idle")?),
-            "pool" => self.pool = Some(given.parse("sandbox.pool")?),
-            "disk" => self.disk = Some(given.parse("sandbox.disk")?),
-            "cpus" => self.cpus = Some(given.parse("sandbox.cpus")?),
-            "processes" => self.processes = Some(given.parse("sandbox.processes")?),
-            "cpu_time" => self.cpu_time = Some(given.parse("sandbox.cpu_time")?),
-            "fresh" => self.fresh = Some(given.parse("sandbox.fresh")?),
-            "output" => self.output = Some(given.parse("sandbox.output")?),
-            "max_memory" => self.max_memory = Some(given.parse("sandbox.max_memory")?),
-            "linger" => self.linger = Some(given.parse("sandbox.linger")?),
-            "lifetime" => self.lifetime = Some(given.parse("sandbox.lifetime")?),
-            "keep" => self.keep = Some(given.parse("sandbox.keep")?),
-            "docker.image" => self.docker_image = Some(given.parse("sandbox.docker.image")?),
-            "docker.runtime" => self.docker_runtime = Some(given.parse("sandbox.docker.runtime")?),
-            "docker.host" => self.docker_host = Some(given.parse("sandbox.docker.host")?),
-            _ => return Err(super::unknown_key("sandbox", key, Self::KEYS, given.origin)),
-        }
-        Ok(())
-    }
-
-    pub(crate) fn resolve(self) -> Result<Sandbox, ConfigError> {
-        let limits = Limits::default();
-        let memory = self.memory.unwrap_or(Setting::default(Memory(Size::from_bytes(limits.memory))));
-        // Files are kept in memory, so unless it is said otherwise they may take half of it.
-        let disk = self.disk.unwrap_or(Setting::default(Size::from_bytes(memory.0.bytes() / 2)));
-        if *disk > memory.0 {
-            let why = format!("is more than sandbox.memory ({}), and files are kept in memory", *memory);
-            let text = disk.to_string();
-            return Err(ConfigError::Value { origin: disk.origin, key: "sandbox.disk".to_owned(), text, why });
-        }
-        let max_memory = self.max_memory.unwrap_or(Setting::default(*memory));
-        if max_memory.0 < memory.0 {
-            let why = format!("is less than sandbox.memory ({}), which everybody gets", *memory);
-            let text = max_memory.to_string();
-            return Err(ConfigError::Value {
-                origin: max_memory.origin,
-                key: "sandbox.max_memory".to_owned(),
-                text,
-                why,
-            });
-        }
-        Ok(Sandbox {
-            backend: self.backend.unwrap_or(Setting::default(Backend::Auto)),
-            require: self.require.unwrap_or(Setting::default(Require::Default)),
-            memory,
-            timeout: self.timeout.unwrap_or(Setting::default(Span::from_secs(limits.timeout.as_secs()))),
-            idle: self.idle.unwrap_or(Setting::default(Span::from_secs(20 * 60))),
-            pool: self.pool.unwrap_or(Setting::default(Pool(4))),
-            disk,
-            cpus: self.cpus.unwrap_or(Setting::default(Cores(limits.cpus))),
-            processes: self.processes.unwrap_or(Setting::default(Processes(limits.processes))),
-            output: self.output.unwrap_or(Setting::default(Size::from_bytes(limits.output))),
-            cpu_time: self.cpu_time.unwrap_or(Setting::default(CpuTime(None))),
-            fresh: self.fresh.unwrap_or(Setting::default(false)),
-            max_memory,
-            linger: self.linger.unwrap_or(Setting::default(Span::from_secs(2 * 60))),
-            lifetime: self.lifetime.unwrap_or(Setting::default(Span::from_secs(24 * 3600))),
-            keep: self.keep.unwrap_or(Setting::default(Span::from_secs(30 * 24 * 3600))),
-            docker_image: self.docker_image.unwrap_or(Setting::default(DEFAULT_IMAGE.to_owned())),
-            docker_runtime: self.docker_runtime.unwrap_or(Setting::default("default".to_owned())),
-            docker_host: self.docker_host.unwrap_or(Setting::default("auto".to_owned())),
-        })
+settings! {
+    /// Sandboxes: their origin, and the limits of each.
+    pub(crate) struct Sandbox of "sandbox" {
+        /// Origin of sandboxes: `local` makes them of Linux namespaces on this host, `docker` takes containers of an engine, Docker's
+        /// or Podman's, and `auto` takes the first that works.
+        ///
+        /// Containers start in seconds instead of milliseconds, and have no ports and terminals, so nothing of E2B and OpenSandbox.
+        backend: Backend = Backend::Auto;
+        /// Isolation that the host must be able to enforce: with `default` what is missing is said at the start, with `strict` it is an
+        /// error. `aludel doctor` lists it.
+        require: Require = Require::Default;
+        /// Memory of all processes of a sandbox, with its files, at least 64m.
+        memory: Memory = Memory(Size::from_bytes(LIMITS.memory));
+        /// Wall clock of one program. One that takes longer is stopped.
+        timeout: Span = Span::from_secs(LIMITS.timeout.as_secs());
+        /// Time after which a sandbox that nobody uses ends. Its files are kept.
+        idle: Span = Span::from_secs(20 * 60);
+        /// Number of sandboxes that a server keeps ready, 0 to 256.
+        pool: Pool = Pool(4);
+        /// All files of a sandbox together. They are kept in memory, so it can be no more than `memory`; half of it unless it is given.
+        disk: Size = Size::from_bytes(LIMITS.memory / 2);
+        /// Processor time of a sandbox, in cores, 0.1 to 1024.
+        cpus: Cores = Cores(LIMITS.cpus);
+        /// Processes and threads of a sandbox together, 8 to 32768.
+        processes: Processes = Processes(LIMITS.processes);
+        /// Output of one program. Of a longer one the middle is left out.
+        output: Size = Size::from_bytes(LIMITS.output);
+        /// Processor time of one program, or `unlimited`.
+        cpu_time: CpuTime = CpuTime(None);
+        /// A new interpreter for every sandbox, with an address layout of its own, instead of a fork of a warm one. It takes a second
+        /// instead of milliseconds.
+        fresh: Switch = Switch(false);
+        /// The most memory that a client of the server can ask for; `memory` unless it is given.
+        max_memory: Memory = Memory(Size::from_bytes(LIMITS.memory));
+        /// Time for which a server keeps the sandbox of a chat completion for the next request.
+        linger: Span = Span::from_secs(2 * 60);
+        /// The longest life of a sandbox that a client owns (E2B, OpenSandbox).
+        lifetime: Span = Span::from_secs(24 * 3600);
+        /// Time for which a server keeps the files of a sandbox that ended.
+        keep: Span = Span::from_secs(30 * 24 * 3600);
+        /// Image of the backend `docker`.
+        docker_image as "docker.image": String = DEFAULT_IMAGE.to_owned();
+        /// Runtime of its containers, by the engine's name for it, such as `runsc`; `default` for the engine's own.
+        docker_runtime as "docker.runtime": String = "default".to_owned();
+        /// Socket of its engine, as `unix:///PATH`; `auto` for `DOCKER_HOST` or the first in the usual places.
+        docker_host as "docker.host": String = "auto".to_owned();
     }
 }
+
+values! { Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
 
 impl Sandbox {
-    pub(crate) fn entries(&self) -> Vec<Entry> {
-        vec![
-            Entry::new("sandbox.backend", &self.backend),
-            Entry::new("sandbox.require", &self.require),
-            Entry::new("sandbox.memory", &self.memory),
-            Entry::new("sandbox.timeout", &self.timeout),
-            Entry::new("sandbox.idle", &self.idle),
-            Entry::new("sandbox.pool", &self.pool),
-            Entry::new("sandbox.disk", &self.disk),
-            Entry::new("sandbox.cpus", &self.cpus),
-            Entry::new("sandbox.processes", &self.processes),
-            Entry::new("sandbox.output", &self.output),
-            Entry::new("sandbox.cpu_time", &self.cpu_time),
-            Entry::new("sandbox.fresh", &self.fresh),
-            Entry::new("sandbox.max_memory", &self.max_memory),
-            Entry::new("sandbox.linger", &self.linger),
-            Entry::new("sandbox.lifetime", &self.lifetime),
-            Entry::new("sandbox.keep", &self.keep),
-            Entry::new("sandbox.docker.image", &self.docker_image),
-            Entry::new("sandbox.docker.runtime", &self.docker_runtime),
-            Entry::new("sandbox.docker.host", &self.docker_host),
-        ]
+    /// Fills in the defaults that follow from other settings, and checks those that depend on each other.
+    pub(crate) fn resolve(mut self) -> Result<Self, ConfigError> {
+        let memory = self.memory.0;
+        if !self.disk.is_given() {
+            self.disk = Setting::default(Size::from_bytes(memory.bytes() / 2));
+        }
+        if !self.max_memory.is_given() {
+            self.max_memory = Setting::default(Memory(memory));
+        }
+        let wrong = |key: &str, setting: String, origin, why| ConfigError::Value {
+            origin,
+            key: format!("sandbox.{key}"),
+            text: setting,
+            why,
+        };
+        if *self.disk > memory {
+            let why = format!("is more than sandbox.memory ({memory}), and files are kept in memory");
+            return Err(wrong("disk", self.disk.to_string(), self.disk.origin, why));
+        }
+        if self.max_memory.0 < memory {
+            let why = format!("is less than sandbox.memory ({memory}), which everybody gets");
+            return Err(wrong("max_memory", self.max_memory.to_string(), self.max_memory.origin, why));
+        }
+        Ok(self)
     }
 
-    /// The settings that every sandbox here has in common, by key: all but limits, which each can have its own, and what only a server does.
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        self.entries_of("sandbox")
+    }
+
+    /// The settings that every sandbox here has in common, by key.
     pub(crate) fn common(&self) -> Vec<(String, String)> {
-        const OTHERS: [&str; 13] = [
-            "memory",
-            "timeout",
-            "disk",
-            "cpus",
-            "processes",
-            "output",
-            "cpu_time",
-            "idle",
-            "pool",
-            "max_memory",
-            "linger",
-            "lifetime",
-            "keep",
-        ];
-        let is_common = |entry: &Entry| OTHERS.iter().all(|key| entry.key.strip_prefix("sandbox.") != Some(key));
+        let is_common = |entry: &Entry| NOT_COMMON.iter().all(|key| entry.key.strip_prefix("sandbox.") != Some(key));
         self.entries().into_iter().filter(is_common).map(|entry| (entry.key, entry.value)).collect()
     }
 
@@ -247,68 +149,25 @@ impl Sandbox {
     }
 }
 
-/// Where sandboxes come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Backend {
-    /// The first that can be used: `Local`, then `Docker`.
-    Auto,
-    /// Linux namespaces on this host.
-    Local,
-    /// Containers of an engine, Docker's or Podman's: cells and files, without services, commands, terminals, ports and a pool.
-    Docker,
-}
-
-impl Backend {
-    /// All backends, by name.
-    const ALL: &[(&str, Self)] = &[("auto", Self::Auto), ("local", Self::Local), ("docker", Self::Docker)];
-}
-
-impl FromStr for Backend {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let named = Self::ALL.iter().find(|(name, _)| *name == text);
-        named.map(|(_, backend)| *backend).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|(name, _)| *name).collect();
-            format!("is not a backend of this version; there are {}", names.join(", "))
-        })
+choice! {
+    /// The origin of sandboxes.
+    pub(crate) enum Backend {
+        /// The first that can be used: `Local`, then `Docker`.
+        Auto = "auto",
+        /// Linux namespaces on this host.
+        Local = "local",
+        /// Containers of an engine, Docker's or Podman's: cells and files, without services, commands, terminals, ports and a pool.
+        Docker = "docker",
     }
 }
 
-impl fmt::Display for Backend {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = Self::ALL.iter().find(|(_, backend)| backend == self);
-        formatter.write_str(named.map_or("", |(name, _)| name))
-    }
-}
-
-/// How much of the isolation the host must be able to enforce.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Require {
-    /// What is missing is said.
-    Default,
-    /// What is missing is an error.
-    Strict,
-}
-
-impl FromStr for Require {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "default" => Ok(Self::Default),
-            "strict" => Ok(Self::Strict),
-            _ => Err("is neither default nor strict"),
-        }
-    }
-}
-
-impl fmt::Display for Require {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Default => "default",
-            Self::Strict => "strict",
-        })
+choice! {
+    /// Isolation that the host must be able to enforce.
+    pub(crate) enum Require {
+        /// Missing parts are said.
+        Default = "default",
+        /// A missing part is an error.
+        Strict = "strict",
     }
 }
 

@@ -44,10 +44,10 @@ fn shown(config: &Config, key: &str) -> (String, String) {
 fn nothing_has_to_be_configured() {
     let home = Home::with("");
     let config = home.load(&[], &[]).unwrap();
-    assert_eq!(*config.server.data, home.0.path().join(".local/share/aludel"));
+    assert_eq!(**config.server.data, home.0.path().join(".local/share/aludel"));
     assert_eq!(shown(&config, "sandbox.memory"), ("1g".into(), "default".into()));
     assert_eq!(config.models.len(), 1);
-    assert!(matches!(config.models[0].endpoint, Endpoint::Demo));
+    assert!(config.models[0].is_demo());
     let limits = config.sandbox.limits();
     assert_eq!(limits, aludel_sandbox::Limits { file_size: limits.disk, ..aludel_sandbox::Limits::default() });
 }
@@ -139,7 +139,7 @@ fn every_key_is_understood() {
             .filter(|entry| entry.origin == Origin::Default)
             .all(|entry| { entry.key.starts_with("model.local") || entry.key.starts_with("model.demo") })
     );
-    assert_eq!(*config.server.data, home.0.path().join("state"));
+    assert_eq!(**config.server.data, home.0.path().join("state"));
     assert_eq!(shown(&config, "server.origins").0, "https://app.example.com, http://localhost:3000");
     assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:50".into()));
     let secrets = home.0.path().join("secrets/local");
@@ -173,7 +173,7 @@ fn what_is_wrong_is_said_with_its_line() {
         ("[server]\nmetrics = 'yes'", "aludel.toml:2: server.metrics = \"yes\" is neither true nor false"),
         ("[server]\ntraces = 'collector:4318'", "is neither off nor an address like http://127.0.0.1:4318"),
         ("[sandbox]\npool = -1", "sandbox.pool = \"-1\" is not a number from 0 to 256"),
-        ("[sandbox]\nbackend = 'cloud'", "is not a backend of this version; there are auto, local, docker"),
+        ("[sandbox]\nbackend = 'cloud'", "is none of: auto, local, docker"),
         ("[sandbox.docker]\nimge = 'a'", "aludel.toml:2: there is no `sandbox.docker.imge`; did you mean"),
         ("[server]\nlisten = '8080'", "is not an address and a port, like 127.0.0.1:8080"),
         ("[server]\ndata = '~/aludel'", "begins with ~"),
@@ -207,9 +207,9 @@ fn what_is_wrong_is_said_with_its_line() {
             "aludel.toml:4: the model `a` cannot fall back to `b`: there is no other model of that name",
         ),
         ("[[model]]\nname = 'a'\nfallback = [['b']]", "`fallback` is of type array, but should be a list"),
-        ("[approval]\nmode = 'sometimes'", "is not never, always or rules"),
-        ("[approval]\non_timeout = 'wait'", "is neither refuse nor allow"),
-        ("[approval]\ndecided_by = 'me'", "is neither operator nor key"),
+        ("[approval]\nmode = 'sometimes'", "is none of: never, always, rules"),
+        ("[approval]\non_timeout = 'wait'", "is none of: refuse, allow"),
+        ("[approval]\ndecided_by = 'me'", "is none of: operator, key"),
         ("[[model]]\nkey = 'env:'", "aludel.toml:2: model.key names no variable; write env:NAME"),
         ("[sandbox\n", "aludel.toml:1: this is not TOML"),
         ("[sandbox]\nmemory = '1g'\nmemory = '2g'", "aludel.toml:3: this is not TOML: duplicate key"),
@@ -244,7 +244,7 @@ fn without_a_home_the_data_needs_a_place() {
     let surroundings = Surroundings::made_up(home.0.path(), &[]);
     assert!(matches!(load(&surroundings, None, &[]), Err(ConfigError::NoHome)));
     let data = [flag("--data", Section::Server, "data", "/srv/aludel")];
-    assert_eq!(*load(&surroundings, None, &data).unwrap().server.data, PathBuf::from("/srv/aludel"));
+    assert_eq!(**load(&surroundings, None, &data).unwrap().server.data, PathBuf::from("/srv/aludel"));
 }
 
 const TWO_MODELS: &str = "[[model]]\nname = 'a'\nurl = 'http://a/v1'\nkey = 'env:A'\n[[model]]\nname = 'b'\nurl = 'http://b/v1'\nkey = 'sk-literal'\n";
@@ -252,10 +252,8 @@ const TWO_MODELS: &str = "[[model]]\nname = 'a'\nurl = 'http://a/v1'\nkey = 'env
 /// The models' names, and url and key of the first.
 fn models(config: &Config) -> (Vec<&str>, &str, String) {
     let names = config.models.iter().map(|model| model.name.as_str()).collect();
-    match &config.models[0].endpoint {
-        Endpoint::Http(http) => (names, http.url.as_str(), http.key.to_string()),
-        Endpoint::Demo => (names, "", String::new()),
-    }
+    let first = &config.models[0];
+    (names, first.url.as_str(), if first.is_demo() { String::new() } else { first.key.to_string() })
 }
 
 #[test]
@@ -306,10 +304,7 @@ fn keys_are_fetched_and_never_shown() {
     let home = Home::with(TWO_MODELS);
     let config = home.load(&[], &[]).unwrap();
     let surroundings = Surroundings::made_up(home.0.path(), &[("A", " sk-a\n")]);
-    let key = |index: usize, surroundings: &Surroundings| match &config.models[index].endpoint {
-        Endpoint::Http(http) => http.key.fetch("m", surroundings),
-        Endpoint::Demo => panic!("no key"),
-    };
+    let key = |index: usize, surroundings: &Surroundings| config.models[index].key.fetch("m", surroundings);
     assert_eq!(key(0, &surroundings).unwrap().unwrap().expose(), "sk-a");
     assert_eq!(key(1, &surroundings).unwrap().unwrap().expose(), "sk-literal");
     let missing = key(0, &Surroundings::made_up(home.0.path(), &[])).unwrap_err().to_string();

@@ -17,8 +17,8 @@ use super::listener::is_of;
 use super::message::{Answer, Ask, MAX_FILES, Peer, Request};
 use crate::commands::Context;
 use crate::exit::usage;
-use crate::inputs::Input;
 use crate::out::Made;
+use crate::program::Program;
 
 /// Time in which a server has to say that it will run the program.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -53,8 +53,9 @@ pub(crate) enum Told {
 }
 
 /// Asks the server on this data directory to run a program, if there is one.
-pub(crate) async fn reach(context: &Context, code: &str, inputs: &[Input]) -> anyhow::Result<Reached> {
-    if code.len() > MAX_CODE || inputs.len() > MAX_FILES {
+pub(crate) async fn reach(context: &Context, program: &Program) -> anyhow::Result<Reached> {
+    let Program { cells, inputs, options, .. } = program;
+    if cells.iter().map(String::len).sum::<usize>() > MAX_CODE || inputs.len() > MAX_FILES {
         return Ok(Reached::Nobody(Some("the program is too long or has too many files for a server".to_owned())));
     }
     let Ok(path) = super::path(&context.config.server.data) else { return Ok(Reached::Nobody(None)) };
@@ -70,7 +71,8 @@ pub(crate) async fn reach(context: &Context, code: &str, inputs: &[Input]) -> an
     let request = Request {
         peer: Peer::of_this_process(context)?,
         limits: context.config.sandbox.limits(),
-        code: code.to_owned(),
+        cells: cells.clone(),
+        options: options.clone(),
         files: inputs.iter().map(|input| input.name().to_owned()).collect(),
     };
     let asking = async {
@@ -97,6 +99,7 @@ impl Visit {
             Answer::Declined(reason) => Told::Declined(reason),
             Answer::Held { id } => Told::Held(id),
             Answer::Output(output) => Told::Event(output.into_event().context("the server sent no base64")?),
+            Answer::CellEnded(finished) => Told::Event(Event::Finished(finished)),
             Answer::Ended { finished, files } => Told::Ended(finished, files),
             Answer::Refused(reason) => Told::Refused(reason),
             Answer::Cancelled => Told::Cancelled,

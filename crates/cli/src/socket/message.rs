@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use aludel_sandbox::{Event, FileEntry, Finished, Limits, MimeBundle, MimeData, ProgramError};
+use aludel_sandbox::{Event, FileEntry, Finished, KernelOptions, Limits, MimeBundle, MimeData, ProgramError};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
@@ -19,8 +19,10 @@ pub(super) struct Request {
     pub(super) peer: Peer,
     /// The limits of its sandbox.
     pub(super) limits: Limits,
-    /// The program.
-    pub(super) code: String,
+    /// The program, in pieces that run one after another until one fails.
+    pub(super) cells: Vec<String>,
+    /// Command line and environment for its kernel, if there are any.
+    pub(super) options: Option<KernelOptions>,
     /// Names of files in the workspace.
     pub(super) files: Vec<String>,
 }
@@ -77,6 +79,8 @@ pub(super) enum Answer {
     Held { id: String },
     /// The program put something out.
     Output(Output),
+    /// A piece of the program ended, and another one follows.
+    CellEnded(Finished),
     /// The program ended, and these of its files are there.
     Ended { finished: Finished, files: Vec<FileEntry> },
     /// The program was not allowed to run.

@@ -124,9 +124,9 @@ impl Served<'_> {
             return self.send(&Answer::Declined(reason)).await;
         }
         self.send(&Answer::Welcome).await?;
-        let Request { peer: _, limits, code, files: names } = request;
-        let (engine, id, tenant) = (&self.host.engine, fresh_id("run_"), Tenant::terminal());
-        let session = match engine.sessions.open_temporary(&tenant, &id, limits).await {
+        let Request { peer: _, limits, cells, options, files: names } = request;
+        let (engine, tenant) = (&self.host.engine, Tenant::terminal());
+        let session = match engine.sessions.open_temporary(&tenant, &fresh_id("run_"), limits).await {
             Ok(session) => self.opened.get_or_init(|| session),
             Err(error) => return self.send(&Answer::Declined(words(&error.into()))).await,
         };
@@ -136,12 +136,12 @@ impl Served<'_> {
                 return self.send(&Answer::Failed(message)).await;
             }
         }
-        let target = session.target();
-        let program = Program { id, tenant, sender: SENDER.to_owned(), target, code, timeout: None };
-        let last = match executions::start(engine, program) {
-            Ok(execution) => self.follow(execution, session.live()).await?,
-            Err(error) => Answer::Declined(words(&error.into())),
-        };
+        if let Some(options) = options
+            && let Err(error) = session.live().configure(&options).await
+        {
+            return self.send(&failed(error)).await;
+        }
+        let last = self.run(cells, session).await?;
         self.send(&last).await?;
         while let Some(ask) = self.asked.recv().await {
             match ask {
@@ -153,8 +153,36 @@ impl Served<'_> {
         Ok(())
     }
 
-    /// Tells what a program tells. Returns the answer about its end.
-    async fn follow(&mut self, mut execution: Execution, session: &LiveSession) -> io::Result<Answer> {
+    /// Runs the pieces of a program, each of which passes the gate. Returns the answer about the end.
+    async fn run(&mut self, cells: Vec<String>, session: &TemporarySession) -> io::Result<Answer> {
+        let (engine, mut made) = (Arc::clone(&self.host.engine), Vec::new());
+        let mut cells = cells.into_iter().enumerate().peekable();
+        while let Some((place, code)) = cells.next() {
+            let (id, tenant, target) = (fresh_id("run_"), Tenant::terminal(), session.target());
+            let program = Program { id, tenant, sender: SENDER.to_owned(), target, code, timeout: None };
+            let execution = match executions::start(&engine, program) {
+                Ok(execution) => execution,
+                Err(error) if place == 0 => return Ok(Answer::Declined(words(&error.into()))),
+                Err(error) => return Ok(failed(error)),
+            };
+            let mut finished = match self.follow(execution).await? {
+                Ok(finished) => finished,
+                Err(answer) => return Ok(answer),
+            };
+            if finished.outcome == Outcome::Completed && cells.peek().is_some() {
+                made.extend_from_slice(&finished.files);
+                self.send(&Answer::CellEnded(finished)).await?;
+                continue;
+            }
+            finished.add_files(made);
+            let files = still_there(session.live(), &finished).await;
+            return Ok(files.map_or_else(failed, |files| Answer::Ended { finished, files }));
+        }
+        Ok(Answer::Failed("there is no program".to_owned()))
+    }
+
+    /// Tells what a program tells. Returns its end, or the answer about it if it did not come to one.
+    async fn follow(&mut self, mut execution: Execution) -> io::Result<Result<Finished, Answer>> {
         let canceller = execution.canceller();
         let mut was_interrupted = false;
         loop {
@@ -175,18 +203,17 @@ impl Served<'_> {
                 Some(Event::Ended(End::Ran(outcome))) => {
                     let Some(finished) = outcome.finished else { break };
                     if finished.outcome == Outcome::Interrupted && !was_interrupted {
-                        return Ok(Answer::Failed("the server ended, and interrupted the program".to_owned()));
+                        return Ok(Err(Answer::Failed("the server ended, and interrupted the program".to_owned())));
                     }
-                    let files = still_there(session, &finished).await;
-                    return Ok(files.map_or_else(failed, |files| Answer::Ended { finished, files }));
+                    return Ok(Ok(finished));
                 }
-                Some(Event::Ended(End::Refused { reason })) => return Ok(Answer::Refused(reason)),
-                Some(Event::Ended(End::Cancelled)) => return Ok(Answer::Cancelled),
-                Some(Event::Ended(End::Failed(error))) => return Ok(failed(error)),
+                Some(Event::Ended(End::Refused { reason })) => return Ok(Err(Answer::Refused(reason))),
+                Some(Event::Ended(End::Cancelled)) => return Ok(Err(Answer::Cancelled)),
+                Some(Event::Ended(End::Failed(error))) => return Ok(Err(failed(error))),
                 None => break,
             }
         }
-        Ok(Answer::Failed("it is not known how the program ended".to_owned()))
+        Ok(Err(Answer::Failed("it is not known how the program ended".to_owned())))
     }
 
     async fn send_file(&mut self, session: &LiveSession, path: &str, limit: u64) -> io::Result<()> {

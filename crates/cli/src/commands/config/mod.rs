@@ -1,4 +1,4 @@
-//! `aludel config`: what holds, and why.
+//! `aludel config`: the values that hold and their origins, and the reference of all settings.
 
 mod import;
 
@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, json};
 
 use super::{Context, serve};
-use crate::config::{Entry, Origin};
+use crate::config::{self, Entry, Origin};
 use crate::console::{Console, Stream};
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 use crate::{json, paint, terminal};
 
 /// Show the configuration and where each value comes from
@@ -20,6 +20,15 @@ pub(crate) struct ConfigArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Tell every setting: its form, default, description and variable; with PART those whose name contains it
+    #[arg(long, value_name = "PART", num_args = 0..=1, default_missing_value = "", conflicts_with = "json")]
+    explain: Option<String>,
+    /// Print the reference of all settings as Markdown
+    #[arg(long, conflicts_with_all = ["json", "explain"])]
+    markdown: bool,
+    /// Print a JSON schema of aludel.toml, for editors
+    #[arg(long, conflicts_with_all = ["json", "explain", "markdown"])]
+    schema: bool,
     #[command(subcommand)]
     command: Option<ConfigCommand>,
 }
@@ -32,6 +41,19 @@ enum ConfigCommand {
 pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Exit> {
     if let Some(ConfigCommand::Import(args)) = &args.command {
         return import::run(args);
+    }
+    if args.schema {
+        let schema = serde_json::to_string_pretty(&config::schema())?;
+        Console::new().line(Stream::Stdout, &schema)?;
+        return Ok(Exit::Success);
+    }
+    let reference = match &args.explain {
+        Some(part) => Some(config::explain(part).ok_or_else(|| usage(format!("no setting's name contains {part:?}")))?),
+        None => args.markdown.then(config::markdown),
+    };
+    if let Some(text) = reference {
+        Console::new().line(Stream::Stdout, text.trim_end())?;
+        return Ok(Exit::Success);
     }
     let entries = context.config.entries();
     if args.json {

@@ -1,0 +1,194 @@
+//! `aludel chat`: a conversation with a model that can run programs.
+
+mod command;
+mod line;
+
+use std::path::PathBuf;
+
+use aludel_agent::{Item, code_of, size};
+use aludel_engine::transcript::Transcript;
+use clap::Args;
+
+use self::command::{Command, HELP};
+use self::line::{Line, Lines};
+use super::Context;
+use crate::args::{LimitArgs, ModelArgs};
+use crate::config::Flag;
+use crate::exit::{Exit, words};
+use crate::kept::Kept;
+use crate::out::Out;
+use crate::sandboxes::Sandboxes;
+use crate::screen::{Screen, View};
+use crate::show::TurnView;
+use crate::turn::{Conversation, Done, Question};
+use crate::{console, inputs, paint, state, terminal};
+
+/// Talk with a model about your files; it writes and runs programs to answer
+///
+/// One question a line. Programs share their variables and files from question to question. What they make is copied to --out after each
+/// answer. Ctrl-C stops the answer, Ctrl-D ends the conversation, --continue goes on with it later. /help lists the commands.
+#[derive(Debug, Args)]
+pub(crate) struct ChatArgs {
+    /// Files to work on, or directories of them; NAME is their place in its directory
+    #[arg(long = "file", value_name = "PATH[:NAME]", num_args = 1..)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Where to put files that programs make; a newer version of a file takes the place of the older one
+    /// [default: a new directory aludel-out, aludel-out-2 and so on]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+impl ChatArgs {
+    pub(crate) fn flags(&self) -> Vec<Flag> {
+        self.model.flags().chain(self.limits.flags()).collect()
+    }
+}
+
+pub(crate) async fn run(args: ChatArgs, context: &Context) -> anyhow::Result<Exit> {
+    let files = inputs::check(&args.files)?;
+    let kept = args.model.continues.then(|| Kept::read_to_continue(context)).transpose()?;
+    let asked = args.model.asked(context)?;
+    let out = match &args.out {
+        Some(directory) => Out::existing(directory.clone())?,
+        None => Out::unnamed(),
+    };
+    let store = state::open(context).await?;
+    let sandboxes = Sandboxes::start(context, 0).await?;
+    let result = async {
+        let model = asked.model.name.clone();
+        let mut conversation = Conversation::open(&sandboxes, store, context, asked, kept).await?;
+        let mut chat = Chat {
+            conversation: &mut conversation,
+            out: Some(out),
+            model,
+            sandboxes: &sandboxes,
+            is_verbose: context.verbose,
+        };
+        let ended = async {
+            chat.conversation.add(&files).await?;
+            chat.talk(Lines::new(&state::directory(&context.config.server.data))?).await
+        }
+        .await;
+        conversation.close().await;
+        ended
+    }
+    .await;
+    sandboxes.backend.shutdown().await;
+    result
+}
+
+/// A conversation with a person.
+struct Chat<'a, 'c> {
+    conversation: &'a mut Conversation<'c>,
+    /// The place for what programs make; a screen has it while a question is answered.
+    out: Option<Out>,
+    model: String,
+    sandboxes: &'a Sandboxes,
+    is_verbose: bool,
+}
+
+/// The course of a conversation after a line.
+enum Flow {
+    GoOn,
+    End(Exit),
+}
+
+impl Chat<'_, '_> {
+    async fn talk(&mut self, mut lines: Lines) -> anyhow::Result<Exit> {
+        console::tell(&paint::faint("/help lists the commands, Ctrl-D ends the conversation."));
+        loop {
+            let line = tokio::select! {
+                line = lines.next() => line?,
+                () = self.conversation.interrupted() => return Ok(Exit::Interrupted),
+            };
+            let text = match line {
+                Line::Text(text) => text,
+                Line::Dropped => continue,
+                Line::End => return Ok(Exit::Success),
+            };
+            let flow = match Command::parse(&text) {
+                None => self.ask(&text).await?,
+                Some(Ok(command)) => match self.carry_out(command).await {
+                    Ok(flow) => flow,
+                    Err(error) => {
+                        console::fail(&words(&error));
+                        Flow::GoOn
+                    }
+                },
+                Some(Err(message)) => {
+                    console::fail(&message);
+                    Flow::GoOn
+                }
+            };
+            if let Flow::End(exit) = flow {
+                return Ok(exit);
+            }
+        }
+    }
+
+    /// Asks a question.
+    async fn ask(&mut self, text: &str) -> anyhow::Result<Flow> {
+        let Some(mut out) = self.out.take() else { anyhow::bail!("another question is being answered") };
+        out.begin_again();
+        let kernel = self.sandboxes.backend.capabilities().kernel();
+        let transcript = Transcript::new(text, &self.model, kernel);
+        let screen = Screen::new(View::Person(Box::new(TurnView::new(self.is_verbose))), out, transcript);
+        let question = Question { text, inputs: &[] };
+        let Some(Done { screen, ending: _, saved }) = self.conversation.ask(question, screen).await? else {
+            return Ok(Flow::End(Exit::Interrupted));
+        };
+        if let View::Person(mut view) = screen.view {
+            view.files(&saved)?;
+        }
+        self.out = Some(screen.out);
+        if !self.conversation.items().is_empty() {
+            self.conversation.keep().await?;
+        }
+        Ok(Flow::GoOn)
+    }
+
+    async fn carry_out(&mut self, command: Command) -> anyhow::Result<Flow> {
+        match command {
+            Command::Help => console::tell(HELP),
+            Command::Files => {
+                let files = self.conversation.files().await?;
+                for file in &files {
+                    console::tell(&format!("{} ({})", terminal::name(&file.path), size(file.bytes)));
+                }
+                if files.is_empty() {
+                    console::tell("There are no files; add some by /file PATH.");
+                }
+            }
+            Command::File(paths) => {
+                let files = inputs::check(&paths)?;
+                self.conversation.add(&files).await?;
+                for file in files {
+                    console::tell(&format!("{} {}", paint::faint("added:"), terminal::name(file.name())));
+                }
+            }
+            Command::Code => {
+                let calls = self.conversation.items().iter().filter_map(|item| match item {
+                    Item::Call(call) => Some(code_of(&call.arguments)),
+                    _ => None,
+                });
+                for (place, code) in calls.enumerate() {
+                    let code = code.unwrap_or_default();
+                    console::tell(&paint::faint(&format!("── program {} ──", place + 1)));
+                    console::tell(&paint::code(terminal::reveal(&code).trim_end()));
+                }
+            }
+            Command::Save(directory) => {
+                let saved = self.conversation.save(&mut Out::existing(directory)?).await?;
+                for path in saved.into_iter().filter_map(|saved| saved.path) {
+                    console::tell(&format!("{} {}", paint::faint("file:"), path.display()));
+                }
+            }
+            Command::Quit => return Ok(Flow::End(Exit::Success)),
+        }
+        Ok(Flow::GoOn)
+    }
+}

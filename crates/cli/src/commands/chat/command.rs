@@ -1,0 +1,71 @@
+//! The commands of a conversation: lines that begin with a slash.
+
+use std::path::PathBuf;
+
+/// The commands, as they are listed.
+pub(super) const HELP: &str = "\
+/files            the files that programs find
+/file PATH[:NAME] add a file or a directory; NAME is its place
+/code             the programs so far
+/save DIR         copy all files to a directory
+/help             this list
+/quit             end the conversation (or Ctrl-D); `aludel chat --continue` goes on with it
+Everything else is a question. Ctrl-C stops an answer.";
+
+/// A command.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Help,
+    Files,
+    File(Vec<PathBuf>),
+    Code,
+    Save(PathBuf),
+    Quit,
+}
+
+impl Command {
+    /// Reads a command, or says why it is none; `None` for a question.
+    pub(super) fn parse(line: &str) -> Option<Result<Self, String>> {
+        let line = line.trim();
+        let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let rest = rest.trim();
+        let name = name.strip_prefix('/')?;
+        Some(match (name, rest) {
+            ("help" | "?", "") => Ok(Self::Help),
+            ("files", "") => Ok(Self::Files),
+            ("file", "") => Err("/file needs a PATH".to_owned()),
+            // The name may have blanks; several files are several lines.
+            ("file", path) => Ok(Self::File(vec![path.into()])),
+            ("code", "") => Ok(Self::Code),
+            ("save", "") => Err("/save needs a directory".to_owned()),
+            ("save", directory) => Ok(Self::Save(directory.into())),
+            ("quit" | "exit", "") => Ok(Self::Quit),
+            // A path, for example.
+            (name, _) if name.contains('/') => return None,
+            (name, _) => Err(format!("there is no command /{name} like this; /help lists them")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_told_from_questions() {
+        for line in ["What is this?", "/mnt/data/a.csv has which columns?", "1 / 2", ""] {
+            assert_eq!(Command::parse(line), None, "{line}");
+        }
+        for (line, command) in [
+            (" /files ", Command::Files),
+            ("/file my data.csv", Command::File(vec!["my data.csv".into()])),
+            ("/save  out", Command::Save("out".into())),
+            ("/exit", Command::Quit),
+        ] {
+            assert_eq!(Command::parse(line), Some(Ok(command)), "{line}");
+        }
+        for line in ["/file", "/save ", "/fiel a", "/quit now", "/"] {
+            assert!(matches!(Command::parse(line), Some(Err(_))), "{line}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Lines that a person types, with editing and a history.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustyline::config::Configurer;
+use rustyline::error::ReadlineError;
+use rustyline::{Config, DefaultEditor};
+use tokio::sync::oneshot;
+
+/// The name of the file with the history, beside the store.
+const HISTORY: &str = "history";
+/// Lines of the history.
+const MAX_HISTORY: usize = 1000;
+/// The words before each line.
+const PROMPT: &str = "> ";
+
+/// A line, or what came in place of one.
+pub(super) enum Line {
+    /// Something was typed.
+    Text(String),
+    /// Nothing, or it was given up by Ctrl-C.
+    Dropped,
+    /// There are no more.
+    End,
+}
+
+/// Lines from standard input.
+pub(super) struct Lines {
+    /// A thread that reads has it.
+    editor: Option<DefaultEditor>,
+    history: PathBuf,
+    /// The settings of the terminal before anything was read.
+    before: Option<Termios>,
+}
+
+impl Lines {
+    /// Lines with a history in this directory.
+    pub(super) fn new(state: &Path) -> anyhow::Result<Self> {
+        let config = Config::builder().auto_add_history(true).build();
+        let mut editor = DefaultEditor::with_config(config).context("cannot read lines")?;
+        editor.set_max_history_size(MAX_HISTORY).context("cannot keep a history")?;
+        let history = state.join(HISTORY);
+        // There is none at first.
+        let _read = editor.load_history(&history);
+        Ok(Self { editor: Some(editor), history, before: tcgetattr(std::io::stdin()).ok() })
+    }
+
+    /// Reads the next line. Once it was dropped before its end, there are no more: a thread of its own still reads, because reading from a
+    /// terminal cannot be cancelled.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Line> {
+        let Some(mut editor) = self.editor.take() else { return Ok(Line::End) };
+        let (sender, read) = oneshot::channel();
+        std::thread::spawn(move || {
+            let line = editor.readline(PROMPT);
+            // Nobody waits any more if the process is ending.
+            let _unheard = sender.send((editor, line));
+        });
+        let (mut editor, line) = read.await.context("lines can no longer be read")?;
+        let line = match line {
+            Ok(line) if line.trim().is_empty() => Line::Dropped,
+            Ok(line) => {
+                // A history that cannot be written is none.
+                let _written = editor.save_history(&self.history);
+                Line::Text(line)
+            }
+            Err(ReadlineError::Interrupted) => Line::Dropped,
+            Err(ReadlineError::Eof) => Line::End,
+            Err(error) => return Err(error).context("cannot read a line"),
+        };
+        self.editor = Some(editor);
+        Ok(line)
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        if let (None, Some(before)) = (&self.editor, &self.before) {
+            // A thread left it as it is while a line is edited.
+            let _restored = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
+        }
+    }
+}

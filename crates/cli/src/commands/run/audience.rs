@@ -1,0 +1,75 @@
+//! Those who follow a program, and what they get at its end.
+
+use aludel_sandbox::{Event, FileEntry, Finished, mime_of};
+use anyhow::Context as _;
+
+use crate::exit::Exit;
+use crate::notebook::Notebook;
+use crate::out::{Made, Out, Saved};
+use crate::show::{ProgramView, describe_only};
+use crate::{console, json};
+
+/// The reader of events.
+pub(super) enum View {
+    Person(ProgramView),
+    Program,
+}
+
+/// A reader of events, the place for what was made, and the notebook that is run, with its name.
+pub(super) struct Audience {
+    pub(super) view: View,
+    pub(super) out: Out,
+    pub(super) notebook: Option<(String, Notebook)>,
+}
+
+impl Audience {
+    /// Shows an event and writes it down.
+    pub(super) fn see(&mut self, event: &Event) -> anyhow::Result<()> {
+        if let Some((_, notebook)) = &mut self.notebook {
+            notebook.see(event);
+        }
+        match &mut self.view {
+            View::Person(view) => view.see(event, &mut self.out),
+            View::Program => json::program(None, event, &mut self.out),
+        }
+    }
+
+    /// Copies out what an ended program made, and tells of its end.
+    pub(super) async fn end(&mut self, finished: &Finished, from: &mut impl Made) -> anyhow::Result<Exit> {
+        let exit = Exit::of_outcome(&finished.outcome);
+        let mut saved = self.out.copy(from, &finished.files).await?;
+        saved.extend(self.save_notebook()?);
+        match &mut self.view {
+            View::Person(view) => {
+                view.outcome(finished)?;
+                view.files(&saved)?;
+            }
+            View::Program => {
+                let message = (exit != Exit::Success).then(|| describe_only(finished));
+                json::end(json::Ended::program(exit, &saved, message))?;
+            }
+        }
+        Ok(exit)
+    }
+
+    /// Tells that a program was not allowed to run.
+    pub(super) fn refused(&mut self, reason: &str) -> anyhow::Result<Exit> {
+        let message = format!("the program was not allowed to run: {reason}");
+        console::fail(&message);
+        let saved: Vec<Saved> = self.save_notebook()?.into_iter().collect();
+        match &mut self.view {
+            View::Person(view) => view.files(&saved)?,
+            View::Program => json::end(json::Ended::program(Exit::ProgramFailed, &saved, Some(message)))?,
+        }
+        Ok(Exit::ProgramFailed)
+    }
+
+    /// Writes the notebook with its outputs, if one is run and files are wanted.
+    fn save_notebook(&mut self) -> anyhow::Result<Option<Saved>> {
+        let Some((name, notebook)) = self.notebook.as_ref().filter(|_| self.out.keeps_files()) else { return Ok(None) };
+        let text = notebook.text().context("cannot write the notebook")?;
+        let path = self.out.write(name, text.as_bytes())?;
+        let entry = FileEntry { path: name.clone(), size: text.len() as u64, mime: mime_of(name) };
+        Ok(Some(Saved { entry, path: Some(path) }))
+    }
+}

@@ -1,0 +1,188 @@
+//! `aludel usage`: requests, tokens and time of each key.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aludel_agent::size;
+use aludel_store::{KeyRecord, Metered, Tenant, Work, today};
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use jiff::ToSpan as _;
+use jiff::civil::{Date, date};
+use serde_json::json;
+
+use super::Context;
+use crate::console::{Console, Stream};
+use crate::exit::{Exit, usage};
+use crate::{console, json, paint, state, terminal};
+
+/// Days that are told of, unless it is said.
+const DAYS: i64 = 30;
+const EPOCH: Date = date(1970, 1, 1);
+const TITLES: [&str; 6] = ["requests", "tokens in", "tokens out", "programs", "running", "sandboxes"];
+
+/// Show requests, tokens, programs and their time for each key
+///
+/// Days are those of UTC, and are kept for 400 days. Tokens are those that models' servers tell; of requests that were handed on as they
+/// were, only the number is known. A running server stores its counts some seconds later. Sandboxes of `aludel run` without a server are
+/// nobody's.
+#[derive(Debug, Args)]
+pub(crate) struct UsageArgs {
+    /// Begin with this day, such as 2026-11-01 [default: 30 days ago]
+    #[arg(long, value_name = "DATE")]
+    since: Option<Date>,
+    /// A line for each
+    #[arg(long, value_enum, default_value_t = By::Key)]
+    by: By,
+    /// Print one JSON object for each key, day and model
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// Key, with the bytes that it stores
+    Key,
+    /// Day
+    Day,
+    /// Model; programs that clients sent themselves have none
+    Model,
+}
+
+pub(super) async fn run(args: &UsageArgs, context: &Context) -> anyhow::Result<Exit> {
+    let store = state::open_beside(context).await?;
+    let since = match args.since {
+        Some(day) => {
+            number_of(day).ok_or_else(|| usage(format!("--since: {day} is no day that can be counted from")))?
+        }
+        None => today() - DAYS,
+    };
+    let metered = store.metered(since).await.context("cannot read the counts")?;
+    let keys = store.keys().await.context("cannot read the keys")?;
+    if args.json {
+        for row in &metered {
+            json::print(&line(row, &keys))?;
+        }
+        return Ok(Exit::Success);
+    }
+    if metered.is_empty() {
+        console::tell(&format!("nothing was done since {}", date_of(since)));
+        return Ok(Exit::Success);
+    }
+    let mut sums: BTreeMap<String, (Work, Option<Tenant>)> = BTreeMap::new();
+    for row in metered {
+        let (name, tenant) = match args.by {
+            By::Key => (name_of(&row.tenant, &keys), Some(row.tenant)),
+            By::Day => (date_of(row.day), None),
+            By::Model if row.model.is_empty() => ("(none)".to_owned(), None),
+            By::Model => (row.model, None),
+        };
+        let (sum, of) = sums.entry(name).or_default();
+        *sum += row.work;
+        *of = tenant;
+    }
+    let mut lines = Vec::new();
+    let mut all = Work::default();
+    for (name, (work, tenant)) in sums {
+        let stored = match tenant {
+            Some(tenant) => size(store.bytes_of(&tenant).await.context("cannot read the bytes that are stored")?),
+            None => String::new(),
+        };
+        all += work;
+        lines.push((name, cells(&work), stored));
+    }
+    if lines.len() > 1 {
+        lines.push(("all".to_owned(), cells(&all), String::new()));
+    }
+    print(args.by, &lines)
+}
+
+/// Prints lines below each other.
+fn print(by: By, lines: &[(String, [String; 6], String)]) -> anyhow::Result<Exit> {
+    let mut console = Console::new();
+    let first = match by {
+        By::Key => "key",
+        By::Day => "day",
+        By::Model => "model",
+    };
+    let chars = |text: &str| text.chars().count();
+    let name_width = lines.iter().map(|(name, ..)| chars(name)).chain([first.len()]).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..TITLES.len())
+        .map(|column| {
+            lines
+                .iter()
+                .map(|(_, cells, _)| chars(&cells[column]))
+                .chain([TITLES[column].len()])
+                .max()
+                .unwrap_or_default()
+        })
+        .collect();
+    let stored = if by == By::Key { "  stored" } else { "" };
+    let titles: String = TITLES.iter().zip(&widths).map(|(title, width)| format!("  {title:>width$}")).collect();
+    console.line(Stream::Stdout, &paint::strong(&format!("{first:name_width$}{titles}{stored}")))?;
+    for (name, cells, stored) in lines {
+        let cells: String = cells.iter().zip(&widths).map(|(cell, width)| format!("  {cell:>width$}")).collect();
+        let name = terminal::name(name);
+        console.line(Stream::Stdout, format!("{name:name_width$}{cells}  {stored}").trim_end())?;
+    }
+    Ok(Exit::Success)
+}
+
+fn cells(work: &Work) -> [String; 6] {
+    [
+        work.requests.to_string(),
+        work.input_tokens.to_string(),
+        work.output_tokens.to_string(),
+        work.programs.to_string(),
+        time(work.program_ms),
+        time(work.sandbox_ms),
+    ]
+}
+
+/// A time in words: in seconds below a minute, and in hours and minutes above an hour.
+fn time(milliseconds: u64) -> String {
+    let seconds = Duration::from_millis(milliseconds).as_secs();
+    match seconds {
+        0..60 => format!("{:.1} s", milliseconds as f64 / 1000.0),
+        60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+fn line(row: &Metered, keys: &[KeyRecord]) -> serde_json::Value {
+    let Work { requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms } = row.work;
+    json!({
+        "key": row.tenant.as_str(), "name": name_of(&row.tenant, keys), "day": date_of(row.day), "model": row.model,
+        "requests": requests, "input_tokens": input_tokens, "output_tokens": output_tokens, "programs": programs,
+        "program_ms": program_ms, "sandbox_ms": sandbox_ms,
+    })
+}
+
+/// The name of a key with the end of its secret, or the tenant's own.
+fn name_of(tenant: &Tenant, keys: &[KeyRecord]) -> String {
+    match keys.iter().find(|key| key.id.as_str() == tenant.as_str()) {
+        Some(key) if key.name.is_empty() => format!("…{}", key.hint),
+        Some(key) => format!("{} …{}", key.name, key.hint),
+        None => tenant.as_str().to_owned(),
+    }
+}
+
+/// The number of a day, from 1970-01-01.
+fn number_of(day: Date) -> Option<i64> {
+    Some(i64::from(day.since(EPOCH).ok()?.get_days()))
+}
+
+fn date_of(day: i64) -> String {
+    EPOCH.checked_add(day.days()).map_or_else(|_| format!("day {day}"), |date| date.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_and_times_are_told_in_words() {
+        assert_eq!(number_of(date(2026, 11, 23)).map(date_of).as_deref(), Some("2026-11-23"));
+        assert_eq!([900, 61_000, 7_262_000].map(time), ["0.9 s", "1 min 01 s", "2 h 01 min"]);
+    }
+}

@@ -1,0 +1,172 @@
+//! Declarations of settings: each stands in one place with its key, type, default and description, from which reading, `aludel config`, the
+//! variables of the environment, the help of flags and the reference follow.
+
+use std::fmt;
+
+use super::given::{ConfigError, Given, Setting};
+
+/// A setting, as it is declared.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Key {
+    /// The key below its section, for example `memory` or `docker.image`.
+    pub(crate) name: &'static str,
+    /// The lines of its description; the first paragraph is the help of its flag.
+    pub(crate) lines: &'static [&'static str],
+    /// The form of its value in a file.
+    pub(crate) form: Form,
+}
+
+/// The form of a value in a file. Elsewhere all values are texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One text.
+    Text,
+    /// A number.
+    Number,
+    /// True or false.
+    Switch,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Several texts, with commas between them outside of a file.
+    List,
+    /// A table of texts, with a line of `NAME: VALUE` for each outside of a file.
+    Table,
+}
+
+/// A value of a setting.
+pub(crate) trait Value: Sized + fmt::Display {
+    /// Its form in a file.
+    const FORM: Form;
+
+    /// Reads it as the setting `name`.
+    fn read(given: Given, name: &str) -> Result<Setting<Self>, ConfigError>;
+}
+
+/// Declares types that are read by [`std::str::FromStr`] as values of settings.
+macro_rules! values {
+    ($($type:ty: $form:ident),+ $(,)?) => {
+        $(impl $crate::config::declare::Value for $type {
+            const FORM: $crate::config::declare::Form = $crate::config::declare::Form::$form;
+
+            fn read(
+                given: $crate::config::given::Given,
+                name: &str,
+            ) -> Result<$crate::config::given::Setting<Self>, $crate::config::given::ConfigError> {
+                given.parse(name)
+            }
+        })+
+    };
+}
+
+/// Declares an enum whose variants are words.
+macro_rules! choice {
+    (
+        $(#[$meta:meta])*
+        $visibility:vis enum $name:ident { $($(#[$of_variant:meta])* $variant:ident = $word:literal),+ $(,)? }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        $visibility enum $name { $($(#[$of_variant])* $variant),+ }
+
+        impl std::str::FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(format!("is none of: {}", [$($word),+].join(", "))),
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl $crate::config::declare::Value for $name {
+            const FORM: $crate::config::declare::Form = $crate::config::declare::Form::Choice(&[$($word),+]);
+
+            fn read(
+                given: $crate::config::given::Given,
+                name: &str,
+            ) -> Result<$crate::config::given::Setting<Self>, $crate::config::given::ConfigError> {
+                given.parse(name)
+            }
+        }
+    };
+}
+
+/// The key of a field: its name, unless another one is given.
+macro_rules! key {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($field:ident $key:literal) => {
+        $key
+    };
+}
+
+/// Declares a section of the configuration. The description of a setting is Markdown for users.
+macro_rules! settings {
+    (
+        $(#[doc = $section:literal])+
+        $visibility:vis struct $name:ident of $prefix:literal {
+            $(
+                $(#[doc = $line:literal])+
+                $field:ident $(as $key:literal)?: $type:ty = $default:expr;
+            )+
+        }
+    ) => {
+        $(#[doc = $section])+
+        #[derive(Debug)]
+        $visibility struct $name {
+            $($(#[doc = $line])+ pub(crate) $field: $crate::config::given::Setting<$type>,)+
+        }
+
+        impl $name {
+            /// The lines of the section's description.
+            pub(crate) const ABOUT: &[&str] = &[$($section),+];
+            /// The settings in the order of their declaration.
+            pub(crate) const KEYS: &[$crate::config::declare::Key] = &[$(
+                $crate::config::declare::Key {
+                    name: $crate::config::declare::key!($field $($key)?),
+                    lines: &[$($line),+],
+                    form: <$type as $crate::config::declare::Value>::FORM,
+                }
+            ),+];
+
+            /// Sets a key, over the value that it has.
+            pub(crate) fn set(
+                &mut self,
+                key: &str,
+                given: $crate::config::given::Given,
+            ) -> Result<(), $crate::config::given::ConfigError> {
+                use $crate::config::declare::Value;
+                $(if key == $crate::config::declare::key!($field $($key)?) {
+                    let name = concat!($prefix, ".", $crate::config::declare::key!($field $($key)?));
+                    self.$field = <$type as Value>::read(given, name)?;
+                    return Ok(());
+                })+
+                Err($crate::config::unknown_key($prefix, key, Self::KEYS, given.origin))
+            }
+
+            /// The values, with `prefix` before their keys.
+            pub(crate) fn entries_of(&self, prefix: &str) -> Vec<$crate::config::Entry> {
+                vec![$({
+                    let key = format!("{prefix}.{}", $crate::config::declare::key!($field $($key)?));
+                    $crate::config::Entry::new(key, &self.$field)
+                }),+]
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $crate::config::given::Setting::default($default)),+ }
+            }
+        }
+    };
+}
+
+pub(super) use {choice, key, settings, values};

@@ -1,0 +1,120 @@
+//! The pages for users are true: their commands are understood, their configuration is taken, and their links lead somewhere.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+
+use crate::args::Arguments;
+use crate::config::{self, Surroundings};
+
+/// A fenced block of a page.
+struct Block {
+    language: String,
+    text: String,
+}
+
+/// The pages for users, with their texts.
+fn pages() -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let guide = std::fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
+    let top =
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name));
+    let pages: Vec<PathBuf> =
+        top.into_iter().chain(guide).filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
+    assert!(pages.len() > 10, "the guide is not where it was");
+    pages.into_iter().map(|page| (page.clone(), std::fs::read_to_string(page).unwrap())).collect()
+}
+
+fn blocks(text: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Block> = None;
+    for line in text.lines() {
+        match (line.strip_prefix("```"), open.as_mut()) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(language), None) => open = Some(Block { language: language.to_owned(), text: String::new() }),
+            (None, Some(block)) => block.text.extend([line, "\n"]),
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
+/// The words of a line of a shell, without comments; quotes hold words together.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for character in line.chars() {
+        match (character, quote) {
+            (_, Some(open)) if character == open => quote = None,
+            (_, Some(_)) => word.push(character),
+            ('"' | '\'', None) => quote = Some(character),
+            ('#', None) if word.is_empty() => break,
+            (' ', None) => words.extend(Some(std::mem::take(&mut word)).filter(|word| !word.is_empty())),
+            _ => word.push(character),
+        }
+    }
+    words.extend(Some(word).filter(|word| !word.is_empty()));
+    words
+}
+
+#[test]
+fn every_command_of_a_page_is_understood() {
+    let mut seen = 0;
+    for (page, text) in pages() {
+        for line in blocks(&text).iter().filter(|block| block.language == "sh").flat_map(|block| block.text.lines()) {
+            // The last program of a pipe, without a prefix that runs it as somebody else.
+            let words = words(line.rsplit(" | ").next().unwrap());
+            let Some(start) = words.iter().position(|word| word == "aludel") else { continue };
+            if words[..start].iter().any(|word| !matches!(word.as_str(), "sudo" | "-H" | "-u")) {
+                continue;
+            }
+            let end = words.iter().position(|word| word == ">" || word == "&").unwrap_or(words.len());
+            let parsed = Arguments::try_parse_from(&words[start..end]);
+            assert!(parsed.is_ok(), "{}: {line}\n{}", page.display(), parsed.unwrap_err());
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "{seen} commands");
+}
+
+#[test]
+fn every_configuration_of_a_page_is_taken() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("aludel.toml");
+    let surroundings = Surroundings::made_up(home.path(), &[("HOME", "/root")]);
+    for (page, text) in pages() {
+        for block in blocks(&text).into_iter().filter(|block| block.language == "toml") {
+            if block.text.contains("[[rule]]") {
+                let rules = aludel_rules::Rules::parse(&block.text);
+                assert!(rules.is_ok(), "{}: {}", page.display(), rules.unwrap_err());
+                continue;
+            }
+            std::fs::write(&file, &block.text).unwrap();
+            let taken = config::load(&surroundings, Some(&file), &[]);
+            assert!(taken.is_ok(), "{}: {}", page.display(), taken.unwrap_err());
+        }
+    }
+}
+
+#[test]
+fn every_link_of_a_page_leads_somewhere() {
+    for (page, text) in pages() {
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        for link in links.filter(|link| !link.contains("://") && !link.contains(' ')) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            assert!(target.exists(), "{}: {link}", page.display());
+            if !anchor.is_empty() {
+                let text = std::fs::read_to_string(&target).unwrap();
+                let titles = text.lines().filter(|line| line.starts_with('#'));
+                assert!(titles.map(anchor_of).any(|title| title == anchor), "{}: {link}", page.display());
+            }
+        }
+    }
+}
+
+/// The anchor of a title, as Git's hosts make it.
+fn anchor_of(title: &str) -> String {
+    let title = title.trim_start_matches('#').trim().to_lowercase();
+    let kept = title.chars().filter(|character| character.is_alphanumeric() || matches!(character, ' ' | '-' | '_'));
+    kept.map(|character| if character == ' ' { '-' } else { character }).collect()
+}

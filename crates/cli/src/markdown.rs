@@ -1,0 +1,346 @@
+//! A model's Markdown as a terminal shows it, while it is written.
+//!
+//! Headings, emphasis, code, lists, quotes and tables are painted. Everything else, and what turns out to be no Markdown, stays as it was
+//! written. What comes in holds no control characters but tabs, newlines and carriage returns.
+
+mod table;
+mod wrap;
+
+use self::table::Table;
+use self::wrap::Wrap;
+
+const BOLD: &str = "\u{1b}[1m";
+const ITALIC: &str = "\u{1b}[3m";
+const FAINT: &str = "\u{1b}[2m";
+const CODE: &str = "\u{1b}[36m";
+const PLAIN: &str = "\u{1b}[0m";
+/// Characters of a line that are looked at before it is known what it is.
+const MAX_HEAD: usize = 12;
+/// Bytes of a row of a table, or a fence. A longer line is text.
+const MAX_WHOLE: usize = 4 << 10;
+
+/// The text so far, as far as it changes how the next characters are shown.
+#[derive(Debug)]
+pub(crate) struct Markdown {
+    /// Columns of the terminal.
+    width: usize,
+    wrap: Wrap,
+    line: Line,
+    /// True between the fences of a block of code.
+    in_block: bool,
+    bold: bool,
+    italic: bool,
+    code: bool,
+    /// True in a heading, which is bold throughout.
+    heading: bool,
+    /// A mark that may be the first of two, and the character before it.
+    mark: Option<(char, char)>,
+    before: char,
+    table: Table,
+}
+
+/// The line that is being written.
+#[derive(Debug)]
+enum Line {
+    /// Its beginning, which may still be anything.
+    Head(String),
+    /// It is shown as it comes.
+    Text,
+    /// It is kept until its end: a row of a table, or a fence.
+    Whole(String),
+}
+
+impl Markdown {
+    /// Text for a terminal with so many columns.
+    pub(crate) fn new(width: usize) -> Self {
+        Self {
+            width,
+            wrap: Wrap::new(width),
+            line: Line::Head(String::new()),
+            in_block: false,
+            bold: false,
+            italic: false,
+            code: false,
+            heading: false,
+            mark: None,
+            before: ' ',
+            table: Table::default(),
+        }
+    }
+
+    /// The next piece of text, as far as it can be shown.
+    pub(crate) fn push(&mut self, text: &str) -> String {
+        let mut out = String::new();
+        for character in text.chars() {
+            self.take(character, &mut out);
+        }
+        out
+    }
+
+    /// Returns everything held back, and ends all paint. The next text is on a line of its own.
+    pub(crate) fn flush(&mut self) -> String {
+        let mut out = String::new();
+        match std::mem::replace(&mut self.line, Line::Text) {
+            Line::Head(head) if head.is_empty() => self.end_table(&mut out),
+            Line::Head(head) => self.begin(&head, &mut out),
+            Line::Text => {}
+            Line::Whole(line) => {
+                self.whole(&line, &mut out);
+                self.end_table(&mut out);
+            }
+        }
+        self.end_marks(&mut out);
+        self.wrap.end_line(&mut out);
+        self.line = Line::Head(String::new());
+        out
+    }
+
+    fn take(&mut self, character: char, out: &mut String) {
+        match &mut self.line {
+            Line::Head(_) | Line::Whole(_) if character == '\n' => {
+                let (text, is_whole) = match std::mem::replace(&mut self.line, Line::Text) {
+                    Line::Head(head) => (head, false),
+                    Line::Whole(line) => (line, true),
+                    Line::Text => (String::new(), false),
+                };
+                if is_whole {
+                    self.whole(&text, out);
+                } else {
+                    self.begin(&text, out);
+                    // It may be a row, or a fence, after all.
+                    if let Line::Whole(line) = std::mem::replace(&mut self.line, Line::Text) {
+                        self.whole(&line, out);
+                    } else {
+                        self.end_line(out);
+                    }
+                }
+                self.line = Line::Head(String::new());
+            }
+            Line::Head(head) => {
+                head.push(character);
+                let is_known = |head: &str| {
+                    let rest = head.trim_start_matches([' ', '>']);
+                    !rest.is_empty() && !is_open(rest)
+                };
+                if is_known(head) || head.len() > MAX_HEAD {
+                    let head = std::mem::take(head);
+                    self.line = Line::Text;
+                    self.begin(&head, out);
+                }
+            }
+            Line::Whole(line) => {
+                line.push(character);
+                if line.len() > MAX_WHOLE {
+                    let line = std::mem::take(line);
+                    self.line = Line::Text;
+                    self.end_table(out);
+                    for character in line.chars() {
+                        self.inline(character, out);
+                    }
+                }
+            }
+            Line::Text if character == '\n' => {
+                self.end_line(out);
+                self.line = Line::Head(String::new());
+            }
+            Line::Text => self.inline(character, out),
+        }
+    }
+
+    /// Shows the beginning of a line, by which it is known what the line is.
+    fn begin(&mut self, head: &str, out: &mut String) {
+        let text = head.trim_start_matches(' ');
+        let indent = &head[..head.len() - text.len()];
+        if text.starts_with("```") || (text.starts_with('|') && !self.in_block) {
+            self.line = Line::Whole(head.to_owned());
+            return;
+        }
+        self.end_table(out);
+        if self.in_block {
+            out.push_str(CODE);
+            out.push_str(head);
+            return;
+        }
+        let hashes = text.chars().take_while(|character| *character == '#').count();
+        let mut rest = text;
+        if (1..=6).contains(&hashes) && text[hashes..].starts_with(' ') {
+            self.heading = true;
+            self.wrap.paint(BOLD);
+            rest = &text[hashes + 1..];
+        } else if let Some(item) = ["- ", "* ", "+ "].iter().find_map(|mark| text.strip_prefix(mark)) {
+            self.wrap.hang(indent.len() + 2);
+            self.text(indent, out);
+            self.text("• ", out);
+            rest = item;
+        } else {
+            self.text(indent, out);
+        }
+        self.before = ' ';
+        for character in rest.chars() {
+            self.inline(character, out);
+        }
+    }
+
+    /// Shows a line that was kept.
+    fn whole(&mut self, line: &str, out: &mut String) {
+        if line.trim_start().starts_with("```") {
+            self.end_table(out);
+            self.in_block = !self.in_block;
+            // The fence itself tells a reader nothing but the language.
+            let language = line.trim_start().trim_start_matches('`').trim();
+            if self.in_block && !language.is_empty() {
+                out.push_str(&format!("{FAINT}{language}{PLAIN}\n"));
+            }
+        } else if !self.table.add(line) {
+            self.end_table(out);
+            let _first = self.table.add(line);
+        }
+    }
+
+    fn end_table(&mut self, out: &mut String) {
+        out.push_str(&std::mem::take(&mut self.table).render(self.width));
+    }
+
+    fn text(&mut self, text: &str, out: &mut String) {
+        for character in text.chars() {
+            self.wrap.push(character, out);
+        }
+    }
+
+    fn end_line(&mut self, out: &mut String) {
+        self.end_marks(out);
+        self.wrap.end_line(out);
+        out.push('\n');
+    }
+
+    /// Ends emphasis that nobody ended: it does not go on in the next line.
+    fn end_marks(&mut self, out: &mut String) {
+        if let Some((mark, before)) = self.mark.take() {
+            let ends = self.italic && !before.is_whitespace();
+            if !ends {
+                self.wrap.push(mark, out);
+            }
+        }
+        if self.bold || self.italic || self.code || self.heading || self.in_block {
+            self.wrap.paint(PLAIN);
+        }
+        (self.bold, self.italic, self.code, self.heading) = (false, false, false, false);
+        self.before = ' ';
+    }
+
+    fn inline(&mut self, character: char, out: &mut String) {
+        if self.in_block {
+            out.push(character);
+            return;
+        }
+        let before = std::mem::replace(&mut self.before, character);
+        if let Some((mark, before_mark)) = self.mark.take() {
+            if mark == character && !self.code {
+                self.bold = !self.bold;
+                self.paint();
+                return;
+            }
+            // Emphasis begins before a word and ends after one; `2 * 3` and `a_b` have none.
+            let begins = !self.italic && !before_mark.is_alphanumeric() && !character.is_whitespace();
+            let ends = self.italic && !before_mark.is_whitespace() && !character.is_alphanumeric();
+            if begins || ends {
+                self.italic = !self.italic;
+                self.paint();
+            } else {
+                self.wrap.push(mark, out);
+            }
+        }
+        match character {
+            '`' => {
+                self.code = !self.code;
+                self.paint();
+            }
+            '*' | '_' if !self.code => self.mark = Some((character, before)),
+            _ => self.wrap.push(character, out),
+        }
+    }
+
+    /// Sets the paint anew.
+    fn paint(&mut self) {
+        self.wrap.paint(PLAIN);
+        for (is_on, paint) in [(self.bold || self.heading, BOLD), (self.italic, ITALIC), (self.code, CODE)] {
+            if is_on {
+                self.wrap.paint(paint);
+            }
+        }
+    }
+}
+
+/// Returns true if the beginning of a line may still become a mark.
+fn is_open(text: &str) -> bool {
+    let all = |mark: char| text.chars().all(|character| character == mark);
+    all('#') && text.len() <= 6 || all('`') && text.len() < 3 || matches!(text, "-" | "*" | "+")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Paint as words.
+    fn readable(text: &str) -> String {
+        [(BOLD, "<b>"), (ITALIC, "<i>"), (FAINT, "<f>"), (CODE, "<c>"), (PLAIN, "</>")]
+            .iter()
+            .fold(text.to_owned(), |text, (paint, word)| text.replace(paint, word))
+    }
+
+    fn shown(text: &str, width: usize) -> String {
+        let mut markdown = Markdown::new(width);
+        readable(&(markdown.push(text) + &markdown.flush()))
+    }
+
+    #[test]
+    fn marks_are_painted_however_the_text_is_cut() {
+        for (text, expected) in [
+            ("plain\n", "plain\n"),
+            ("# Title\nx", "<b>Title</>\nx"),
+            ("#tag and ####### seven\n", "#tag and ####### seven\n"),
+            ("a **bold** and *it* _it_ `code*` z\n", "a </><b>bold</> and </><i>it</> </><i>it</> </><c>code*</> z\n"),
+            ("2 * 3 * 4, a_b_c, x**2\n", "2 * 3 * 4, a_b_c, x</><b>2</>\n"),
+            ("**open\nnext\n", "</><b>open</>\nnext\n"),
+            ("- a\n  * b\n1. c\n-no\n", "• a\n  • b\n1. c\n-no\n"),
+            ("> quoted **b**\n", "> quoted </><b>b</>\n"),
+            ("```python\nx = **y\n# no title\n```\nend\n", "<f>python</>\n<c>x = **y</>\n<c># no title</>\nend\n"),
+            ("## A `b`\n", "<b>A </><b><c>b</><b></>\n"),
+            ("ends in *", "ends in *"),
+            ("all *of it*\nno *more *\n", "all </><i>of it</>\nno </><i>more *</>\n"),
+            ("-", "-"),
+            ("", ""),
+        ] {
+            assert_eq!(shown(text, 80), expected, "{text:?}");
+            for cut in (0..text.len()).filter(|cut| text.is_char_boundary(*cut)) {
+                let mut markdown = Markdown::new(80);
+                let (first, second) = text.split_at(cut);
+                let cut = markdown.push(first) + &markdown.push(second) + &markdown.flush();
+                assert_eq!(readable(&cut), expected, "{first:?} {second:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_for_a_row_is_text() {
+        let mut markdown = Markdown::new(80);
+        let row = format!("| {}| b |\n", "a ".repeat(MAX_WHOLE));
+        let shown = markdown.push(&row);
+        assert!(shown.len() > MAX_WHOLE, "{} bytes were held back", row.len() - shown.len());
+    }
+
+    #[test]
+    fn lines_end_between_words() {
+        assert_eq!(shown("one **two** three\n", 9), "one </><b>two</>\nthree\n");
+        assert_eq!(shown("- one two three\nx\n", 8), "• one\n  two\n  three\nx\n");
+        assert_eq!(shown("a verylongword b", 6), "a\nverylongword b");
+        assert_eq!(shown("```\na long line of code\n```\n", 6), "<c>a long line of code</>\n");
+    }
+
+    #[test]
+    fn a_table_has_columns_and_ends_with_its_last_row() {
+        let table = "| a | wide |\n|--:|:--|\n| 10 | b |\n| 2 | **c** |\nend\n";
+        assert_eq!(shown(table, 80), " a  wide\n──  ────\n10  b\n 2  c\nend\n");
+        assert_eq!(shown("| no table\nx\n", 80), "| no table\nx\n");
+    }
+}

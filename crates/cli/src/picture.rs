@@ -1,0 +1,94 @@
+//! Images within the text of a terminal, where it says that it shows them.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+/// Bytes of an image that is shown.
+const MAX_IMAGE: usize = 4 << 20;
+/// Bytes of base64 in one sequence of the kitty protocol.
+const CHUNK: usize = 4096;
+
+/// The way in which a terminal shows images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// That of kitty and Ghostty.
+    Kitty,
+    /// That of iTerm2 and WezTerm.
+    Iterm,
+}
+
+impl Protocol {
+    /// Tells by the variables that terminals set; `None` for all others, and in tmux and screen, which do not pass images on.
+    pub(crate) fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let (term, program) = (variable("TERM").unwrap_or_default(), variable("TERM_PROGRAM").unwrap_or_default());
+        if term.starts_with("screen") || term.starts_with("tmux") {
+            return None;
+        }
+        match (term.as_str(), program.as_str()) {
+            ("xterm-kitty" | "xterm-ghostty", _) | (_, "ghostty") => Some(Self::Kitty),
+            (_, "iTerm.app" | "WezTerm") => Some(Self::Iterm),
+            _ => None,
+        }
+    }
+
+    /// The sequence that shows an image, if this terminal can.
+    pub(crate) fn show(self, mime: &str, image: &[u8]) -> Option<String> {
+        if image.len() > MAX_IMAGE {
+            return None;
+        }
+        let data = BASE64_STANDARD.encode(image);
+        match self {
+            Self::Iterm => Some(format!("\u{1b}]1337;File=inline=1;size={}:{data}\u{7}\n", image.len())),
+            Self::Kitty if mime == "image/png" => Some(kitty(&data)),
+            Self::Kitty => None,
+        }
+    }
+}
+
+/// An image as PNG in chunks. The terminal answers nothing: nobody would read it.
+fn kitty(data: &str) -> String {
+    let mut out = String::with_capacity(data.len() + data.len() / 64);
+    let mut rest = data;
+    let mut keys = "a=T,f=100,q=2,";
+    while !rest.is_empty() {
+        let (chunk, next) = rest.split_at(CHUNK.min(rest.len()));
+        let more = u8::from(!next.is_empty());
+        out.push_str(&format!("\u{1b}_G{keys}m={more};{chunk}\u{1b}\\"));
+        (keys, rest) = ("", next);
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_are_known_by_what_they_say() {
+        let of = |term: &str, program: &str| {
+            Protocol::of(|name| match name {
+                "TERM" => Some(term.to_owned()),
+                "TERM_PROGRAM" => Some(program.to_owned()),
+                _ => None,
+            })
+        };
+        assert_eq!(of("xterm-kitty", ""), Some(Protocol::Kitty));
+        assert_eq!(of("xterm-256color", "iTerm.app"), Some(Protocol::Iterm));
+        assert_eq!(of("tmux-256color", "iTerm.app"), None);
+        assert_eq!(of("xterm-256color", "Apple_Terminal"), None);
+    }
+
+    #[test]
+    fn an_image_goes_in_chunks_and_what_cannot_be_shown_does_not() {
+        let image = vec![7; 5000];
+        let sequence = Protocol::Kitty.show("image/png", &image).unwrap();
+        let parts: Vec<&str> = sequence.trim_end().split_terminator("\u{1b}\\").collect();
+        assert!(parts.len() == 2 && parts[0].starts_with("\u{1b}_Ga=T,f=100,q=2,m=1;"), "{parts:?}");
+        let data: String = parts.iter().map(|part| part.split_once(';').unwrap().1).collect();
+        assert!(parts[1].starts_with("\u{1b}_Gm=0;") && BASE64_STANDARD.decode(data).unwrap() == image);
+        assert_eq!(Protocol::Kitty.show("image/jpeg", &image), None);
+        assert!(Protocol::Iterm.show("image/jpeg", b"hi").unwrap().ends_with("size=2:aGk=\u{7}\n"));
+        assert_eq!(Protocol::Iterm.show("image/png", &vec![0; MAX_IMAGE + 1]), None);
+    }
+}
