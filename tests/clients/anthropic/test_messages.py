@@ -5,6 +5,7 @@ import base64
 import anthropic
 import pytest
 
+import pages
 from conftest import TOOL
 
 USUAL = {"model": "scripted", "max_tokens": 64_000, "tools": [TOOL]}
@@ -256,3 +257,8 @@ def test_files_are_listed_in_pages(server):
         client.files.download(ids[0])
     with pytest.raises(anthropic.BadRequestError, match="expires_in_seconds"):
         client.files.upload(file=("a.txt", b"x"), expires_in_seconds=1)
+
+
+def test_the_program_of_the_guide(server):
+    (program,) = pages.programs("anthropic.md")
+    assert "1048576" in pages.run(program, server.url, "scripted")

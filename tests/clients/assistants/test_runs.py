@@ -9,6 +9,7 @@ import openai
 import pytest
 from openai import AssistantEventHandler, OpenAI
 
+import pages
 from server import MODEL as CONFIGURATION
 from server import Server, scripted_model
 
@@ -333,3 +334,8 @@ def test_a_killed_server_leaves_a_run_that_has_failed():
             client.beta.threads.messages.create(thread.id, role="user", content="2**20")
             run = client.beta.threads.runs.create_and_poll(thread_id=thread.id, assistant_id=own.id)
             assert run.status == "completed"
+
+
+def test_the_program_of_the_guide(server):
+    (program,) = pages.programs("assistants.md")
+    assert "1048576" in pages.run(program, server.url, MODEL, key=server.key("reader"))

@@ -22,6 +22,8 @@ from e2b import (
 from e2b.exceptions import AuthenticationException
 from e2b_code_interpreter import Sandbox
 
+import pages
+
 
 def test_programs_share_a_kernel_and_show_all_kinds_of_results(sandbox):
     assert sandbox.run_code("x = 1; x").text == "1"
@@ -236,3 +238,8 @@ def test_node(server):
     with open(script) as source, open(target, "w") as copy:
         copy.write(source.read())
     subprocess.run(["node", target], check=True, timeout=60)
+
+
+def test_the_program_of_the_guide(server):
+    (program,) = pages.programs("sandboxes.md")
+    assert pages.run(program, server.url, "", **server.environment()).splitlines()[0] == "42"

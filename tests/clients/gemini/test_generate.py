@@ -6,6 +6,7 @@ import pytest
 from google import genai
 from google.genai import errors, types
 
+import pages
 from server import MODEL as CONFIGURATION
 from server import Server, scripted_model
 
@@ -123,3 +124,8 @@ def test_a_key_is_needed_where_there_are_keys():
         with pytest.raises(errors.ClientError) as refused:
             without.models.generate_content(model=MODEL, contents="hello")
         assert (refused.value.code, refused.value.status) == (401, "UNAUTHENTICATED")
+
+
+def test_the_program_of_the_guide(server):
+    (program,) = pages.programs("gemini.md")
+    assert "1048576" in pages.run(program, server.url, MODEL)

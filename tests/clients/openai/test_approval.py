@@ -187,9 +187,9 @@ def test_a_webhook_is_told_and_may_decide(upstream):
         hook.stop()
 
 
-def test_the_webhook_of_the_readme_decides(upstream):
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    (script,) = [block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "webhook-signature" in block]
+def test_the_webhook_of_the_guide_decides(upstream):
+    page = (Path(__file__).parents[3] / "docs/guide/approval.md").read_text()
+    (script,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "webhook-signature" in block]
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     secret = base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
