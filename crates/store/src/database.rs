@@ -124,7 +124,7 @@ CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
 CREATE TRIGGER audit_is_not_shortened BEFORE DELETE ON audit
     BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
 ",
-    // What replaces a row deletes it without a word to the trigger above.
+    // `INSERT OR REPLACE` deletes a row without firing the trigger above.
     "
 CREATE TRIGGER audit_is_not_replaced BEFORE INSERT ON audit
     WHEN new.number <= (SELECT max(number) FROM audit)

@@ -20,7 +20,7 @@ pub struct ThreadRecord {
     pub session: Option<ContainerId>,
 }
 
-/// What a thread that was removed had besides its rows.
+/// Things that belonged to a removed thread, for the caller to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemovedThread {
     /// Container of its programs.

@@ -1,4 +1,4 @@
-//! What several processes leave each other, and what is left of one that is killed.
+//! Several processes on one data directory, and one that is killed.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,4 +1,4 @@
-//! What is kept, for whom, and what is left of it after a restart.
+//! State of each tenant, before and after a restart.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::future::Future;

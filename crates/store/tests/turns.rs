@@ -68,7 +68,7 @@ async fn blobs_of_a_turn_come_and_go_with_it() {
         names.push(name);
     }
     assert_eq!(store.turn_blobs(&Tenant::terminal(), &kept.id).await.unwrap(), []);
-    // What is refused is not kept.
+    // A refused update is not kept.
     let fenced = TurnLease { epoch: 9, ..kept.lease() };
     let update = TurnUpdate { blobs: vec![blob(&store, b"late").await.1], ..TurnUpdate::default() };
     assert_eq!(store.append_turn(&fenced, update).await.unwrap(), Appended::Fenced);
