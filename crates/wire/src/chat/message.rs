@@ -93,7 +93,7 @@ pub enum KnownPart {
     },
     /// An image.
     ImageUrl {
-        /// Where it is.
+        /// Its address.
         image_url: ImageUrl,
     },
 }
@@ -110,7 +110,7 @@ impl ContentPart {
     }
 }
 
-/// Where an image is.
+/// Address of an image.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImageUrl {
     /// An `https:` or `data:` URL.

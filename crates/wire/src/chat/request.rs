@@ -139,7 +139,7 @@ pub enum ToolChoiceMode {
 pub enum NamedToolChoice {
     /// The only kind.
     Function {
-        /// Which.
+        /// The function to call.
         function: NamedFunction,
     },
 }

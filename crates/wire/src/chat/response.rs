@@ -89,7 +89,7 @@ pub struct Chunk {
 /// The new part of one answer.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ChunkChoice {
-    /// Which answer.
+    /// Index of the answer.
     #[serde(default)]
     pub index: u32,
     /// The new part.
@@ -126,7 +126,7 @@ pub struct Delta {
 /// A part of a call.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CallDelta {
-    /// Which call of this answer. Some servers leave it out.
+    /// Index of the call within this answer. Some servers leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
     /// The call's id, in its first part.

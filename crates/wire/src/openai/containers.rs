@@ -51,7 +51,7 @@ pub enum NetworkPolicy {
     Disabled,
     /// Some domains.
     Allowlist {
-        /// Which.
+        /// Names of the allowed domains.
         #[serde(default)]
         allowed_domains: Vec<String>,
     },
@@ -64,7 +64,7 @@ pub struct ContainerFile {
     pub id: String,
     /// The kind of object.
     pub object: ContainerFileObject,
-    /// Where it is.
+    /// Container that it belongs to, `cntr_…`.
     pub container_id: String,
     /// When it was made, seconds since 1970.
     pub created_at: i64,
