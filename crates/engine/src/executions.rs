@@ -261,7 +261,7 @@ impl Task {
                     stored.map_err(End::Failed)?;
                     return Ok(failure.map_or_else(|| End::Ran(Box::new(outcome)), End::Failed));
                 }
-                // What it showed cannot be stored; the program ends first.
+                // Its output cannot be stored; the program ends first.
                 Err(error) => {
                     is_stopped = true;
                     execution.interrupter().interrupt();

@@ -137,7 +137,7 @@ mod tests {
         closing.cancel();
         tasks.close();
         tasks.wait().await;
-        // What comes later is stored, too, over what is there.
+        // Later counts are added to those in the store.
         meter.count(&Tenant::local(), "m", one);
         tasks.wait().await;
         let metered = store.metered(0).await.unwrap();

@@ -164,7 +164,7 @@ mod tests {
         let mut held: Vec<Vec<Place>> = tenants.iter().map(|tenant| take_all(&places, tenant)).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [60, 20, 7, 2]);
         assert_eq!(places.enter(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
-        // What the greedy one gives back is for the others.
+        // Permits that the greedy tenant gives back go to the others.
         held[0].truncate(30);
         let more = take_all(&places, &tenants[3]);
         assert_eq!(more.len(), 20);

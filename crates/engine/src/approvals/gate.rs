@@ -356,7 +356,7 @@ impl Gate {
     /// Waits for the decision about a program, by somebody or by the time limit.
     async fn decided(&self, asked: &ApprovalRecord) -> Result<ApprovalRecord, Error> {
         let store = &self.engine.store;
-        // Where the clock was set back meanwhile, nobody waits longer for that.
+        // A clock that was set back meanwhile makes nobody wait longer.
         let patience = u64::try_from(asked.expires_at - now()).unwrap_or_default();
         let end = Instant::now() + self.policy.timeout.min(Duration::from_secs(patience));
         loop {

@@ -278,7 +278,7 @@ impl Sessions {
 
     /// Returns the status of a session.
     pub fn status(&self, record: &ContainerRecord) -> Status {
-        // What is in use does not expire, however long it takes.
+        // A session in use does not expire, however long it takes.
         let used = self.known().get(&record.id).is_some_and(|session| !session.is_expired());
         if used || !record.is_expired() { Status::Running } else { Status::Expired }
     }

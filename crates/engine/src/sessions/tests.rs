@@ -133,7 +133,7 @@ async fn clients_and_programs_see_the_same_files() {
     assert!(session.delete_file(&added.id).await.unwrap());
     assert!(!session.delete_file(&added.id).await.unwrap());
     assert_eq!(run(&session, "import os; print(os.path.exists('sub/late.txt'))").await.0, "False\n");
-    // What was uploaded stays as it was, whatever programs do to their copy.
+    // An uploaded file stays as it was, whatever programs do to their copy.
     let original = place.store.file(&me(), &first.id).await.unwrap().unwrap();
     let content = place.store.read_blob(&original.blob).await.unwrap();
     assert_eq!(content.read_whole(5).await.unwrap(), b"first");

@@ -486,7 +486,7 @@ mod tests {
             panic!("its programs would run again");
         };
         assert_eq!((past.is_stored, past.failure.unwrap().should_retry), (false, Some(false)));
-        // What is larger than the share is not kept at all, and what ran no program may be asked anew.
+        // A log larger than the share is not kept at all, and one that ran no program may be asked anew.
         let large = begun(&all, &tenant, "large", MAX_BYTES_EACH);
         all.end(&large, done(Value::Null), false);
         assert!(all.begin(&tenant, key("large"), ResponseId::new().into()).is_ok());

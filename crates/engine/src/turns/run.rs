@@ -33,7 +33,7 @@ pub struct Run {
     pub engine: Arc<Engine>,
     /// The tenant that asks.
     pub tenant: Tenant,
-    /// Where frames are told.
+    /// Receiver of its frames.
     pub live: Arc<Live>,
     /// The turns, side by side.
     pub parts: Vec<Part>,
@@ -204,7 +204,7 @@ impl Run {
             }
             match (part.agreement, &part.session) {
                 (Agreement::Stays, Some(session)) => session.release().await,
-                // What nobody was told of, or nobody waits for, is of no use.
+                // A session that nobody was told of, or nobody waits for, is of no use.
                 (Agreement::Own { .. } | Agreement::Shared { .. }, Some(_)) if is_cut || !progress.has_called => {
                     part.abandon(&self.engine, &self.tenant).await;
                 }

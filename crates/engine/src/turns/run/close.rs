@@ -46,7 +46,7 @@ impl Run {
     /// all: whoever polls for it goes on at once. The turn has ended when both are there; until then recovery finds it and completes the
     /// document.
     pub(super) async fn store_end(&mut self, document: &Value) -> Result<(), Failure> {
-        // What could not be stored is stored with the state.
+        // Events that could not be stored go along with the state.
         let _tried_again = self.flush(None).await;
         if let Some(documents) = &self.documents {
             documents.finish(document.clone()).await?;

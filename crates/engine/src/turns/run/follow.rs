@@ -203,7 +203,7 @@ impl Run {
                     failure.get_or_insert(Failure::while_doing("cannot store what the program made")(error));
                 }
                 let flow = self.queue(turn, EventKind::ToolEnded { item, outcome }).await;
-                // What it printed is told all the same.
+                // Output before the failure is told all the same.
                 failure.map_or(Ok(flow), Err)
             }
         }
@@ -237,7 +237,7 @@ impl Run {
         let waits = matches!(ending, Ending::WaitsForClient { .. });
         let rendered = self.event(turn, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
         if waits && let Some(documents) = &self.documents {
-            // What the client is to answer is there before it is told.
+            // The document with the open calls is stored before the client is told of them.
             if let Err(error) = documents.hand_over(self.render.document()).await {
                 error!("{}: {error}", self.live.id);
             }
