@@ -128,7 +128,7 @@ pub async fn serve(
     drop(listener);
     app.closing.cancel();
     app.tasks.close();
-    // What does not end by itself ends with the process.
+    // Tasks that do not end by themselves end with the process.
     let _in_time = timeout(DRAIN, app.tasks.wait()).await;
     app.engine.sessions.close_all().await;
     app.engine.meter.flush().await;
@@ -173,7 +173,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
             },
             () = &mut shutdown => break,
         };
-        // Where every connection is being answered, one more is hung up on.
+        // With every connection being answered, one more is closed at once.
         let Some(connection) = connections.enter(L::peer(&stream)) else { continue };
         let (asked, service) = (Arc::clone(&connection), service.clone());
         let answer = service_fn(move |request: Request<Incoming>| {

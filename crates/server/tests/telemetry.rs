@@ -1,4 +1,4 @@
-//! What the operator sees of a real server: figures, traces, and nothing of what anybody said.
+//! A real server's figures and traces, with nothing of anybody's content.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "a test may panic")]
 
 mod collector;
@@ -112,7 +112,7 @@ async fn what_clients_make_up_makes_no_series() {
         Answer::of(server.request(method, "/v1/models").send().await.unwrap()).await.refused(405, "");
     };
     once(0).await;
-    // What had ended when one was asked is in the next, and the figures themselves are asked for, too.
+    // A request that had ended is in the next figures, and so is the request for figures itself.
     for _ in 0..2 {
         figures_with(&server, &[ALONE]).await;
     }

@@ -130,7 +130,7 @@ fn with_model(Passing { body, model, .. }: Passing<'_>, server: &Chat) -> Bytes 
     if given == name {
         return body.clone();
     }
-    // Where it stands: what was parsed lies in the body.
+    // Offset of the name: the parsed value borrows from the body.
     let start = given.as_ptr() as usize - body.as_ptr() as usize;
     let (before, after) = (body.slice(..start), body.slice(start + given.len()..));
     [&before[..], name.as_bytes(), &after[..]].concat().into()

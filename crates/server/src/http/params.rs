@@ -30,7 +30,7 @@ impl Params {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// Which page of a list is wanted; at most `max` entries, `default` if nothing is said.
+    /// Reads `limit`, `after` and `order` of a list; at most `max` entries, `default` without a limit.
     pub(crate) fn page(&self, default: usize, max: usize) -> Result<PageQuery, ApiError> {
         let limit = match self.get("limit").map(str::parse) {
             None => default,

@@ -26,7 +26,7 @@ pub(crate) use model::{passed_on, watched};
 pub(crate) use scope::Scope;
 pub use traces::Traces;
 
-/// Where a server tells what it does.
+/// A server's figures, traces and log.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     pub(crate) metrics: Option<Metrics>,

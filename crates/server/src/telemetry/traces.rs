@@ -90,7 +90,7 @@ impl Traces {
     /// Sends what waits, as long as that may take.
     pub(crate) async fn finish(&self) {
         self.ending.cancel();
-        // What is not sent in time is lost.
+        // Spans that are not sent in time are lost.
         let _in_time = timeout(FAREWELL, self.sending.wait()).await;
     }
 
@@ -131,7 +131,7 @@ impl Traces {
     }
 }
 
-/// Where spans are taken at a collector's address, and whether that is this machine.
+/// Returns a collector's URL for spans, and true if it is on this machine.
 fn endpoint(address: &str) -> Result<(String, bool), String> {
     const PATH: &str = "/v1/traces";
     let like = "is not an address like http://127.0.0.1:4318";

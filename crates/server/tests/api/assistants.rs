@@ -92,7 +92,7 @@ async fn a_run_that_a_killed_server_left_has_failed() {
     let done = post(&server, &runs, &json!({ "assistant_id": assistant })).await.ok();
     until(&server, &format!("{runs}/{}", id(&done)), "completed").await;
     server.stop().await;
-    // What the last server stored before it was killed: a run that goes on, and no turn that does.
+    // State as of a server that was killed: a run under way, and no turn that drives it.
     let store = Store::open(data.path()).await.unwrap();
     let (run, turn) = (RunId::new(), TurnId::new());
     let mut object = done.clone();

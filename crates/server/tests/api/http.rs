@@ -1,4 +1,4 @@
-//! What holds for every request: ids, errors, bounds, keys.
+//! Rules for every request: ids, errors, bounds, keys.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ async fn with_keys_nobody_gets_in_without_one() {
     server.use_key(&key.secret);
     server.get("/v1/files").await.ok();
     assert!(server.store.revoke_key(key.id).await.unwrap());
-    // What was known of a key holds for a moment.
+    // A key's verdict is cached for a moment.
     tokio::time::sleep(KEYS_FRESH).await;
     server.get("/v1/files").await.refused(401, "Incorrect API key");
     server.stop().await;
@@ -494,7 +494,7 @@ async fn a_stored_response_is_repeated_from_the_store() {
     assert_eq!((failed.status, again.status), (400.try_into().unwrap(), failed.status));
     assert!(failed.json()["error"] == again.json()["error"], "{:?}", again.json());
     assert_eq!(upstream.requests().len(), 3);
-    // What is repeated is read, and is not there any more when it was deleted.
+    // A repeated request is answered from the store, and not after the response was deleted.
     let text = String::from_utf8_lossy(&told.bytes).into_owned();
     let id = text.split('"').find(|part| part.starts_with("resp_")).unwrap();
     let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();

@@ -16,7 +16,7 @@ pub const SERVER: i32 = 2;
 /// The kind of a span that asks.
 pub const CLIENT: i32 = 3;
 
-/// What it has taken so far.
+/// An OpenTelemetry collector that keeps every request.
 pub struct Collector {
     url: String,
     requests: Arc<Mutex<Vec<ExportTraceServiceRequest>>>,

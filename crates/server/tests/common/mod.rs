@@ -239,7 +239,7 @@ impl Server {
     }
 }
 
-/// What the server said.
+/// A server's answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -281,7 +281,7 @@ impl Answer {
     }
 }
 
-/// How many files there are below a directory.
+/// Counts the files below a directory.
 pub fn files_in(directory: &Path) -> usize {
     let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     entries.map(|path| if path.is_dir() { files_in(&path) } else { 1 }).sum()

@@ -23,7 +23,7 @@ pub(super) fn refuse(error: &ApiError, _request_id: &str) -> Response {
         (error.status, Json(e2b::Error { code, message })).into_response()
     };
     if error.status.is_server_error() || error.status == StatusCode::TOO_MANY_REQUESTS {
-        // What may heal says when; without a word, the SDKs would wait three times for anything.
+        // An error that may heal has `Retry-After`; without this header, the SDKs would try anything three times.
         let again = if error.retry_after.is_some() { "true" } else { "false" };
         response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static(again));
     }

@@ -90,7 +90,7 @@ pub(super) async fn call(
         Form::Whole => wait(live, leash, |object| object).await,
         Form::List => wait(live, leash, |object| Value::Array(vec![object])).await,
         Form::Stream => {
-            // What fails before the first word is an error like any other.
+            // A failure before the first word is an error like any other.
             if let Ok(first) = timeout(SILENCE, live.frame(0)).await
                 && first.is_none_or(|frame| frame.kind == ERROR)
                 && let Some(failure) = live.ended().await.and_then(|end| end.failure)

@@ -270,7 +270,7 @@ pub(super) fn read<T: DeserializeOwned>(arguments: Option<JsonObject>) -> Result
 }
 
 fn seconds(seconds: f64) -> Duration {
-    // What is no number is no time.
+    // NaN and infinity are no time: the maximum.
     let seconds = if seconds.is_finite() { seconds.clamp(0.1, MAX_SECONDS) } else { MAX_SECONDS };
     Duration::from_secs_f64(seconds)
 }

@@ -158,7 +158,7 @@ pub(crate) async fn retrieve(
 ) -> Result<Json<ContainerObject>, ApiError> {
     let record = find(&app, &tenant, &id).await?;
     if app.engine.sessions.status(&record) == Status::Running {
-        // Who asks after a container still needs it.
+        // A client that asks for a container still needs it.
         app.engine.sessions.open(&tenant, SessionChoice::Explicit(record.id.clone())).await?;
     }
     Ok(Json(render(&app, &find(&app, &tenant, &id).await?)))
@@ -298,7 +298,7 @@ fn render(app: &App, record: &ContainerRecord) -> ContainerObject {
         },
         name: record.name.clone(),
         last_active_at: record.last_active_ms / 1000,
-        // What a server is set to may be less than a minute.
+        // A server's setting may be less than a minute.
         expires_after: ExpiresAfter { anchor: Default::default(), minutes: record.idle.as_secs().div_ceil(60) },
         memory_limit: record.memory_limit.clone().unwrap_or_else(|| Memory::from(MemoryLimit::One).word()),
         network_policy: NetworkPolicy::Disabled,

@@ -13,19 +13,19 @@ pub(super) struct Case {
     pub(super) settings: Settings,
     pub(super) server: aludel_server::Settings,
     pub(super) approvals: ApprovalPolicy,
-    /// How long the model may be silent.
+    /// Time for which the model may be silent.
     pub(super) patience: Duration,
-    /// Whether the model's server takes chat completions as they are.
+    /// The model's server takes chat completions as they are.
     pub(super) passes: bool,
-    /// Whether there is a server at the model's address.
+    /// A server listens at the model's address.
     pub(super) reachable: bool,
-    /// Whether what the model is asked is recorded.
+    /// Requests to the model are recorded.
     pub(super) shows_model: bool,
     /// Reason for which no sandbox can be made.
     pub(super) no_sandbox: Option<&'static str>,
-    /// Whether requests come with the key of a tenant.
+    /// Requests carry a tenant's key.
     pub(super) has_keys: bool,
-    /// Where it runs.
+    /// Its backends.
     pub(super) place: Place,
     pub(super) script: Vec<Scripted>,
     pub(super) steps: Vec<Step>,
@@ -68,7 +68,7 @@ pub(super) struct Request {
     pub(super) path: String,
     pub(super) headers: Vec<(&'static str, &'static str)>,
     pub(super) body: Body,
-    /// How its answer is recorded.
+    /// Form in which its answer is recorded.
     pub(super) shown: Shown,
 }
 
@@ -82,7 +82,7 @@ pub(super) enum Body {
     Form(Vec<(&'static str, String)>, Option<(&'static str, &'static str, Vec<u8>)>),
 }
 
-/// How an answer is recorded.
+/// Form in which an answer is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     /// JSON with sorted fields, streams frame by frame.

@@ -55,7 +55,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// What becomes of the model's words.
+/// Answers that run no program.
 fn turns() -> Vec<Case> {
     let text = || vec![says("Hello there.")];
     vec![

@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// What is wrong with the request as such.
+/// Requests that are wrong as HTTP.
 fn of_http() -> Vec<Case> {
     let small = "/v1/containers";
     vec![

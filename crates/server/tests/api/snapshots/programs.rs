@@ -16,7 +16,7 @@ pub(super) const SHOWS_IMAGE: &str =
 pub(super) const READS_FILE: &str = "print(open('data.csv').read())";
 pub(super) const STARTS_PROCESS: &str = "import subprocess\nprint(subprocess.run('true').returncode)";
 
-/// What the programs do.
+/// Plays the programs of the cases on the memory backend.
 pub(super) fn script(code: &str, cell: &mut ScriptedCell) {
     match code {
         PRINTS => cell.print("42\n"),

@@ -29,7 +29,7 @@ use crate::common::connector::{Connector, HOST_NAME};
 
 /// Cases at once.
 const AT_ONCE: usize = 32;
-/// How long a step may take.
+/// Limit of one step.
 const STEP: Duration = Duration::from_secs(120);
 /// Characters of JSON up to which it stands on one line.
 const LINE: usize = 400;
@@ -175,7 +175,7 @@ fn model(case: &Case, upstream: &Arc<ScriptedTransport>) -> Model {
     Model { endpoint: case.passes.then(|| Arc::clone(&chat)), ..Model::new("m", "a test", chat) }
 }
 
-/// What is recorded of a case.
+/// Runs a case and returns its record.
 async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
     let data = tempfile::tempdir().unwrap();
     let backend = match case.no_sandbox {
@@ -255,7 +255,7 @@ struct Recorder {
     text: String,
 }
 
-/// What the server said.
+/// A server's answer.
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
@@ -399,7 +399,7 @@ impl Recorder {
         if by_choice {
             frames.sort_by_key(|frame| {
                 let chunk = frame.strip_prefix("data: ").and_then(|data| serde_json::from_str::<Value>(data).ok());
-                // What belongs to no choice comes last.
+                // Chunks without a choice come last.
                 chunk.and_then(|chunk| chunk.pointer("/choices/0/index")?.as_u64()).unwrap_or(u64::MAX)
             });
         }
@@ -451,7 +451,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// What every request for a response or a completion has, and these fields.
+/// Merges these fields into those that every request has.
 pub(super) fn with(fields: &Value, common: Value) -> Value {
     let mut body = common;
     for (name, value) in fields.as_object().unwrap() {

@@ -82,7 +82,7 @@ pub(crate) async fn create(
     if !stream {
         return wait(live, leash, |object| object).await;
     }
-    // What fails before the first word is an error like any other.
+    // A failure before the first word is an error like any other.
     if let Ok(None) = timeout(SILENCE, live.frame(0)).await
         && let Some(failure) = live.ended().await.and_then(|end| end.failure)
     {

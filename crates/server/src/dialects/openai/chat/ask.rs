@@ -73,7 +73,7 @@ impl Head<'_> {
     /// Returns true if programs of ours are or were part of the conversation.
     pub(super) fn is_ours(&self) -> bool {
         let asks = self.tools.is_some_and(|tools| {
-            // What is no list of tools is for the model's server to refuse.
+            // Anything but a list of tools is for the model's server to refuse.
             let tools: Vec<ToolHead> = serde_json::from_str(tools.get()).unwrap_or_default();
             tools.iter().any(|tool| tool.kind.as_deref() == Some("code_interpreter"))
         });

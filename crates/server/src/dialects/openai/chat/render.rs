@@ -107,7 +107,7 @@ impl Completion {
 
     fn close(&mut self) {
         match &self.failure {
-            // What fails before the first word is an answer of its own.
+            // A failure before the first word is an answer of its own.
             Some(_) if !self.writer.has_begun() => {}
             Some(failure) => self.writer.fail(&error::body(&failure.clone().into())),
             None => self.writer.end(),

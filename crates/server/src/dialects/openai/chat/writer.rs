@@ -180,7 +180,7 @@ impl Writer {
         if text.is_empty() {
             return;
         }
-        // What was said before a program and what is said after it are two paragraphs.
+        // Text before a program and text after it are two paragraphs.
         let needs_break = !choice.in_text && !choice.content.is_empty();
         let text = if needs_break { format!("\n\n{text}") } else { text.to_owned() };
         choice.in_text = true;

@@ -40,7 +40,7 @@ const WRAPPED: &str = "aludel.";
 pub(super) struct Context {
     /// All items, oldest first, the new ones last.
     items: Vec<ItemDocument>,
-    /// Which of them are new.
+    /// The range of `items` that this request adds.
     new: Range<usize>,
     /// Container of the response that an item was referred to in last.
     referred: Option<ContainerId>,

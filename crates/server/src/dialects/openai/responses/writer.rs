@@ -113,7 +113,7 @@ impl Writer {
         self.sequence = self.sequence.max(sequence);
     }
 
-    /// Where programs run.
+    /// Sets the container that programs run in.
     pub(super) fn set_container(&mut self, id: String) {
         self.container = Some(id);
     }
