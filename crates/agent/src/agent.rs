@@ -35,7 +35,7 @@ pub(crate) struct Parts {
 /// Puts an agent together.
 pub struct AgentBuilder(Parts);
 
-/// What one turn may use. Each has its own [`crate::Budget`] ending.
+/// Limits of one turn. Each has its own [`crate::Budget`] ending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budgets {
     /// Calls of the model.
@@ -57,7 +57,7 @@ impl Default for Budgets {
 /// A finished turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
-    /// Why it ended.
+    /// Reason for its end.
     pub ending: Ending,
     /// The model's last message; empty when there was none.
     pub answer: String,
@@ -124,14 +124,14 @@ impl AgentBuilder {
         self
     }
 
-    /// Which tool the model must call in the first round; the later ones are its own choice.
+    /// Sets the tool that the model must call in the first round; the later ones are its own choice.
     #[must_use]
     pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
         self.0.tool_choice = choice;
         self
     }
 
-    /// How the model chooses its words.
+    /// Sets the sampling parameters.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.0.sampling = sampling;
@@ -145,7 +145,7 @@ impl AgentBuilder {
         self
     }
 
-    /// What one turn may use.
+    /// Sets the limits of one turn.
     #[must_use]
     pub fn budgets(mut self, budgets: Budgets) -> Self {
         self.0.budgets = budgets;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-/// What is asked.
+/// A program that waits for approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalRequest {
-    /// Which call of the tool.
+    /// Id of the tool's call.
     pub call_id: String,
     /// The program. If it is approved, exactly this is run.
     pub code: String,
@@ -25,19 +25,19 @@ pub enum Approval {
     Later,
     /// Do not; the model is told why, and may try something else.
     Deny {
-        /// Why.
+        /// The reason, for the model.
         reason: String,
     },
 }
 
-/// What a model is told of a program that may not run.
+/// Tells the model that a program may not run.
 pub fn denied(reason: &str) -> String {
     format!("The user did not allow this program to run: {reason}")
 }
 
 type Callback = dyn Fn(ApprovalRequest) -> BoxFuture<'static, Approval> + Send + Sync;
 
-/// Who is asked.
+/// The party that decides about programs.
 #[derive(Clone, Default)]
 pub(crate) enum Approver {
     /// Nobody: everything runs.

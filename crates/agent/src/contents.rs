@@ -14,7 +14,7 @@ const MAX_TEXT: usize = 16 << 10;
 /// Messages of one conversation, the latest ones.
 const MAX_MESSAGES: usize = 20;
 
-/// Whether somebody wants to see prompts, programs and outputs of what the current span belongs to.
+/// Returns true if somebody subscribed to prompts, programs and outputs of the current span.
 pub(crate) fn are_wanted() -> bool {
     enabled!(target: TARGET, Level::INFO)
 }

@@ -1,4 +1,4 @@
-//! What a turn tells while it goes on. A closed set: whatever can happen is one of these.
+//! Events of a turn. A closed set: whatever can happen is one of these.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::upstream::{UpstreamError, Usage};
 pub enum Event {
     /// The model is asked, for the `number`th time in this turn, counted from 1.
     RoundStarted {
-        /// Which round.
+        /// Number of the round, from 1.
         number: u32,
     },
     /// The upstream is busy and is asked again after a wait.
     Retrying {
-        /// How long the wait is.
+        /// Time until the next attempt.
         wait: Duration,
-        /// Why, in words.
+        /// The failure, in words.
         reason: String,
     },
     /// The model writes.
@@ -28,52 +28,52 @@ pub enum Event {
     Reasoning(String),
     /// The model starts to write a program.
     CodeStarted {
-        /// Which call of the tool.
+        /// Id of the tool's call.
         call_id: String,
     },
     /// The model goes on writing it.
     CodeDelta {
-        /// Which call.
+        /// Id of the tool's call.
         call_id: String,
         /// The next characters of the program.
         text: String,
     },
     /// The program is complete; this is exactly what will be run.
     CodeFinished {
-        /// Which call.
+        /// Id of the tool's call.
         call_id: String,
         /// The program.
         code: String,
     },
     /// A person or a rule is asked whether the program may run.
     ApprovalRequested {
-        /// Which call.
+        /// Id of the tool's call.
         call_id: String,
     },
     /// The answer: `None` when it may, the reason when not.
     ApprovalDecided {
-        /// Which call.
+        /// Id of the tool's call.
         call_id: String,
-        /// Why it may not.
+        /// The reason for a refusal.
         denied: Option<String>,
     },
     /// The running program tells something; its last event is the execution's own `Finished`.
     Execution {
-        /// Which call.
+        /// Id of the tool's call.
         call_id: String,
-        /// What it tells.
+        /// The execution's event.
         event: ExecutionEvent,
     },
     /// A call that could not be carried out as it was written; the model is told why.
     CallRejected {
-        /// Which call.
+        /// Id of the tool's call.
         call_id: String,
-        /// Why.
+        /// The mistake, in words.
         reason: String,
     },
-    /// What the model gets to see of an execution, or of a call that was denied or rejected.
+    /// The model's view of an execution, or of a call that was denied or rejected.
     Observation {
-        /// Which call.
+        /// Id of the tool's call.
         call_id: String,
         /// The text; images are not repeated here.
         text: String,
@@ -86,7 +86,7 @@ pub enum Event {
     Finished(Ending),
 }
 
-/// Why a turn ended.
+/// Reason for the end of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
     /// The model answered.
@@ -132,7 +132,7 @@ impl Ending {
     }
 }
 
-/// What of the upstream's cut an answer off.
+/// The upstream's limit that cut an answer off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CutOff {
     /// Its limit of tokens, or the one that the caller asked for.
@@ -150,7 +150,7 @@ impl std::fmt::Display for CutOff {
     }
 }
 
-/// Which budget.
+/// A limit of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
     /// Calls of the model.

@@ -134,7 +134,7 @@ impl Scanner {
         std::mem::take(&mut self.pieces)
     }
 
-    /// Whether the program has come to its closing fence.
+    /// Returns true once the program's closing fence was read.
     pub(crate) fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
@@ -183,7 +183,7 @@ impl Scanner {
     }
 }
 
-/// Whether a line that begins like this may become a fence.
+/// Returns true if a line that begins like this may become a fence.
 fn may_be_fence(line: &str, state: State) -> bool {
     let (ticks, rest) = ticks_of(line);
     let may_open = ticks >= 3 && !rest.contains('`') && line.len() <= MAX_OPENING;

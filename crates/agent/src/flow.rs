@@ -7,7 +7,7 @@ use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
-/// How far the future may run ahead of whoever reads the stream.
+/// Items that the future may send ahead of the reader.
 const AHEAD: usize = 16;
 
 /// A stream whose items are sent by a future that ends with an output.
@@ -19,7 +19,7 @@ pub(crate) struct Flow<T, R> {
     output: Option<R>,
 }
 
-/// Where the future sends its items.
+/// The future's end of the stream.
 pub(crate) struct Sink<T>(mpsc::Sender<T>);
 
 impl<T> Sink<T> {
@@ -46,7 +46,7 @@ impl<T, R> Flow<T, R> {
         Self { work: Some(Box::pin(start(Sink(sender)))), items, output: None }
     }
 
-    /// What the future ended with; `None` before the end of the stream.
+    /// Takes the future's output; `None` before the end of the stream.
     pub(crate) fn output(&mut self) -> Option<R> {
         self.output.take()
     }
@@ -57,7 +57,7 @@ impl<T, R: Unpin> Stream for Flow<T, R> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         let this = &mut *self;
-        // What was sent comes first: the future may wait for room, and its end drops nothing that it sent before.
+        // Items come before the end: the future may wait for room, and its end drops nothing that it sent before.
         if let Poll::Ready(Some(item)) = this.items.poll_recv(context) {
             return Poll::Ready(Some(item));
         }

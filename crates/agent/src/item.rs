@@ -1,4 +1,4 @@
-//! What a conversation consists of, whatever protocol it came in by or goes out by.
+//! Items of a conversation, independent of any protocol.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Item {
-    /// What the user said.
+    /// A message of the user.
     User(Vec<Part>),
-    /// What the model said.
+    /// A message of the model.
     Assistant(String),
-    /// What the model thought aloud before it spoke or called.
+    /// Thoughts that the model told before it spoke or called.
     Reasoning(String),
     /// A tool that the model called.
     Call(Call),
-    /// What the tool answered. Every call has exactly one, somewhere after it.
+    /// The answer of a tool. Every call has exactly one, somewhere after it.
     Output(Output),
 }
 
@@ -49,7 +49,7 @@ pub struct Call {
     pub arguments: String,
 }
 
-/// What a tool answered.
+/// The answer of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Output {
     /// The [`Call::id`] that this answers.

@@ -1,4 +1,4 @@
-//! What the model gets to see of an execution: bounded, and framed as data, so that a program's output cannot pose as something else.
+//! The model's view of an execution: bounded, and framed as data, so that a program's output cannot pose as something else.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Observer {
         self.values.push((kind, text));
     }
 
-    /// Whether the program ended with an exception or worse.
+    /// Returns true if the program ended with an exception or worse.
     pub(crate) fn failed(&self) -> bool {
         !self.finished.as_ref().is_some_and(|finished| finished.outcome == Outcome::Completed)
     }
@@ -131,7 +131,7 @@ fn list(files: &[FileEntry]) -> String {
     lines.join("\n")
 }
 
-/// How an execution ended, in words for a model or a person.
+/// Describes the end of an execution, for a model or a person.
 pub fn describe_outcome(finished: &Finished) -> String {
     let mut text = match &finished.outcome {
         Outcome::Completed => "The program ran to its end.".to_owned(),
@@ -232,7 +232,7 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.0} PB")
 }
 
-/// What a program of an earlier turn printed, as a model gets to see it: bounded, and framed as data.
+/// Frames the output of an earlier turn's program as data for the model, bounded.
 pub fn framed(output: &str) -> String {
     let mut framed = Framed::new();
     framed.section("output", output, MAX_STREAM);

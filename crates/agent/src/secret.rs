@@ -26,7 +26,7 @@ impl Secret {
         &self.value
     }
 
-    /// Where the value came from, if that was noted.
+    /// Returns the origin of the value, if that was noted.
     pub fn origin(&self) -> Option<&str> {
         self.origin.as_deref()
     }

@@ -68,7 +68,7 @@ struct State {
     cancel: CancellationToken,
     deadline: Instant,
     items: Vec<Item>,
-    /// Where this turn's items begin.
+    /// Index of this turn's first item.
     first_new: usize,
     usage: Usage,
     /// The text of the last round.
@@ -78,7 +78,7 @@ struct State {
     deaf_rounds: u32,
     /// The program that failed last, if the last one did.
     last_failure: Option<String>,
-    /// Whether approval is still asked for.
+    /// True while programs need approval.
     ask: bool,
 }
 
@@ -332,7 +332,7 @@ impl State {
         }
     }
 
-    /// Whether the caller wants no more programs to be run. The model can still answer, unlike after a budget.
+    /// Returns true once the caller's limit of programs is reached. The model can still answer, unlike after a budget.
     fn has_no_programs_left(&self) -> bool {
         self.parts.max_programs.is_some_and(|most| self.tool_calls >= most)
     }

@@ -80,7 +80,7 @@ async fn wrong_calls_are_told_to_the_model() {
         assert!(observation.contains(words), "{observations:#?}");
     }
     assert_eq!((observations.len(), &turn.ending), (4, &Ending::Answered));
-    // What was malformed is valid JSON in the history.
+    // Malformed arguments are valid JSON in the history.
     for call in upstream.requests()[1]["messages"][1]["tool_calls"].as_array().unwrap() {
         serde_json::from_str::<serde_json::Value>(call["function"]["arguments"].as_str().unwrap()).unwrap();
     }

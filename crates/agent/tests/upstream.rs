@@ -1,4 +1,4 @@
-//! What a Chat Completions upstream makes of what real servers send. No sandbox is needed.
+//! A Chat Completions upstream against recorded answers of real servers. No sandbox is needed.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;

@@ -13,16 +13,16 @@ use crate::item::Part;
 use crate::observation::Observer;
 use crate::trace::ProgramSpan;
 
-/// Whether a program still has to be asked for.
+/// State of a program's approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Consent {
-    /// It has.
+    /// It has to be asked for.
     Asked,
     /// It was approved after the turn before.
     Given,
 }
 
-/// Why a program has no observation.
+/// Reason for which a program has no observation.
 pub(super) enum Halt {
     /// Nobody has answered yet whether it may run.
     Waits,
@@ -109,7 +109,7 @@ impl State {
         }
     }
 
-    /// Why the program may not run, if so.
+    /// Returns the reason for which the program may not run, if there is one.
     async fn denied(
         &mut self,
         interpreter: &CodeInterpreter,

@@ -1,4 +1,4 @@
-//! What the model says in one round, piece by piece: deltas in, events out.
+//! The model's answer in one round, piece by piece: deltas in, events out.
 
 use std::collections::HashSet;
 
@@ -62,12 +62,12 @@ impl Reply {
         Self { scanner, ..Self::of_calls(ours, taken) }
     }
 
-    /// Whether nothing was said.
+    /// Returns true if nothing was said.
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
     }
 
-    /// Whether the program in the text is complete. What the model goes on to write would be its invention of the output.
+    /// Returns true once the program in the text is complete. Anything after it would be the model's invention of the output.
     pub(super) fn is_complete(&self) -> bool {
         self.scanner.as_ref().is_some_and(Scanner::is_closed)
     }

@@ -39,18 +39,18 @@ pub use transport::Transport;
 
 /// Bytes of one answer.
 const MAX_ANSWER: u64 = 64 << 20;
-/// How often a request is made before giving up.
+/// Attempts of one request.
 const ATTEMPTS: u32 = 3;
-/// How often a rejected request is put differently.
+/// Attempts to put a rejected request differently.
 const LESSONS: u32 = 2;
 /// The longest wait before another attempt. Whoever asks for more gets an error with the figure.
 const MAX_WAIT: Duration = Duration::from_secs(30);
-/// How long a connection attempt may take.
+/// Limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long the usage and the end of the stream are awaited once the answer itself is whole: some servers leave the connection open.
+/// Time for the usage and the end of the stream once the answer itself is whole: some servers leave the connection open.
 const EPILOGUE: Duration = Duration::from_secs(2);
 
-/// Which protocol an endpoint speaks.
+/// The protocol of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Chat Completions.
@@ -63,10 +63,10 @@ pub enum Protocol {
     Gemini,
 }
 
-/// Where a model is and how it is asked.
+/// Settings of a model behind HTTP.
 #[derive(Debug, Clone)]
 pub struct ChatOptions {
-    /// What is spoken there.
+    /// Its protocol.
     pub protocol: Protocol,
     /// The base, which usually ends in `/v1`. A query, as some clouds want it, is kept.
     pub url: String,
@@ -74,15 +74,15 @@ pub struct ChatOptions {
     pub model: String,
     /// The key, if one is needed.
     pub key: Option<Secret>,
-    /// What the model takes.
+    /// Its abilities beyond text.
     pub capabilities: Capabilities,
-    /// How long the upstream may be silent, also before its first word.
+    /// Time for which the upstream may be silent, also before its first word.
     pub idle_timeout: Duration,
     /// Headers that every request has besides those of the protocol, by name.
     pub headers: Vec<(String, Secret)>,
     /// The most tokens of one answer. Asked for where nobody says how many; who asks for more gets these. Not of requests that are handed on.
     pub max_output_tokens: Option<u32>,
-    /// How many requests may be under way at once; one more fails at once with [`UpstreamError::Busy`].
+    /// Requests under way at once; one more fails at once with [`UpstreamError::Busy`].
     pub requests: Option<usize>,
 }
 
@@ -141,7 +141,7 @@ impl Chat {
 const OURS: [HeaderName; 7] =
     [ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING];
 
-/// What every request has. The client does not log what is secret of it.
+/// Parses the headers of every request. The client does not log those that are secret.
 fn headers(options: &ChatOptions) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &options.headers {
@@ -416,7 +416,7 @@ impl Chat {
     }
 }
 
-/// Whether and when to try again.
+/// Returns the wait before another attempt, or `None` if there is none.
 fn wait_before_retry(error: &UpstreamError, attempt: u32) -> Option<Duration> {
     let backoff = Duration::from_millis(500) * 2_u32.saturating_pow(attempt - 1);
     match error {

@@ -21,7 +21,7 @@ const PLACEHOLDER: &str = "{{CSV}}";
 const COLUMNS: [&str; 5] = ["date", "session_id", "product", "stage", "amount"];
 /// Characters that are streamed at a time.
 const FRAGMENT: usize = 48;
-/// What the observation says of a program that ran to its end.
+/// Beginning of an observation of a program that ran to its end.
 const SUCCESS: &str = "The program ran to its end.";
 
 /// The scripted model.
@@ -128,7 +128,7 @@ impl Step {
     }
 }
 
-/// What the model does next.
+/// The model's next step.
 #[derive(Debug, PartialEq)]
 enum Next {
     Say(String),

@@ -1,20 +1,20 @@
-//! Why a model could not be asked, in words that say what to do about it.
+//! Failures of model calls, in words that say what to do about them.
 
 use std::time::Duration;
 
-/// Why a call of an upstream failed.
+/// A failure of a call of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
     /// 401 or 403.
     #[error("{endpoint} refused the key ({status}): {detail}. Check {key}")]
     Unauthorized {
-        /// Who answered.
+        /// The server that answered.
         endpoint: String,
         /// The HTTP status.
         status: u16,
-        /// Which key was sent: where it came from, never its value.
+        /// Origin of the key that was sent, never its value.
         key: String,
-        /// What the upstream said.
+        /// The server's words.
         detail: String,
     },
     /// 404: no such model, or no such path.
@@ -22,21 +22,21 @@ pub enum UpstreamError {
         "{endpoint} answered 404: {detail}. Check the model's name (`{model}`) and that the url is the one ending in /v1"
     )]
     NotFound {
-        /// Who answered.
+        /// The server that answered.
         endpoint: String,
         /// The model that was asked for.
         model: String,
-        /// What the upstream said.
+        /// The server's words.
         detail: String,
     },
     /// 429, after the retries.
     #[error("{endpoint} is over its rate limit or quota (429): {detail}. {}", wait_advice(*retry_after))]
     RateLimited {
-        /// Who answered.
+        /// The server that answered.
         endpoint: String,
-        /// How long it asks to wait.
+        /// Wait that it asks for.
         retry_after: Option<Duration>,
-        /// What the upstream said.
+        /// The server's words.
         detail: String,
     },
     /// As many requests are under way as the configuration allows for this model.
@@ -44,7 +44,7 @@ pub enum UpstreamError {
         "{endpoint} is being asked {requests} times already, the most that `requests` of the model allows. Try again, or raise it"
     )]
     Busy {
-        /// Who was to be asked.
+        /// The server that was to be asked.
         endpoint: String,
         /// The limit.
         requests: usize,
@@ -52,33 +52,33 @@ pub enum UpstreamError {
     /// Any other status from 300 to 499: the request will not do.
     #[error("{endpoint} rejected the request ({status}): {detail}")]
     Rejected {
-        /// Who answered.
+        /// The server that answered.
         endpoint: String,
         /// The HTTP status.
         status: u16,
-        /// What the upstream said.
+        /// The server's words.
         detail: String,
     },
     /// 5xx, after the retries.
     #[error("{endpoint} failed ({status}): {detail}. This is the upstream's own fault; try again later")]
     Server {
-        /// Who answered.
+        /// The server that answered.
         endpoint: String,
         /// The HTTP status.
         status: u16,
-        /// How long it asks to wait.
+        /// Wait that it asks for.
         retry_after: Option<Duration>,
-        /// What the upstream said.
+        /// The server's words.
         detail: String,
     },
     /// No connection could be made.
     #[error("cannot reach {endpoint}: {cause} ({detail}). {}", cause.advice())]
     Unreachable {
-        /// Who was called.
+        /// The server that was called.
         endpoint: String,
         /// At which step it failed.
         cause: Unreachable,
-        /// What the system said.
+        /// The system's words.
         detail: String,
     },
     /// The connection ended in the middle of an answer.
@@ -86,9 +86,9 @@ pub enum UpstreamError {
         "{endpoint} ended the connection in the middle of its answer ({detail}). Try again; if it repeats, look at the upstream's log or at a proxy's timeout in between"
     )]
     Dropped {
-        /// Who was answering.
+        /// The server that was answering.
         endpoint: String,
-        /// What was seen.
+        /// The end of the stream, as it was seen.
         detail: String,
     },
     /// The answer is not of the protocol.
@@ -96,11 +96,11 @@ pub enum UpstreamError {
         "{endpoint} does not answer like {api}: {detail}. It sent: {excerpt}. Check that the url is the one ending in /v1, and the model's `api`"
     )]
     NotUnderstood {
-        /// Who answered.
+        /// The server that answered.
         endpoint: String,
-        /// What was expected.
+        /// The API that was expected.
         api: &'static str,
-        /// What is wrong with it.
+        /// The mistake.
         detail: String,
         /// The beginning of it, on one line.
         excerpt: String,
@@ -108,25 +108,25 @@ pub enum UpstreamError {
     /// The upstream reported an error in its answer.
     #[error("{endpoint} reported an error while answering: {detail}")]
     Reported {
-        /// Who answered.
+        /// The server that answered.
         endpoint: String,
-        /// What the upstream said.
+        /// The server's words.
         detail: String,
     },
     /// Nothing came for too long.
     #[error("{endpoint} sent nothing for {} s. The model may be overloaded or too slow; raise the idle timeout if that is normal for it", after.as_secs_f64())]
     Idle {
-        /// Who was called.
+        /// The server that was called.
         endpoint: String,
-        /// How long was waited.
+        /// Time that was waited.
         after: Duration,
     },
     /// The answer exceeds a bound.
     #[error("{endpoint} sent too much: {what}, more than {limit}. The rest was not read")]
     TooLarge {
-        /// Who answered.
+        /// The server that answered.
         endpoint: String,
-        /// What is too large.
+        /// The part that is too large.
         what: &'static str,
         /// The bound, bytes or a count.
         limit: u64,
@@ -152,7 +152,7 @@ impl UpstreamError {
         }
     }
 
-    /// Whether another model may be able to do what this one cannot: it is busy, broken or out of reach, and the request is not at fault.
+    /// Returns true if another model may succeed: this one is busy, broken or out of reach, and the request is not at fault.
     pub fn is_unavailable(&self) -> bool {
         matches!(
             self,

@@ -32,7 +32,7 @@ pub trait Upstream: Send + Sync {
         "openai"
     }
 
-    /// What the model takes beyond text. Does not change during the upstream's life.
+    /// Returns the kinds of input beyond text that the model takes. They do not change during the upstream's life.
     fn capabilities(&self) -> Capabilities;
 
     /// Calls the model once.
@@ -60,12 +60,12 @@ impl<U: Upstream + ?Sized> Upstream for std::sync::Arc<U> {
     }
 }
 
-/// What a model takes beyond text.
+/// Abilities of a model beyond text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether it can call functions. When it cannot, the loop asks for code in a fenced block, and the upstream sees text only.
+    /// It can call functions. Otherwise the loop asks for code in a fenced block, and the upstream sees text only.
     pub function_calling: bool,
-    /// Whether it takes images.
+    /// It takes images.
     pub vision: bool,
 }
 
@@ -78,9 +78,9 @@ pub struct Request {
     pub items: Vec<Item>,
     /// The tools that may be called.
     pub tools: Vec<FunctionTool>,
-    /// Which of them the model must or must not call.
+    /// Tools that the model must or must not call.
     pub tool_choice: ToolChoice,
-    /// How the model chooses its words.
+    /// Sampling parameters.
     pub sampling: Sampling,
     /// Headers that go along, for a trace that the model's server takes part in.
     pub headers: HeaderMap,
@@ -91,13 +91,13 @@ pub struct Request {
 pub struct FunctionTool {
     /// Its name.
     pub name: String,
-    /// What it does, for the model.
+    /// Its purpose, for the model.
     pub description: String,
     /// A JSON Schema of its one argument, an object.
     pub parameters: serde_json::Value,
 }
 
-/// Which tool the model calls.
+/// Tools that the model must or must not call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum ToolChoice {
     /// The model decides.
@@ -111,7 +111,7 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// How the model chooses its words. What is `None` is left to the upstream.
+/// Sampling parameters. Those that are `None` are left to the upstream.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sampling {
@@ -121,11 +121,11 @@ pub struct Sampling {
     pub top_p: Option<f64>,
     /// The most tokens of one answer.
     pub max_output_tokens: Option<u32>,
-    /// How much a reasoning model thinks, in the upstream's own words.
+    /// Amount of thinking of a reasoning model, in the upstream's own words.
     pub reasoning_effort: Option<String>,
     /// The form of the answer, where it is not free.
     pub format: Option<AnswerFormat>,
-    /// Whether the model may call several tools at once.
+    /// The model may call several tools at once.
     pub parallel_calls: Option<bool>,
     /// More fields of a request of Chat Completions, as a client of that protocol sent them. Upstreams of other protocols leave them out.
     pub chat_fields: serde_json::Map<String, serde_json::Value>,
@@ -147,9 +147,9 @@ pub enum AnswerFormat {
 pub enum Delta {
     /// Nothing has been answered yet and the call is made again after a wait, because the upstream is busy or broken.
     Retrying {
-        /// How long the wait is.
+        /// Time until the next attempt.
         wait: Duration,
-        /// Why, in words.
+        /// The failure, in words.
         reason: String,
     },
     /// Text of the answer.
@@ -160,7 +160,7 @@ pub enum Delta {
     Refusal(String),
     /// A call of a tool starts.
     CallStarted {
-        /// Which call.
+        /// Index of the call.
         index: usize,
         /// The upstream's id of it; empty if it gave none.
         id: String,
@@ -169,12 +169,12 @@ pub enum Delta {
     },
     /// A fragment of a call's arguments, which together are JSON text.
     CallArguments {
-        /// Which call.
+        /// Index of the call.
         index: usize,
         /// The next characters.
         fragment: String,
     },
-    /// What the call cost so far; the last one counts.
+    /// Usage of the call so far; the last one counts.
     Usage(Usage),
     /// The end of the answer; nothing comes after it.
     Finished(FinishReason),
@@ -210,7 +210,7 @@ impl std::ops::AddAssign for Usage {
     }
 }
 
-/// Why a model stopped writing.
+/// Reason for the end of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// It was done, or waits for the answers of the tools it called.

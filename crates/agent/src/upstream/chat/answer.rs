@@ -30,12 +30,12 @@ impl Answer {
         Self { sink, begun: false, calls: Vec::new(), finish: None }
     }
 
-    /// Whether anything of it was passed on: then it cannot be asked for again.
+    /// Returns true once anything of it was passed on: then it cannot be asked for again.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// Whether all of it has come, but for the usage.
+    /// Returns true once all of it has come, but for the usage.
     pub(super) fn is_whole(&self) -> bool {
         self.finish.is_some()
     }

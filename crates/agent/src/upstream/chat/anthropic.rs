@@ -69,7 +69,7 @@ pub(super) fn request(model: &str, request: &Request, vision: bool, seals: &Seal
     Value::Object(body)
 }
 
-/// How many tokens the model may think, if it is to: not when it must call a tool, and not when thoughts that it wants back are lost.
+/// Returns the tokens that the model may think: `None` when it must call a tool, or when thoughts that it wants back are lost.
 fn thinking_budget(request: &Request, max_tokens: u32, seals: &Seals) -> Option<u32> {
     let share = match request.sampling.reasoning_effort.as_deref()? {
         "minimal" | "low" => 8,

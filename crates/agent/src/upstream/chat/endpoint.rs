@@ -1,4 +1,4 @@
-//! Where the requests go.
+//! Address of a model's API.
 
 use reqwest::Url;
 
@@ -24,7 +24,7 @@ impl Endpoint {
                 format!("/models/{}:streamGenerateContent", model.strip_prefix("models/").unwrap_or(model))
             }
         };
-        // Where the two are that have one home each.
+        // Base URLs of the two vendors that have one API each.
         let version = match protocol {
             Protocol::Chat | Protocol::Responses => None,
             Protocol::Anthropic => Some("/v1"),
@@ -32,7 +32,7 @@ impl Endpoint {
         };
         let base = base.trim();
         let mut url = Url::parse(base).map_err(|error| {
-            // What cannot be read may hold a password.
+            // A URL that cannot be parsed may hold a password.
             let shown = if base.contains('@') { "" } else { base };
             format!("the url {shown:?}: {error}; it looks like https://host/v1")
         })?;
@@ -80,7 +80,7 @@ impl Endpoint {
         host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 
-    /// Whether OpenAI's own models answer there.
+    /// Returns true for an API with OpenAI's own models.
     pub(super) fn is_openai(&self) -> bool {
         let host = self.url.host_str().unwrap_or_default();
         host == "api.openai.com" || host.ends_with(".openai.azure.com")

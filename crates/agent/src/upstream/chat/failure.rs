@@ -1,4 +1,4 @@
-//! What went wrong, from what the other side or the system said.
+//! Errors made from a server's or the system's words.
 
 use std::time::{Duration, SystemTime};
 
@@ -137,7 +137,7 @@ impl Chat {
     }
 }
 
-/// How long an answer asks to wait: in milliseconds, as OpenAI's own clients read it first, in seconds, or until a date.
+/// Returns the wait that an answer asks for: in milliseconds, as OpenAI's own clients read it first, in seconds, or until a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
     let seconds = |name: &HeaderName, of_one: f64| {
@@ -151,7 +151,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     seconds(&RETRY_AFTER_MS, 0.001).or_else(|| seconds(&RETRY_AFTER, 1.0)).or_else(until)
 }
 
-/// What an error's JSON tells besides its words.
+/// Fields of an error's JSON besides its message.
 #[derive(Default)]
 struct Told {
     /// The HTTP status that it stands for.

@@ -10,7 +10,7 @@ use reqwest::{Method, StatusCode, Url};
 
 use super::{Chat, Protocol, UpstreamError, chain};
 
-/// How long to wait before a request is sent again that reached nobody.
+/// Pause before a request that reached nobody is sent again.
 const BREATH: Duration = Duration::from_millis(100);
 
 /// The header that tells the version of Anthropic's protocol.

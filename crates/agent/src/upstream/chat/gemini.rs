@@ -15,7 +15,7 @@ use crate::item::{Item, Part, text_of};
 use crate::random;
 use crate::upstream::{AnswerFormat, Request, ToolChoice, UpstreamError, Usage};
 
-/// What stands for a seal that was lost; Google's documentation names it for conversations that began elsewhere.
+/// Stand-in for a lost seal; Google's documentation names it for conversations that began elsewhere.
 const NO_SEAL: &str = "skip_thought_signature_validator";
 
 /// The body of a request.
@@ -66,7 +66,7 @@ pub(super) fn request(model: &str, request: &Request, vision: bool, seals: &Seal
     Value::Object(body)
 }
 
-/// How much the model is to think: since Gemini 3 in words, before that in tokens. Nothing where the words are not known.
+/// Returns the fields for an amount of thinking: since Gemini 3 a word, before that tokens. None for unknown words.
 fn thinking(model: &str, effort: &str) -> Value {
     let takes_tokens = ["gemini-2", "gemini-flash", "gemini-pro"].iter().any(|name| model.contains(name));
     let (level, tokens) = match effort {

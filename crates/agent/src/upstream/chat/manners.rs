@@ -1,4 +1,4 @@
-//! What servers of the one protocol differ in, learnt from what they send and refuse.
+//! Differences between servers of the same protocol, learnt from their answers and refusals.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,7 +6,7 @@ use super::endpoint::Endpoint;
 use super::render::{MaxTokens, Style};
 use crate::upstream::UpstreamError;
 
-/// How one server wants to be asked. Clones share what they learn.
+/// Requirements of one server. Clones share what they learn.
 #[derive(Debug, Clone)]
 pub(super) struct Manners(Arc<Mutex<Known>>);
 
@@ -14,19 +14,19 @@ pub(super) struct Manners(Arc<Mutex<Known>>);
 struct Known {
     max_tokens: MaxTokens,
     stream_options: bool,
-    /// Whether it wants its `reasoning_content` back; `None` while it has shown none.
+    /// True if it wants its `reasoning_content` back; `None` while it has shown none.
     thoughts: Option<bool>,
 }
 
 impl Manners {
-    /// What can be known of a server that was never asked.
+    /// Returns the requirements of a server that was never asked.
     pub(super) fn of(endpoint: &Endpoint) -> Self {
         // OpenAI's own models refuse the name that all others know.
         let max_tokens = if endpoint.is_openai() { MaxTokens::OfCompletion } else { MaxTokens::Plain };
         Self(Arc::new(Mutex::new(Known { max_tokens, stream_options: true, thoughts: None })))
     }
 
-    /// How to ask now.
+    /// Returns the style of the next request.
     pub(super) fn style(&self) -> Style {
         let known = self.lock();
         Style {

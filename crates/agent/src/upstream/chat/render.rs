@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::item::{Item, Part, text_of};
 use crate::upstream::{self, AnswerFormat};
 
-/// What an upstream calls the limit of tokens for one answer.
+/// Field with the limit of tokens for one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MaxTokens {
     /// `max_tokens`.
@@ -20,13 +20,13 @@ pub(super) enum MaxTokens {
     OfCompletion,
 }
 
-/// What servers differ in.
+/// Differences between servers of the same protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Style {
     pub(super) max_tokens: MaxTokens,
-    /// Whether it can be asked to tell the usage.
+    /// True if it can be asked for the usage.
     pub(super) stream_options: bool,
-    /// Whether it gets its thoughts back.
+    /// True if it wants its thoughts back.
     pub(super) thoughts: bool,
 }
 

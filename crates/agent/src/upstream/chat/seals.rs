@@ -1,4 +1,4 @@
-//! What a server sealed in an answer and wants back with the call that it belongs to: thoughts that only it can read.
+//! Sealed thoughts: data in an answer that only its server can read, and that it wants back with the call that it belongs to.
 //!
 //! Kept in memory by the id of the call. After a restart they are gone, and a conversation goes on without them.
 
@@ -39,7 +39,7 @@ impl Seals {
         }
     }
 
-    /// What belongs to a call.
+    /// Returns the seal of a call.
     pub(super) fn of(&self, call_id: &str) -> Option<Value> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).seals.get(call_id).cloned()
     }

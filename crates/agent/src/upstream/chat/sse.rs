@@ -15,7 +15,7 @@ pub(super) struct Parser {
     ready: VecDeque<String>,
 }
 
-/// Why the bytes are not a stream of events.
+/// Reason for which bytes are not a stream of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Malformed {
     /// The first line is not a field of an event.
