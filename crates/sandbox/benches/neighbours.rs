@@ -1,4 +1,4 @@
-//! How long `1+1` takes in one sandbox while others do nothing, and while four of them misbehave.
+//! Time of `1+1` in one sandbox while others do nothing, and while four of them misbehave.
 //!
 //! `cargo bench -p aludel-sandbox --bench neighbours [-- COUNT]`
 

@@ -28,9 +28,9 @@ const SUITE: [(&str, &str); 14] = [
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attack {
-    /// What it tries, in a few words.
+    /// Its attempt, in a few words.
     pub name: String,
-    /// Which threat of SECURITY.md it stands for.
+    /// The threat of SECURITY.md that it stands for.
     pub threat: String,
     /// The architecture that it is written for, if it is for one only.
     arch: Option<String>,
@@ -45,7 +45,7 @@ pub struct Attack {
     services: Option<String>,
 }
 
-/// What came of it.
+/// Result of an attack and its control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The attack ended as it has to, and its control works.
@@ -93,7 +93,7 @@ pub fn limits(slow: u32) -> Limits {
     }
 }
 
-/// How long a program runs that is to be ended for its time: the suite waits for each of them.
+/// Time limit of programs that are to be ended for their time: the suite waits for each of them.
 const SOON: Duration = Duration::from_secs(1);
 
 impl Attack {

@@ -441,7 +441,7 @@ impl Suite<'_> {
         let process = sandbox.spawn(command.clone()).await.expect("a command");
         process.resize(PtySize { columns: 0, rows: u16::MAX }).expect("any size is taken");
         let output = process.output(b"typed\n", PATIENCE, 1000).await.expect("it ends");
-        // What is typed is shown, wherever the program is by then.
+        // The terminal echoes the input, at any time.
         let shown = String::from_utf8_lossy(&output.stdout).replace("typed\r\n", "");
         assert_eq!(shown, "terminal\r\nread ".to_owned(), "{output:?}");
         assert_eq!(output.stderr, b"", "a terminal has one output");

@@ -392,7 +392,7 @@ enum End {
 impl<C: Control> Run<C> {
     async fn drive<L: Link<Control = C>>(mut self, mut kernel: OwnedMutexGuard<Held<L>>) {
         let end = self.listen(&mut kernel).await;
-        // What was written before the last frame is still in the pipes.
+        // Output from before the last frame is still in the pipes.
         self.drain(&mut kernel.link);
         let outcome = match &end {
             End::Done => self.outcome_of_end().await,

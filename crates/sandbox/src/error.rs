@@ -1,4 +1,4 @@
-//! What can go wrong on our side or the host's. A program's own failure is an [`crate::Outcome`], not an error.
+//! Failures of the backend or the host. A program's own failure is an [`crate::Outcome`], not an error.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,9 +23,9 @@ pub enum Error {
     /// The backend did not answer in time. What was asked for is undone.
     #[error("the sandbox could not be set up: no {what} within {} s", limit.as_secs())]
     Timeout {
-        /// What was asked for.
+        /// The answer that did not come.
         what: &'static str,
-        /// How long it was waited for.
+        /// Time that was waited.
         limit: std::time::Duration,
     },
     /// A living sandbox has the id already.
@@ -54,7 +54,7 @@ pub enum Error {
     File {
         /// The path as it was asked for.
         path: String,
-        /// What is wrong with it.
+        /// The mistake.
         reason: String,
     },
     /// A host file or directory could not be used.
@@ -62,7 +62,7 @@ pub enum Error {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

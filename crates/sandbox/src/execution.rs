@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::FileEntry;
 
-/// What an execution tells while it runs. [`Event::Finished`] comes exactly once and last.
+/// Events of an execution. [`Event::Finished`] comes exactly once and last.
 ///
 /// Everything here was produced by untrusted code: it is bounded in size, but it is data, never an instruction.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,21 +89,21 @@ pub struct ProgramError {
     pub traceback: String,
 }
 
-/// How an execution ended, and what it left.
+/// The end of an execution, and its effects.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
-    /// What ended it.
+    /// Reason for its end.
     pub outcome: Outcome,
     /// Files of the workspace that were created or changed, by path.
     pub files: Vec<FileEntry>,
-    /// How many more files and directories were: their names are not UTF-8, their paths are longer than 1024 bytes or 32 directories deep,
+    /// More files and directories, left out of `files`: their names are not UTF-8, their paths are longer than 1024 bytes or 32 directories deep,
     /// or there are more than 1000.
     pub files_left_out: u64,
     /// Wall clock from start to end.
     pub elapsed: Duration,
     /// Bytes of output beyond the limit, which were dropped from the middle: the head was streamed, the tail follows the cut.
     pub output_dropped: u64,
-    /// Whether the interpreter's variables are still there.
+    /// State of the interpreter's variables.
     pub state: State,
     /// Names of the system calls that the sandbox refused meanwhile, each once, by name. Refusals are an error (EPERM) for the program.
     pub blocked: Vec<String>,
@@ -127,7 +127,7 @@ impl Finished {
     }
 }
 
-/// What became of the interpreter's variables.
+/// State of the interpreter's variables after an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -143,7 +143,7 @@ pub enum State {
     Restarted,
 }
 
-/// What ended an execution.
+/// Reason for the end of an execution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -176,7 +176,7 @@ impl Outcome {
     }
 }
 
-/// Which limit was hit, with the figures for a message.
+/// The limit that was hit, with the figures for a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitHit {
@@ -184,7 +184,7 @@ pub enum LimitHit {
     Memory {
         /// The most that was in use, bytes.
         used: u64,
-        /// What was allowed, bytes.
+        /// The limit, bytes.
         limit: u64,
         /// Bytes of the workspace. What programs wrote of it is in memory, too, and counts.
         #[serde(default)]
@@ -195,29 +195,29 @@ pub enum LimitHit {
     },
     /// The execution ran longer than it may.
     WallClock {
-        /// What was allowed.
+        /// The limit.
         limit: Duration,
     },
     /// The execution used more processor time than it may.
     CpuTime {
-        /// What was allowed.
+        /// The limit.
         limit: Duration,
     },
     /// The workspace is full, and a write failed for it. Bytes.
     Disk {
-        /// What the workspace held, bytes.
+        /// Bytes that the workspace held.
         used: u64,
-        /// What was allowed, bytes.
+        /// The limit, bytes.
         limit: u64,
     },
     /// The workspace holds as many files as it may, and making another one failed.
     Files {
-        /// What was allowed.
+        /// The limit, in files.
         limit: u64,
     },
 }
 
-/// How a kernel process ended on its own.
+/// The end of a kernel process that nobody asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Death {

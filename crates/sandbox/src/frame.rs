@@ -25,7 +25,7 @@ const MAX_ERROR: usize = 64 << 10;
 /// The most representations that one bundle may have.
 const MAX_REPRESENTATIONS: usize = 32;
 
-/// What the host tells a kernel.
+/// Frames from the host to a kernel.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ToKernel<'a> {
@@ -33,7 +33,7 @@ pub(crate) enum ToKernel<'a> {
     Start {
         memory: u64,
         threads: u32,
-        /// Whether the kernel's own limit is all there is, and must not be raised again.
+        /// True if nothing else limits its memory, and its own limit must not be raised again.
         hard: bool,
         /// True if the kernel keeps a checkpoint.
         checkpoints: bool,
@@ -50,7 +50,7 @@ pub(crate) enum ToKernel<'a> {
     },
     /// Rehearse the first cell.
     Touch,
-    /// What a process that is no kernel shall run.
+    /// Become a program other than a kernel.
     Run { command: &'a Command },
     /// Run a cell, with these variables of the environment set meanwhile.
     Execute {
@@ -62,7 +62,7 @@ pub(crate) enum ToKernel<'a> {
     Shown { number: u64 },
 }
 
-/// What a kernel, or whoever writes to its socket, tells the host.
+/// Frames from a kernel, or from whoever writes to its socket, to the host.
 #[derive(Debug, PartialEq)]
 pub(crate) enum FromKernel {
     Ready,

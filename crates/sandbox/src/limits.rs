@@ -1,4 +1,4 @@
-//! What one sandbox may use.
+//! Limits of one sandbox.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Limits {
     /// Processor time of one execution, all processes together; `None` for no more than the wall clock allows. Looked at every fifth of a
     /// second.
     pub cpu_time: Option<Duration>,
-    /// How long an interrupted program may take to end before it is killed.
+    /// Time in which an interrupted program has to end before it is killed.
     pub grace: Duration,
     /// All files of the workspace together, bytes. They are kept in memory, and what programs write counts as theirs.
     pub disk: u64,

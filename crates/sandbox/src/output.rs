@@ -1,4 +1,4 @@
-//! What a program prints, bounded: the head is passed on as it comes, of the rest the tail is kept and the middle counted.
+//! A program's output, bounded: the head is passed on as it comes, of the rest the tail is kept and the middle counted.
 
 use std::collections::VecDeque;
 use std::time::Duration;

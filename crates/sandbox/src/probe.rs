@@ -1,4 +1,4 @@
-//! What this host can enforce, in words for `aludel doctor`.
+//! Protections that this host can enforce, in words for `aludel doctor`.
 
 use std::env;
 use std::path::Path;
@@ -17,15 +17,15 @@ const USER_NAMESPACES: &str = "sysctl -w kernel.unprivileged_userns_clone=1 kern
 pub struct Check {
     /// A short name, for example `user namespaces`.
     pub name: &'static str,
-    /// How it stands.
+    /// Its result.
     pub status: Status,
-    /// What was found, in words.
+    /// The finding, in words.
     pub detail: String,
     /// The command or setting that mends it, when something is missing.
     pub mend: Option<String>,
 }
 
-/// How a check stands.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// Enforced.

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::Error;
 use crate::output::rest;
 
-/// How long what a program left in its pipes is read after its end: a child of its own may hold them open for ever.
+/// Time for reading the rest of the pipes after a program's end: a child of its own may hold them open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 const SIGKILL: i32 = 9;
 
@@ -23,7 +23,7 @@ pub struct Command {
     pub arguments: Vec<String>,
     /// Environment variables beside those that every process of a sandbox has.
     pub environment: Vec<(String, String)>,
-    /// Where it starts, inside; relative to the workspace.
+    /// Working directory inside; relative to the workspace.
     pub directory: String,
     /// The window of the terminal that it runs in; `None` for pipes.
     #[serde(skip)]
@@ -39,7 +39,7 @@ pub struct PtySize {
     pub rows: u16,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitStatus {
     /// With a status of its own.
@@ -73,10 +73,10 @@ impl fmt::Debug for Process {
     }
 }
 
-/// What a program did.
+/// Status and output of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// How it ended; `None` when it ran out of time and was killed.
+    /// Its end; `None` when it ran out of time and was killed.
     pub status: Option<ExitStatus>,
     /// The beginning of what it printed, at most the limit that was asked for.
     pub stdout: Vec<u8>,

@@ -34,11 +34,11 @@ use host_python::HostPython;
 const LOCK: &str = include_str!("../../../templates/default/requirements.lock");
 /// Part of a template's identity: to be raised when the way of building changes.
 const BUILDER: &str = "4";
-/// How the names of default templates begin.
+/// Prefix of the names of default templates.
 const PREFIX: &str = "default-";
-/// How the names of what may be removed begin.
+/// Prefix of the names of leftovers, which may be removed.
 const UNFINISHED: &str = ".building-";
-/// Where a template describes itself, inside.
+/// Path of a template's manifest, inside.
 const MANIFEST: &str = "usr/lib/aludel/template.json";
 /// The interpreter, inside.
 const PYTHON: &str = "/usr/local/bin/python3";
@@ -53,7 +53,7 @@ pub struct Template {
     _in_use: Arc<InUse>,
 }
 
-/// What a template says about itself.
+/// A template's manifest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Manifest {
     /// The interpreter's version.
@@ -74,12 +74,12 @@ pub struct Package {
     pub version: String,
 }
 
-/// What a build tells while it goes on.
+/// Progress of a build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// A phase began.
     Phase {
-        /// What is being done.
+        /// Name of the phase.
         name: &'static str,
         /// Out of how many units; 0 when that is not known.
         total: u64,
@@ -88,14 +88,14 @@ pub enum Progress {
     Step {
         /// Units done.
         done: u64,
-        /// What is being worked on.
+        /// The package or file that is being worked on.
         what: String,
     },
     /// The template is ready.
     Finished {
         /// Its size on disk.
         bytes: u64,
-        /// How long the build took.
+        /// Duration of the build.
         elapsed: Duration,
     },
 }
@@ -111,7 +111,7 @@ impl Drop for InUse {
     }
 }
 
-/// Whether the default template is there.
+/// State of the default template.
 #[derive(Debug, Clone)]
 pub enum State {
     /// It is.
@@ -144,7 +144,7 @@ impl Template {
         &self.manifest.python
     }
 
-    /// What is installed, by name.
+    /// Returns the installed packages, by name.
     pub fn packages(&self) -> &[Package] {
         &self.manifest.packages
     }
@@ -165,7 +165,7 @@ impl Template {
     }
 }
 
-/// Whether the default template is there, without building it. Runs the host's Python.
+/// Looks for the default template without building it. Runs the host's Python.
 pub fn state(data: &Path) -> State {
     let looked = HostPython::find().and_then(|python| match Template::open(&directory(data).join(name(&python))) {
         Some(template) => Ok(State::Ready(template)),

@@ -122,14 +122,14 @@ impl<'de> Deserialize<'de> for FileEntry {
     }
 }
 
-/// How full a workspace is.
+/// Use of a workspace and its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Bytes in use.
     pub used: u64,
     /// Bytes that it may hold.
     pub limit: u64,
-    /// Whether another file fits.
+    /// True if another file fits.
     pub takes_files: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is left of a session when a cell ends its kernel.
+//! Sessions after a cell that ended its kernel.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;
@@ -162,7 +162,7 @@ async fn a_checkpoint_outlives_what_the_cell_started() {
     }
 }
 
-/// Where the host's memory is out, everybody's cells would be ended before what was left at a checkpoint's rank.
+/// On a host without memory, everybody's cells would be ended before a process at a checkpoint's rank.
 #[tokio::test]
 async fn what_is_forked_between_two_cells_is_ended_like_a_cell() {
     let sandbox = sandbox(shared().await, limits()).await;

@@ -21,7 +21,7 @@ async fn the_memory_backend_conforms() {
     assert_eq!(skipped, ["a port is connected to", "a command runs in a terminal"]);
 }
 
-/// What the suite's programs do.
+/// Plays the suite's programs.
 fn scripted(code: &str, cell: &mut ScriptedCell) {
     let programs = Programs::python();
     if code == programs.prints {

@@ -1,4 +1,4 @@
-//! What a sandbox must not see, and what must not be left of it.
+//! Things that a sandbox must not see, and traces that must not be left of it.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;
@@ -29,7 +29,7 @@ async fn refused_system_calls_are_told_by_name() {
     // A program can make up numbers, but not the length of the list.
     let told = run(&sandbox, "import ctypes\nfor number in range(1000, 1200): ctypes.CDLL(None).syscall(number)").await;
     assert_eq!(told.finished.blocked, ["(an unknown number)"]);
-    // What ordinary programs do is not among them.
+    // Ordinary programs make no refused call.
     let ordinary = "import numpy as np, pandas as pd, subprocess, multiprocessing, sqlite3, tempfile\nsubprocess.run(['ls'])\nwith multiprocessing.Pool(2) as pool: print(pool.map(abs, [1, -2]))\npd.DataFrame({'a': [1]}).to_parquet('x')\nsqlite3.connect('y').execute('create table t (a)')\nnp.linalg.inv(np.eye(50))";
     let told = run(&sandbox, ordinary).await;
     assert_eq!(
@@ -102,7 +102,7 @@ open('/tmp/ok', 'w').write('x'); socket.socketpair(); os.mkfifo('/tmp/fifo'); op
     }
 }
 
-/// What several locks keep shut is kept shut without one of them, too: that each is there is seen by what it alone does.
+/// Each layer of the isolation is seen by an effect that it alone has, though one would do.
 #[tokio::test]
 async fn every_layer_is_there_though_one_would_do() {
     let scratch = backend().await;
@@ -333,7 +333,7 @@ async fn a_zygote_that_was_late_is_not_misunderstood() {
     local.shutdown().await;
 }
 
-/// How many processes of the host have this argument.
+/// Counts the host's processes with this argument.
 fn processes_with(argument: &str) -> usize {
     let has = |pid: &i32| {
         std::fs::read(format!("/proc/{pid}/cmdline"))

@@ -175,7 +175,7 @@ async fn a_large_csv_is_read() {
     .await;
     let expected: u64 = (0..45_000).map(|row| row % 97).sum();
     assert_eq!(told.stdout, format!("45000 {expected}\n"), "{told:?}");
-    // What was there before is not reported as made.
+    // Earlier files are not reported as made.
     assert_eq!(told.finished.files, []);
     assert_eq!(told.finished.state, State::Kept);
 }

@@ -88,7 +88,7 @@ async fn a_limit_of_all_sandboxes_together_is_told_as_such() {
     let Outcome::Limit(LimitHit::Memory { used, of_host: true, .. }) = told.finished.outcome else {
         panic!("{told:?}")
     };
-    // What did not fit may be counted for a moment.
+    // Bytes that did not fit may be counted for a moment.
     assert!(used < 128 << 20, "{used}");
 }
 

@@ -9,7 +9,7 @@ use aludel_jail::message::Profile;
 use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Outcome, Require, Start};
 use common::{limits, run, sandbox, the_template};
 
-/// What people do in a sandbox, in this order: a later one finds the files of those before.
+/// Everyday programs, in this order: a later one finds the files of those before.
 const PROGRAMS: [&str; 4] = [
     include_str!("needed/1_files.py"),
     include_str!("needed/2_processes.py"),

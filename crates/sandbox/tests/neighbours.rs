@@ -1,4 +1,4 @@
-//! What sandboxes that misbehave do to one that does not.
+//! Effects of sandboxes that misbehave on one that does not.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;
@@ -42,7 +42,7 @@ async fn a_program_that_has_run_for_long_gives_way_until_the_next_begins() {
         eprintln!("not checked: there is no processor controller here");
         return;
     };
-    // What every group has that nobody lessened, as the instance's.
+    // The full share, as the instance's own group has it.
     let full = std::fs::read_to_string(share.ancestors().nth(2).unwrap().join(share.file_name().unwrap())).unwrap();
     let mut running = busy.execute("while True: pass").await.unwrap();
     wait_until("it gives way", || std::fs::read_to_string(&share).unwrap() != full).await;

@@ -227,7 +227,7 @@ async fn local_sandbox_a_warden_is_started_when_one_can_be() {
     });
     assert_eq!(run(&made.unwrap(), "print(1)").await.stdout, "1\n");
     local.shutdown().await;
-    // What could not be removed then is found by the next start.
+    // The next start removes leftovers that could not be removed then.
     assert!(old.exists());
     backend_at(data.path(), limits(), 0).await.shutdown().await;
     assert!(!old.exists() && groups.lines().all(|group| !Path::new(group).exists()), "{groups}");

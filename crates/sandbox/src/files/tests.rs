@@ -135,7 +135,7 @@ async fn changes_are_told_as_they_happen() {
         files.remove("watched/below/new").await.unwrap();
     });
     assert_eq!(next.unwrap().0[0].kind, ChangeKind::Remove);
-    // What is made in a new directory before it is watched is told, too.
+    // A file made in a new directory before that is watched is told, too.
     files.make_directory("watched/more").await.unwrap();
     write(&files, "watched/more/late", b"y").await;
     let names: Vec<_> = watch.changes().await.unwrap().0.into_iter().map(|change| change.name).collect();

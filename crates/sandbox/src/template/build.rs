@@ -15,7 +15,7 @@ use crate::Error;
 /// With less than this free, a build cannot come to its end: the packages as they are downloaded, and as they are installed.
 const NEEDED_BYTES: u64 = 2_200_000_000;
 
-/// Where a template is being built.
+/// Directories and interpreter of a build.
 pub(super) struct Site<'a> {
     /// The interpreter that it is made from.
     pub(super) python: &'a HostPython,
@@ -31,12 +31,12 @@ impl Site<'_> {
         self.root.join("usr/local")
     }
 
-    /// Where the packages are.
+    /// Returns the directory of the packages.
     pub(super) fn site_packages(&self) -> PathBuf {
         self.environment().join("lib").join(self.python.name()).join("site-packages")
     }
 
-    /// Where the standard library is. The interpreter looks for it in the directory that it was configured with, beside its own.
+    /// Returns the directory of the standard library. The interpreter looks for it in the directory that it was configured with, beside its own.
     pub(super) fn stdlib(&self) -> PathBuf {
         self.root.join("usr").join(&self.python.platlibdir).join(self.python.name())
     }
@@ -61,7 +61,7 @@ pub(super) fn build(
         }
         fs::rename(&site.root, &place).map_err(at(&site.root))
     });
-    // What is left is either a failed build or the one that was replaced.
+    // Remove a failed build, or the template that was replaced.
     remove_unfinished(directory)?;
     built?;
     let template = Template::open(&place)

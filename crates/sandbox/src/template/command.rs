@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 
 use crate::Error;
 
-/// How much of the output an error shows, lines.
+/// Lines of output that an error shows.
 const SHOWN_LINES: usize = 15;
 
-/// What a command's last words mean, and what to do.
+/// Words at the end of a command's output, and advice for each.
 const HINTS: &[(&[&str], &str)] = &[
     (&["No space left"], "The disk is full; a template needs about 1.6 GB while it is built."),
     (

@@ -25,7 +25,7 @@ const PIP_VARIABLES: &[&str] = &[
     "PIP_USER",
 ];
 
-/// How much of the last words of a program that is no Python an error shows.
+/// Characters of the output of a program that is no Python, as an error shows them.
 const SHOWN_CHARACTERS: usize = 200;
 
 /// Asks an interpreter about itself. A virtual environment answers for the one it was made from.
@@ -42,7 +42,7 @@ print(json.dumps({
 }))
 ";
 
-/// What there is to know about it.
+/// An interpreter of the host, as it describes itself.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct HostPython {
     /// The real executable.
@@ -59,7 +59,7 @@ pub(super) struct HostPython {
     soabi: String,
 }
 
-/// Why an interpreter is of no use.
+/// Reason for which an interpreter is of no use.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     #[error("there is no such program")]
@@ -118,7 +118,7 @@ impl HostPython {
         Ok(python)
     }
 
-    /// Whether it can make virtual environments; Debian keeps that in a package of its own.
+    /// Fails if it cannot make virtual environments; Debian keeps that in a package of its own.
     pub(super) fn require_venv(&self) -> Result<(), Error> {
         if self.has_venv {
             return Ok(());

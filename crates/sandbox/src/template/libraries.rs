@@ -14,7 +14,7 @@ use crate::Error;
 /// hosts, when somebody asks for a user's or a host's name.
 const OPENED_BY_NAME: &[&str] = &["libgcc_s.so.1", "libnss_files.so.2"];
 
-/// How many files are asked for at once.
+/// Files of one call of `ldd`.
 const BATCH: usize = 200;
 
 /// Copies every library that is needed to the directory that the host has its C library in, where the loader looks without being told;

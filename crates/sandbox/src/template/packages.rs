@@ -39,12 +39,12 @@ pub(super) fn install(site: &Site<'_>, lock: &str, progress: &mut dyn FnMut(Prog
 fn pip(site: &Site<'_>) -> Command {
     let mut command = Command::new(site.environment().join("bin/python"));
     host_python::clean(&mut command).args(["-I", "-m", "pip", "--disable-pip-version-check", "--no-input"]);
-    // What is downloaded is as large as a small /tmp. The template's own is empty, and on the disk that has the room.
+    // Downloads are as large as a small /tmp. The template's own is empty, and on the disk that has the room.
     command.env("TMPDIR", site.root.join("tmp"));
     command
 }
 
-/// What is installed, by name.
+/// Lists the installed packages, by name.
 pub(super) fn list(site_packages: &Path) -> Result<Vec<Package>, Error> {
     let mut found = Vec::new();
     for entry in tree::entries(site_packages)? {

@@ -1,4 +1,4 @@
-//! What pip prints, as progress.
+//! Pip's output, as progress.
 
 use super::Progress;
 

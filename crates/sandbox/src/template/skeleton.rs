@@ -40,7 +40,7 @@ const LINKS: &[(&str, &str)] = &[
     ("dev/stdout", "/proc/self/fd/1"),
     ("dev/stderr", "/proc/self/fd/2"),
     ("etc/localtime", "/usr/share/zoneinfo/Etc/UTC"),
-    // Where OpenSSL looks, which depends on who built it.
+    // OpenSSL's paths, which depend on its build.
     ("etc/ssl/cert.pem", "certs/ca-certificates.crt"),
     ("usr/lib/ssl/cert.pem", "/etc/ssl/certs/ca-certificates.crt"),
     ("home/user", "/mnt/data"),
@@ -73,7 +73,7 @@ const SHARED: &[(&str, &str)] = &[
     ("/usr/lib/locale/C.utf8", "usr/lib/locale/C.utf8"),
     ("/etc/ssl/certs/ca-certificates.crt", "etc/ssl/certs/ca-certificates.crt"),
     ("/etc/mime.types", "etc/mime.types"),
-    // What the tool `file` knows.
+    // The database of the tool `file`.
     ("/usr/share/misc/magic.mgc", "usr/share/misc/magic.mgc"),
 ];
 

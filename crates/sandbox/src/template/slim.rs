@@ -1,4 +1,4 @@
-//! What packages bring along and nobody needs in a sandbox: about a tenth of the template.
+//! Files of packages that nobody needs in a sandbox: about a tenth of the template.
 
 use std::ffi::OsStr;
 use std::fs;

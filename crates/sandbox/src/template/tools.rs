@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use super::{at, tree};
 use crate::Error;
 
-/// What scripts take for granted. A host without them is not one that a template can be made from.
+/// Tools that scripts take for granted. A host without them is not one that a template can be made from.
 const ESSENTIAL: &[&str] = &[
     "sh", "cat", "chmod", "cp", "cut", "date", "env", "head", "id", "ls", "mkdir", "mv", "rm", "sleep", "sort", "tail",
     "touch", "tr", "uname", "wc",
 ];
 
-/// What else programs call. What the host lacks is left out.
+/// Other tools that programs call. Those that the host lacks are left out.
 const OPTIONAL: &[&str] = &[
     "awk",
     "base64",
@@ -91,7 +91,7 @@ const OPTIONAL: &[&str] = &[
     "zip",
 ];
 
-/// Where the host's tools are looked for.
+/// Directories of the host's tools.
 const DIRECTORIES: &[&str] = &["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
 
 /// Copies the tools.

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::at;
 use crate::Error;
 
-/// What is in a directory; all of it or an error.
+/// Lists a directory; all of it or an error.
 pub(super) fn entries(directory: &Path) -> Result<Vec<DirEntry>, Error> {
     fs::read_dir(directory).and_then(Iterator::collect).map_err(at(directory))
 }
@@ -46,7 +46,7 @@ pub(super) fn copy_file(source: &Path, target: &Path) -> Result<(), Error> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(target)(error)),
         _ => {}
     }
-    // Which of the two failed, only the file system knows; a full disk is the target's.
+    // Only the file system knows which of the two failed; a full disk is the target's.
     fs::copy(source, target).map(drop).map_err(at(target))
 }
 

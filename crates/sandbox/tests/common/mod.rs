@@ -13,7 +13,7 @@ use aludel_sandbox::{
 };
 use tokio::runtime::Runtime;
 
-/// Where tests keep the template; shared by all test programs, so that it is built once.
+/// Directory of the tests' template; shared by all test programs, so that it is built once.
 pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test")
 }
@@ -91,7 +91,7 @@ pub async fn wait_beside(sandbox: &Arc<dyn Sandbox>, condition: &str) {
     assert_eq!(output.status, Some(ExitStatus::Code(0)), "{condition}: {output:?}");
 }
 
-/// What a shell finds once the kernel has a checkpoint, its only child.
+/// A shell command that succeeds once the kernel has a checkpoint, its only child.
 pub const CHECKPOINT: &str = "grep -qs '^PPid:.2$' /proc/[0-9]*/status";
 
 /// A program with a thread that lives on and does something to the kernel once there is a file `/tmp/now`.
@@ -102,7 +102,7 @@ pub fn later(what: &str) -> String {
     )
 }
 
-/// What an execution told.
+/// Collected events of an execution.
 #[derive(Debug)]
 pub struct Told {
     pub stdout: String,
@@ -156,7 +156,7 @@ pub fn all_pids() -> impl Iterator<Item = i32> {
     std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// What a backend holds at its warden.
+/// Resources that a backend holds at its warden.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Held {
     /// Children of the warden beside the zygote, the shell of the next sandbox among them.

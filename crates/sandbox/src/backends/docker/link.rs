@@ -144,7 +144,7 @@ impl Link for DockerLink {
 
     async fn receive(&mut self) -> io::Result<Input> {
         loop {
-            // What was printed came before the frames that are here.
+            // Output comes before the frames that are here.
             if let Some(printed) = self.next_printed() {
                 return Ok(printed);
             }
@@ -195,7 +195,7 @@ impl Link for DockerLink {
         if !matches!(resumed.await, Ok(true)) {
             return false;
         }
-        // What the dead kernel left half-written.
+        // Drop a frame that the dead kernel left half-written.
         self.frames.clear();
         self.control.exit.send_replace(None);
         let first = timeout(RESUME_TIMEOUT, async {

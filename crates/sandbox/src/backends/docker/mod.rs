@@ -282,7 +282,7 @@ impl Inner {
     }
 
     fn files_body(&self, volume: &str, limits: &Limits) -> ContainerCreateBody {
-        // What the host writes counts as the server's.
+        // Files that the host writes count as the server's memory.
         self.bare(volume, SERVER_MEMORY.saturating_add(limits.disk), 4)
     }
 

@@ -77,7 +77,7 @@ pub(super) async fn spawn(handle: &Arc<Handle>, number: u64, command: Command) -
         resize: window.map(|window| Box::new(move |size| window.resize(size)) as _),
         ended,
     };
-    // What went wrong before it could be told is told by the other side.
+    // A failure to send is left to the loop below: the other side has told its reason.
     let _told = timeout(START_TIMEOUT, channel.send(&ToKernel::Run { command: &command })).await;
     loop {
         // The socket is closed by the exec; until then, or without one, it tells what went wrong.

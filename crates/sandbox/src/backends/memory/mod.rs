@@ -99,7 +99,7 @@ impl Memory {
     }
 
     fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
-        // What a scripted program may do is what its script does.
+        // A script needs no profile.
         let SandboxSpec { limits, workspace, language, owner, profile: _ } = spec;
         let spec = Arc::clone(self.0.capabilities.kernel_of(language.as_deref())?);
         if limits.cpu_time.is_some() {
