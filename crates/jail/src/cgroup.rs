@@ -39,7 +39,7 @@ const OUR_PROCESSES: u32 = 1;
 
 /// The group of version 2 to which aludel, and whoever else is in the group that was handed over, moves.
 const ASIDE: &str = "aludel-host";
-/// How often such processes are looked for.
+/// Attempts to find processes that have to be moved.
 const MOVES: usize = 20;
 
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
@@ -89,7 +89,7 @@ impl Hierarchy {
             .map(|parent| (usable_controllers(&parent), parent))
             .filter(|(controllers, _)| controllers.iter().any(|name| name == "memory"))
             .collect();
-        // What was handed over is meant for us. Otherwise the one with the most controllers, and of those the nearest: the sort is stable.
+        // A group that was handed over is meant for us. Otherwise the one with the most controllers, and of those the nearest: the sort is stable.
         usable.sort_by_key(|(controllers, path)| (given.as_ref() != Some(path), std::cmp::Reverse(controllers.len())));
         usable.into_iter().next().map(|(controllers, parent)| Self::V2 { parent, controllers })
     }
@@ -102,7 +102,7 @@ impl Hierarchy {
             return Ok(());
         }
         let aside = parent.join(ASIDE);
-        // What forks in the meantime leaves a child behind.
+        // A process that forks in the meantime leaves a child behind.
         for _ in 0..MOVES {
             let processes = read(parent, "cgroup.procs")?;
             if processes.is_empty() {
@@ -181,7 +181,7 @@ impl Hierarchy {
     }
 }
 
-/// What a group gets of the processors where there is not enough for all.
+/// A group's share of busy processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
     /// As much as any other.
@@ -281,7 +281,7 @@ impl Cgroup {
         self.hierarchy.parents().iter().map(open).collect()
     }
 
-    /// What was used so far. A figure that the kernel does not offer is 0.
+    /// Reads the usage so far. A figure that the kernel does not offer is 0.
     pub(crate) fn usage(&self) -> Usage {
         let number = |directory: &Path, file: &str| {
             fs::read_to_string(directory.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
@@ -293,7 +293,7 @@ impl Cgroup {
         match &self.hierarchy {
             Hierarchy::V1 { memory, cpu, .. } => {
                 let memory = memory.as_deref();
-                // Where the accounting is mounted together with the quota, which is the usual way, it counts exactly.
+                // Accounting that is mounted together with the quota, which is the usual way, counts exactly.
                 let counted = cpu.as_ref().map(|cpu| number(cpu, "cpuacct.usage") / 1000).unwrap_or_default();
                 let figure = |file: &str| memory.map(|memory| number(memory, file)).unwrap_or_default();
                 Usage {
@@ -393,12 +393,12 @@ fn mount_of(line: &str) -> Option<(&str, &str, &str)> {
     Some((kind, options, mount_point))
 }
 
-/// Whether the group is the top of the whole tree, which may hold processes and groups.
+/// Returns true for the top of the whole tree, which may hold processes and groups.
 fn is_top(group: &Path) -> bool {
     !group.join("cgroup.type").exists()
 }
 
-/// Whether this group of version 2 is there for whoever runs in it: a container's engine made it the top of what can be seen, its owner may
+/// Returns true if this group of version 2 may be used by its processes: a container's engine made it the top of the visible tree, its owner may
 /// write to it but not to what is above, or systemd marked it. A user's systemd 252 marks nothing; then it is handed over
 /// if it is a scope in which nobody else runs. Not a service: systemd would end all of it when one sandbox runs out of memory.
 fn is_handed_over(group: &Path, mount: &Path) -> bool {
@@ -415,7 +415,7 @@ fn is_handed_over(group: &Path, mount: &Path) -> bool {
     !is_top(group) && is_writable(group) && (is_outermost() || is_marked() || is_unmarked_scope())
 }
 
-/// Whether all that runs in the group is this program.
+/// Returns true if all processes in the group run this program.
 fn is_ours(group: &Path) -> bool {
     let program = |process: &str| fs::read_link(format!("/proc/{process}/exe")).ok();
     let (processes, own) = (read(group, "cgroup.procs").unwrap_or_default(), program("self"));

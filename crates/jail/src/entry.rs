@@ -1,4 +1,4 @@
-//! How the warden comes to life: the running executable starts itself again under another name.
+//! Start of the warden: the running executable starts itself again under another name.
 //!
 //! A fresh exec leaves nothing of the parent's memory, keys included, in the warden and in what it forks. The program that links this
 //! crate need not do anything for it: a constructor that runs before `main` looks at the name and, if it is ours, never returns. (runc
@@ -23,11 +23,11 @@ use crate::{Step, StepError, sweep, sys, warden};
 
 /// The name under which the executable is a warden.
 const NAME: &str = "aludel-jail";
-/// Where the warden finds its control socket.
+/// Descriptor of the warden's control socket.
 const CONTROL_FD: i32 = 3;
 /// Time in which a warden ends that has many sandboxes to remove.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
-/// Where it finds the instance's lock, which it holds until everything is removed.
+/// Descriptor of the instance's lock, which the warden holds until everything is removed.
 const LOCK_FD: i32 = 4;
 
 /// A running warden, as its owner sees it. Dropping it closes the control socket, upon which the warden removes everything and ends.
@@ -38,7 +38,7 @@ pub struct Warden {
     log: PathBuf,
 }
 
-/// Why there is no warden.
+/// Failure to start a warden.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WardenError {
@@ -48,7 +48,7 @@ pub enum WardenError {
     /// The warden started and found that it cannot work here.
     #[error("{reason}{}", if log.is_empty() { String::new() } else { format!("\n{log}") })]
     Unusable {
-        /// Which step failed and why.
+        /// The failed step and its error.
         reason: String,
         /// The end of the warden's and the zygote's log.
         log: String,

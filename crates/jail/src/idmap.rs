@@ -1,4 +1,4 @@
-//! Which user ids the sandboxes get.
+//! User ids of the sandboxes.
 
 use std::fs;
 use std::io;
@@ -8,12 +8,12 @@ use rustix::process::{Pid, getegid, geteuid};
 /// The first of the host ids that root gives to sandboxes: above the ranges that distributions, systemd's containers and its dynamic
 /// users take.
 const PREFERRED_BASE: u32 = 0x7000_0000;
-/// How many ids root gives to them: slot 0 is [`FIRST_SLOT`].
+/// Number of ids that root gives to them: slot 0 is [`FIRST_SLOT`].
 const COUNT: u32 = 65_536;
 /// Inside the user namespace, the id of slot 0.
 pub(crate) const FIRST_SLOT: u32 = 1000;
 
-/// How ids of the user namespace map to the host's.
+/// Mapping from ids of the user namespace to the host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdMap {
     /// A range: every sandbox has its own id.

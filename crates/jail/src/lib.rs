@@ -47,9 +47,9 @@ pub use warden::WORKSPACES;
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {source}")]
 pub struct StepError {
-    /// What was being done, for example `mount /proc`.
+    /// The step, for example `mount /proc`.
     pub step: String,
-    /// What the system said.
+    /// The system's error.
     pub source: std::io::Error,
 }
 

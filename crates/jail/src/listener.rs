@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use crate::message::Profile;
 use crate::{sys, syscalls};
 
-/// How many refusals one process tree gets at once. A program that makes refused calls in a loop waits in them; the warden, whose time
+/// Refusals that one process tree gets at once. A program that makes refused calls in a loop waits in them; the warden, whose time
 /// belongs to all sandboxes, does not work for it.
 const BURST: u32 = 256;
-/// How long it then waits for the next ones.
+/// Pause before the next ones.
 const REST: Duration = Duration::from_secs(1);
 
 /// The warden's end of a filter.
@@ -22,7 +22,7 @@ pub(crate) struct Listener {
     answered: u32,
 }
 
-/// What came of looking at a listener.
+/// Result of reading from a listener.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// A call, or that its caller has gone.

@@ -23,7 +23,7 @@ use crate::{StepError, sys, syscalls};
 /// One system call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What it is for; named when it fails.
+    /// Its purpose; named when it fails.
     pub name: String,
     /// The system call's number on this architecture.
     pub number: i64,
@@ -62,7 +62,7 @@ pub enum Descriptor {
     Control,
     /// The socket to the warden.
     Warden,
-    /// What the warden hears of refused system calls by.
+    /// The listener by which the warden hears of refused system calls.
     Listener,
     /// The write end of the output pipe.
     Stdout,
@@ -78,7 +78,7 @@ pub enum Descriptor {
 const CONTROL_FD: i64 = 3;
 /// The descriptor on which the warden is reached afterwards.
 const WARDEN_FD: i64 = 4;
-/// Where the Landlock ruleset waits until it is applied.
+/// Descriptor that holds the Landlock ruleset until it is applied.
 const LANDLOCK_FD: i64 = 5;
 /// Processes of all sandboxes together, where they share a user id.
 const SHARED_PROCESSES: u64 = 4096;
@@ -87,7 +87,7 @@ const PENDING_SIGNALS: u64 = 1024;
 /// Inside the sandbox, where the workspace is and programs start.
 const START_DIRECTORY: &[u8] = b"/mnt/data\0";
 
-/// Who the process becomes.
+/// User and group of the process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Identity {
     /// A uid and gid of its own inside the user namespace.
@@ -96,7 +96,7 @@ pub(crate) enum Identity {
     Only,
 }
 
-/// How a system call that is not allowed is refused. It answers EPERM either way.
+/// Handling of a system call that is not allowed. It fails with EPERM either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// By the filter alone.
@@ -118,14 +118,14 @@ fn filter_of(profile: Profile, refusal: Refusal) -> usize {
     }
 }
 
-/// What the list depends on.
+/// Parameters of the list of steps.
 pub(crate) struct Lockdown<'a> {
     pub(crate) identity: Identity,
     pub(crate) limits: &'a Limits,
     pub(crate) cgroups: usize,
     pub(crate) landlock: bool,
     pub(crate) refusal: Refusal,
-    /// Whether others may be running in the sandbox already.
+    /// True if others may be running in the sandbox already.
     pub(crate) joins_others: bool,
     /// True if it becomes a kernel.
     pub(crate) is_kernel: bool,

@@ -1,4 +1,4 @@
-//! What aludel, the warden and the zygote say to one another: JSON datagrams over sequenced-packet sockets, descriptors alongside.
+//! Messages between aludel, the warden and the zygote: JSON datagrams over sequenced-packet sockets, descriptors alongside.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -31,12 +31,12 @@ pub struct Setup {
     pub programs: Vec<(String, String)>,
     /// The instance's directory on the host, which [`crate::sweep`] cleans after a crash.
     pub instance: PathBuf,
-    /// Whether every system call is told by [`Reply::Called`], and not only the refused ones. For finding out what the list of allowed
-    /// calls is needed for: it makes programs slow, and no safer.
+    /// Tell every system call by [`Reply::Called`], not only the refused ones. For finding the programs that need each allowed call: it makes
+    /// them slow, and no safer.
     pub observe: bool,
 }
 
-/// What a sandbox may use, as far as the kernel enforces it.
+/// Limits of a sandbox that the Linux kernel enforces.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of memory for all processes together.
@@ -221,7 +221,7 @@ pub struct TerminalSize {
     pub rows: u16,
 }
 
-/// How a kernel comes to life.
+/// Way in which a kernel is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
@@ -244,14 +244,14 @@ pub enum Reply {
     Ready {
         /// The host uid of slot 0, when every slot has its own; `None` where only the caller's own uid can be used.
         owner_base: Option<u32>,
-        /// What is not enforced here, in words for the operator.
+        /// Protections that are not enforced here, in words for the operator.
         warnings: Vec<String>,
-        /// Whether a control group bounds the memory of a sandbox. Where none does, the kernel bounds its own.
+        /// True if a control group bounds the memory of a sandbox. Otherwise the kernel bounds its own.
         memory_is_bounded: bool,
     },
     /// The warden or its zygote could not start, or ended.
     Unusable {
-        /// Why.
+        /// The reason, in words.
         reason: String,
     },
     /// The answer to a request.
@@ -267,9 +267,9 @@ pub enum Reply {
         id: u64,
         /// The kernel.
         kernel: u64,
-        /// How; `None` where the system does not tell.
+        /// Its status; `None` if the system does not tell.
         status: Option<ExitStatus>,
-        /// What its cgroup counted.
+        /// Usage that its control group counted.
         usage: Usage,
     },
     /// The first kernel's checkpoint took its place. Comes before the answer to [`Request::Resume`].
@@ -283,7 +283,7 @@ pub enum Reply {
         id: u64,
         /// The process.
         process: u64,
-        /// How; `None` when it never was.
+        /// Its status; `None` if it was never made.
         status: Option<ExitStatus>,
     },
     /// A process of the sandbox made a system call that is not allowed, or any where [`Setup::observe`] is set.
@@ -308,12 +308,12 @@ pub enum Answer {
     PortClosed,
     /// It could not be done.
     Failed {
-        /// Why.
+        /// The failed step and its error.
         reason: String,
     },
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitStatus {
     /// With a status of its own.
@@ -322,7 +322,7 @@ pub enum ExitStatus {
     Signal(i32),
 }
 
-/// What a sandbox's cgroup counted. Zeros where there is no cgroup.
+/// Usage as a sandbox's control group counts it. Zeros without a control group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Memory now, bytes.
@@ -417,7 +417,7 @@ pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     is_readable(pidfd, Duration::ZERO).unwrap_or(true)
 }
 
-/// Whether a message, or the end of the socket, comes in time.
+/// Waits up to `timeout` for a message or the end of the socket; returns false if neither came.
 pub(crate) fn is_readable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     is_ready(socket, PollFlags::IN, timeout)
 }

@@ -32,7 +32,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
-/// Where the new root is put together. It exists on every system.
+/// Mount point at which the new root is put together. It exists on every system.
 const STAGE: &str = "/tmp";
 
 /// Cuts the calling process's mounts off the host's: what it mounts stays its own. What the host unmounts goes away here too.

@@ -1,4 +1,4 @@
-//! What this host can enforce, found by trying.
+//! Protections that this host can enforce, found by trying.
 
 use std::fs;
 
@@ -7,20 +7,20 @@ use crate::idmap::IdMap;
 use crate::message::Profile;
 use crate::{landlock, sys, syscalls};
 
-/// What was found.
+/// Abilities of the host.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// Whether the namespaces of a sandbox can be made, or why not.
+    /// Success of making a sandbox's namespaces, or the error.
     pub namespaces: Result<(), String>,
-    /// Whether every sandbox gets a user id of its own.
+    /// True if every sandbox gets a user id of its own.
     pub own_ids: bool,
     /// The control groups.
     pub cgroups: Hierarchy,
     /// The version of the Landlock interface; 0 without it.
     pub landlock: u32,
-    /// Whether system calls can be filtered.
+    /// True if system calls can be filtered.
     pub seccomp: bool,
-    /// How many system calls the filter allows.
+    /// Number of system calls that the filter allows.
     pub allowed_syscalls: usize,
     /// The socket to which the kernel tells crashes wherever they happen (Linux 6.16); `None` where it tells them to none. A program that it
     /// starts for them is not started for those in a sandbox, see [`crate::lockdown`].

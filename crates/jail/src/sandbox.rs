@@ -53,13 +53,13 @@ pub(crate) struct Sandbox {
     pub(crate) frozen: Option<Frozen>,
     /// The socket by which a checkpoint is woken, once the first kernel has said its first word there.
     pub(crate) wake: Option<OwnedFd>,
-    /// Where the rank of the process that last said to be the checkpoint is written.
+    /// The `oom_score_adj` of the process that last said to be the checkpoint.
     pub(crate) checkpoint: Option<File>,
     /// When it gives way to what begins elsewhere; `None` while it does.
     pub(crate) foreground_until: Option<std::time::Instant>,
     pub(crate) init_ended: bool,
     pub(crate) workspace: u64,
-    /// Whether it is to end.
+    /// True once it is to end.
     pub(crate) closing: bool,
     /// Numbers of the requests that are answered when nothing of it is left.
     pub(crate) closers: Vec<u64>,
@@ -73,7 +73,7 @@ impl Sandbox {
         }
     }
 
-    /// Whether nothing of it runs any more. What is not the warden's child ended before init could.
+    /// Returns true once nothing of it runs any more. A process that is not the warden's child ended before init could.
     pub(crate) fn is_over(&self) -> bool {
         self.init_ended && self.kernels.values().all(|kernel| kernel.pid.is_none()) && self.commands.is_empty()
     }
@@ -156,7 +156,7 @@ impl Process {
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now))) == Ok(0)
     }
 
-    /// How a process that is not the warden's child ended, as far as this kernel tells.
+    /// Returns the status of a process that is not the warden's child, as far as this Linux kernel tells.
     pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
         let status = sys::exit_status(self.pidfd.as_fd())?;
         Some(match status & 0x7f {
@@ -166,7 +166,7 @@ impl Process {
     }
 }
 
-/// Where the rank of a process is written.
+/// Opens the `oom_score_adj` of a process.
 fn rank_of(pid: Pid) -> Option<File> {
     File::options().write(true).open(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero())).ok()
 }
@@ -183,7 +183,7 @@ pub(crate) fn namespace_of(pid: Pid) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{}/ns/pid", pid.as_raw_nonzero())).ok()
 }
 
-/// What a process says on its socket to the warden, before anything of the user's runs in it or when it is woken.
+/// The first message of a process to the warden, before anything of the user's runs in it or when it is woken.
 pub(crate) struct FirstWord {
     pub(crate) descriptor: Option<OwnedFd>,
     pub(crate) sender: Option<Pid>,

@@ -64,7 +64,7 @@ impl Spare {
             sys::Fork::Parent(pid) => pid,
             sys::Fork::Child => {
                 drop(socket);
-                // What goes wrong here goes up as a report, the same way as what goes wrong in init.
+                // A failure here goes up as a report, as one in init does.
                 if let Err(error) = become_shell(zygote, join_user_namespace, pid_sender, &theirs) {
                     let _lost = message::send(&theirs, &InitReport::Failed(error.to_string()), &[]);
                     sys::exit(1);
@@ -232,6 +232,6 @@ fn settle() -> Result<(), StepError> {
     rustix::thread::set_capabilities(None, sets).step("drop the capabilities")?;
     rustix::thread::set_no_new_privs(true).step("gain no privileges")?;
     sys::close_from(0).step("close all descriptors")?;
-    // Where ids cannot tell init and the kernel apart, user code might get at init's memory: it shall gain nothing there.
+    // Without ids that tell init and the kernel apart, user code might get at init's memory: it shall gain nothing there.
     sys::install_filter(&lockdown::init_filter()?).step("apply seccomp to init")
 }

@@ -13,7 +13,7 @@ use crate::cgroup;
 
 const LOCK: &str = "lock";
 const GROUPS: &str = "cgroups";
-/// How the names of control groups begin.
+/// Prefix of the names of control groups.
 const GROUP: &str = "aludel-";
 /// The host's process namespace; its number is fixed (`PROC_PID_INIT_INO`).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";

@@ -24,7 +24,7 @@ struct CloneArgs {
     tls: u64,
 }
 
-/// Where a fork returned.
+/// Side of a fork.
 pub(crate) enum Fork {
     /// In the child.
     Child,
@@ -250,7 +250,7 @@ struct Verdict {
     flags: u32,
 }
 
-/// Whether this kernel lets a filter leave its refusals to a listener.
+/// Returns true if the Linux kernel lets a filter leave its refusals to a listener.
 pub(crate) fn can_listen() -> bool {
     const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
     const SECCOMP_RET_USER_NOTIF: u32 = 0x7fc0_0000;
@@ -287,7 +287,7 @@ pub(crate) fn answer_call(listener: BorrowedFd<'_>, permits: impl FnOnce(i64, [u
     }
 }
 
-/// How the process behind `pidfd` ended, although it was nobody's child here. Linux tells since 6.15; `None` before.
+/// Returns the status with which the process behind `pidfd` ended, although it was nobody's child here. Linux tells since 6.15; `None` before.
 pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     /// The kernel's `struct pidfd_info`, first version.
     #[repr(C)]

@@ -10,7 +10,7 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch, sock_filter,
 };
 
-/// Which values of an argument are let through.
+/// Allowed values of an argument.
 #[derive(Debug, Clone, Copy)]
 enum When {
     /// Any call.
@@ -471,7 +471,7 @@ pub(crate) fn observing() -> Result<BpfProgram, String> {
     Ok(reporting(&refusing))
 }
 
-/// Whether the list lets a call through: the same rules as the filter's, read by other code.
+/// Returns true if the list allows a call: the same rules as the filter's, read by other code.
 pub fn permits(profile: Profile, number: i64, arguments: [u64; 6]) -> bool {
     let Some(allow) = list(profile).find(|allow| allow.number == number) else { return false };
     // The filter compares the lower half.

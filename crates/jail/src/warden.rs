@@ -26,16 +26,16 @@ use crate::shell::Spare;
 use crate::zygote::{ForkRequest, Program, ShellIsReady, Zygote};
 use crate::{Step, StepError, landlock, mounts, sockets, sweep, sys, terminals};
 
-/// Where an instance has its workspaces mounted, in its directory.
+/// Directory of the workspaces, within an instance's directory.
 pub const WORKSPACES: &str = "workspaces";
 
-/// What the kernel tells of the control socket.
+/// Epoll token of the control socket.
 const CONTROL: u64 = 0;
-/// What it tells of the children's signals.
+/// Epoll token of the descriptor for SIGCHLD.
 const CHILDREN: u64 = 1;
 /// Events taken at once.
 const EVENTS: usize = 64;
-/// How long something new in a sandbox comes before what has run for longer in others.
+/// Time at full processor weight for something new in a sandbox, ahead of others that have run for longer.
 const FOREGROUND: Duration = Duration::from_secs(1);
 /// Time between two counts of what no control group counts. A processor can take some 50 MB of locks, or of connections, in it.
 const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
@@ -76,7 +76,7 @@ impl Watched {
     }
 }
 
-/// Which process of a sandbox a child is.
+/// The part of a sandbox that a child process is.
 #[derive(Clone, Copy)]
 enum Role {
     Init,
@@ -385,7 +385,7 @@ impl Warden {
         }
         if self.objects_due <= now {
             self.objects_due = now + OBJECTS_INTERVAL;
-            // Where the kernel shows none there is nothing to be done.
+            // A Linux kernel that shows no locks leaves nothing to enforce.
             let locks = Locks::read().unwrap_or_default();
             let (limit, counts) = (locks.limit(self.sandboxes.len()), locks.by_namespace());
             let locks = |init| *sandbox::namespace_of(init).and_then(|of| counts.get(&of)).unwrap_or(&0);
@@ -550,7 +550,7 @@ impl Warden {
             }
             Request::Spawn { id, process, terminal } => {
                 if self.spawn(id, process, terminal, descriptors).is_err() {
-                    // Why, is said on the process's own socket if it got that far.
+                    // The reason is told on the process's own socket, if it got that far.
                     self.reply(&Reply::ProcessExited { id, process, status: None });
                 }
             }
@@ -633,7 +633,7 @@ impl Warden {
         let (shell, joins) = match shell {
             Ok(made) => made,
             Err(error) => {
-                // What was started is dying; the group goes as soon as it is empty.
+                // The processes that were started are dying; the group goes as soon as it is empty.
                 self.reap();
                 let _left_for_the_sweep = cgroup.remove();
                 return Err(error);

@@ -15,14 +15,14 @@ use crate::message::{self, Setup, Start};
 use crate::mounts::{self, BaseSources};
 use crate::{Step, StepError, lockdown, shell, sys};
 
-/// How long the imports may take on a slow machine with cold caches.
+/// Limit of the imports, on a slow machine with cold caches.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long one fork may take before it is given up.
+/// Limit of one fork.
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 /// The descriptor on which the zygote finds its socket.
 const SOCKET_FD: i32 = 3;
 
-/// What the zygote gets first.
+/// The first message to the zygote.
 #[derive(Serialize)]
 struct Hello {
     /// The seccomp filters that [`lockdown::Argument::Filter`] refers to.
@@ -35,13 +35,13 @@ struct Hello {
 /// stderr, the socket to the warden. By that the child waits until its shell is ready, and gets the rest: [`ShellIsReady`].
 #[derive(Debug, Serialize)]
 pub(crate) struct ForkRequest {
-    /// Which answer is for it.
+    /// Number that its answer repeats.
     pub(crate) number: u64,
     /// True if the child gets a Landlock ruleset.
     pub(crate) landlock: bool,
     /// The steps that the child runs before anything else.
     pub(crate) lockdown: Vec<lockdown::Step>,
-    /// What it then is.
+    /// The program that it then becomes.
     pub(crate) program: Program,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct ForkRequest {
 #[derive(Debug, Serialize)]
 pub(crate) struct ShellIsReady;
 
-/// What a child of the zygote becomes.
+/// The program that a child of the zygote becomes.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Program {
@@ -59,7 +59,7 @@ pub(crate) enum Program {
     Command,
 }
 
-/// What the zygote answers.
+/// Messages of the zygote.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ZygoteReply {
     /// It has imported everything and waits.
