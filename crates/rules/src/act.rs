@@ -1,4 +1,4 @@
-//! What a program does, as far as rules can speak of it.
+//! Acts of a program, as far as rules can speak of them.
 
 use std::fmt;
 
@@ -50,6 +50,6 @@ pub(crate) struct Seen {
     /// From 1; 0 for the program as a whole.
     pub(crate) line: usize,
     pub(crate) act: Act,
-    /// Whether a function of an earlier program does it: then only what is handed on now is new to it.
+    /// True if a function of an earlier program does it: then only the values handed on now are new to it.
     pub(crate) is_earlier: bool,
 }

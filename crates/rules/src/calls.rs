@@ -13,7 +13,7 @@ use crate::reader::Reader;
 /// Calls that return texts of files and of people.
 const READ: [&str; 4] = ["builtins.open()", "builtins.input()", "io.open()", "pathlib.Path()"];
 
-/// What a call is given.
+/// Arguments of a call.
 struct Given<'a> {
     positional: Vec<Meanings>,
     named: Vec<(Option<&'a str>, Meanings)>,
@@ -87,7 +87,7 @@ impl Reader<'_> {
         for argument in &call.arguments.args {
             is_spread |= argument.is_starred_expr();
             if is_spread {
-                // What stands after a starred one has no place that is known.
+                // An argument after a starred one has no known place.
                 self.visit(argument);
                 given.positional.push(unknown());
             } else {
@@ -212,7 +212,7 @@ impl Reader<'_> {
             "functools.partial" | "functools.wraps" | "functools.lru_cache" | "functools.cache" => {
                 given.positional.iter().skip(1).for_each(|argument| self.escape(argument, at));
                 if given.positional.len() > 1 || !given.named.is_empty() {
-                    // What it is given later has other places.
+                    // Arguments that it is given later have other places.
                     self.escape(&given.at(0), at);
                 }
                 given.at(0)

@@ -1,4 +1,4 @@
-//! What expressions mean, and what is done in them.
+//! Meanings and acts of expressions.
 
 use ruff_python_ast::visitor::{Visitor as _, walk_expr};
 use ruff_python_ast::{
@@ -83,7 +83,7 @@ impl Reader<'_> {
                 }
             }
             Expr::Compare(comparison) => {
-                // Whether a name is there may be asked of a table.
+                // A table may be asked for a name.
                 self.visit_expr(&comparison.left);
                 for (operator, right) in comparison.ops.iter().zip(&comparison.comparators) {
                     let found = self.value(right);

@@ -4,7 +4,7 @@ use crate::act::Act;
 use crate::meaning::{Meaning, Meanings};
 use crate::reader::Reader;
 
-/// What opens files by their names, besides everything else that is given one of the system's.
+/// Functions that open files by their names, besides everything else that is given one of the system's.
 const OPENERS: [&str; 12] = [
     "builtins.open",
     "io.",
@@ -19,7 +19,7 @@ const OPENERS: [&str; 12] = [
     "tarfile.",
     "zipfile.",
 ];
-/// What fetches addresses that it is given.
+/// Functions that fetch addresses.
 const FETCHERS: [&str; 15] = [
     "pandas.",
     "numpy.",
@@ -37,14 +37,14 @@ const FETCHERS: [&str; 15] = [
     "cv2.",
     "xml.",
 ];
-/// How methods are called that open something.
+/// Names of methods that open something.
 const OPENING: [&str; 13] =
     ["open", "read", "load", "fetch", "save", "write", "to_", "tofile", "export", "dump", "glob", "rglob", "joinpath"];
-/// What only looks at texts.
+/// Functions that only look at texts.
 const LOOKERS: [&str; 3] = ["re.", "builtins.str", "os.path.basename"];
-/// Where programs may work.
+/// Directories in which programs may work.
 const OWN: [&str; 4] = ["/mnt/data", "/tmp", "/dev/null", "/dev/shm"];
-/// Where the files of a system are.
+/// Directories of the system's files.
 const SYSTEM: [&str; 16] = [
     "bin", "boot", "dev", "etc", "home", "lib", "lib64", "mnt", "opt", "proc", "root", "run", "sbin", "srv", "sys",
     "usr",
@@ -87,13 +87,13 @@ impl Reader<'_> {
     }
 }
 
-/// Whether what is called may open what it is given: functions of modules, and methods that are called so.
+/// Returns true if a call of this name may open its argument: functions of modules, and methods of such a name.
 fn opens(name: &str) -> bool {
     let method = name.rsplit('.').next().unwrap_or_default();
     !name.contains("()") || name.ends_with("()") || OPENING.iter().any(|beginning| method.starts_with(beginning))
 }
 
-/// Whether a text names a file outside. What is no opener may be given texts that only look like one.
+/// Returns true if a text names a file outside. A function that opens nothing may be given texts that only look like one.
 fn is_outside(text: &str, is_opener: bool) -> bool {
     let own = |own: &str| text.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let first = text.strip_prefix('/').map(|rest| rest.trim_start_matches('/').split('/').next().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! What IPython makes of a program before Python reads it.
+//! IPython's transformation of a program before Python reads it.
 
 use ruff_python_ast::Stmt;
 use ruff_python_ast::{Expr, ModModule};
@@ -8,13 +8,13 @@ use ruff_text_size::Ranged as _;
 const HARMLESS: [&str; 7] = ["matplotlib", "precision", "who", "whos", "pprint", "load_ext", "pylab"];
 /// Magics whose argument is a program.
 const TIMING: [&str; 4] = ["time", "timeit", "prun", "capture"];
-/// What `%matplotlib` and `%load_ext` may load: other names are modules that they import.
+/// Known arguments of `%matplotlib` and `%load_ext`: any other is a module, which they import.
 const LOADED: [&str; 10] =
     ["", "inline", "agg", "auto", "notebook", "widget", "ipympl", "autoreload", "osx", "storemagic"];
 /// Magics and aliases that are run without a percent sign, if they are all that a program is.
 const AUTOMATIC: &str = include_str!("automagic.txt");
 
-/// What a magic does.
+/// Effect of a magic.
 pub(crate) enum Magic<'a> {
     /// Nothing that rules speak of.
     Harmless,
@@ -39,7 +39,7 @@ pub(crate) fn magic(line: &str) -> Magic<'_> {
     Magic::Open
 }
 
-/// Whether the arguments of a magic or of a question are taken as they stand: others are evaluated.
+/// Returns true if the arguments of a magic or of a question are taken as they stand: others are evaluated.
 pub(crate) fn is_plain(arguments: &str) -> bool {
     arguments.chars().all(|one| one.is_ascii_alphanumeric() || " ._-*%".contains(one))
 }
@@ -75,7 +75,7 @@ pub(crate) fn automatic(code: &str) -> Option<&str> {
     (is_used && AUTOMATIC.lines().any(|magic| magic == name)).then_some(line)
 }
 
-/// Whether IPython takes prompts out of a program's texts. In texts that are only there to be read they harm nobody.
+/// Returns true if IPython takes prompts out of a program's texts. In texts that are only there to be read they harm nobody.
 pub(crate) fn has_prompts(code: &str, module: &ModModule) -> bool {
     let mut read = None;
     let mut at = 0;
@@ -92,7 +92,7 @@ pub(crate) fn has_prompts(code: &str, module: &ModModule) -> bool {
     false
 }
 
-/// Where the texts are that stand for themselves, as those do that say what a function is for.
+/// Ranges of the texts that stand for themselves, as docstrings do.
 fn only_read(body: &[Stmt]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     for statement in body {

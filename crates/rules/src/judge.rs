@@ -25,21 +25,21 @@ const WORDS: [&str; 12] =
 /// Names of functions that methods of texts, lists and tables have, too.
 const METHODS: [&str; 3] = ["remove", "rename", "replace"];
 
-/// What becomes of a program, and why.
+/// Decision about a program, with its reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
-    /// What becomes of it.
+    /// The strictest decision of all rules.
     pub decision: Decision,
-    /// Why it is not allowed, in order of the lines; at most 20.
+    /// Reasons for anything but an allowance, in order of the lines; at most 20.
     pub reasons: Vec<Reason>,
 }
 
-/// Why a program is not simply allowed.
+/// A place of a program that a rule does not allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
     /// The line, from 1; 0 for the program as a whole.
     pub line: usize,
-    /// What stands there, and which rule says so, in words.
+    /// The words at this place, and the rule.
     pub what: String,
 }
 
@@ -75,7 +75,7 @@ impl Rules {
             return self.undecidable("the program cannot be read");
         };
         let judgement = self.weigh(&seen, known);
-        // What does not run changes nothing.
+        // A program that does not run changes nothing.
         if judgement.decision == Decision::Refuse {
             known.set_lost(was_lost);
         }
@@ -111,7 +111,7 @@ impl Rules {
         Judgement { decision, reasons }
     }
 
-    /// What the strictest rule says that fits, and which one that is.
+    /// Returns the decision of the strictest rule that fits, and that rule.
     fn decide(&self, act: &Act, names: &[Names<'_>], handed: &Handed<'_>) -> (Decision, String) {
         let rules = self.rules.iter().zip(names).enumerate();
         let fitting = rules.filter(|(_, (rule, names))| rule.fits(act, names));
@@ -142,7 +142,7 @@ impl Rules {
             && !(harmless::has(name) || Group::any_has(name) || self.modules.iter().any(|known| fits(name, known)))
     }
 
-    /// Whether a module's code is known: others may be files that programs wrote.
+    /// Returns true if a module's code is known: others may be files that programs wrote.
     fn is_known(&self, module: &str) -> bool {
         let top = module.split('.').next().unwrap_or_default();
         stdlib::has(top) || stdlib::has_package(top) || self.modules.iter().any(|known| fits(module, known))
@@ -158,7 +158,7 @@ impl Rule {
                 let name = name.trim_start_matches('*');
                 names.call.fit(name) || names.import.fit(name)
             }
-            // What a call returns is no module, as far as its name tells.
+            // The result of a call is no module, by its name.
             Act::Refer(name) if name.contains("()") => {
                 let name = name.replace("()", "");
                 tails(&name).any(|name| names.call.fit(name))
@@ -174,11 +174,11 @@ impl Rule {
     }
 }
 
-/// What was handed on in an interpreter.
+/// Names that were handed on in an interpreter.
 struct Handed<'a> {
     /// The ends of its names: `path` and `os.path`.
     ends: HashSet<&'a str>,
-    /// Whether it may be a module.
+    /// True if it may be a module.
     is_module: bool,
 }
 
@@ -195,7 +195,7 @@ impl<'a> Handed<'a> {
 struct Names<'a> {
     import: Patterns<'a>,
     call: Patterns<'a>,
-    /// What it takes to reach one of them from something that is unknown.
+    /// Patterns of names by which something unknown leads to one of them.
     reach: Patterns<'a>,
     attribute: HashSet<&'a str>,
 }

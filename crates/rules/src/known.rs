@@ -1,4 +1,4 @@
-//! What the names of an interpreter mean, program after program, within bounds.
+//! Meanings of an interpreter's names, program after program, within bounds.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -11,22 +11,22 @@ const MAX_BYTES: usize = 4 << 20;
 const MAX_TEXT: usize = 4 << 10;
 /// Bytes of statements that are remembered because they define functions.
 const MAX_FUNCTIONS: usize = 256 << 10;
-/// What an entry takes besides its text.
+/// Cost of an entry besides its text.
 const ENTRY: usize = 64;
 
 /// A statement of an earlier program that defines something which may run later.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     pub(crate) code: String,
-    /// What it does, as it was judged.
+    /// Its acts as they were judged, hashed.
     pub(crate) done: HashSet<u64>,
 }
 
-/// What the names of an interpreter mean after the programs that it ran.
+/// Meanings of an interpreter's names after the programs that it ran.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     names: HashMap<String, Meanings>,
-    /// What was stored under an attribute's name, in whatever object.
+    /// Values stored under an attribute's name, in whatever object.
     attributes: HashMap<String, Meanings>,
     /// Modules of which everything was imported.
     stars: BTreeSet<String>,
@@ -34,7 +34,7 @@ pub struct Known {
     modules: BTreeSet<String>,
     /// Python files that programs named: they may have written them.
     files: BTreeSet<String>,
-    /// What was handed on as a value.
+    /// Names that were handed on as a value.
     handed: BTreeSet<String>,
     /// Those of it that the last program handed on.
     handed_now: BTreeSet<String>,
@@ -44,7 +44,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Whether names may mean what is not known: a program could not be read, or there was too much to remember.
+    /// Returns true if names may mean something unknown: a program could not be read, or there was too much to remember.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
     }
@@ -65,12 +65,12 @@ impl Known {
         self.stars.iter().map(String::as_str)
     }
 
-    /// What was handed on as a value.
+    /// Names that were handed on as a value.
     pub(crate) fn handed(&self) -> &BTreeSet<String> {
         &self.handed
     }
 
-    /// What the last program handed on.
+    /// Names that the last program handed on.
     pub(crate) fn handed_now(&self) -> &BTreeSet<String> {
         &self.handed_now
     }
@@ -80,7 +80,7 @@ impl Known {
         self.handed_now.clear();
     }
 
-    /// Whether something by its name may be a module.
+    /// Returns true if something may be a module, by its name.
     pub(crate) fn may_be_a_module(&self, path: &str) -> bool {
         self.modules.contains(path) || stdlib::may_be_a_module(path)
     }
@@ -139,7 +139,7 @@ impl Known {
         is_new
     }
 
-    /// What is not remembered by its name may be anywhere.
+    /// Counts names that are no longer remembered as handed on, for they may be anywhere; returns true if one is new.
     fn forget(&mut self, meanings: &Meanings) -> bool {
         let mut is_new = false;
         for meaning in meanings {
@@ -177,7 +177,7 @@ impl Known {
         Self::insert(&mut self.modules, module.to_owned(), &mut self.bytes, &mut self.is_lost);
     }
 
-    /// What earlier programs defined: it has to be put back.
+    /// Takes the functions that earlier programs defined: they have to be put back.
     pub(crate) fn take_functions(&mut self) -> Vec<Function> {
         std::mem::take(&mut self.functions)
     }
@@ -187,7 +187,7 @@ impl Known {
         let mut room = MAX_FUNCTIONS;
         for function in functions {
             if let Some(same) = self.functions.iter_mut().find(|same| same.code == function.code) {
-                // What was found once only was not allowed for the other.
+                // An act that was found once only was not allowed for the other.
                 same.done.retain(|done| function.done.contains(done));
                 continue;
             }
@@ -206,7 +206,7 @@ impl Known {
         Self::insert(&mut self.files, file.to_owned(), &mut self.bytes, &mut self.is_lost);
     }
 
-    /// Whether a module may be a file that a program wrote.
+    /// Returns true if a module may be a file that a program wrote.
     pub(crate) fn wrote(&self, module: &str) -> bool {
         self.files.contains(module)
     }

@@ -1,4 +1,4 @@
-//! What a name or an expression may mean, as far as reading tells.
+//! Possible meanings of a name or an expression, as far as reading tells.
 
 use std::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ pub(crate) fn attribute_of(path: &str, name: &str) -> Meaning {
     end.map_or(Meaning::Unknown, |(at, _)| Meaning::Path(format!("{first}{}", &path[at..])))
 }
 
-/// What a call of something by its name returns. What methods return is taken for the same kind of thing.
+/// Returns the meaning of a call's result, by the function's name. Results of methods are taken for the same kind of thing.
 pub(crate) fn result_of(path: &str) -> Meaning {
     match path.split_once("()") {
         _ if path.starts_with('?') => Meaning::Unknown,
@@ -222,7 +222,7 @@ pub(crate) fn function(name: &str, arguments: &[Meaning]) -> Option<Meaning> {
         ("codecs.decode", Meaning::Text(of)) if matches!(rest, [Meaning::Text(code)] if code.replace(['_', '-'], "") == "rot13") => {
             Some(Meaning::Text(of.chars().map(rot13).collect()))
         }
-        // What is compiled is the text, for whoever runs it.
+        // `compile` returns its text, for anybody who runs it.
         ("builtins.compile", Meaning::Text(_) | Meaning::Bytes(_)) => Some(first.clone()),
         ("sys.intern", Meaning::Text(_)) => Some(first.clone()),
         _ => None,

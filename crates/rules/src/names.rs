@@ -1,4 +1,4 @@
-//! What names, attributes and entries mean, and what becomes of what is handed on.
+//! Meanings of names, attributes and entries, and of values that are handed on.
 
 use crate::act::Act;
 use crate::canonical::canonical;
@@ -29,7 +29,7 @@ const BUILTINS: [&str; 20] = [
     "bytearray",
     "help",
 ];
-/// What takes names, programs or modules, so that nothing is known of it once it is handed on.
+/// Functions that take names, programs or modules: nothing is known of a value that is handed to them.
 const TAKERS: [&str; 22] = [
     "builtins",
     "builtins.getattr",
@@ -142,7 +142,7 @@ impl Reader<'_> {
         for meaning in meanings {
             let Meaning::Path(name) = meaning else { continue };
             let plain = name.replace("()", "");
-            // What a call returns may hold whatever was handed on.
+            // The result of a call may hold any value that was handed on.
             if let Some((_, reached)) = name.split_once("().") {
                 self.note(at, Act::Reach(reached.to_owned()));
             }
@@ -242,7 +242,7 @@ pub(crate) fn table_of(of: &Meaning) -> Meaning {
     }
 }
 
-/// Whether something is a table of names, by which everything in it can be reached.
+/// Returns true for a table of names, by which everything in it can be reached.
 pub(crate) fn is_table(meaning: &Meaning) -> bool {
     matches!(meaning, Meaning::Table(_) | Meaning::Names)
         || matches!(meaning, Meaning::Path(name) if canonical(name) == "sys.modules")

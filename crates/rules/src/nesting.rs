@@ -1,4 +1,4 @@
-//! How deeply a program nests, before anything is called once per level.
+//! Depth of a program, measured before anything is called once per level.
 
 use ruff_python_ast::token::TokenKind;
 use ruff_python_parser::{Mode, lexer};
@@ -15,7 +15,7 @@ struct Open {
     lambdas: usize,
 }
 
-/// Whether a program's syntax tree may be deeper than what is read. Counted is what can nest, not what does, without any recursion.
+/// Returns true if a program's syntax tree may be too deep to be read. Counts tokens that can nest, without any recursion.
 pub(crate) fn is_too_deep(code: &str) -> bool {
     let mut lexer = lexer::lex(code, Mode::Ipython);
     let mut open = vec![Open::default()];

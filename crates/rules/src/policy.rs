@@ -9,7 +9,7 @@ const MAX_POLICY: usize = 256 << 10;
 /// Rules of a policy, and names of one rule.
 const MAX_RULES: usize = 1000;
 
-/// What becomes of a program. The greater one is the stricter one.
+/// Decision about a program. The greater one is the stricter one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
@@ -65,7 +65,7 @@ pub(crate) struct Rule {
     pub(crate) uses: Vec<Group>,
 }
 
-/// What is wrong with a policy.
+/// A mistake in a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PolicyError(String);
@@ -74,7 +74,7 @@ fn ask() -> Decision {
     Decision::Ask
 }
 
-/// What holds when nobody wrote a policy.
+/// The default policy.
 const USUAL: &str = r#"
 default = "allow"
 undecidable = "ask"
@@ -128,7 +128,7 @@ impl Rules {
     }
 }
 
-/// Whether a dotted name is one of a pattern: the name itself, what is below it, or what begins like it before a `*`.
+/// Returns true if a dotted name fits a pattern: the name itself, one below it, or one that begins like it before a `*`.
 pub(crate) fn fits(name: &str, pattern: &str) -> bool {
     if let Some(beginning) = pattern.strip_suffix('*') {
         return name.starts_with(beginning) || Some(name) == beginning.strip_suffix('.');

@@ -18,7 +18,7 @@ use crate::known::{Function, Known};
 use crate::meaning::{Meanings, texts};
 use crate::nesting::is_too_deep;
 
-/// How often a program is gone through before what its names mean has to be known.
+/// Passes through a program before the meanings of its names have to be known.
 const PASSES: usize = 8;
 /// After so many of them names take no new meanings: they are unknown instead.
 const FREE_PASSES: usize = 2;
@@ -26,11 +26,11 @@ const FREE_PASSES: usize = 2;
 const MAX_DEPTH: usize = 5;
 /// Different things that are noted of one program.
 const MAX_SEEN: usize = 5000;
-/// What reading a program may take, in nanoseconds of a slow machine: some hundredths of a second.
+/// Limit of reading one program, in nanoseconds of a slow machine: some hundredths of a second.
 const FUEL: usize = 50_000_000;
-/// What a step takes besides the bytes that it looks at and makes.
+/// Cost of a step besides the bytes that it looks at and makes.
 pub(crate) const STEP: usize = 100;
-/// What it takes to look something up, or to remember it.
+/// Cost of looking something up, or of remembering it.
 pub(crate) const LOOK: usize = 700;
 
 /// Reads a program that runs after others.
@@ -89,7 +89,7 @@ pub(crate) fn read(code: &str, known: &mut Known) -> Vec<Seen> {
                 }
             }
         }
-        // What the functions of earlier programs do depends on what names mean now.
+        // Functions of earlier programs do something else if names mean something else now.
         for (function, parsed) in functions.iter().zip(&earlier) {
             if let Mod::Module(module) = parsed.syntax() {
                 (reader.depth, reader.is_earlier, reader.before) = (1, true, function.done.clone());
@@ -112,7 +112,7 @@ pub(crate) fn read(code: &str, known: &mut Known) -> Vec<Seen> {
     reader.seen
 }
 
-/// What is done, in few bytes.
+/// Hashes an act, to compare acts in few bytes.
 fn hash(act: &Act) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(act)
 }
@@ -122,23 +122,23 @@ pub(crate) struct Reader<'k> {
     seen: Vec<Seen>,
     noted: HashSet<Act>,
     depth: usize,
-    /// Whether the program that is read may be none: then it does nothing.
+    /// True if the text may be no program: then it does nothing.
     pub(crate) is_quiet: bool,
-    /// Where the lines of the outermost program begin.
+    /// Offsets of the lines of the outermost program.
     starts: Vec<usize>,
-    /// Whether something new was learned in this pass.
+    /// True if this pass learned something new.
     pub(crate) changed: bool,
-    /// Whether names take no new meanings any more.
+    /// True once names take no new meanings any more.
     pub(crate) settled: bool,
-    /// Whether what is bound are attributes of a class.
+    /// True inside a class, whose bindings are its attributes.
     pub(crate) is_class: bool,
-    /// Whether what is read defines something that may run later.
+    /// True if the text defines something that may run later.
     pub(crate) defines: bool,
-    /// What is done by the statement that is read.
+    /// Acts of the statement that is read, hashed.
     done: HashSet<u64>,
-    /// Whether what is read is a function of an earlier program.
+    /// True inside a function of an earlier program.
     is_earlier: bool,
-    /// What is not noted again: it was when its program was judged.
+    /// Acts that were noted when their program was judged, hashed.
     before: HashSet<u64>,
     pub(crate) fuel: usize,
 }
@@ -153,7 +153,7 @@ impl Reader<'_> {
             return self.undecidable(at, "nests too deeply to be read");
         }
         self.spend(LOOK + code.len() * 50);
-        // What evaluates expressions knows no magics.
+        // An evaluated expression has no magics.
         let mode = if self.is_quiet { Mode::Module } else { Mode::Ipython };
         let parsed = parse_unchecked(code, ParseOptions::from(mode));
         self.depth += 1;
@@ -178,7 +178,7 @@ impl Reader<'_> {
         self.spend(STEP);
         let act_hash = hash(&act);
         self.done.insert(act_hash);
-        // What may be done to a module depends on what is handed on now.
+        // The effect on a module depends on the values handed on now.
         let depends = matches!(act, Act::Reach(_) | Act::IfModule(_));
         let is_old = self.noted.contains(&act) || (!depends && self.before.contains(&act_hash));
         if is_old || self.seen.len() > MAX_SEEN {

@@ -1,4 +1,4 @@
-//! What statements bind, and what is done in them.
+//! Bindings and acts of statements.
 
 use ruff_python_ast::visitor::{Visitor, walk_except_handler, walk_pattern, walk_pattern_keyword, walk_stmt};
 use ruff_python_ast::{Comprehension, ExceptHandler, Expr, IpyEscapeKind, Parameters, Pattern, PatternKeyword, Stmt};
@@ -160,7 +160,7 @@ impl<'a> Visitor<'a> for Reader<'_> {
         self.escape(&meanings, expr.range().start().to_usize());
     }
 
-    /// What a text says about a type is evaluated by whoever wants to know it.
+    /// Reads an annotation. A text in it is evaluated by anybody who asks for the type.
     fn visit_annotation(&mut self, annotation: &'a Expr) {
         let (meanings, at) = (self.value(annotation), annotation.range().start().to_usize());
         self.escape(&meanings, at);
@@ -184,7 +184,7 @@ impl<'a> Visitor<'a> for Reader<'_> {
             }
             Stmt::AugAssign(assign) => {
                 self.visit_expr(&assign.value);
-                // What it is now is given to what it is added to.
+                // The value of the target is an argument of the addition.
                 self.visit_expr(&assign.target);
                 self.bind_target(&assign.target, &unknown(), assign.range.start().to_usize());
             }
@@ -208,7 +208,7 @@ impl<'a> Visitor<'a> for Reader<'_> {
             Stmt::FunctionDef(function) => {
                 self.defines = true;
                 function.decorator_list.iter().for_each(|decorator| self.visit_expr(&decorator.expression));
-                // Who decorates a function makes something else of it.
+                // A decorator makes something else of a function.
                 let is_plain = function.decorator_list.is_empty();
                 let made = if is_plain { Meanings::from([Meaning::Function]) } else { unknown() };
                 self.bind(&function.name, &made);

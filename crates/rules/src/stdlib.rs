@@ -1,4 +1,4 @@
-//! Which modules Python and the default template have.
+//! Modules of Python and of the default template.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -28,17 +28,17 @@ const PACKAGES: [&str; 19] = [
     "xml",
 ];
 
-/// Whether Python itself has a module of this name.
+/// Returns true if Python itself has a module of this name.
 pub(crate) fn has(name: &str) -> bool {
     STDLIB.contains(name)
 }
 
-/// Whether the default template has a package of this name.
+/// Returns true if the default template has a package of this name.
 pub(crate) fn has_package(name: &str) -> bool {
     PACKAGED.contains(name)
 }
 
-/// Whether a dotted name may be one of a module of Python's own, as far as its spelling tells.
+/// Returns true if a dotted name may be one of a module of Python's own, by its spelling.
 pub(crate) fn may_be_a_module(path: &str) -> bool {
     let (first, last) = (path.split('.').next().unwrap_or_default(), path.rsplit('.').next().unwrap_or_default());
     let is_value = path.contains("()") || first == "builtins" || last.chars().any(char::is_uppercase);

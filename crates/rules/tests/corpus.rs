@@ -86,7 +86,7 @@ fn programs_that_nest_deeply_or_are_long_harm_nobody() {
     assert_eq!(rules.judge(&code).decision, Decision::Refuse);
 }
 
-/// What is small and makes much: judged soon, and never simply allowed where it was not read to its end.
+/// Small programs that make much: judged soon, and never simply allowed if they were not read to their end.
 #[test]
 fn programs_that_make_much_of_little_are_judged_soon() {
     let rules = Rules::usual();
@@ -126,7 +126,7 @@ fn after_what_could_not_be_read_nothing_is_simply_allowed() {
             let mut known = Known::default();
             assert_eq!(rules.judge_after(&mut known, "x = 1").decision, Decision::Allow);
             assert_ne!(rules.judge_after(&mut known, &unread).decision, Decision::Allow);
-            // Where it was refused it did not run.
+            // A program that was refused did not run.
             assert_eq!(rules.judge_after(&mut known, "print(x)").decision, after, "{undecidable}");
         }
     }
