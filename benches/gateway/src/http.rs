@@ -15,7 +15,7 @@ pub(crate) struct Message {
     pub(crate) body: Vec<u8>,
 }
 
-/// How the end of a body is told.
+/// Framing of a body.
 enum Length {
     Bytes(usize),
     Chunks,

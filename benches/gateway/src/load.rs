@@ -20,14 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// One round against one server.
 #[derive(Deserialize)]
 struct Round {
-    /// Where, as `127.0.0.1:8080`.
+    /// Address, such as `127.0.0.1:8080`.
     address: String,
     key: String,
     /// The body of each request.
     body: String,
-    /// What every answer must hold.
+    /// Words that every answer must hold.
     expect: String,
-    /// How many clients.
+    /// Number of clients.
     clients: usize,
     /// Requests of each client that are not counted.
     warm: usize,
@@ -35,13 +35,13 @@ struct Round {
     requests: usize,
     /// No request is begun after so long.
     seconds: f64,
-    /// How long each client waits before a request.
+    /// Pause of each client before a request.
     pause: f64,
 }
 
 #[derive(Serialize)]
 struct Measured {
-    /// What each counted request took, in nanoseconds.
+    /// Durations of the counted requests, in nanoseconds.
     took: Vec<u64>,
     /// From the first counted request to the end of the last, in seconds.
     seconds: f64,

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::http::{Connection, Message};
 
 const PROGRAM: &str = "print(40+2)";
-/// What it says when there is nothing to run.
+/// Answer of the model when there is nothing to run.
 const WORDS: [&str; 10] = ["The", " sum", " of", " the", " first", " hundred", " primes", " is", " 24133", "."];
 
 #[derive(Deserialize)]
@@ -38,7 +38,7 @@ struct Told {
     content: Value,
 }
 
-/// What the model does.
+/// The model's next step.
 enum Act {
     Say(Vec<&'static str>),
     /// Have this function run the program.

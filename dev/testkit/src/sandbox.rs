@@ -8,7 +8,7 @@ use aludel_agent::BareSandbox;
 use aludel_sandbox::memory::{Memory, ScriptedCell};
 use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Require, SandboxId, SandboxSpec, Start, template};
 
-/// Where tests keep the template; shared by all test programs, so that it is built once.
+/// Directory of the tests' template; shared by all test programs, so that it is built once.
 pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test")
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What the server does with one request.
+/// The server's answer to one request.
 #[derive(Debug, Clone)]
 pub enum Scripted {
     /// Streams this text.
@@ -42,7 +42,7 @@ pub enum Scripted {
     Hang,
 }
 
-/// How a stream ends.
+/// The end of a stream.
 #[derive(Debug, Clone, Copy)]
 pub enum End {
     /// In order, after `[DONE]`.
