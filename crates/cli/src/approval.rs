@@ -9,10 +9,10 @@ use rustix::termios::{QueueSelector, tcflush};
 
 use crate::{paint, terminal};
 
-/// What is asked. The program itself was shown just before, exactly as it will be run.
+/// The question. The program itself was shown just before, exactly as it will be run.
 const QUESTION: &str = "Run this program? y = yes, a = yes to all, n [reason] = no: ";
 
-/// Whether there is a terminal to ask at.
+/// Returns true if there is a terminal to ask at.
 pub(crate) fn can_be_asked() -> bool {
     Tty::open().is_some()
 }
@@ -48,7 +48,7 @@ impl Tty {
     fn open() -> Option<Self> {
         let opened = OpenOptions::new().read(true).write(true).open("/dev/tty");
         if let Ok((input, output)) = opened.and_then(|tty: File| Ok((tty.try_clone()?, tty))) {
-            // What was typed before the program was shown is no answer to it.
+            // Input from before the program was shown is no answer to it.
             let _kept = tcflush(&output, QueueSelector::IFlush);
             return Some(Self { input: Box::new(BufReader::new(input)), output: Box::new(output) });
         }

@@ -1,4 +1,4 @@
-//! What can be written on the command line.
+//! Arguments of the command line.
 
 use std::path::PathBuf;
 
@@ -43,13 +43,13 @@ pub(crate) fn flag(flag: &'static str, section: Section, key: &'static str, text
 /// The model that is asked, and who allows its programs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// Which of the configured models to ask, or with --url, the name of another [default: the first]
+    /// Name of the configured model to ask, or with --url, of another [default: the first]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Where the model is, for example http://localhost:11434/v1; the key of another url is not sent there
+    /// Address of the model, for example http://localhost:11434/v1; the key of another url is not sent there
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Where its key is: env:NAME or file:PATH
+    /// Place of its key: env:NAME or file:PATH
     #[arg(long, value_name = "WHERE")]
     key: Option<String>,
     /// Ask before each program runs; without it, `approval.mode` of the configuration holds

@@ -26,7 +26,7 @@ use clap::Subcommand;
 use crate::config::{Config, ConfigError, Flag, Surroundings};
 use crate::exit::Exit;
 
-/// What every command gets.
+/// Context of every command.
 pub(crate) struct Context {
     /// The configuration, all layers together.
     pub(crate) config: Config,
@@ -34,7 +34,7 @@ pub(crate) struct Context {
     pub(crate) surroundings: Surroundings,
     /// The configuration file that was asked for, and what flags gave: to read all of it again.
     pub(crate) asked: (Option<PathBuf>, Vec<Flag>),
-    /// Whether to say more.
+    /// True with `--verbose`.
     pub(crate) verbose: bool,
 }
 
@@ -46,7 +46,7 @@ impl Context {
     }
 }
 
-/// What can be done.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(run::RunArgs),
@@ -123,7 +123,7 @@ impl Command {
         }
     }
 
-    /// Whether its output is a stream of JSON lines, which says also how it ended.
+    /// Returns true if its output is a stream of JSON lines, which tells also its end.
     pub(crate) fn speaks_json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,

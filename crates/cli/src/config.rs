@@ -43,7 +43,7 @@ use server::Server;
 use size::Size;
 use span::Span;
 
-/// What holds.
+/// The configuration in effect.
 #[derive(Debug)]
 pub(crate) struct Config {
     /// `[server]`
@@ -56,7 +56,7 @@ pub(crate) struct Config {
     pub(crate) models: Vec<Model>,
     /// The file that was read, if there was one.
     pub(crate) file: Option<PathBuf>,
-    /// What should be said, although it works.
+    /// Warnings about settings that work all the same.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -65,9 +65,9 @@ pub(crate) struct Config {
 pub(crate) struct Flag {
     /// As it is written, for example `--memory`.
     pub(crate) flag: &'static str,
-    /// Which part of the configuration it sets.
+    /// Its section of the configuration.
     pub(crate) section: Section,
-    /// Which key.
+    /// Its key within the section.
     pub(crate) key: &'static str,
     /// The value as it is written.
     pub(crate) text: String,
@@ -192,7 +192,7 @@ pub(crate) struct Entry {
     pub(crate) key: String,
     /// The value, secrets hidden.
     pub(crate) value: String,
-    /// Where it came from.
+    /// Its origin.
     pub(crate) origin: Origin,
 }
 

@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 use crate::paint;
 use crate::terminal::Sanitizer;
 
-/// Which of the two.
+/// Standard output or standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
-    /// What was asked for.
+    /// Results.
     Stdout,
-    /// What is told about it.
+    /// Words about them.
     Stderr,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Console {
 struct Side {
     /// Only a terminal obeys what it is sent; elsewhere text passes as it is.
     sanitizer: Option<Sanitizer>,
-    /// Whether the last line was not ended.
+    /// True if the last line was not ended.
     open_line: bool,
 }
 

@@ -1,4 +1,4 @@
-//! How the program ends.
+//! Exit statuses of the program.
 
 use std::io;
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ pub(crate) enum Exit {
     OutputClosed,
 }
 
-/// What `--help` says about it.
+/// Section of `--help` on exit statuses.
 pub(crate) const HELP: &str = "\
 Exit status:
   0    success

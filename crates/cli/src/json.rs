@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::exit::Exit;
 use crate::out::{Out, Saved};
 
-/// What `--help` of `run` says about it.
+/// Section of `run --help` on JSON lines.
 pub(crate) const PROGRAM_HELP: &str = "\
 With --json, stdout has one JSON object a line, told apart by `type`:
   stdout, stderr    text
@@ -27,7 +27,7 @@ With --json, stdout has one JSON object a line, told apart by `type`:
                     files_left_out (how many more cannot be handed on)
   ended             exit (as below), files (with `saved`, the path it was copied to), message";
 
-/// What `--help` of `ask` says about it.
+/// Section of `ask --help` on JSON lines.
 pub(crate) const TURN_HELP: &str = "\
 With --json, stdout has the events of `aludel run --json`, each with the `call` it belongs to, and:
   round             number

@@ -31,7 +31,7 @@ pub(crate) struct Out {
     /// The number of the last image, page for a browser and piece of data, of this run or an earlier one: nobody chose their names, so none
     /// is replaced.
     shown: [usize; 3],
-    /// What was written in this run, which is never overwritten.
+    /// Files that this run wrote; they are never overwritten.
     taken: BTreeSet<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ enum Root {
 /// A file that was copied out.
 #[derive(Debug)]
 pub(crate) struct Saved {
-    /// What it is in the workspace.
+    /// Its entry in the workspace.
     pub(crate) entry: FileEntry,
     /// Its path now; `None` when nobody wants it.
     pub(crate) path: Option<PathBuf>,
@@ -173,7 +173,7 @@ impl Out {
         }
     }
 
-    /// Where a file of this name goes; its directory is there afterwards.
+    /// Returns the path for a file of this name; its directory is there afterwards.
     pub(crate) fn place(&mut self, name: &str) -> anyhow::Result<PathBuf> {
         let root = self.root()?;
         let mut parts = harmless(name);
@@ -345,7 +345,7 @@ fn write_whole(path: &Path, mut data: impl Read) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// What files usually get; the umask takes its part.
+/// Permissions of ordinary files; the umask takes its part.
 fn readable() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o666)
 }

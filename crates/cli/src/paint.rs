@@ -38,7 +38,7 @@ pub(crate) fn strong(text: &str) -> String {
     painted("1", text)
 }
 
-/// What need not be read.
+/// Paints text that need not be read.
 pub(crate) fn faint(text: &str) -> String {
     painted("2", text)
 }

@@ -14,7 +14,7 @@ use crate::{console, state};
 
 /// A running backend and what its sandboxes come with.
 pub(crate) struct Sandboxes {
-    /// Where sandboxes come from.
+    /// Source of sandboxes.
     pub(crate) backend: Arc<dyn Backend>,
     /// Packages that programs find installed.
     pub(crate) packages: Vec<String>,

@@ -16,7 +16,7 @@ use crate::{paint, screen, terminal};
 /// Shows the events of an execution. The program's stdout goes to ours, everything else to stderr.
 pub(crate) struct ProgramView {
     console: Console,
-    /// Where the program's stdout and results go.
+    /// Stream of the program's stdout and results.
     results: Stream,
     /// Its output, where a person need not see all of it.
     fold: Option<Fold>,
@@ -96,7 +96,7 @@ impl ProgramView {
         Ok(())
     }
 
-    /// How the only program of a sandbox ended, when that was not the ordinary way; a traceback was shown already.
+    /// Tells an unusual end of the only program of a sandbox; a traceback was shown already.
     pub(crate) fn outcome(&mut self, finished: &Finished) -> anyhow::Result<()> {
         if finished.output_dropped > 0 {
             let dropped = finished.output_dropped;
@@ -141,7 +141,7 @@ impl ProgramView {
     }
 }
 
-/// How the only program of a sandbox ended. That variables are lost, and what comes next, does not matter: nothing comes.
+/// Describes the end of the only program of a sandbox. Lost variables do not matter: no program follows.
 pub(crate) fn describe_only(finished: &Finished) -> String {
     describe_outcome(&Finished {
         state: State::Kept,
@@ -236,7 +236,7 @@ impl TurnView {
         Ok(())
     }
 
-    /// What is shown must be what is run, also when it did not stream or was mended at the end.
+    /// Shows the rest of a program, so that all of it was shown exactly as it runs, also when it did not stream or was mended at the end.
     fn code_finished(&mut self, code: &str) -> anyhow::Result<()> {
         let console = &mut self.program.console;
         if self.code != code {
@@ -280,12 +280,12 @@ impl TurnView {
         Ok(())
     }
 
-    /// Where to write what is not an event.
+    /// Returns the console, for anything but events.
     pub(crate) fn console(&mut self) -> &mut Console {
         &mut self.program.console
     }
 
-    /// Where the files are that the turn made.
+    /// Tells the paths of the files that the turn made.
     pub(crate) fn files(&mut self, saved: &[Saved]) -> anyhow::Result<()> {
         self.program.files(saved)
     }

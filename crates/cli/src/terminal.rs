@@ -56,7 +56,7 @@ fn is_deceptive(character: char) -> bool {
     character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a character may stand in the name of a file that we make.
+/// Returns true if a character may stand in the name of a file that we make.
 pub(crate) fn is_harmless(character: char) -> bool {
     !is_deceptive(character) && !is_invisible(character)
 }

@@ -26,7 +26,7 @@ use crate::screen::{Screen, Shared, View};
 use crate::signals::Signals;
 use crate::{approval, console, state};
 
-/// What the model is told about its work; where the files are and what is installed stands in the tool's description.
+/// The model's instructions; places of files and installed packages stand in the tool's description.
 const INSTRUCTIONS: &str = "\
 You are a careful analyst. Work with the python tool: look at the data before you trust it, check what you computed, and when a program fails, \
 read the traceback and mend the cause. Base every number in your answer on the output of a program. Save what the user should keep as files. \
@@ -90,7 +90,7 @@ impl<'a> Conversation<'a> {
         let store = engine.store.clone();
         engine.tasks.spawn(async move {
             if store.remove_expired().await.is_err() {
-                // What killed processes left can stay until a server or another question comes by.
+                // Leftovers of killed processes can stay until a server or another question comes by.
             }
         });
         let tenant = Tenant::terminal();
@@ -191,7 +191,7 @@ impl<'a> Conversation<'a> {
         }
         let failure = screen.failure();
         let (Some(ending), true) = (screen.ending.take(), is_over) else { return failure.map_or(Ok(None), Err) };
-        // What was made is worth more than a word of what failed.
+        // Files that were made are worth more than a word of a failure.
         let saved = self.save_made(&mut screen, &before, failure.is_some()).await?;
         if let Some(failure) = failure {
             return Err(failure);
@@ -217,7 +217,7 @@ impl<'a> Conversation<'a> {
             queued: false,
             expires_at: Some(now().saturating_add_unsigned(ROW.as_secs())),
             session: Some(self.session.id().to_string()),
-            // What was said before is worth keeping when the process is killed.
+            // Earlier messages are worth keeping when the process is killed.
             owns_session: !self.is_kept,
             spec: None,
             own: Value::Null,

@@ -82,7 +82,7 @@ fn upstream(endpoint: Option<Arc<Chat>>) -> Arc<dyn Upstream> {
     }
 }
 
-/// Where a model is, if it is not the script.
+/// Makes the upstream of a model that is not the script.
 fn endpoint(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Option<Arc<Chat>>> {
     if model.is_demo() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What `aludel serve` tells its operator: on its standard error, and where the configuration says.
+//! Log of `aludel serve`: on its standard error, and in the file that the configuration names.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;

@@ -132,7 +132,7 @@ async fn local_sandbox_a_server_outlives_its_warden_and_its_tenants_go_on() {
     assert_eq!(std::fs::read_dir(data.path().join("run")).unwrap().count(), 0);
 }
 
-/// Whether a process works in the run directory of this data directory.
+/// Returns true if a process works in the run directory of this data directory.
 fn has_descendants(data: &Path) -> bool {
     !descendants(data).is_empty()
 }
@@ -288,7 +288,7 @@ async fn a_question_is_asked_beside_a_server_that_leaves_it_alone() {
     signal(&server, "TERM");
     assert_eq!(server.wait().unwrap().code(), Some(0));
     let (mut server, address) = serve(data.path());
-    // Who answers has recovered.
+    // A server that answers has recovered.
     assert!(ask(&address, "GET /v1/models", None, "").contains("\"demo\""));
     assert_eq!(audit_log(data.path()).await.len(), 1, "it runs");
     let beside = last_turn(data.path()).await;

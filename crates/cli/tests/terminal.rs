@@ -1,4 +1,4 @@
-//! What a person sees at a terminal, and answers there.
+//! Output and answers of a person at a terminal.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;

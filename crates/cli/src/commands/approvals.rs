@@ -48,7 +48,7 @@ pub(crate) enum ApprovalsCommand {
         /// Its id, appr_…
         #[arg(value_name = "ID")]
         id: String,
-        /// What the model is told
+        /// Reason, for the model
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
@@ -127,7 +127,7 @@ fn line(approval: &ApprovalRecord) -> String {
     format!("{}  {status:8}{until}  {tenant}  {reasons}  | {program}", approval.id)
 }
 
-/// How long somebody may still decide.
+/// Tells the time that is left to decide.
 fn until(approval: &ApprovalRecord) -> Option<String> {
     let left = approval.expires_at - now();
     let (hours, minutes, seconds) = (left / 3600, left / 60 % 60, left % 60);

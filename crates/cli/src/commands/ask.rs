@@ -33,7 +33,7 @@ pub(crate) struct AskArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
-    /// Where to put files that programs make, and a transcript; files of the same name are replaced, but no figures
+    /// Directory for files that programs make, and a transcript; files of the same name are replaced, but no figures
     /// [default: a new directory aludel-out, aludel-out-2 and so on, without a transcript]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,

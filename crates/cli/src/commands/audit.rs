@@ -17,7 +17,7 @@ use crate::{console, state, terminal};
 
 /// Entries that are read at once.
 const AT_ONCE: usize = 500;
-/// How often is looked for new ones.
+/// Interval at which new entries are looked for.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Characters of a program that a line shows.
 const SHOWN: usize = 60;
@@ -50,7 +50,7 @@ pub(crate) struct AuditArgs {
 enum AuditCommand {
     /// Move old entries, with their programs, to a new file of JSON lines; the log goes on from their digest
     Archive {
-        /// Where to, a file that is not there yet
+        /// Target, a file that is not there yet
         #[arg(value_name = "FILE")]
         file: PathBuf,
         /// Move what is older than this day, such as 2026-11-01, which begins in UTC

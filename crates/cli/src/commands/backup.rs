@@ -18,7 +18,7 @@ use crate::state;
 /// files are linked, which takes no room and does not outlive the disk; to another one they are copied.
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
-    /// Where to, a directory that is not there yet
+    /// Target, a directory that is not there yet
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }

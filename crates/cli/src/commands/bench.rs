@@ -19,7 +19,7 @@ use crate::exit::{Exit, usage};
 use crate::sandboxes::Sandboxes;
 use crate::{json, paint};
 
-/// What is run for its time alone.
+/// The program that is timed.
 const PROGRAM: &str = "print(1+1)";
 /// Defines the floor: a bare fork of a process that is as large as a kernel and runs the program, up to its output.
 const FORK: &str = "
@@ -51,9 +51,9 @@ for peer, count in ((imports, 5), (fork, 100)):
         for _ in peer():
             print(peer.__name__, (time.perf_counter() - start) * 1000)
 ";
-/// How many sandboxes the pool holds.
+/// Sandboxes in the pool.
 const POOL: usize = 4;
-/// How long the pool may take to be full.
+/// Limit of the time until the pool is full.
 const POOL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Measure how long a fresh sandbox takes, from the request to the first result of print(1+1)
@@ -61,10 +61,10 @@ const POOL_PATIENCE: Duration = Duration::from_secs(30);
 /// Beside it: sandboxes from a pool that is kept ready, a new Python process with the same imports, and a bare fork.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// What to measure
+    /// Operation to measure
     #[arg(value_enum, default_value_t = What::Start, hide_possible_values = true)]
     what: What,
-    /// How many sandboxes to start
+    /// Number of sandboxes to start
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
     /// Measure the other ways to run a program that are installed, too, in turns: docker, bwrap, ipykernel, kern and zygo
@@ -75,7 +75,7 @@ pub(crate) struct BenchArgs {
     json: Option<PathBuf>,
 }
 
-/// What can be measured.
+/// Operations that can be measured.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum What {
     /// The start of sandboxes.
@@ -116,7 +116,7 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Ex
     Ok(Exit::Success)
 }
 
-/// What was measured.
+/// Measurements of a run.
 struct Report {
     on_demand: Times,
     pooled: Times,

@@ -34,7 +34,7 @@ pub(crate) struct ChatArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
-    /// Where to put files that programs make; a newer version of a file takes the place of the older one
+    /// Directory for files that programs make; a newer version of a file takes the place of the older one
     /// [default: a new directory aludel-out, aludel-out-2 and so on]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,

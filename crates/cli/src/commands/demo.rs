@@ -27,7 +27,7 @@ const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Calculate month
                         Create PDF report with visualizations.";
 /// The name of the sample file.
 const SAMPLE: &str = "sales_q1_2026.csv";
-/// How fast the scripted model writes for a person who watches.
+/// Pause of the scripted model between two pieces, for a person who watches.
 const PACE: Duration = Duration::from_millis(4);
 
 /// See the whole thing work: sample data, a scripted model, a real sandbox, a PDF report
@@ -36,7 +36,7 @@ const PACE: Duration = Duration::from_millis(4);
 /// traceback and mends it, as models do.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Where to put the sample data and what is made of it
+    /// Directory for the sample data and its results
     #[arg(long, value_name = "DIR", default_value = "aludel-demo")]
     out: PathBuf,
 }
@@ -81,7 +81,7 @@ pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exi
     Ok(screen::exit_of(&ending))
 }
 
-/// What there is now, and what to try next.
+/// Tells the results, and commands to try next.
 fn conclude(view: &mut TurnView, ending: &Ending, made: &[PathBuf], directory: &Path) -> anyhow::Result<()> {
     let console = view.console();
     console.end_line(Stream::Stdout)?;

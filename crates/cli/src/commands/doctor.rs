@@ -48,7 +48,7 @@ pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<
         checks
     });
     let mut checks = looked.await.context("the examination ended early")?;
-    // What is missing is said already.
+    // Anything missing was told already.
     if checks.iter().all(|check| check.status != Status::Missing) {
         state::make_data_directory(context)?;
         checks.push(probe::sandbox(&data).await);

@@ -21,10 +21,10 @@ const LEAST: usize = 24;
 pub(crate) enum KeysCommand {
     /// Make a key and print it; it cannot be shown again
     Create {
-        /// What to call it
+        /// Name of the key
         #[arg(value_name = "NAME", default_value = "")]
         name: String,
-        /// Where a key is that clients have already, env:NAME or file:PATH, to be taken in place of a new one
+        /// Place of a key that clients have already, env:NAME or file:PATH, to be taken instead of a new one
         #[arg(long, value_name = "WHERE")]
         key: Option<String>,
     },

@@ -25,7 +25,7 @@ use audience::{Audience, View};
 
 /// Run a Python program in a fresh sandbox
 ///
-/// What the program prints is streamed; the value of its last expression is shown; images that it displays are saved. It works in a directory
+/// The program's output is streamed; the value of its last expression is shown; images that it displays are saved. It works in a directory
 /// of its own (/mnt/data) that holds itself and the files given with --file, without network, and what it made is copied out at its end.
 /// Standard input is read to its end, 64 MB at most, and handed over if the program's text has stdin, input(, fileinput or open(0, or an
 /// argument is -. Ctrl-C interrupts the program, a second one kills it.
@@ -50,7 +50,7 @@ pub(crate) struct RunArgs {
     /// A variable of the program's environment; without a value, the one that it has here. May be given several times
     #[arg(long = "env", value_name = "NAME[=VALUE]")]
     environment: Vec<String>,
-    /// Where to put files that the program makes; files of the same name are replaced [default: a new directory aludel-out, aludel-out-2
+    /// Directory for files that the program makes; files of the same name are replaced [default: a new directory aludel-out, aludel-out-2
     /// and so on; with --json, nowhere]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,

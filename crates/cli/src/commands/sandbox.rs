@@ -25,14 +25,14 @@ use crate::sandboxes::Sandboxes;
 const MAX_LINE: u64 = 256 << 20;
 /// Requests that are worked on at the same time; the next line is read when one of them is done.
 const MAX_REQUESTS: usize = 64;
-/// What a program's output is cut to unless the request says otherwise, bytes of each stream.
+/// Default limit of a program's output, bytes of each stream.
 const MOST: usize = 10 << 20;
 /// The most a request may ask for.
 const MAX_MOST: usize = 256 << 20;
 /// The longest that a program may run when the request says nothing.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What `--help` says about the lines.
+/// Section of `--help` on the lines.
 const HELP: &str = "\
 Each line of stdin is a request with an `id` of yours and one of:
   create    {}                                   answers {\"sandbox\": number}
@@ -86,7 +86,7 @@ struct RunRequest {
     most: Option<usize>,
 }
 
-/// Why a request was not carried out.
+/// Reason for which a request was not carried out.
 enum Refusal {
     /// The request makes no sense.
     Request(String),

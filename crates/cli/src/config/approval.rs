@@ -63,7 +63,7 @@ impl Approval {
         self.entries_of("approval")
     }
 
-    /// Whether programs are held back for the same reason as in another configuration.
+    /// Returns true if another configuration holds programs back for the same reason.
     pub(crate) fn has_mode_of(&self, other: &Self) -> bool {
         *self.mode == *other.mode
     }
@@ -73,7 +73,7 @@ impl Approval {
         Entry::new("approval.mode", &self.mode)
     }
 
-    /// What holds, in words.
+    /// Describes the mode in words.
     pub(crate) fn told(&self) -> String {
         match *self.mode {
             Mode::Rules if self.rules.is_given() => format!("the rules are those of {}", *self.rules),
@@ -92,7 +92,7 @@ impl Approval {
         rules.map_err(|why| crate::exit::usage(format!("{}: the rules in {}: {why}", file.origin, **file)))
     }
 
-    /// Which programs somebody is asked about.
+    /// Returns the mode, with its rules.
     pub(crate) fn mode(&self) -> anyhow::Result<ApprovalMode> {
         Ok(match *self.mode {
             Mode::Never => ApprovalMode::Never,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::declare::{Form, Value, values};
 use super::{Size, Span};
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Origin {
     /// Nobody gave it.
@@ -17,7 +17,7 @@ pub(crate) enum Origin {
     Default,
     /// A configuration file.
     File {
-        /// Which one.
+        /// Its path.
         path: Arc<Path>,
         /// The line, counted from 1.
         line: usize,
@@ -53,7 +53,7 @@ impl fmt::Display for Origin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting<T> {
     value: T,
-    /// Where it came from.
+    /// Its origin.
     pub(crate) origin: Origin,
 }
 
@@ -91,7 +91,7 @@ impl<T> Deref for Setting<T> {
 pub(crate) struct Given {
     /// The text; numbers and booleans of a file included.
     pub(crate) text: String,
-    /// Where it is written.
+    /// Its place in the configuration.
     pub(crate) origin: Origin,
 }
 
@@ -163,51 +163,51 @@ impl fmt::Display for Switch {
 
 values! { String: Text, Switch: Switch, Size: Text, Span: Text }
 
-/// What is wrong with a configuration.
+/// A mistake in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     /// A key that does not exist.
     #[error("{origin}: there is no `{key}`{}", suggestion(nearest.as_deref(), known))]
     UnknownKey {
-        /// Where it is written.
+        /// Its place.
         origin: Origin,
         /// As it is written.
         key: String,
         /// The key that was probably meant.
         nearest: Option<String>,
-        /// What could stand there.
+        /// Keys that are known there.
         known: String,
     },
     /// A value that does not fit its key.
     #[error("{origin}: {key} = {text:?} {why}")]
     Value {
-        /// Where it is written.
+        /// Its place.
         origin: Origin,
         /// The key.
         key: String,
         /// The value as it is written.
         text: String,
-        /// What is wrong with it and what would be right, so that it reads on from the value.
+        /// The mistake and its remedy, so that it reads on from the value.
         why: String,
     },
     /// A table where a value should be, or the other way round.
     #[error("{origin}: `{key}` is of type {found}, but should be {wanted}")]
     Shape {
-        /// Where it is written.
+        /// Its place.
         origin: Origin,
         /// The key.
         key: String,
-        /// What stands there.
+        /// Type of the value.
         found: &'static str,
-        /// What should.
+        /// Type that is wanted.
         wanted: &'static str,
     },
     /// A file that is not TOML.
     #[error("{origin}: this is not TOML: {message}")]
     Syntax {
-        /// Where it breaks.
+        /// Place of the mistake.
         origin: Origin,
-        /// What the parser said.
+        /// The parser's words.
         message: String,
     },
     /// A file that cannot be read.
@@ -215,43 +215,43 @@ pub(crate) enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A model that is missing something, or that is there twice.
     #[error("{origin}: the model `{name}` {why}")]
     Model {
-        /// Where it is written.
+        /// Its place.
         origin: Origin,
         /// Its name.
         name: String,
-        /// What is wrong, so that it reads on from the name.
+        /// The mistake, so that it reads on from the name.
         why: String,
     },
     /// A model without a name.
     #[error("{origin}: {}", advice_for_name(origin))]
     NamelessModel {
-        /// Where it is written.
+        /// Its place.
         origin: Origin,
     },
     /// A value that is no place of a key. Not quoted: it may be the key.
     #[error("{origin}: {name} {why}")]
     KeySource {
-        /// Where it is written.
+        /// Its place.
         origin: Origin,
         /// The setting.
         name: String,
-        /// What is wrong with it.
+        /// The mistake.
         why: &'static str,
     },
     /// A key that cannot be had.
     #[error("{what} ({origin}): {why}")]
     Key {
-        /// Which key.
+        /// The key, by its purpose.
         what: String,
-        /// Where it says where the key is.
+        /// Place of the setting that names the key's place.
         origin: Origin,
-        /// What is wrong.
+        /// The mistake.
         why: String,
     },
     /// No place for the data.

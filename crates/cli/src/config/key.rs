@@ -1,4 +1,4 @@
-//! Where the key of a model is, and how it is fetched when it is needed.
+//! Place of a model's key, which is fetched when it is needed.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::Surroundings;
 use super::declare::{Form, Value};
 use super::given::{ConfigError, Given, Origin, Setting};
 
-/// Where a key is.
+/// Place of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KeySource {
     /// The model needs none.

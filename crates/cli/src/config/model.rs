@@ -240,7 +240,7 @@ impl Model {
         entries
     }
 
-    /// What should be said about it, although it works.
+    /// Returns a warning about a model that works all the same.
     pub(crate) fn warning(&self) -> Option<String> {
         match (&*self.key, &self.key.origin) {
             (KeySource::Literal(_), origin @ Origin::File { .. }) => Some(format!(

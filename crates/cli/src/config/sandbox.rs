@@ -200,7 +200,7 @@ impl fmt::Display for Memory {
     }
 }
 
-/// How many sandboxes are kept ready.
+/// Number of sandboxes that are kept ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pool(pub(crate) usize);
 

@@ -124,7 +124,7 @@ choice! {
     }
 }
 
-/// Where traces are sent.
+/// Receiver of traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Collector {
     /// Nowhere.
@@ -156,7 +156,7 @@ impl fmt::Display for Collector {
     }
 }
 
-/// How many there may be at once.
+/// A limit of things at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Count(pub(crate) usize);
 

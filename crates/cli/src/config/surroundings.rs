@@ -1,4 +1,4 @@
-//! What a program finds around it: the environment, the directory, the user.
+//! Environment, working directory and user of the process.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(crate) struct Surroundings {
 impl Surroundings {
     /// This process's own.
     pub(crate) fn of_this_process() -> Self {
-        // What is not Unicode is none of ours.
+        // A variable that is not Unicode is none of ours.
         let variables =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         Self {
@@ -49,7 +49,7 @@ impl Surroundings {
         std::path::absolute(&path).unwrap_or(path)
     }
 
-    /// Where data is kept when nobody says where.
+    /// Returns the default directory for data.
     pub(crate) fn data_directory(&self) -> Result<PathBuf, ConfigError> {
         if let Some(data) = self.variable("XDG_DATA_HOME") {
             return Ok(Path::new(data).join("aludel"));
@@ -61,7 +61,7 @@ impl Surroundings {
         Ok(Path::new(home).join(".local/share/aludel"))
     }
 
-    /// Where a configuration file may be, the first that is there counts.
+    /// Returns the paths of a configuration file; the first one that is there counts.
     pub(crate) fn config_files(&self) -> Vec<PathBuf> {
         let mut files = vec![self.directory.join("aludel.toml")];
         let home = self.variable("HOME").map(|home| Path::new(home).join(".config"));

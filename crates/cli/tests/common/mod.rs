@@ -73,7 +73,7 @@ pub async fn left(data: &Path) -> [usize; 2] {
     [sessions, blobs]
 }
 
-/// What a run said.
+/// Status and output of a run.
 #[derive(Debug)]
 pub struct Said {
     pub status: Option<i32>,

@@ -13,9 +13,9 @@ use crate::exit::{Exit, usage};
 
 /// The largest file that is read, bytes.
 const MAX_FILE: u64 = 4 << 20;
-/// What the values of a file begin with that stand in the environment.
+/// Prefix of values that stand in the environment.
 const IN_ENVIRONMENT: &str = "os.environ/";
-/// Where providers are that need no `api_base`, and what they speak.
+/// Addresses and protocols of providers that need no `api_base`.
 const PROVIDERS: [(&str, &str, &str); 12] = [
     ("openai", "chat", "https://api.openai.com/v1"),
     ("anthropic", "anthropic", "https://api.anthropic.com/v1"),
@@ -40,12 +40,12 @@ const SELF_HOSTED: [(&str, Option<&str>); 7] = [
     ("llamafile", None),
     ("litellm_proxy", None),
 ];
-/// What files hold as the key of a server that wants none.
+/// Values that files hold as the key of a server that wants none.
 const NO_KEYS: [&str; 6] = ["", "none", "null", "empty", "no-key", "not-needed"];
 
 /// Translate another program's configuration into an aludel.toml, which is printed
 ///
-/// What has no counterpart is told in comments. Keys that stand in the file itself are not copied: they are named after the model, to be
+/// Settings without a counterpart are told in comments. Keys that stand in the file itself are not copied: they are named after the model, to be
 /// put into the environment.
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
@@ -90,7 +90,7 @@ struct Found {
     name: String,
     full: String,
     api: &'static str,
-    /// Where it is, or what stands in the way of knowing it.
+    /// Its address, or the reason for which that is not known.
     url: Result<String, String>,
     parameters: BTreeMap<String, Value>,
     vision: bool,
@@ -297,12 +297,12 @@ fn with_provider(full: String) -> String {
     }
 }
 
-/// What stands before the name of the model, and the name.
+/// Splits `provider/name` into the provider and the name of the model.
 fn provider(full: &str) -> (&str, &str) {
     full.split_once('/').unwrap_or(("openai", full))
 }
 
-/// Where a provider's API is, at an address that its users write without it.
+/// Returns the address of a provider's API, from a base that its users write without the path.
 fn below(provider: &str, base: &str) -> String {
     match provider {
         "azure" => {

@@ -16,7 +16,7 @@ const MONTHS: [(u32, f64); 3] = [(31, 1.0), (28, 0.95), (31, 1.17)];
 const WEEKDAYS: [f64; 7] = [0.95, 0.92, 0.96, 1.0, 1.12, 1.22, 1.08];
 const FIRST_WEEKDAY: u32 = 3;
 
-/// How likely a session goes on to cart, checkout and purchase.
+/// Probabilities that a session goes on to cart, checkout and purchase.
 const STAGES: [(&str, f64); 4] = [("view", 1.0), ("cart", 0.41), ("checkout", 0.63), ("purchase", 0.79)];
 
 /// Products and prices, the most wanted first.

@@ -16,7 +16,7 @@ use crate::exit::Exit;
 use crate::sandboxes::Sandboxes;
 use crate::{json, paint, terminal};
 
-/// How many run at a time: enough that those which wait for their limit do not add up, few enough that they do not disturb one another.
+/// Attacks at a time: enough that those which wait for their limit do not add up, few enough that they do not disturb one another.
 const AT_ONCE: usize = 3;
 
 pub(super) async fn run(context: &Context, slow: u32, profile: Profile, as_json: bool) -> anyhow::Result<Exit> {
