@@ -151,7 +151,7 @@ pub fn describe_outcome(finished: &Finished) -> String {
             };
             if *files > limit / FILES_WORTH_TELLING {
                 text.push_str(&format!(
-                    " Files that programs write count, too, and the workspace holds {}: delete what is not needed.",
+                    " Files that programs write count, too, and the workspace holds {}: delete files that are not needed.",
                     size(*files)
                 ));
             }

@@ -94,7 +94,7 @@ async fn local(context: &Context, pool: usize, is_lean: bool) -> anyhow::Result<
         start: if context.config.sandbox.fresh.0 { Start::Fresh } else { Start::Fork },
     };
     let started = Local::start(settings).await;
-    let backend = started.context("sandboxes cannot be started here; `aludel doctor` says what is missing")?;
+    let backend = started.context("sandboxes cannot be started here; `aludel doctor` names the missing parts")?;
     tell(backend.warnings(), context.verbose);
     Ok(Sandboxes { backend: Arc::new(backend), packages })
 }

@@ -274,7 +274,7 @@ async fn last_turn(data: &Path) -> TurnRecord {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_is_asked_beside_a_server_that_leaves_it_alone() {
-    const CUT_OFF: &str = "The server ended while it ran; how it went is not known.";
+    const CUT_OFF: &str = "The server ended while it ran; its outcome is not known.";
     let data = data();
     let (mut server, address) = serve(data.path());
     let (mut asking, mut shown, _upstream) = ask_beside(data.path()).await;

@@ -86,7 +86,7 @@ pub enum Request {
     OpenWorkspace {
         /// Chosen by the caller, unique while the workspace is there.
         workspace: u64,
-        /// Whose it is; below [`MAX_SLOTS`].
+        /// Slot of its owner; below [`MAX_SLOTS`].
         slot: u32,
         /// Bytes of all files together.
         bytes: u64,

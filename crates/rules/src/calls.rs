@@ -282,7 +282,7 @@ impl Reader<'_> {
             if is_template {
                 let reaches = ["attr", "map", "__", "~", "['", "[\""];
                 if reaches.iter().any(|way| text.contains(way)) {
-                    self.undecidable(at, "has a template that reaches into what it is given");
+                    self.undecidable(at, "has a template that reaches into its arguments");
                 }
                 text.split(['{', '%', '}']).for_each(|part| self.formula(part.trim(), at));
             } else {

@@ -42,7 +42,7 @@ class Kernel:
         self.allowed = [WINDOW, WINDOW, WINDOW]
         # A piece of its channel that waits for what was printed before it.
         self.held = b""
-        # What the host sent and the kernel has not yet taken.
+        # Bytes from the host that the kernel has not yet taken.
         self.unsent = bytearray()
         self.checkpoint = None
         control, theirs = socket.socketpair()
@@ -354,7 +354,7 @@ if __name__ == "__main__":
     low = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     while low < FIRST_FREE:
         low = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    # What imports print is no message.
+    # Output of imports is no message.
     ours = os.dup(1)
     os.dup2(2, 1)
     try:

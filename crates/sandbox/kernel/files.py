@@ -445,7 +445,7 @@ class Watch:
         if self.recursive and mask & IN_ISDIR and mask & (IN_CREATE | IN_MOVED_TO):
             before = set(self.directories.values())
             self.add_new(path)
-            # What was made in it before it was watched.
+            # Directories made in it before it was watched.
             for added in set(self.directories.values()) - before:
                 self.tell_contents(added)
 

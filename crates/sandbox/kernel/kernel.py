@@ -100,7 +100,7 @@ def encode_bundle(data):
 
 
 def flush_streams():
-    """What was printed before a display must reach the host before it."""
+    """Flushes both streams: text printed before a display must reach the host before it."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -117,7 +117,7 @@ interrupt_is_pending = False
 
 
 def is_child():
-    """Whether this is a process that the program forked: the channel is its parent's."""
+    """Returns true in a process that the program forked: the channel is its parent's."""
     return os.getpid() != kernel_pid
 
 
@@ -150,7 +150,7 @@ def ask(frame):
         on_interrupt(None, None)
 
 
-# How often in one cell the order of the two streams is kept, which costs an answer of the host each time.
+# Switches between the two streams in one cell whose order is kept, which costs an answer of the host each time.
 MOST_TURNS = 1000
 turns = 0
 # The descriptor that was printed to last; child processes mostly use the first.
@@ -246,7 +246,7 @@ def build_shell():
             )
 
         def may_be_plain(self, cell):
-            """Whether a cell that is valid Python means to IPython what it means to Python. Then nothing need be transformed, which takes
+            """Returns true if IPython runs a cell that is valid Python as Python does. Then nothing need be transformed, which takes
             longer than all else about a short cell, and writes to as many pages."""
             if cell[0].isspace() or MAYBE_PROMPT.search(cell) or self.transformers() != self.usual_transformers:
                 return False
@@ -260,7 +260,7 @@ def build_shell():
             return not isinstance(value, (IPyAutocall, Macro)) and self.find_magic(name[0]) is None
 
         def transformers(self):
-            """How many there are of what may change a cell before it is compiled."""
+            """Counts the functions of each kind that may change a cell before it is compiled."""
             static, dynamic = self.input_transformer_manager, self.prefilter_manager
             return (
                 len(static.cleanup_transforms),
@@ -437,12 +437,12 @@ def run():
             touch()
 
 
-# How long nothing must happen before a checkpoint is taken ahead of the next cell. A kernel that is closed at once does without, one that is
+# Seconds of silence before a checkpoint is taken ahead of the next cell. A kernel that is closed at once does without, one that is
 # used again at once takes it then, and the one before is gone by then: beside it, the next cell would copy more.
 IDLE = 0.004
 # More than this part of the memory in use: a copy could double it, and the next cell would fail for it.
 MOST_COPIED = 0.5
-# How long processes that were killed may take to be gone, seconds; the host waits somewhat longer.
+# Seconds in which killed processes have to be gone; the host waits somewhat longer.
 MOST_WAITED = 2
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 CLONE_CHILD_CLEARTID = 0x00200000
@@ -619,7 +619,7 @@ def copy_ahead():
     for place in range(0, len(written), 2):
         if place % 64 == 0 and is_readable(CONTROL_FD, 0):
             return
-        # What is not there any more is not copied.
+        # Pages that are gone are not copied.
         libc.madvise(written[place], written[place + 1], MADV_POPULATE_WRITE)
 
 
@@ -769,7 +769,7 @@ memory_limit = None
 raise_memory_limit = [resource.setrlimit, (resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))]
 
 
-# How many descriptors the program cannot have, for the kernel to go on when it has used up all others.
+# Descriptors that the program cannot have, for the kernel to go on when it has used up all others.
 KEPT_BACK = 8
 
 
@@ -829,7 +829,7 @@ _baseline = None
 
 
 def baseline_data():
-    """What the zygote already held counts as data but not against the sandbox's memory."""
+    """Returns the bytes that the zygote held: data, but not counted against the sandbox's memory."""
     global _baseline
     if _baseline is None:
         _baseline = data_in_use()

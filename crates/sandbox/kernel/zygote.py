@@ -189,7 +189,7 @@ def hand_over(listener):
 
 def run_command(arguments, environment, directory):
     os.chdir(directory)
-    # What the zygote ignores would stay ignored.
+    # A signal that the zygote ignores would stay ignored.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     kernel.Channel(kernel.CONTROL_FD).send({"type": "started", "number": os.getpid()})
@@ -230,7 +230,7 @@ def main():
     if len(threads) != 1:
         warden.send(json.dumps({"failed": [0, f"the preloaded modules started {len(threads) - 1} threads"]}).encode())
         return
-    # What is alive now stays for ever: frozen, the collector does not touch it, and its pages stay shared with the children.
+    # Objects that are alive now stay for ever: frozen, the collector does not touch them, and their pages stay shared with the children.
     gc.collect()
     gc.freeze()
     gc.disable()

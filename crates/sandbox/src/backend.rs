@@ -77,7 +77,7 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
         not_supported("further kernels")
     }
 
-    /// Returns what the sandbox uses, as far as the backend counts it; zeros when it is gone.
+    /// Returns the sandbox's usage, as far as the backend counts it; zeros when it is gone.
     fn usage(&self) -> BoxFuture<'_, Usage>;
 
     /// Starts a command beside the kernel. An error tells that it could not be started, for example because it is not there.

@@ -47,7 +47,7 @@ pub(crate) trait Control: Send + Sync + 'static {
     /// Returns whether the sandbox is paused, now and from now on.
     fn paused(&self) -> watch::Receiver<bool>;
 
-    /// Returns what the sandbox uses.
+    /// Returns the sandbox's usage.
     fn usage(&self) -> impl Future<Output = Usage> + Send;
 
     /// Returns once everything that was sent before has been seen to.

@@ -73,7 +73,7 @@ impl Document {
             "info": {
                 "title": format!("{title}, served by aludel"),
                 "version": env!("CARGO_PKG_VERSION"),
-                "description": "Made of the routes. Bodies and answers are those of the reference; what is not served is refused by name.",
+                "description": "Made of the routes. Bodies and answers are those of the reference; parts that are not served are refused by name.",
             },
             "externalDocs": { "url": reference },
             "components": { "securitySchemes": { "key": scheme } },

@@ -117,7 +117,7 @@ pub async fn serve(
     {
         return Err(ServeError::NoKeys(address));
     }
-    let cut_off = "The server ended while it ran; how it went is not known.";
+    let cut_off = "The server ended while it ran; its outcome is not known.";
     if let Err(error) = app.store.end_what_was_cut_off(cut_off).await {
         error!("cannot complete the audit log: {error}");
     }
@@ -148,7 +148,7 @@ async fn recover(app: &Arc<App>) {
     let stored: Vec<_> = dialects::ALL.iter().flat_map(|dialect| (dialect.stored)(&app.store)).collect();
     if let Err(error) = turns::recover(&app.engine, &stored).await {
         let cause = error.to_string();
-        error!("cannot take up what was unfinished, so the server is not ready: {cause}");
+        error!("cannot take up unfinished turns, so the server is not ready: {cause}");
         // It is set once, here.
         let _set = app.unrecovered.set(cause);
     }

@@ -24,7 +24,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A reader of content to be stored failed.
-    #[error("what was to be stored could not be read: {0}")]
+    #[error("the data to store could not be read: {0}")]
     Source(#[source] io::Error),
     /// An event of a turn has a number that was used before.
     #[error("event {sequence} of the turn {turn} was numbered before; the next number is {next}")]

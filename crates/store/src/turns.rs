@@ -208,7 +208,7 @@ fn bytes_of_items(items: &[String]) -> u64 {
 
 /// Outcome of a write for a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "what was refused is not stored"]
+#[must_use = "a refused update is not stored"]
 pub enum Appended {
     /// It is stored.
     Stored {

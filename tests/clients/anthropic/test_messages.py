@@ -118,7 +118,7 @@ def test_uploads_reach_programs_and_their_files_come_back(client):
     history = [question, {"role": "assistant", "content": message.model_dump(mode="json")["content"]}, user("2**20")]
     again = ask(client, history, container=message.container.id)
     assert again.container.id == message.container.id and len(results(again)) == 1
-    # What a program made can be put into another container.
+    # A program's file can be put into another container.
     moved = ask(client, [user([{"type": "container_upload", "file_id": made["monthly.csv"]}, {"type": "text", "text": "2**20"}])])
     assert moved.container.id != message.container.id and results(moved)[0].return_code == 0
 

@@ -43,7 +43,7 @@ def test_without_our_tool_a_request_is_handed_on(client, server):
     assert message.model == "scripted" and message.content[0].text == "You said: hello"
     with client.messages.stream(model="claude", max_tokens=9, messages=[{"role": "user", "content": "hello"}]) as stream:
         assert stream.get_final_message().model == "scripted"
-    # What is refused there is refused in its words; with our tool it is refused here.
+    # A refusal there has its words; with our tool it is refused here.
     search = {"type": "web_search_20250305", "name": "web_search"}
     with pytest.raises(anthropic.BadRequestError, match="tools.0.type"):
         ask(client, "hello", tools=[search])

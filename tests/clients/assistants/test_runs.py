@@ -217,7 +217,7 @@ def test_files_go_in_and_come_out(client, threads, assistant):
     made = client.files.retrieve(annotation.file_path.file_id)
     assert (made.filename, made.purpose) == ("monthly.csv", "assistants_output")
     assert client.files.content(made.id).text == "date,amount\n2026-01,15\n2026-02,7\n"
-    # What was made and not named comes along.
+    # Files that were made and not named come along.
     [attached] = message.attachments
     assert client.files.retrieve(attached.file_id).filename == "monthly.png"
     step = threads.runs.steps.list(thread_id=thread.id, run_id=run.id, order="asc").data[0]

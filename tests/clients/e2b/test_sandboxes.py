@@ -1,4 +1,4 @@
-"""What most users of the SDKs call first, and what it must not do."""
+"""First calls of most users of the SDKs, and things that they must not do."""
 
 import json
 import subprocess

@@ -66,7 +66,7 @@ class Aludel:
 
 
 class Refused(Exception):
-    """What aludel did not do, and why."""
+    """A request that aludel did not carry out, with the reason."""
 
     def __init__(self, kind, message):
         super().__init__(message)

@@ -6,7 +6,7 @@ from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
 from aludel_inspect import AludelSandbox
 
-# What aludel does not offer on purpose.
+# Features that aludel does not offer on purpose.
 REFUSED = {"test_exec_as_user": "there is one user in a sandbox, and it is never root"}
 
 

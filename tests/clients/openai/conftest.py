@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def eventually(condition, seconds=60):
-    """What a condition gives, as soon as it holds. Busy machines need the time; on others none of it is lost."""
+    """Returns the value of a condition as soon as it holds. Busy machines need the time; on others none of it is lost."""
     end = time.monotonic() + seconds
     while not (held := condition()):
         assert time.monotonic() < end, "what was waited for did not happen"
@@ -82,7 +82,7 @@ class Server:
         return OpenAI(base_url=self.url + "/v1", api_key="unused", _strict_response_validation=True, **options)
 
     def sandboxes(self):
-        """How many live: each has a workspace of its own, mounted for the server alone."""
+        """Counts the live ones: each has a workspace of its own, mounted for the server alone."""
         directories = (Path(self.directory.name) / "run").glob("*/workspaces/*")
         return sum(1 for _ in directories)
 

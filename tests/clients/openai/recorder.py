@@ -30,7 +30,7 @@ class Recorder:
 
         self.server = Listener(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
-        # How often it looks whether it is to stop, in seconds.
+        # Interval of checks for its end, in seconds.
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def begin(self, *answers):

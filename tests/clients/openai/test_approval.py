@@ -227,7 +227,7 @@ def test_a_restart_in_between(upstream, how):
         # Files outlive a restart and variables do not, which the program hears; it runs once, and the first one not again.
         assert [call.code for call in programs] == ["x = 20", "print(x + 1)"]
         assert "NameError" in programs[1].outputs[0].logs
-        # What was used before the restart counts: three rounds of the model's.
+        # Usage before the restart counts: three rounds of the model's.
         assert (done.usage.input_tokens, done.usage.output_tokens, done.usage.total_tokens) == (300, 30, 330)
         events = [json.loads(line)["event"] for line in aludel(server, "audit", "--json").stdout.splitlines()]
         assert events.count("started") == 2
@@ -235,7 +235,7 @@ def test_a_restart_in_between(upstream, how):
         stream = client.responses.retrieve(response.id, stream=True)
         sequence = [event.sequence_number for event in stream]
         assert sequence == list(range(len(sequence)))
-        # What comes after goes on.
+        # The next one goes on.
         assert client.responses.create(model="gpt-5", input="hello", previous_response_id=response.id).output_text
 
 
@@ -333,7 +333,7 @@ def test_a_program_that_was_started_is_never_started_again(upstream):
         assert server.client().responses.retrieve(response.id).status == "failed"
         time.sleep(1)
         audit = aludel(server, "audit").stdout
-        assert audit.count("started") == 1 and "how it went is not known" in audit
+        assert audit.count("started") == 1 and "its outcome is not known" in audit
         assert aludel(server, "audit", "--verify").returncode == 0
 
 
@@ -355,7 +355,7 @@ def test_rules_decide(upstream):
         rules.flush()
         with holding(upstream, mode='"rules"', rules=f'"{rules.name}"') as server:
             client = server.client()
-            # What is allowed runs at once; what is refused is told to the model, which goes on.
+            # Allowed programs run at once; refusals are told to the model, which goes on.
             assert ask(client, "2**20").status == "completed"
             response = ask(client, "runs a command")
             assert "uses `os.system` (rule 1)" in calls(response)[0].outputs[0].logs and "mended" in response.output_text
@@ -390,7 +390,7 @@ def test_a_reload_reads_the_rules_again(upstream, tmp_path):
         assert "(rule 1)" not in calls(ask(client, "runs a command"))[0].outputs[0].logs
         reload(RULES, "approval reloaded")
         assert "(rule 1)" in calls(ask(client, "runs a command"))[0].outputs[0].logs
-        # What makes no sense changes nothing, and is told.
+        # Nonsense changes nothing, and is told.
         reload(RULES + "[[rule]]\n", "nothing was reloaded")
         assert "(rule 1)" in calls(ask(client, "runs a command"))[0].outputs[0].logs
 
@@ -400,7 +400,7 @@ def test_a_reload_does_not_switch_approval_off(upstream):
         client = server.client()
         file = Path(server.directory.name) / "aludel.toml"
         whole = file.read_text()
-        # What an editor leaves for a moment: nothing, or the end of the file.
+        # An editor leaves this for a moment: nothing, or the end of the file.
         for half in ("", whole[whole.index("[[model]]") :]):
             file.write_text(half)
             before = len(server.said)

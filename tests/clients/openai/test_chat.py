@@ -28,7 +28,7 @@ def programs(completion, choice=0):
 
 
 def streamed(client, question, **options):
-    """What a client that adds deltas up has in the end."""
+    """Returns the message of a client that adds deltas up."""
     chunks = list(chat(client, question, stream=True, **options))
     content, calls, files, tool_calls, finish = "", [], [], [], None
     for chunk in chunks:
@@ -219,7 +219,7 @@ def test_a_form_is_the_whole_message(client):
 def test_nothing_is_left_of_a_request_that_ran_nothing(client):
     before = containers(client)
     assert chat(client, "hello").choices[0].message.content == "You said: hello"
-    # What tests before this one left may go at any time.
+    # Leftovers of earlier tests may go at any time.
     assert containers(client) <= before
 
 

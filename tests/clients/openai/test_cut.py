@@ -90,7 +90,7 @@ def whole(url, sent):
 
 
 def is_error(heard):
-    """Whether it is a whole answer of a known length, as errors are."""
+    """Returns true for a whole answer of a known length, as errors are."""
     head, _, body = heard.partition(b"\r\n\r\n")
     length = re.search(rb"content-length: (\d+)", head)
     return bool(length) and len(body) >= int(length[1])
@@ -197,7 +197,7 @@ def clear(server, clients):
 
 
 def grown(before, after):
-    """What there is more of than before. Readers of the database, connections to the model and allocators may keep a little."""
+    """Returns the resources of which there is more than before. Readers of the database, connections to the model and allocators may keep a little."""
     spare = {"descriptors": 8, "MiB": 100, "MiB below": 50}
     return {name: (count, after[name]) for name, count in before.items() if after[name] > count + spare.get(name, 0)}
 

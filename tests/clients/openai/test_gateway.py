@@ -1,4 +1,4 @@
-"""What stands between a client and the model's server: requests that are handed on, servers that fail, models that step in."""
+"""The server between a client and a model's server: requests that are handed on, servers that fail, models that step in."""
 
 import gzip
 import http.client
@@ -163,7 +163,7 @@ def text_of(stream):
 
 @pytest.mark.parametrize("tools", [openai.NOT_GIVEN, [AUTO]])
 def test_a_reload_in_the_middle_of_an_answer(tools):
-    """What is under way goes on with the model that it began with, whether it is handed on or answered with our tool."""
+    """A request under way goes on with the model that it began with, whether it is handed on or answered with our tool."""
     reloaded = threading.Event()
     before = [runs("print(40 + 2)")] if tools else []
     recorder = Recorder(*before, streams(chunk({"content": "It is "}), chunk({"content": "42"}, "stop"), last=reloaded))
@@ -286,7 +286,7 @@ def test_a_response_whose_server_fails_in_any_phase(failing, fault, phase, strea
         assert last.type == "response.failed" and last.response.error.message
     else:
         try:
-            # What was done before the failure is not lost, and nobody is to try again.
+            # Work before the failure is not lost, and nobody is to try again.
             response = client.responses.create(**options)
             assert response.status == "failed" and response.error.message
             assert response.output[0].type in ("code_interpreter_call", "message")

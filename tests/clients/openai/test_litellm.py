@@ -1,4 +1,4 @@
-"""What LiteLLM's own tests ask of its interceptor, asked of a running server: what no other file here asks already.
+"""Tests of LiteLLM for its interceptor, against a running server, as far as no other file here has them.
 
 Its 55 and 5 cases in `integrations/code_interpreter_interception/test_handler.py` and `litellm_core_utils/test_chat_completion_agentic_loop.py`:
 
@@ -61,7 +61,7 @@ def test_nothing_runs_that_our_tool_was_not_asked_for():
         for tools in (openai.NOT_GIVEN, [python]):
             (called,) = gateway.ask(tools=tools).choices[0].message.tool_calls
             assert called.function.name == "python"
-        # Where the client has a function of that name, ours goes by another one.
+        # If the client has a function of that name, ours goes by another one.
         (called,) = gateway.ask(tools=[AUTO, python]).choices[0].message.tool_calls
         assert called.function.name == "python" and not gateway.client().containers.list().data
 

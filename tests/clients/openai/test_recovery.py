@@ -38,7 +38,7 @@ STEPS = [
 
 
 def rest(stream):
-    """What was sent before the server went away."""
+    """Returns the events sent before the server went away."""
     # The client's transport has errors of its own for a stream that breaks off.
     with contextlib.suppress(Exception):
         yield from stream
@@ -121,7 +121,7 @@ class Heard:
         assert numbers == sorted(set(numbers))
         assert [event.type for event in again if event.type in ENDS] == [again[-1].type]
         assert again[-1].response == done
-        # What was told is told again in the same words, but for the last pieces; nobody else gets their numbers.
+        # Told events are told again in the same words, but for the last pieces; nobody else gets their numbers.
         by_number = dict(zip(numbers, again))
         stored = [event for event in self.events if event.sequence_number in by_number]
         assert stored == [by_number[event.sequence_number] for event in stored] == self.events[: len(stored)]
@@ -151,7 +151,7 @@ def instances(server):
 
 
 def left(server, gone):
-    """What is there of instances that were killed: directories, control groups, processes and mounts."""
+    """Returns leftovers of instances that were killed: directories, control groups, processes and mounts."""
     found = sorted(instances(server) & gone)
     for root, directories, _ in os.walk("/sys/fs/cgroup"):
         found += [os.path.join(root, name) for name in directories if name.removeprefix("aludel-") in gone]

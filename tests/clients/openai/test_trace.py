@@ -36,7 +36,7 @@ def test_order(events):
 
 
 def differs(value, shape, path):
-    """Where a value is not of its shape; fields that it has besides do not matter."""
+    """Returns the paths at which a value is not of its shape; additional fields do not matter."""
     if isinstance(shape, str) and shape in TYPES:
         good = isinstance(value, TYPES[shape]) and (shape == "boolean" or not isinstance(value, bool))
         return [] if good else [f"{path}: {value!r:.50} is no {shape}"]

@@ -86,7 +86,7 @@ def text_of(message):
 
 
 def printed(text):
-    """What is between the marks of an observation: its first section."""
+    """Returns the text between the marks of an observation: its first section."""
     lines = text.splitlines()
     kept, inside = [], False
     for line in lines:

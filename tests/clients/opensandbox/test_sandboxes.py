@@ -1,4 +1,4 @@
-"""What most users of the SDKs call first, and what it must not do."""
+"""First calls of most users of the SDKs, and things that they must not do."""
 
 import threading
 import time
@@ -56,7 +56,7 @@ def test_contexts_are_apart(codes):
 
 
 def interrupted(run, interrupt):
-    """What came of something that was interrupted once it had begun."""
+    """Returns the result of something that was interrupted once it had begun."""
     begun = threading.Event()
     ids, ended = [], []
     handlers = ExecutionHandlersSync(on_init=lambda init: (ids.append(init.id), begun.set()))

@@ -27,7 +27,7 @@ pub trait Upstream: Send + Sync {
     /// The model's name, as it is shown to people.
     fn name(&self) -> &str;
 
-    /// Whose protocol is spoken, as OpenTelemetry's `gen_ai.provider.name` has it; who is behind it is not known.
+    /// Vendor of the protocol, as OpenTelemetry's `gen_ai.provider.name` has it; the one behind it is not known.
     fn provider(&self) -> &'static str {
         "openai"
     }

@@ -96,7 +96,7 @@ fn show(checks: &[Check], usable: bool) -> anyhow::Result<()> {
     }
     let degraded = checks.iter().filter(|check| check.status == Status::Degraded).count();
     let verdict = match (usable, degraded) {
-        (false, _) => paint::error("Sandboxes cannot start here until what is missing is mended."),
+        (false, _) => paint::error("Sandboxes cannot start here until the missing parts are mended."),
         (true, 0) => paint::good("Everything is in place."),
         (true, _) => paint::warning("Sandboxes work here, with less protection where it says so."),
     };

@@ -213,7 +213,7 @@ impl Served<'_> {
                 None => break,
             }
         }
-        Ok(Err(Answer::Failed("it is not known how the program ended".to_owned())))
+        Ok(Err(Answer::Failed("the program's outcome is not known".to_owned())))
     }
 
     async fn send_file(&mut self, session: &LiveSession, path: &str, limit: u64) -> io::Result<()> {

@@ -167,12 +167,12 @@ async fn waiting(
     events: &[Event],
     live: &Live,
 ) -> Result<(super::Part, Waiting), Error> {
-    let broken = |what: &str| Error::internal(format!("what was kept of it is not whole: {what}"));
+    let broken = |what: &str| Error::internal(format!("its stored state is not whole: {what}"));
     let mut spec = Spec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;
     let (item, call_id, code) = open_call(events).ok_or_else(|| broken("its program"))?;
     let asked = engine.store.approval_of_call(turn.id.as_str(), &call_id).await?;
     if asked.is_some_and(|asked| asked.started_at.is_some()) {
-        return Err(broken("its program was started, and nobody knows what it did"));
+        return Err(broken("its program was started, and its outcome is not known"));
     }
     let session = turn.session.as_deref().and_then(ContainerId::parse).ok_or_else(|| broken("its session"))?;
     let session = engine.sessions.open(&turn.tenant, SessionChoice::Reuse(session)).await?;

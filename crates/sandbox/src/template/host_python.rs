@@ -124,7 +124,7 @@ impl HostPython {
             return Ok(());
         }
         Err(Error::Template(format!(
-            "Python {} ({}) cannot make virtual environments; install what is missing: apt-get install python3-venv",
+            "Python {} ({}) cannot make virtual environments; install the module: apt-get install python3-venv",
             self.version,
             self.program.display()
         )))
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(words(&answer(3, 9, true)), old);
         assert_eq!(
             words(&answer(3, 11, false)),
-            "Python 3.11.0 (/x) cannot make virtual environments; install what is missing: apt-get install python3-venv"
+            "Python 3.11.0 (/x) cannot make virtual environments; install the module: apt-get install python3-venv"
         );
         let broken = "PATH: it does not work as a Python: no encodings (ALUDEL_PYTHON names it)";
         assert_eq!(words("echo 'init failed\nno encodings' >&2; exit 1"), broken);

@@ -32,7 +32,7 @@ impl Callers {
         Self { known: Mutex::default(), fresh }
     }
 
-    /// Whose key this is.
+    /// Returns the tenant of a key.
     pub(crate) async fn tenant_of(&self, store: &Store, key: &str) -> Result<Option<Tenant>, Error> {
         let known =
             self.lock().tenants.get(key).filter(|(at, _)| at.elapsed() < self.fresh).map(|(_, tenant)| tenant.clone());

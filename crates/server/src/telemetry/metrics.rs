@@ -142,7 +142,7 @@ impl Metrics {
         let all = &mut self.registry;
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         all.register("build", "Which server this is", version);
-        all.register("http_requests", "Requests, by what was answered", self.requests.clone());
+        all.register("http_requests", "Requests, by answer", self.requests.clone());
         let help = "How long requests took, from their head to the last byte of the answer";
         all.register_with_unit("http_request_duration", help, Unit::Seconds, self.request_seconds.clone());
         all.register("http_requests_in_flight", "Requests that are being answered", self.requests_in_flight.clone());

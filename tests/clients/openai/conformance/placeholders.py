@@ -144,7 +144,7 @@ def real_path(path):
 
 
 def real_body(kind, body, parts):
-    """What only has to be of the right type in the tests, and has to exist here."""
+    """Values that only need the right type in the tests, and have to exist here."""
     if "file_ids" in body:
         body["file_ids"] = [file() for _ in body["file_ids"]]
     if "file_id" in body:

@@ -50,7 +50,8 @@ pub(super) async fn write(store: &Store, file: &Path, before: Date) -> anyhow::R
         }
         None => Ok(std::fs::remove_file(part).map(|()| None)?),
     });
-    let archived = moved.with_context(|| format!("cannot write {shown}; what was begun is in {}", part.display()))?;
+    let archived =
+        moved.with_context(|| format!("cannot write {shown}; the part that was written is in {}", part.display()))?;
     if let Some(archived) = &archived {
         let removed = store.remove_archived(archived.end.clone()).await;
         removed.with_context(|| format!("{shown} is written, but its entries cannot be removed from the log"))?;

@@ -49,7 +49,7 @@ const NO_KEYS: [&str; 6] = ["", "none", "null", "empty", "no-key", "not-needed"]
 /// put into the environment.
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// Whose configuration it is
+    /// Program whose file it is
     #[arg(value_enum)]
     from: Program,
     /// The file

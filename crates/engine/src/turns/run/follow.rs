@@ -200,7 +200,7 @@ impl Run {
                     progress.kept.extend(file.kept_as.clone().map(|kept| (file.id.clone(), kept)));
                 }
                 if let Err(error) = stored {
-                    failure.get_or_insert(Failure::while_doing("cannot store what the program made")(error));
+                    failure.get_or_insert(Failure::while_doing("cannot store the program's files")(error));
                 }
                 let flow = self.queue(turn, EventKind::ToolEnded { item, outcome }).await;
                 // Output before the failure is told all the same.

@@ -549,7 +549,7 @@ impl Handle {
         self.client.tell(Request::SignalProcess { id: self.id, process, signal });
     }
 
-    /// Returns what the sandbox uses; zeros when it is gone.
+    /// Returns the sandbox's usage; zeros when it is gone.
     pub(crate) async fn usage(&self) -> Usage {
         match self.client.ask("usage", Request::Usage { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await {
             Ok((Answer::Usage(usage), _)) => self::usage(usage),

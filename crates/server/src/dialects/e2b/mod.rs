@@ -95,7 +95,7 @@ fn routes() -> Routes {
         .delete("/contexts/{id}", code::remove_context, "Remove a context")
         .post("/contexts/{id}/restart", code::restart_context, "Restart a context")
         .get("/envs", process::environment, "List the variables of a sandbox")
-        .get("/metrics", process::metrics, "Tell what the sandbox uses")
+        .get("/metrics", process::metrics, "Tell the sandbox's usage")
         .get("/files", files::download, "Download a file")
         .post("/files", files::upload, "Upload files")
         .post("/process.Process/List", process::list, "List commands")

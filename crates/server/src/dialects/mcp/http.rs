@@ -187,7 +187,7 @@ fn unreadable(bytes: &Bytes) -> ErrorData {
 fn misunderstood(head: Head) -> Response {
     let Head { id, method } = head;
     let method = excerpt::line(&method.unwrap_or_default(), 80);
-    let error = ErrorData::invalid_params(format!("The parameters of {method} are not what it takes."), None);
+    let error = ErrorData::invalid_params(format!("The parameters of {method} do not fit it."), None);
     (StatusCode::BAD_REQUEST, Json(JsonRpcError::new(id, error))).into_response()
 }
 

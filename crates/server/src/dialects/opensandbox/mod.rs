@@ -108,5 +108,5 @@ fn served() -> Routes {
         .post("/directories", files::make_directories, "Make directories")
         .delete("/directories", files::remove_directories, "Remove directories")
         .get("/directories/list", files::list, "List a directory")
-        .get("/metrics", commands::metrics, "Tell what the sandbox uses")
+        .get("/metrics", commands::metrics, "Tell the sandbox's usage")
 }
