@@ -85,9 +85,11 @@ impl ModelArgs {
     }
 }
 
-/// Limits that can be given for one command.
+/// Properties of sandboxes that can be given for one command.
 #[derive(Debug, clap::Args)]
-pub(crate) struct LimitArgs {
+pub(crate) struct SandboxArgs {
+    #[arg(long, value_name = "NAME", help = help(Section::Sandbox, "template"))]
+    template: Option<String>,
     #[arg(long, value_name = "TIME", help = help(Section::Sandbox, "timeout"))]
     timeout: Option<String>,
     #[arg(long, value_name = "SIZE", help = help(Section::Sandbox, "memory"))]
@@ -96,11 +98,13 @@ pub(crate) struct LimitArgs {
     disk: Option<String>,
 }
 
-impl LimitArgs {
+impl SandboxArgs {
     pub(crate) fn flags(&self) -> impl Iterator<Item = Flag> {
+        let template = flag("--template", Section::Sandbox, "template", self.template.as_ref());
         let timeout = flag("--timeout", Section::Sandbox, "timeout", self.timeout.as_ref());
         let memory = flag("--memory", Section::Sandbox, "memory", self.memory.as_ref());
-        timeout.into_iter().chain(memory).chain(flag("--disk", Section::Sandbox, "disk", self.disk.as_ref()))
+        let disk = flag("--disk", Section::Sandbox, "disk", self.disk.as_ref());
+        [template, timeout, memory, disk].into_iter().flatten()
     }
 }
 

@@ -13,7 +13,8 @@ use crate::terminal;
 /// Shows [`Progress`] on stderr.
 pub(crate) struct TemplateProgress {
     display: Display,
-    announced: bool,
+    /// Said before the first step; nothing is said when there is nothing to build.
+    announcement: Option<&'static str>,
 }
 
 enum Display {
@@ -27,20 +28,29 @@ enum Display {
 }
 
 impl TemplateProgress {
-    pub(crate) fn new() -> Self {
+    /// Progress of the default template.
+    pub(crate) fn of_default() -> Self {
+        Self::new("Preparing the Python template. This happens once and takes about a minute and 1.4 GB.")
+    }
+
+    /// Progress of a template of one's own.
+    pub(crate) fn of_own() -> Self {
+        Self::new("Building the template. Its packages are fetched by pip.")
+    }
+
+    fn new(announcement: &'static str) -> Self {
         let display = if std::io::stderr().is_terminal() {
             Display::Bar(ProgressBar::new_spinner())
         } else {
             Display::Lines { total: 0, tenth: 0 }
         };
-        Self { display, announced: false }
+        Self { display, announcement: Some(announcement) }
     }
 
-    /// Shows the next step. Nothing is said when there is nothing to build.
+    /// Shows the next step.
     pub(crate) fn show(&mut self, progress: &Progress) {
-        if !self.announced {
-            self.announced = true;
-            tell("Preparing the Python template. This happens once and takes about a minute and 1.4 GB.");
+        if let Some(announcement) = self.announcement.take() {
+            tell(announcement);
         }
         match &mut self.display {
             Display::Bar(bar) => on_bar(bar, progress),

@@ -1,8 +1,10 @@
 //! Getting from a configuration to a backend that runs.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, Status};
+use aludel_sandbox::template::Choice;
 use aludel_sandbox::{Backend, Docker, KernelSpec, Local, LocalConfig, Start, Template, template};
 use anyhow::Context as _;
 
@@ -35,6 +37,10 @@ impl Sandboxes {
         match *context.config.sandbox.backend {
             BackendChoice::Local => local(context, pool, is_lean).await,
             BackendChoice::Docker => docker(context).await,
+            // Containers have no templates.
+            BackendChoice::Auto if *context.config.sandbox.template != Choice::Default => {
+                local(context, pool, is_lean).await
+            }
             BackendChoice::Auto => {
                 let of_local = match local(context, pool, is_lean).await {
                     Ok(started) => return Ok(started),
@@ -59,6 +65,11 @@ impl Sandboxes {
 
 /// Starts the docker backend.
 async fn docker(context: &Context) -> anyhow::Result<Sandboxes> {
+    if let Choice::Own(name) = &*context.config.sandbox.template {
+        anyhow::bail!(
+            "a container has its image instead of the template `{name}` (sandbox.template); name one by sandbox.docker.image"
+        );
+    }
     state::make_data_directory(context)?;
     let settings = context.config.sandbox.docker(&context.config.server.data);
     let mut told = |step: &str| console::tell(step);
@@ -77,7 +88,7 @@ async fn docker(context: &Context) -> anyhow::Result<Sandboxes> {
 
 /// Starts the local backend.
 async fn local(context: &Context, pool: usize, is_lean: bool) -> anyhow::Result<Sandboxes> {
-    let template = prepare(context, false).await?;
+    let template = prepare(context).await?;
     let template = if is_lean {
         let kernel = KernelSpec::clone(template.kernel()).lean();
         template.with_kernel(kernel)
@@ -111,21 +122,39 @@ fn tell(warnings: &[String], verbose: bool) {
     }
 }
 
-/// Makes sure that the template is there. `force` makes it anew, also where no sandbox can start, as while an image is built.
-pub(crate) async fn prepare(context: &Context, force: bool) -> anyhow::Result<Template> {
+/// Returns the template that the settings name. The default one is built where it is missing.
+pub(crate) async fn prepare(context: &Context) -> anyhow::Result<Template> {
+    match &*context.config.sandbox.template {
+        Choice::Default => prepare_default(context, false).await,
+        Choice::Own(name) => {
+            let (data, name) = (context.config.server.data.to_path_buf(), name.clone());
+            let found = tokio::task::spawn_blocking(move || template::find(&data, &name)).await;
+            found.context("the look for the template ended early")?.context("the sandboxes' template cannot be used")
+        }
+    }
+}
+
+/// Makes sure that the default template is there. `force` makes it anew, also where no sandbox can start, as while an image is built.
+pub(crate) async fn prepare_default(context: &Context, force: bool) -> anyhow::Result<Template> {
     let data = context.config.server.data.to_path_buf();
     state::make_data_directory(context)?;
     if !force && matches!(template::state(&data), template::State::Missing) {
         // Before more than a gigabyte is fetched for nothing.
-        let tried = probe::sandbox(&data).await;
-        if tried.status == Status::Missing {
-            let mend = tried.mend.map(|mend| format!("; {mend}")).unwrap_or_default();
-            anyhow::bail!("sandboxes cannot be started here: {}{mend}", tried.detail);
-        }
+        require_sandboxes(&data).await?;
     }
     let built = tokio::task::spawn_blocking(move || {
-        let mut progress = TemplateProgress::new();
+        let mut progress = TemplateProgress::of_default();
         template::ensure(&data, force, &mut |step| progress.show(&step))
     });
     built.await.context("the template's builder ended")?.context("the Python template cannot be prepared")
+}
+
+/// Says that no sandbox can be started here, if so.
+pub(crate) async fn require_sandboxes(data: &Path) -> anyhow::Result<()> {
+    let tried = probe::sandbox(data).await;
+    if tried.status == Status::Missing {
+        let mend = tried.mend.map(|mend| format!("; {mend}")).unwrap_or_default();
+        anyhow::bail!("sandboxes cannot be started here: {}{mend}", tried.detail);
+    }
+    Ok(())
 }

@@ -358,11 +358,9 @@ if __name__ == "__main__":
     ours = os.dup(1)
     os.dup2(2, 1)
     try:
-        import importlib.util
-
         import kernel
 
-        kernel.prepare(all(importlib.util.find_spec(name) for name in ("numpy", "pandas", "matplotlib")))
+        kernel.prepare(True)
     except Exception as error:
         os.dup2(ours, 1)
         send(FAILED, 0, 0, f"{type(error).__name__}: {error}".encode())

@@ -334,29 +334,41 @@ def close_shown_figure(value):
 
 # Shows figures at the end of a cell.
 INLINE = "module://matplotlib_inline.backend_inline"
+PRELOAD = "--preload="
 
 
-def preload():
-    """Imports what a cell is likely to need, lazily loaded parts included, and runs the hot paths once."""
+def preload(modules):
+    """Imports what a cell is likely to need and the template has, lazily loaded parts included, and runs the hot paths once; then the
+    modules that the template names."""
     import _strptime  # noqa: F401
     import encodings.idna  # noqa: F401
     import zoneinfo  # noqa: F401
 
+    if is_installed("numpy"):
+        import numpy
+        import numpy.fft
+        import numpy.linalg
+        import numpy.random  # noqa: F401
+    if is_installed("pandas"):
+        import pandas
+
+        frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1, 2, 3]})
+        frame.describe().to_html()
+        repr(frame.groupby("b").sum())
+    if is_installed("matplotlib"):
+        preload_matplotlib()
+    for name in modules:
+        import_single_threaded(name)
+
+
+def preload_matplotlib():
     import matplotlib
-    import numpy
-    import numpy.fft
-    import numpy.linalg
-    import numpy.random  # noqa: F401
-    import pandas
 
     matplotlib.use(INLINE)
     import matplotlib.pyplot as pyplot
     from matplotlib_inline.backend_inline import configure_inline_support
 
     configure_inline_support(shell, INLINE)
-    frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1, 2, 3]})
-    frame.describe().to_html()
-    repr(frame.groupby("b").sum())
     figure, axes = pyplot.subplots()
     axes.plot([1, 2, 3])
     figure.savefig(os.devnull, format="png")
@@ -369,6 +381,35 @@ def preload():
         fonts.cache_clear()
 
 
+def is_installed(module):
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None
+
+
+class Unsuitable(Exception):
+    """A module that a template cannot preload."""
+
+
+def import_single_threaded(name):
+    """Imports a module that the template names. One that starts threads would not work after a fork."""
+    import importlib
+
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        raise Unsuitable(f"the module {name} cannot be preloaded: {type(error).__name__}: {error}") from None
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        raise Unsuitable(f"the module {name} cannot be preloaded: it starts threads ({threads - 1}) when it is imported")
+
+
+def preloaded_modules(arguments):
+    """The modules that a template names, from the zygote's arguments."""
+    named = [argument.removeprefix(PRELOAD) for argument in arguments if argument.startswith(PRELOAD)]
+    return [name for names in named for name in names.split(",")]
+
+
 class Silence:
     """A channel nobody listens to, for the zygote's rehearsal."""
 
@@ -379,14 +420,14 @@ class Silence:
         return {"number": shown}
 
 
-def prepare(imports_all):
+def prepare(imports_all, modules=()):
     """Runs in the zygote, once. For a single program, what it does not import itself need not be imported."""
     global shell, channel
     sys.modules["kernel"] = sys.modules[__name__]
     channel = Silence()
     shell = build_shell()
     if imports_all:
-        preload()
+        preload(modules)
     else:
         # Matplotlib sets itself up with it when it is imported.
         os.environ["MPLBACKEND"] = INLINE
@@ -988,6 +1029,6 @@ if __name__ == "__main__":
     # A new interpreter, started by the zygote's child after the lockdown.
     for inherited in (CONTROL_FD, WARDEN_FD):
         os.set_inheritable(inherited, False)
-    prepare("--lean" not in sys.argv)
+    prepare("--lean" not in sys.argv, preloaded_modules(sys.argv))
     note_written_pages()
     run()

@@ -3,7 +3,15 @@
 from python_kernel import CONTROL_FD, WARDEN_FD, Channel  # noqa: F401: the zygote asks for them here
 
 
-def prepare(_imports_all):
+class Unsuitable(Exception):
+    pass
+
+
+def preloaded_modules(_arguments):
+    return []
+
+
+def prepare(_imports_all, _modules):
     pass
 
 

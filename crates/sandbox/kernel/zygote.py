@@ -17,6 +17,7 @@ import kernel
 WARDEN_FD = 3
 MAX_MESSAGE = 1 << 20
 MAX_DESCRIPTORS = 12
+MAX_REASON = 1000
 
 CLONE_NEWPID = 0x20000000
 CLONE_PARENT = 0x00008000
@@ -221,7 +222,11 @@ def main():
     hello = json.loads(warden.recv(MAX_MESSAGE))
     filters = prepare_filters(hello["filters"])
     lock_down(calls_of(hello["lockdown"], {}, filters)[0])
-    kernel.prepare("--lean" not in sys.argv)
+    try:
+        kernel.prepare("--lean" not in sys.argv, kernel.preloaded_modules(sys.argv))
+    except kernel.Unsuitable as reason:
+        warden.send(json.dumps({"failed": [0, str(reason)[:MAX_REASON]]}).encode())
+        return
     # Low numbers are taken, so that a received descriptor never sits where the lockdown will put another.
     devnull = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     while devnull < 10:

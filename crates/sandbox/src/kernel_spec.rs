@@ -89,6 +89,15 @@ impl KernelSpec {
         self
     }
 
+    /// The same kernel with these modules imported before anybody asks.
+    #[must_use]
+    pub(crate) fn preloading(mut self, modules: &[String]) -> Self {
+        if !modules.is_empty() {
+            self.argv.push(format!("--preload={}", modules.join(",")));
+        }
+        self
+    }
+
     /// Python without a package, for a trial of a sandbox.
     pub(crate) fn trial(interpreter: &str) -> Self {
         let [(zygote, forks), (_, python), ..] = PYTHON_PROGRAMS;

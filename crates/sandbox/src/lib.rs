@@ -40,5 +40,5 @@ pub use kernel::{CHART, Cell, CommandLine, Kernel, KernelOptions, TABLE};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use limits::Limits;
 pub use template::Template;
-pub use trial::trial;
+pub use trial::{trial, trial_of};
 pub use workspace::{FileEntry, Fingerprint, Found, Room, Workspace, ending_of, mime_of};

@@ -9,9 +9,12 @@ mod command;
 mod fonts;
 mod host_python;
 mod libraries;
+mod name;
+mod own;
 mod packages;
 mod pip_output;
 mod remembered;
+mod resolve;
 mod skeleton;
 mod slim;
 mod tools;
@@ -29,6 +32,8 @@ use sha2::{Digest, Sha256};
 use crate::{Error, KernelSpec};
 pub(crate) use bare::{bare, remove_bare};
 use host_python::HostPython;
+pub use name::{Choice, TemplateName};
+pub use own::{MAX_PRELOAD, Recipe, assign, build_own, discard, find};
 
 /// The packages of the default template, with versions and hashes.
 const LOCK: &str = include_str!("../../../templates/default/requirements.lock");
@@ -40,6 +45,8 @@ const PREFIX: &str = "default-";
 const UNFINISHED: &str = ".building-";
 /// Path of a template's manifest, inside.
 const MANIFEST: &str = "usr/lib/aludel/template.json";
+/// The list that its packages came from, with hashes, inside.
+const REQUIREMENTS: &str = "usr/lib/aludel/requirements.lock";
 /// The interpreter, inside.
 const PYTHON: &str = "/usr/local/bin/python3";
 
@@ -61,6 +68,9 @@ struct Manifest {
     packages: Vec<Package>,
     /// The SHA-256 of the list that the packages came from.
     lock: String,
+    /// Modules that are imported before anybody asks, besides the usual ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    preload: Vec<String>,
     /// Its size on disk.
     bytes: u64,
 }
@@ -154,13 +164,23 @@ impl Template {
         self.manifest.bytes
     }
 
+    /// Modules that are imported before anybody asks, besides the usual ones.
+    pub fn preload(&self) -> &[String] {
+        &self.manifest.preload
+    }
+
+    /// SHA-256 of the list of packages that it was made from.
+    pub fn lock(&self) -> &str {
+        &self.manifest.lock
+    }
+
     /// The template at `root`; `None` when there is none, or one that is just being removed.
     fn open(root: &Path) -> Option<Self> {
         let root = root.canonicalize().ok()?;
         let in_use = InUse(File::open(&root).ok()?);
         in_use.0.try_lock_shared().ok()?;
-        let manifest = serde_json::from_slice(&fs::read(root.join(MANIFEST)).ok()?).ok()?;
-        let kernel = Arc::new(KernelSpec::python(PYTHON));
+        let manifest: Manifest = serde_json::from_slice(&fs::read(root.join(MANIFEST)).ok()?).ok()?;
+        let kernel = Arc::new(KernelSpec::python(PYTHON).preloading(&manifest.preload));
         Some(Self { root, manifest, kernel, _in_use: Arc::new(in_use) })
     }
 }
@@ -200,11 +220,11 @@ pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(Progress)) -> R
     // Another builder may have made it while this one waited.
     match there(&directory) {
         Some(template) => Ok(template),
-        None => build::build(&python, &directory, &name, &lock, progress),
+        None => build::build(&python, &directory, &build::Packages::Default, force, &lock, progress),
     }
 }
 
-/// Removes templates that are neither the current one nor in use, and returns how many.
+/// Removes templates that are neither current, nor have a name, nor are in use, and returns how many.
 pub fn prune(data: &Path) -> Result<usize, Error> {
     let current = name(&HostPython::find()?);
     if !directory(data).is_dir() {
@@ -212,7 +232,7 @@ pub fn prune(data: &Path) -> Result<usize, Error> {
     }
     let directory = make_directory(data)?;
     let _lock = lock(&directory, &mut |_| ())?;
-    let mut removed = 0;
+    let mut removed = own::remove_nameless(&directory)?;
     for entry in tree::entries(&directory)? {
         let name = entry.file_name();
         let outdated = name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) && name != current.as_str();
@@ -247,15 +267,20 @@ fn lock(directory: &Path, progress: &mut dyn FnMut(Progress)) -> Result<File, Er
     Ok(lock)
 }
 
-/// Tells templates apart by all that goes into them.
+/// Tells default templates apart by all that goes into them.
 fn name(python: &HostPython) -> String {
+    name_of(PREFIX, &[LOCK, BUILDER, &python.identity(), std::env::consts::ARCH])
+}
+
+/// A name that begins with `prefix` and tells these parts.
+fn name_of(prefix: &str, parts: &[&str]) -> String {
     let mut hash = Sha256::new();
-    for part in [LOCK, BUILDER, &python.identity(), std::env::consts::ARCH] {
+    for part in parts {
         // So that parts cannot run into one another.
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }
-    format!("{PREFIX}{}", &hex(hash)[..12])
+    format!("{prefix}{}", &hex(hash)[..12])
 }
 
 fn hex(hash: Sha256) -> String {

@@ -20,7 +20,7 @@ pub async fn trial(data: &Path) -> Result<Duration, Error> {
     });
     let template = template.await.map_err(|error| Error::Setup(error.to_string()))??;
     let started = Instant::now();
-    let tried = run(data, template.clone()).await;
+    let tried = trial_of(data, template.clone()).await;
     let elapsed = started.elapsed();
     tokio::task::spawn_blocking(move || template::remove_bare(&template))
         .await
@@ -28,7 +28,8 @@ pub async fn trial(data: &Path) -> Result<Duration, Error> {
     tried.map(|()| elapsed)
 }
 
-async fn run(data: &Path, template: Template) -> Result<(), Error> {
+/// Starts a sandbox from this template, with all that it preloads, and runs a program in it.
+pub async fn trial_of(data: &Path, template: Template) -> Result<(), Error> {
     let config = LocalConfig {
         data: data.to_path_buf(),
         template,

@@ -7,7 +7,7 @@ use aludel_store::Store;
 use clap::Args;
 
 use super::Context;
-use crate::args::{LimitArgs, ModelArgs};
+use crate::args::{ModelArgs, SandboxArgs};
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
 use crate::kept::Kept;
@@ -38,7 +38,7 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    limits: LimitArgs,
+    sandbox: SandboxArgs,
     /// Print events as JSON lines
     #[arg(long)]
     pub(crate) json: bool,
@@ -46,7 +46,7 @@ pub(crate) struct AskArgs {
 
 impl AskArgs {
     pub(crate) fn flags(&self) -> Vec<Flag> {
-        self.model.flags().chain(self.limits.flags()).collect()
+        self.model.flags().chain(self.sandbox.flags()).collect()
     }
 
     /// Takes the question, which stands among the files after `--file a.csv "And the slowest?"`.

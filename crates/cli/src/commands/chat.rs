@@ -12,7 +12,7 @@ use clap::Args;
 use self::command::{Command, HELP};
 use self::line::{Line, Lines};
 use super::Context;
-use crate::args::{LimitArgs, ModelArgs};
+use crate::args::{ModelArgs, SandboxArgs};
 use crate::config::Flag;
 use crate::exit::{Exit, words};
 use crate::kept::Kept;
@@ -39,12 +39,12 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    limits: LimitArgs,
+    sandbox: SandboxArgs,
 }
 
 impl ChatArgs {
     pub(crate) fn flags(&self) -> Vec<Flag> {
-        self.model.flags().chain(self.limits.flags()).collect()
+        self.model.flags().chain(self.sandbox.flags()).collect()
     }
 }
 

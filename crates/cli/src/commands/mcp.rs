@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
 use super::Context;
-use crate::args::LimitArgs;
+use crate::args::SandboxArgs;
 use crate::config::Flag;
 use crate::exit::Exit;
 use crate::sandboxes::Sandboxes;
@@ -24,7 +24,7 @@ use crate::state;
 #[derive(Debug, Args)]
 pub(crate) struct McpArgs {
     #[command(flatten)]
-    limits: LimitArgs,
+    sandbox: SandboxArgs,
     #[command(subcommand)]
     command: Option<McpCommand>,
 }
@@ -36,7 +36,7 @@ enum McpCommand {
 
 impl McpArgs {
     pub(crate) fn flags(&self) -> Vec<Flag> {
-        self.limits.flags().collect()
+        self.sandbox.flags().collect()
     }
 
     /// Returns true if it serves.

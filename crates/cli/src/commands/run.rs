@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::Context;
-use crate::args::LimitArgs;
+use crate::args::SandboxArgs;
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
 use crate::inputs;
@@ -55,7 +55,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    limits: LimitArgs,
+    sandbox: SandboxArgs,
     /// Start a sandbox of its own, also if a server runs on this data directory that could run the program at once
     #[arg(long)]
     no_server: bool,
@@ -66,7 +66,7 @@ pub(crate) struct RunArgs {
 
 impl RunArgs {
     pub(crate) fn flags(&self) -> Vec<Flag> {
-        self.limits.flags().collect()
+        self.sandbox.flags().collect()
     }
 
     /// Reads the program and all that it is given.

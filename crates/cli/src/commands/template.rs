@@ -1,5 +1,7 @@
 //! `aludel template`: what sandboxes start from.
 
+mod build;
+
 use aludel_agent::size;
 use aludel_sandbox::Template;
 use aludel_sandbox::template::{self, State};
@@ -9,17 +11,12 @@ use clap::Subcommand;
 use super::Context;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
-use crate::{paint, sandboxes};
+use crate::paint;
 
 /// Build or inspect what sandboxes start from
 #[derive(Debug, Subcommand)]
 pub(crate) enum TemplateCommand {
-    /// Build the default template, unless it is there and current
-    Build {
-        /// Build it anew even then, and where sandboxes cannot start, as while an image is built
-        #[arg(long)]
-        force: bool,
-    },
+    Build(build::BuildArgs),
     /// Show the template and its packages
     #[command(visible_aliases = ["list", "show"])]
     Info,
@@ -31,8 +28,8 @@ pub(crate) async fn run(command: TemplateCommand, context: &Context) -> anyhow::
     let mut console = Console::new();
     let data = context.config.server.data.to_path_buf();
     match command {
-        TemplateCommand::Build { force } => {
-            let template = sandboxes::prepare(context, force).await?;
+        TemplateCommand::Build(args) => {
+            let template = build::run(args, context).await?;
             console.line(Stream::Stdout, &summary(&template))?;
         }
         TemplateCommand::Info => match state(data).await? {

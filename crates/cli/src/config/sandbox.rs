@@ -5,6 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
+use aludel_sandbox::template::Choice;
 use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, Limits};
 
 use super::declare::{choice, settings, values};
@@ -38,6 +39,8 @@ settings! {
         ///
         /// Containers start in seconds instead of milliseconds, and have no ports and terminals, so nothing of E2B and OpenSandbox.
         backend: Backend = Backend::Auto;
+        /// Template of sandboxes: `default`, or the name of one of your own, as `aludel template build --name NAME` makes it.
+        template: Choice = Choice::Default;
         /// Isolation that the host must be able to enforce: with `default` what is missing is said at the start, with `strict` it is an
         /// error. `aludel doctor` lists it.
         require: Require = Require::Default;
@@ -79,7 +82,7 @@ settings! {
     }
 }
 
-values! { Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
+values! { Choice: Text, Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
 
 impl Sandbox {
     /// Fills in the defaults that follow from other settings, and checks those that depend on each other.

@@ -30,6 +30,7 @@ pub(crate) fn bare(data: &Path) -> Result<Template, Error> {
         python: python.version.clone(),
         packages: Vec::new(),
         lock: String::new(),
+        preload: Vec::new(),
         bytes: made.inspect_err(|_| drop(fs::remove_dir_all(&root)))?,
     };
     let kernel = Arc::new(KernelSpec::trial(&format!("/usr/bin/{}", python.name())));

@@ -8,12 +8,16 @@ use std::time::Instant;
 use sha2::{Digest, Sha256};
 
 use super::host_python::HostPython;
-use super::{LOCK, MANIFEST, Manifest, Progress, Template, UNFINISHED, at};
-use super::{fonts, hex, libraries, packages, remove_unfinished, set_aside, skeleton, slim, tools, tree};
+use super::own::{self, Recipe};
+use super::packages::PipOptions;
+use super::{LOCK, MANIFEST, Manifest, Progress, REQUIREMENTS, Template, UNFINISHED, at};
+use super::{fonts, hex, libraries, packages, remove_unfinished, resolve, set_aside, skeleton, slim, tools, tree};
 use crate::Error;
 
 /// With less than this free, a build cannot come to its end: the packages as they are downloaded, and as they are installed.
 const NEEDED_BYTES: u64 = 2_200_000_000;
+/// The same for a template of whose packages nobody knows the size: the interpreter with its library and pip.
+const LEAST_BYTES: u64 = 600_000_000;
 
 /// Directories and interpreter of a build.
 pub(super) struct Site<'a> {
@@ -42,40 +46,100 @@ impl Site<'_> {
     }
 }
 
-/// Builds the template `name` in `directory`. The caller holds `lock`.
+/// The packages that a template gets.
+pub(super) enum Packages<'a> {
+    /// Those of the default template.
+    Default,
+    /// Those of a template of the operator's own.
+    Own(&'a Recipe),
+}
+
+impl Packages<'_> {
+    fn needed_bytes(&self) -> u64 {
+        match self {
+            Self::Default => NEEDED_BYTES,
+            Self::Own(_) => LEAST_BYTES,
+        }
+    }
+
+    fn preload(&self) -> &[String] {
+        match self {
+            Self::Default => &[],
+            Self::Own(recipe) => &recipe.preload,
+        }
+    }
+
+    /// The name of the directory of a template with these packages.
+    fn directory_name(&self, python: &HostPython, list: &str) -> String {
+        match self {
+            Self::Default => super::name(python),
+            Self::Own(recipe) => own::directory_name(python, list, &recipe.preload),
+        }
+    }
+}
+
+/// Builds a template in `directory`; one of the same packages that is there is taken instead unless `force` is set. The caller holds `lock`.
 pub(super) fn build(
     python: &HostPython,
     directory: &Path,
-    name: &str,
+    packages: &Packages<'_>,
+    force: bool,
     lock: &File,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Template, Error> {
     let started = Instant::now();
     remove_unfinished(directory)?;
-    require_space(directory)?;
+    require_space(directory, packages.needed_bytes())?;
     let site = Site { python, root: directory.join(format!("{UNFINISHED}{}", std::process::id())), lock };
-    let place = directory.join(name);
-    let built = fill(&site, progress).and_then(|()| {
-        if place.exists() {
-            set_aside(&place)?;
-        }
-        fs::rename(&site.root, &place).map_err(at(&site.root))
-    });
-    // Remove a failed build, or the template that was replaced.
+    let built = make(&site, directory, packages, force, progress);
+    // Remove a failed build, one that was not needed, or the template that was replaced.
     remove_unfinished(directory)?;
-    built?;
+    let place = built?;
     let template = Template::open(&place)
         .ok_or_else(|| Error::Template(format!("{} was built but cannot be opened", place.display())))?;
     progress(Progress::Finished { bytes: template.bytes(), elapsed: started.elapsed() });
     Ok(template)
 }
 
-fn fill(site: &Site<'_>, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
+/// Makes the template and returns its place.
+fn make(
+    site: &Site<'_>,
+    directory: &Path,
+    packages: &Packages<'_>,
+    force: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<PathBuf, Error> {
     progress(Progress::Phase { name: "preparing", total: 0 });
     skeleton::make(&site.root)?;
-    packages::install(site, LOCK, progress)?;
-    slim::remove_the_useless(&site.environment(), &site.site_packages())?;
-    fonts::place(&site.root, &site.site_packages())?;
+    packages::make_environment(site)?;
+    let (list, options) = match packages {
+        Packages::Default => (LOCK.to_owned(), PipOptions::default()),
+        Packages::Own(recipe) => resolve::resolve(site, recipe, progress)?,
+    };
+    let place = directory.join(packages.directory_name(site.python, &list));
+    if !force && Template::open(&place).is_some() {
+        return Ok(place);
+    }
+    fill(site, packages, &list, &options, progress)?;
+    if place.exists() {
+        set_aside(&place)?;
+    }
+    fs::rename(&site.root, &place).map_err(at(&site.root))?;
+    Ok(place)
+}
+
+fn fill(
+    site: &Site<'_>,
+    packages: &Packages<'_>,
+    list: &str,
+    options: &PipOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), Error> {
+    packages::install(site, list, options, progress)?;
+    if let Packages::Default = packages {
+        slim::remove_the_useless(&site.environment(), &site.site_packages())?;
+        fonts::place(&site.root, &site.site_packages())?;
+    }
     progress(Progress::Phase { name: "copying the interpreter and tools", total: 0 });
     skeleton::copy_interpreter(site)?;
     tools::copy(&site.root)?;
@@ -83,11 +147,19 @@ fn fill(site: &Site<'_>, progress: &mut dyn FnMut(Progress)) -> Result<(), Error
     libraries::copy(site)?;
     progress(Progress::Phase { name: "compiling", total: 0 });
     packages::settle(site)?;
-    packages::compile(site)?;
-    let packages = packages::list(&site.site_packages())?;
-    let bytes = tree::normalize(&site.root)?;
-    let manifest =
-        Manifest { python: site.python.version.clone(), packages, lock: hex(Sha256::new_with_prefix(LOCK)), bytes };
+    match packages {
+        Packages::Default => packages::compile(site)?,
+        Packages::Own(_) => packages::compile_leniently(site)?,
+    }
+    let lock = site.root.join(REQUIREMENTS);
+    fs::write(&lock, list).map_err(at(&lock))?;
+    let manifest = Manifest {
+        python: site.python.version.clone(),
+        packages: packages::list(&site.site_packages())?,
+        lock: hex(Sha256::new_with_prefix(list)),
+        preload: packages.preload().to_vec(),
+        bytes: tree::normalize(&site.root)?,
+    };
     // Only now is the size known; sandboxes read the file whatever the umask of the builder was.
     let path = site.root.join(MANIFEST);
     let text = serde_json::to_vec_pretty(&manifest).map_err(|error| at(&path)(error.into()))?;
@@ -101,17 +173,17 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
 }
 
 /// Says that the disk is too full before a minute is spent on finding out.
-fn require_space(directory: &Path) -> Result<(), Error> {
+fn require_space(directory: &Path, needed: u64) -> Result<(), Error> {
     let system = rustix::fs::statvfs(directory).map_err(|error| at(directory)(error.into()))?;
     let free = system.f_bavail.saturating_mul(system.f_frsize);
-    if free >= NEEDED_BYTES {
+    if free >= needed {
         return Ok(());
     }
     let gigabytes = |bytes: u64| bytes as f64 / 1e9;
     Err(Error::Template(format!(
-        "{}: a template needs {:.1} GB while it is built, {:.1} GB are free; make room or choose another data directory",
+        "{}: a template needs at least {:.1} GB while it is built, {:.1} GB are free; make room or choose another data directory",
         directory.display(),
-        gigabytes(NEEDED_BYTES),
+        gigabytes(needed),
         gigabytes(free)
     )))
 }

@@ -18,7 +18,8 @@ const FAMILIES: &str = "sans-serif, Noto Sans SC, NanumGothic";
 /// Matplotlib's own data.
 const MATPLOTLIB: &str = "matplotlib/mpl-data";
 
-/// Moves fonts to the directory of fonts, and names them to Matplotlib. What is not installed is left out.
+/// Moves the fonts of packages that are installed for nothing else to the directory of fonts, and names them to Matplotlib. What is not
+/// installed is left out.
 pub(super) fn place(root: &Path, site_packages: &Path) -> Result<(), Error> {
     let fonts = root.join(FONTS);
     let mut is_there = false;

@@ -78,6 +78,18 @@ impl HostPython {
         Self::find_as(std::env::var_os(VARIABLE).filter(|chosen| !chosen.is_empty()).as_deref())
     }
 
+    /// Finds the interpreter that a person names, by its path or by its version, such as `3.13`.
+    pub(super) fn named(name: &OsStr) -> Result<Self, Error> {
+        let is_version = |name: &str| name.starts_with("3.") && name[2..].bytes().all(|byte| byte.is_ascii_digit());
+        let program = match name.to_str() {
+            Some(version) if is_version(version) => format!("python{version}").into(),
+            _ => name.to_owned(),
+        };
+        Self::ask(Path::new(&program)).map_err(|reason| {
+            Error::Template(format!("{}: {reason} (--python names it)", Path::new(&program).display()))
+        })
+    }
+
     /// Finds the interpreter's file, without its links.
     pub(super) fn locate() -> Option<PathBuf> {
         let program = std::env::var_os(VARIABLE).filter(|chosen| !chosen.is_empty());

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::build::Site;
@@ -15,8 +15,8 @@ use crate::Error;
 /// The program `pip` inside.
 const PIP: &str = "#!/usr/local/bin/python3\nimport runpy\n\nrunpy.run_module(\"pip\", run_name=\"__main__\")\n";
 
-/// Makes the environment and installs everything of `lock`, and nothing else but pip.
-pub(super) fn install(site: &Site<'_>, lock: &str, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
+/// Makes the environment, in which there is nothing but pip.
+pub(super) fn make_environment(site: &Site<'_>) -> Result<(), Error> {
     let environment = site.environment();
     let mut venv = site.python.command();
     venv.args(["-I", "-m", "venv", "--clear"]).arg(&environment);
@@ -24,19 +24,52 @@ pub(super) fn install(site: &Site<'_>, lock: &str, progress: &mut dyn FnMut(Prog
     // Up to Python 3.11 it comes along, in a version that nobody chose.
     let mut uninstall = pip(site);
     uninstall.args(["uninstall", "--yes", "setuptools"]);
-    run(&mut uninstall, "remove setuptools", site.lock, &mut |_| ())?;
+    run(&mut uninstall, "remove setuptools", site.lock, &mut |_| ())
+}
 
+/// Installs everything of `lock` into the environment, and nothing else. `options` say where pip looks besides its own configuration.
+pub(super) fn install(
+    site: &Site<'_>,
+    lock: &str,
+    options: &PipOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), Error> {
     let list = site.root.join("requirements.lock");
-    fs::write(&list, lock).map_err(at(&list))?;
+    fs::write(&list, options.lines.iter().map(|line| format!("{line}\n")).chain([lock.to_owned()]).collect::<String>())
+        .map_err(at(&list))?;
     let mut output = PipOutput::new(lock.lines().filter(|line| line.contains("==")).count() as u64);
     let mut install = pip(site);
-    install.args(["install", "--require-hashes", "--only-binary", ":all:", "--no-compile", "--no-deps", "--no-color"]);
-    install.args(["--progress-bar", "off", "--requirement"]).arg(&list);
+    install.args(["install", "--require-hashes", "--no-compile", "--no-deps", "--no-color", "--progress-bar", "off"]);
+    options.add_to(&mut install);
+    install.arg("--requirement").arg(&list);
     run(&mut install, "install the packages", site.lock, &mut |line| output.line(line, progress))?;
     fs::remove_file(&list).map_err(at(&list))
 }
 
-fn pip(site: &Site<'_>) -> Command {
+/// Options of pip for one template.
+#[derive(Debug, Default)]
+pub(super) struct PipOptions {
+    /// Directories of packages that pip looks into besides its index.
+    pub(super) find_links: Vec<PathBuf>,
+    /// True if packages may be built here, by the programs that they bring.
+    pub(super) builds: bool,
+    /// The options of a requirements file, as they stand there.
+    pub(super) lines: Vec<String>,
+}
+
+impl PipOptions {
+    pub(super) fn add_to(&self, command: &mut Command) {
+        if !self.builds {
+            command.args(["--only-binary", ":all:"]);
+        }
+        for directory in &self.find_links {
+            command.arg("--find-links").arg(directory);
+        }
+    }
+}
+
+/// pip of the environment.
+pub(super) fn pip(site: &Site<'_>) -> Command {
     let mut command = Command::new(site.environment().join("bin/python"));
     host_python::clean(&mut command).args(["-I", "-m", "pip", "--disable-pip-version-check", "--no-input"]);
     // Downloads are as large as a small /tmp. The template's own is empty, and on the disk that has the room.
@@ -62,10 +95,24 @@ pub(super) fn list(site_packages: &Path) -> Result<Vec<Package>, Error> {
 /// Compiles everything under the paths that it will have inside, so that tracebacks do not show the host's. What is compiled is never
 /// compared with its source, which nobody can write to.
 pub(super) fn compile(site: &Site<'_>) -> Result<(), Error> {
+    let directories = [site.stdlib(), site.site_packages()];
+    directories.iter().try_for_each(|directory| compile_directory(site, directory))
+}
+
+/// The same for packages of which nobody knows that all of their files are Python of this version: what does not compile stays as it is.
+pub(super) fn compile_leniently(site: &Site<'_>) -> Result<(), Error> {
+    compile_directory(site, &site.stdlib())?;
+    match compile_directory(site, &site.site_packages()) {
+        Ok(()) | Err(Error::Template(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn compile_directory(site: &Site<'_>, directory: &Path) -> Result<(), Error> {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
     let mut command = site.python.command();
     command.args(["-I", "-m", "compileall", "-q", "-f", "-j", &jobs, "--invalidation-mode", "unchecked-hash"]);
-    command.args(["-p", "/", "-s"]).arg(&site.root).arg(site.stdlib()).arg(site.site_packages());
+    command.args(["-p", "/", "-s"]).arg(&site.root).arg(directory);
     run(&mut command, "compile the packages", site.lock, &mut |_| ())
 }
 

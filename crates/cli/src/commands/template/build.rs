@@ -1,0 +1,76 @@
+//! `aludel template build`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use aludel_sandbox::template::{self, Recipe, TemplateName};
+use aludel_sandbox::{Template, trial_of};
+use anyhow::Context as _;
+use clap::Args;
+
+use super::super::Context;
+use crate::progress::TemplateProgress;
+use crate::{sandboxes, state};
+
+/// Build the default template, or one of your own
+///
+/// Without a name it is the default one, unless it is there and current. With --name and --requirements it is one of your own: pip resolves the
+/// requirements, from the index that it is configured for, to a list with hashes that stays in the template; the packages are installed from
+/// that list, and a sandbox is tried before the name leads to it. IPython comes along. `aludel run --template NAME` and the setting
+/// `sandbox.template` use it.
+#[derive(Debug, Args)]
+pub(crate) struct BuildArgs {
+    /// Name of a template of your own, such as ml; one that has the name is replaced
+    #[arg(long, value_name = "NAME", requires = "requirements")]
+    name: Option<TemplateName>,
+    /// Its packages: a requirements file, as pip reads it, with hashes or without
+    #[arg(long, value_name = "FILE", requires = "name")]
+    requirements: Option<PathBuf>,
+    /// Its interpreter: a version, such as 3.13, or a path [default: as for the default template]
+    #[arg(long, value_name = "PYTHON", requires = "name")]
+    python: Option<OsString>,
+    /// Directories of packages that pip looks into besides its index
+    #[arg(long, value_name = "DIR", requires = "name")]
+    find_links: Vec<PathBuf>,
+    /// Modules that the server imports before anybody asks, so that no program waits for them; numpy, pandas and matplotlib are, where
+    /// installed
+    #[arg(long, value_name = "MODULE", value_delimiter = ',', requires = "name")]
+    preload: Vec<String>,
+    /// Packages without a wheel, too: the programs that they are built by run on this host, as you
+    #[arg(long, requires = "name")]
+    allow_source: bool,
+    /// Build it anew even then, and where sandboxes cannot start, as while an image is built
+    #[arg(long)]
+    force: bool,
+}
+
+/// Carries it out.
+pub(super) async fn run(args: BuildArgs, context: &Context) -> anyhow::Result<Template> {
+    let BuildArgs { name, requirements, python, find_links, preload, allow_source, force } = args;
+    let (Some(name), Some(requirements)) = (name, requirements) else {
+        return sandboxes::prepare_default(context, force).await;
+    };
+    state::make_data_directory(context)?;
+    let data = context.config.server.data.to_path_buf();
+    if !force {
+        // Before anything is fetched for nothing.
+        sandboxes::require_sandboxes(&data).await?;
+    }
+    let recipe = Recipe { requirements, python, find_links, preload, allow_source };
+    let directory = data.clone();
+    let built = tokio::task::spawn_blocking(move || {
+        let mut progress = TemplateProgress::of_own();
+        template::build_own(&directory, &recipe, force, &mut |step| progress.show(&step))
+    });
+    let built = built.await.context("the template's builder ended")?;
+    let built = built.with_context(|| format!("the template `{name}` cannot be built"))?;
+    if !force && let Err(error) = trial_of(&data, built.clone()).await {
+        let removed = tokio::task::spawn_blocking(move || template::discard(built)).await;
+        removed.context("the removal ended early")??;
+        return Err(error).context(format!("no sandbox works in the template `{name}`, so it was not kept"));
+    }
+    let template = built.clone();
+    let assigned = tokio::task::spawn_blocking(move || template::assign(&data, &name, &template)).await;
+    assigned.context("the naming ended early")?.context("the template cannot be named")?;
+    Ok(built)
+}
