@@ -1,0 +1,244 @@
+//! Sandboxes, kernels and commands, made by the zygote.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use super::watches::Watched;
+use super::{Role, Warden, invalid};
+use crate::cgroup::Cgroup;
+use crate::idmap::{FIRST_SLOT, IdMap};
+use crate::lockdown::{Identity, Lockdown};
+use crate::message::{self, FIRST_KERNEL, Limits, MAX_SLOTS, Profile, Spec, Start};
+use crate::mounts::TerminalSources;
+use crate::sandbox::{Process, Sandbox};
+use crate::zygote::{ForkRequest, Program, ShellIsReady};
+use crate::{Step, StepError, mounts, terminals};
+
+/// A process that is to be made in a sandbox.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// The kernel that the sandbox is made with: nothing else runs there yet.
+    FirstKernel(Start),
+    Kernel(Start),
+    Command {
+        /// True if its stdin is a terminal.
+        terminal: bool,
+    },
+}
+
+/// The sandbox in which a process is to be made, as far as that is known before its shell is ready.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    init: BorrowedFd<'a>,
+    identity: Identity,
+    limits: &'a Limits,
+    profile: Profile,
+}
+
+/// A process that the zygote was asked for, which waits for its shell.
+struct Forking {
+    /// The number of the request.
+    number: u64,
+    /// Our end of its socket to the warden.
+    socket: OwnedFd,
+}
+
+impl Warden {
+    pub(super) fn create(&mut self, id: u64, spec: Spec, descriptors: &[OwnedFd]) -> Result<(), StepError> {
+        let Spec { start, slot, workspace, limits, profile } = spec;
+        let [_control, _stdout, _stderr] = descriptors else { return Err(invalid("three descriptors are needed")) };
+        if slot >= MAX_SLOTS || self.sandboxes.contains_key(&id) {
+            return Err(invalid("the slot or the id cannot be used"));
+        }
+        let identity = match self.map {
+            IdMap::Range { .. } => Identity::Own(FIRST_SLOT + slot),
+            IdMap::Single => Identity::Only,
+        };
+        let spare = self.take_spare()?;
+        let init = spare.init().ok_or_else(|| invalid("the shell's init ended early"))?;
+        // The zygote forks while the rest is made.
+        let place = Place { init, identity, limits: &limits, profile };
+        let forking = self.begin_fork(place, Kind::FirstKernel(start), descriptors)?;
+        let tree = mounts::open_workspace(&self.workspace_path(workspace))?;
+        let terminals = match profile {
+            Profile::Data => None,
+            Profile::Services => Some(TerminalSources {
+                terminals: terminals::make(self.map.owner(slot))?,
+                own: mounts::open_own_terminal()?,
+            }),
+        };
+        let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits, profile);
+        let cgroup = cgroup.step("make the control group")?;
+        let shell = cgroup.open_joins().step("open the control group").and_then(|joins| {
+            let shell = spare.become_shell_of(&joins, &tree, terminals.as_ref(), limits.clone())?;
+            Ok((shell, joins))
+        });
+        let (shell, joins) = match shell {
+            Ok(made) => made,
+            Err(error) => {
+                // The processes that were started are dying; the group goes as soon as it is empty.
+                self.reap();
+                let _left_for_the_sweep = cgroup.remove();
+                return Err(error);
+            }
+        };
+        self.children.insert(shell.init, (id, Role::Init));
+        let mut sandbox = Sandbox {
+            init: Process { pid: Some(shell.init), pidfd: shell.pidfd },
+            landlock: shell.landlock,
+            kernels: HashMap::new(),
+            commands: HashMap::new(),
+            cgroup,
+            identity,
+            limits,
+            profile,
+            terminals: terminals.map(|sources| sources.terminals),
+            frozen: None,
+            wake: None,
+            checkpoint: None,
+            foreground_until: None,
+            init_ended: false,
+            workspace,
+            closing: false,
+            closers: Vec::new(),
+        };
+        match self.finish_fork(forking, sandbox.landlock.as_ref(), &joins) {
+            Ok((kernel, socket)) => {
+                self.note_child(&kernel, id, Role::Kernel(FIRST_KERNEL));
+                sandbox.kernels.insert(FIRST_KERNEL, kernel);
+                self.sandboxes.insert(id, sandbox);
+                self.put_into_foreground(id);
+                self.watch(id, Watched::Greeting { socket, role: Role::Kernel(FIRST_KERNEL) });
+                Ok(())
+            }
+            Err(error) => {
+                // Its end is reported as that of any other; nobody waits for it.
+                sandbox.closing = true;
+                sandbox.kill();
+                self.sandboxes.insert(id, sandbox);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn start_kernel(
+        &mut self,
+        id: u64,
+        kernel: u64,
+        start: Start,
+        descriptors: &[OwnedFd],
+    ) -> Result<(), StepError> {
+        let sandbox = self.living(id)?;
+        if descriptors.len() != 3 || kernel == FIRST_KERNEL || sandbox.kernels.contains_key(&kernel) {
+            return Err(invalid("three descriptors and a new number are needed"));
+        }
+        let (child, socket) = self.fork(sandbox, Kind::Kernel(start), descriptors)?;
+        self.note_child(&child, id, Role::Kernel(kernel));
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            sandbox.kernels.insert(kernel, child);
+        }
+        self.put_into_foreground(id);
+        self.watch(id, Watched::Greeting { socket, role: Role::Kernel(kernel) });
+        Ok(())
+    }
+
+    /// The sandbox of this number, if processes can be made in it.
+    pub(super) fn living(&self, id: u64) -> Result<&Sandbox, StepError> {
+        let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
+        let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
+        if sandbox.frozen.is_some() { Err(invalid("the sandbox is stopped")) } else { Ok(sandbox) }
+    }
+
+    pub(super) fn spawn(
+        &mut self,
+        id: u64,
+        process: u64,
+        terminal: bool,
+        descriptors: &[OwnedFd],
+    ) -> Result<(), StepError> {
+        let sandbox = self.living(id)?;
+        if descriptors.len() != 4 || sandbox.commands.contains_key(&process) {
+            return Err(invalid("four descriptors and a new id are needed"));
+        }
+        let (child, socket) = self.fork(sandbox, Kind::Command { terminal }, descriptors)?;
+        self.note_child(&child, id, Role::Command(process));
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            sandbox.commands.insert(process, child);
+        }
+        self.put_into_foreground(id);
+        self.watch(id, Watched::Greeting { socket, role: Role::Command(process) });
+        Ok(())
+    }
+
+    fn note_child(&mut self, process: &Process, sandbox: u64, role: Role) {
+        if let Some(pid) = process.pid {
+            self.children.insert(pid, (sandbox, role));
+        }
+    }
+
+    /// Forks a process into a sandbox; `descriptors` are its control socket and its standard streams. Returns it with our end of its
+    /// socket to the warden.
+    fn fork(&self, sandbox: &Sandbox, kind: Kind, descriptors: &[OwnedFd]) -> Result<(Process, OwnedFd), StepError> {
+        let Sandbox { init, identity, limits, profile, landlock, cgroup, .. } = sandbox;
+        let place = Place { init: init.pidfd.as_fd(), identity: *identity, limits, profile: *profile };
+        let joins = cgroup.open_joins().step("open the control group")?;
+        let forking = self.begin_fork(place, kind, descriptors)?;
+        self.finish_fork(forking, landlock.as_ref(), &joins)
+    }
+
+    /// Asks the zygote for a process, which waits until [`Warden::finish_fork`]. If that is never called, it ends.
+    fn begin_fork(&self, place: Place<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
+        let (socket, theirs) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .step("make a socket")?;
+        rustix::net::sockopt::set_socket_passcred(&socket, true).step("ask for the sender's number")?;
+        let Place { init, identity, limits, profile } = place;
+        let lockdown = Lockdown {
+            identity,
+            limits,
+            cgroups: self.hierarchy.parents().len(),
+            landlock: self.has_landlock,
+            refusal: self.refusal,
+            joins_others: !matches!(kind, Kind::FirstKernel(_)),
+            is_kernel: !matches!(kind, Kind::Command { .. }),
+            has_terminal: matches!(kind, Kind::Command { terminal: true }),
+            profile,
+        };
+        let mut sent = vec![init];
+        sent.extend(descriptors.iter().map(AsFd::as_fd));
+        sent.push(theirs.as_fd());
+        let program = match kind {
+            Kind::FirstKernel(start) | Kind::Kernel(start) => Program::Kernel(start),
+            Kind::Command { .. } => Program::Command,
+        };
+        let (number, landlock) = (self.zygote.next_number(), self.has_landlock);
+        self.zygote.ask(&ForkRequest { number, landlock, lockdown: lockdown.steps(), program }, &sent)?;
+        Ok(Forking { number, socket })
+    }
+
+    /// Lets a process go on whose shell is ready.
+    fn finish_fork(
+        &self,
+        forking: Forking,
+        landlock: Option<&OwnedFd>,
+        joins: &[OwnedFd],
+    ) -> Result<(Process, OwnedFd), StepError> {
+        let Forking { number, socket } = forking;
+        if landlock.is_some() != self.has_landlock {
+            return Err(invalid("the shell came without its Landlock ruleset"));
+        }
+        let sent: Vec<_> = landlock.into_iter().chain(joins).map(AsFd::as_fd).collect();
+        let told = message::send(&socket, &ShellIsReady, &sent).step("tell the process of its shell");
+        // First of all the reason for which there may be none.
+        let pid = self.zygote.forked(number)?;
+        told?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
+        Ok((Process { pid: Some(pid), pidfd }, socket))
+    }
+}

@@ -1,0 +1,180 @@
+//! Requests of aludel.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::process::Signal;
+
+use super::watches::Watched;
+use super::{NO_CHECKPOINT, Warden, invalid};
+use crate::freezer::Frozen;
+use crate::message::{self, Answer, FIRST_KERNEL, Profile, Reply, Request, TerminalSize};
+use crate::ports::{self, Connection};
+use crate::sandbox::Sandbox;
+use crate::{Step, StepError, mounts, sys, terminals};
+
+/// Connections that are made at once, each by a process for some milliseconds at most.
+const MOST_CONNECTING: usize = 32;
+
+impl Warden {
+    pub(super) fn handle(&mut self, number: u64, request: Request, descriptors: &[OwnedFd]) {
+        match request {
+            Request::OpenWorkspace { workspace, slot, bytes, inodes } => {
+                let path = self.workspace_path(workspace);
+                match mounts::make_workspace(&path, self.map.owner(slot), bytes, inodes) {
+                    Ok(root) => {
+                        let reply = Reply::Answer { number, answer: Answer::Done };
+                        let _gone = message::send(&self.control, &reply, &[root.as_fd()]);
+                    }
+                    Err(error) => {
+                        mounts::remove_workspace(&path);
+                        self.answer(number, Err(error));
+                    }
+                }
+            }
+            Request::CloseWorkspace { workspace } => {
+                mounts::remove_workspace(&self.workspace_path(workspace));
+                if self.sandboxes.values().any(|sandbox| sandbox.workspace == workspace) {
+                    self.closing.entry(workspace).or_default().push(number);
+                } else {
+                    self.answer(number, Ok(()));
+                }
+            }
+            Request::Create { id, spec } => {
+                let created = self.create(id, spec, descriptors);
+                // Not answered without a zygote: another warden may do it.
+                if created.is_err() && self.zygote.has_hung_up() {
+                    self.give_up("the zygote ended");
+                } else {
+                    self.answer(number, created);
+                }
+            }
+            Request::StartKernel { id, kernel, start } => {
+                let started = self.start_kernel(id, kernel, start, descriptors);
+                if started.is_err() && self.zygote.has_hung_up() {
+                    self.give_up("the zygote ended");
+                } else {
+                    self.answer(number, started);
+                }
+            }
+            Request::EndKernel { id, kernel } => {
+                if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+                    sandbox.end_kernel(kernel);
+                }
+            }
+            Request::Signal { id, kernel, signal } => {
+                let kernel = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernels.get(&kernel));
+                if let (Some(kernel), Some(signal)) = (kernel, Signal::from_named_raw(signal)) {
+                    kernel.signal(signal);
+                }
+            }
+            Request::Resume { id } => {
+                let control = descriptors.first();
+                self.rank_checkpoint(id);
+                let has_none = |sandbox: &Sandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
+                let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| has_none(sandbox) && !sandbox.closing);
+                match (control, sandbox) {
+                    (Some(control), Some(sandbox)) if sandbox.wake(control.as_fd()) => {
+                        if let Some(socket) = sandbox.wake.take() {
+                            self.watch(id, Watched::Waking(socket, number));
+                        }
+                    }
+                    _ => self.answer(number, Err(invalid(NO_CHECKPOINT))),
+                }
+            }
+            Request::Spawn { id, process, terminal } => {
+                if self.spawn(id, process, terminal, descriptors).is_err() {
+                    // The reason is told on the process's own socket, if it got that far.
+                    self.reply(&Reply::ProcessExited { id, process, status: None });
+                }
+            }
+            Request::OpenTerminal { id, size } => match self.open_terminal(id, size) {
+                Ok(ends) => {
+                    let reply = Reply::Answer { number, answer: Answer::Done };
+                    let _gone = message::send(&self.control, &reply, &ends.each_ref().map(AsFd::as_fd));
+                }
+                Err(error) => self.answer(number, Err(error)),
+            },
+            Request::Connect { id, port } => {
+                if let Err(error) = self.connect(number, id, port) {
+                    self.answer(number, Err(error));
+                }
+            }
+            Request::SignalProcess { id, process, signal } => {
+                let process = self.sandboxes.get(&id).and_then(|sandbox| sandbox.commands.get(&process));
+                if let (Some(process), Some(signal)) = (process, Signal::from_named_raw(signal)) {
+                    process.signal_group(signal);
+                }
+            }
+            Request::Foreground { id } => {
+                self.rank_checkpoint(id);
+                self.put_into_foreground(id);
+            }
+            Request::Freeze { id } => {
+                let frozen = self.freeze(id);
+                self.answer(number, frozen);
+            }
+            Request::Thaw { id } => {
+                let frozen = self.sandboxes.get_mut(&id).and_then(|sandbox| sandbox.frozen.take());
+                self.answer(number, frozen.map_or(Ok(()), Frozen::thaw));
+            }
+            Request::Ping => self.answer(number, Ok(())),
+            Request::Usage { id } => {
+                let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
+                self.reply(&Reply::Answer { number, answer: Answer::Usage(usage) });
+            }
+            Request::Destroy { id } => match self.sandboxes.get_mut(&id) {
+                Some(sandbox) => {
+                    sandbox.closing = true;
+                    sandbox.closers.push(number);
+                    sandbox.kill();
+                    self.finish(id);
+                }
+                None => self.answer(number, Ok(())),
+            },
+        }
+    }
+
+    /// Stops a sandbox, unless it is stopped already.
+    fn freeze(&mut self, id: u64) -> Result<(), StepError> {
+        let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
+        let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
+        if sandbox.frozen.is_none() {
+            sandbox.frozen = Some(Frozen::freeze(sandbox.cgroup.freezer(), sandbox.init.pid)?);
+        }
+        Ok(())
+    }
+
+    /// Opens a terminal of a sandbox.
+    fn open_terminal(&self, id: u64, size: TerminalSize) -> Result<[OwnedFd; 2], StepError> {
+        let sandbox = self.living(id)?;
+        terminals::open(sandbox.terminals.as_ref().ok_or_else(|| invalid("the sandbox has no terminals"))?, size)
+    }
+
+    /// Has a process connect to a port of a sandbox, and answer the request: this one's network is the host's.
+    fn connect(&mut self, number: u64, id: u64, port: u16) -> Result<(), StepError> {
+        let sandbox = self.living(id)?;
+        if sandbox.profile != Profile::Services {
+            return Err(invalid("the sandbox has no network"));
+        }
+        if self.connecting.len() >= MOST_CONNECTING {
+            return Err(invalid("too many connections are being made"));
+        }
+        match sys::fork(0).step("fork")? {
+            sys::Fork::Parent(pid) => {
+                self.connecting.insert(pid);
+                Ok(())
+            }
+            sys::Fork::Child => {
+                let connection = ports::connect(sandbox.init.pidfd.as_fd(), port);
+                let (answer, descriptor) = match connection {
+                    Ok(Connection::Open(socket)) => (Answer::Done, Some(socket)),
+                    Ok(Connection::Closed) => (Answer::PortClosed, None),
+                    Err(error) => (Answer::Failed { reason: error.to_string() }, None),
+                };
+                let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
+                let _gone = message::send(&self.control, &Reply::Answer { number, answer }, &descriptors);
+                sys::exit(0)
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Work that is due at a time: shares of the processors, counts of locks and sockets, the shell of the next sandbox.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+
+use super::Warden;
+use crate::cgroup::Share;
+use crate::idmap::IdMap;
+use crate::locks::Locks;
+use crate::shell::Spare;
+use crate::{StepError, sandbox, sockets};
+
+/// Time at full processor weight for something new in a sandbox, ahead of others that have run for longer.
+const FOREGROUND: Duration = Duration::from_secs(1);
+/// Time between two counts of what no control group counts. A processor can take some 50 MB of locks, or of connections, in it.
+const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
+/// Time between a sandbox and the shell of the next one: its first program shall have the processors.
+const SPARE_DELAY: Duration = Duration::from_millis(10);
+/// Time between a shell that could not be made ahead and the next one.
+const SPARE_PAUSE: Duration = Duration::from_secs(1);
+
+impl Warden {
+    /// Does what is due, and says how long until something is.
+    pub(super) fn until_something_is_due(&mut self) -> Option<Timespec> {
+        let now = Instant::now();
+        let next = [self.watch_the_rested(now), self.put_into_background(now), self.enforce_object_limits(now)];
+        let spare_due = self.spare.is_none().then_some(self.spare_due);
+        let wait = match next.into_iter().flatten().chain(spare_due).min()? {
+            next if next <= now => Duration::ZERO,
+            next => next - now + Duration::from_millis(1),
+        };
+        Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
+    }
+
+    /// Makes the shell of the next sandbox ahead.
+    pub(super) fn make_spare(&mut self) {
+        if self.spare.is_none() && self.spare_due <= Instant::now() {
+            match self.new_shell() {
+                Ok(spare) => self.spare = Some(spare),
+                // Whoever needs one tries again, and is told.
+                Err(_) => self.spare_due = Instant::now() + SPARE_PAUSE,
+            }
+        }
+    }
+
+    fn new_shell(&self) -> Result<Spare, StepError> {
+        Spare::make(self.zygote.pidfd.as_fd(), self.map != IdMap::Single)
+    }
+
+    /// The shell that was made ahead, if there is one that lives, or a new one.
+    pub(super) fn take_spare(&mut self) -> Result<Spare, StepError> {
+        self.spare_due = Instant::now() + SPARE_DELAY;
+        match self.spare.take().filter(|spare| spare.init().is_some()) {
+            Some(spare) => Ok(spare),
+            None => self.new_shell(),
+        }
+    }
+
+    /// Lets what has run for long give way to what has just begun, and says when the next has run for long.
+    fn put_into_background(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((until, id)) = self.foreground.front().copied() {
+            if until > now {
+                return Some(until);
+            }
+            self.foreground.pop_front();
+            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
+            match sandbox.foreground_until {
+                // Something has begun in it since.
+                Some(later) if later > now => self.foreground.push_back((later, id)),
+                _ => {
+                    sandbox.foreground_until = None;
+                    let _as_before = sandbox.cgroup.set_share(Share::Small);
+                }
+            }
+        }
+        None
+    }
+
+    /// Something begins in the sandbox that somebody waits for.
+    pub(super) fn put_into_foreground(&mut self, id: u64) {
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+        let until = Instant::now() + FOREGROUND;
+        if sandbox.foreground_until.replace(until).is_none() {
+            let _as_before = sandbox.cgroup.set_share(Share::Full);
+            self.foreground.push_back((until, id));
+        }
+    }
+
+    /// Hears of a checkpoint before it is needed.
+    pub(super) fn rank_checkpoint(&mut self, id: u64) {
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            sandbox.rank_checkpoint();
+        }
+    }
+
+    /// Ends the sandboxes that hold more of what no control group counts than anybody needs, and says when to look again.
+    fn enforce_object_limits(&mut self, now: Instant) -> Option<Instant> {
+        if self.sandboxes.is_empty() {
+            return None;
+        }
+        if self.objects_due <= now {
+            self.objects_due = now + OBJECTS_INTERVAL;
+            // A Linux kernel that shows no locks leaves nothing to enforce.
+            let locks = Locks::read().unwrap_or_default();
+            let (limit, counts) = (locks.limit(self.sandboxes.len()), locks.by_namespace());
+            let locks = |init| *sandbox::namespace_of(init).and_then(|of| counts.get(&of)).unwrap_or(&0);
+            for sandbox in self.sandboxes.values_mut() {
+                sandbox.rank_checkpoint();
+                let Some(init) = sandbox.init.pid else { continue };
+                if (!counts.is_empty() && locks(init) > limit) || sockets::count(init) > Some(sockets::MOST) {
+                    sandbox.kill();
+                }
+            }
+        }
+        Some(self.objects_due)
+    }
+}

@@ -1,0 +1,136 @@
+//! Descriptors of sandboxes that are watched, and their events.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::epoll;
+
+use super::{NO_CHECKPOINT, Role, Warden, invalid};
+use crate::listener::{Heard, Listener};
+use crate::lockdown::Refusal;
+use crate::message::{FIRST_KERNEL, Reply};
+use crate::sandbox;
+
+/// Something of a sandbox that is watched.
+pub(super) struct Watch {
+    pub(super) sandbox: u64,
+    pub(super) what: Watched,
+}
+
+pub(super) enum Watched {
+    /// A new process, which hands over its listener before it runs anything.
+    Greeting { socket: OwnedFd, role: Role },
+    /// Refused system calls of a kernel and of what it started.
+    Refusals { listener: Listener, kernel: u64 },
+    /// A checkpoint that was woken, and the number of the request that asked for it.
+    Waking(OwnedFd, u64),
+    /// A kernel that is nobody's child here.
+    Adopted(OwnedFd),
+}
+
+impl Watched {
+    pub(super) fn fd(&self) -> &OwnedFd {
+        match self {
+            Self::Greeting { socket: fd, .. } | Self::Waking(fd, _) | Self::Adopted(fd) => fd,
+            Self::Refusals { listener, .. } => listener.fd(),
+        }
+    }
+}
+
+impl Warden {
+    /// Watches again what has rested, and says when the next has.
+    pub(super) fn watch_the_rested(&mut self, now: Instant) -> Option<Instant> {
+        let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
+        self.resting = resting;
+        for (_, token) in rested {
+            if let Some(Watch { what: Watched::Refusals { listener, .. }, .. }) = self.watches.get(&token) {
+                let _gone = self.watch_fd(listener.fd(), token);
+            }
+        }
+        self.resting.iter().map(|(until, _)| *until).min()
+    }
+
+    fn watch_fd(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+    }
+
+    pub(super) fn watch(&mut self, sandbox: u64, what: Watched) {
+        let token = self.next_watch;
+        self.next_watch += 1;
+        // Nothing can be watched only where memory is out; what would be heard by it then is not.
+        if self.watch_fd(what.fd(), token).is_ok() {
+            self.watches.insert(token, Watch { sandbox, what });
+        }
+    }
+
+    /// Watches something no more. To close it is not enough: the init of a shell that was made ahead holds a copy.
+    pub(super) fn unwatch(&self, fd: &OwnedFd) {
+        let _is_watched_no_more = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Sees to something that is watched. An event may be of something that an earlier one of the same batch took away.
+    pub(super) fn look(&mut self, token: u64, flags: epoll::EventFlags) {
+        let Some(Watch { sandbox: id, what }) = self.watches.remove(&token) else { return };
+        match what {
+            // Before Linux 6.11, taking a call that will never come blocks for ever.
+            Watched::Refusals { listener, .. } if !flags.contains(epoll::EventFlags::IN) => self.unwatch(listener.fd()),
+            Watched::Refusals { mut listener, kernel } => {
+                match listener.answer(|number| self.reply(&Reply::Called { id, kernel, number })) {
+                    Heard::Something => {}
+                    Heard::Rests(until) => {
+                        self.unwatch(listener.fd());
+                        self.resting.push((until, token));
+                    }
+                    Heard::Over => return self.unwatch(listener.fd()),
+                }
+                self.watches.insert(token, Watch { sandbox: id, what: Watched::Refusals { listener, kernel } });
+            }
+            Watched::Greeting { socket, role } => {
+                self.unwatch(&socket);
+                let Ok(word) = sandbox::first_word(socket.as_fd()) else { return };
+                let kernel = if let Role::Kernel(kernel) = role { kernel } else { FIRST_KERNEL };
+                if let Some(descriptor) = word.descriptor {
+                    let profile = self.sandboxes.get(&id).map(|sandbox| sandbox.profile).unwrap_or_default();
+                    let listener = Listener::new(descriptor, (self.refusal == Refusal::Observed).then_some(profile));
+                    self.watch(id, Watched::Refusals { listener, kernel });
+                }
+                // Further kernels have no checkpoint.
+                if matches!(role, Role::Kernel(FIRST_KERNEL))
+                    && let Some(sandbox) = self.sandboxes.get_mut(&id)
+                {
+                    sandbox.wake = Some(socket);
+                }
+            }
+            Watched::Waking(socket, number) => {
+                self.unwatch(&socket);
+                let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+                let word = sandbox::first_word(socket.as_fd()).ok();
+                if word.as_ref().is_some_and(|word| word.is_checkpoint) {
+                    // It was woken before it had said so.
+                    return self.watch(id, Watched::Waking(socket, number));
+                }
+                let woken = word.and_then(|word| sandbox.woken(&word));
+                sandbox.forget_checkpoint();
+                sandbox.wake = Some(socket);
+                match woken.and_then(|kernel| Some((kernel.pidfd.try_clone().ok()?, kernel))) {
+                    Some((pidfd, kernel)) => {
+                        sandbox.kernels.insert(FIRST_KERNEL, kernel);
+                        self.watch(id, Watched::Adopted(pidfd));
+                        self.reply(&Reply::Resumed { id });
+                        self.answer(number, Ok(()));
+                    }
+                    None => self.answer(number, Err(invalid(NO_CHECKPOINT))),
+                }
+            }
+            Watched::Adopted(pidfd) => {
+                self.unwatch(&pidfd);
+                let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
+                let Some(kernel) = sandbox.kernels.remove(&FIRST_KERNEL) else { return };
+                let status = kernel.exit_status();
+                let usage = sandbox.cgroup.usage();
+                self.reply(&Reply::Exited { id, kernel: FIRST_KERNEL, status, usage });
+            }
+        }
+    }
+}
