@@ -1,11 +1,13 @@
 //! The docker backend: each sandbox is a container of an engine, Docker's or Podman's, and its files are a volume in memory that a second
 //! container serves.
 
+mod bodies;
 mod container;
 mod engine;
 mod leftovers;
 mod link;
 mod mux;
+mod sandbox;
 mod workspace;
 
 use std::collections::HashMap;
@@ -14,9 +16,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, MountVolumeOptions, ResourcesUlimits,
-};
 use futures_util::future::BoxFuture;
 use tokio::sync::{oneshot, watch};
 use tokio_util::bytes::Bytes;
@@ -27,12 +26,11 @@ use self::engine::Engine;
 use self::leftovers::Instance;
 use self::link::DockerLink;
 use self::mux::Mux;
+use self::sandbox::{DockerSandbox, Shell, start_kernel};
 use self::workspace::DockerWorkspace;
-use super::registry::{Registration, Registry};
-use crate::backend::{Backend, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec, Status, Usage};
-use crate::driver::{Driver, Execution};
-use crate::frame::ToKernel;
-use crate::kernel::{Cell, Kernel, KernelOptions};
+use super::registry::Registry;
+use crate::backend::{Backend, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec, Status};
+use crate::driver::Driver;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// The image of the default template.
@@ -41,14 +39,6 @@ pub const DEFAULT_IMAGE: &str = "aludel/default:latest";
 const USER: u32 = 10_000;
 /// The longest that a container may take to import what kernels need.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Memory of the container that serves files, beside the files, bytes.
-const SERVER_MEMORY: u64 = 64 << 20;
-/// Inodes of `/tmp`; without a bound, empty files use up memory that no limit counts.
-const TMP_INODES: u64 = 32 << 10;
-/// Bytes of the kernel's programs at most.
-const PROGRAMS_BYTES: u64 = 1 << 20;
-/// Runs the program that stdin begins with.
-const BOOTSTRAP: &str = "import os,struct\ndef r(n):\n b=b''\n while len(b)<n:\n  p=os.read(0,n-len(b))\n  if not p: os._exit(0)\n  b+=p\n return b\nexec(compile(r(struct.unpack('>I',r(4))[0]),'aludel','exec'))";
 const CONTAINER_PROGRAM: &str = include_str!("../../../kernel/container.py");
 const WORKSPACE_PROGRAM: &str = include_str!("../../../kernel/workspace.py");
 
@@ -235,85 +225,6 @@ impl Inner {
         Arc::into_inner(workspace).ok_or_else(over)
     }
 
-    /// A container without network, capabilities, a writable root or a way to get more rights.
-    fn bare(&self, volume: &str, memory: u64, processes: i64) -> ContainerCreateBody {
-        let memory = i64::try_from(memory).unwrap_or(i64::MAX);
-        let none = HostConfigLogConfig { typ: Some("none".to_owned()), config: None };
-        let files = Mount {
-            target: Some("/mnt/data".to_owned()),
-            source: Some(volume.to_owned()),
-            typ: Some(MountType::VOLUME),
-            // The engine would give it the owner of the image's directory.
-            volume_options: Some(MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() }),
-            ..Mount::default()
-        };
-        let host_config = HostConfig {
-            auto_remove: Some(true),
-            network_mode: Some("none".to_owned()),
-            ipc_mode: Some("private".to_owned()),
-            readonly_rootfs: Some(true),
-            cap_drop: Some(vec!["ALL".to_owned()]),
-            security_opt: Some(vec!["no-new-privileges".to_owned()]),
-            log_config: Some(none),
-            memory: Some(memory),
-            // No swap: the same figure for both together.
-            memory_swap: Some(memory),
-            pids_limit: Some(processes),
-            runtime: self.runtime.clone(),
-            mounts: Some(vec![files]),
-            ..HostConfig::default()
-        };
-        ContainerCreateBody {
-            image: Some(self.image.clone()),
-            user: Some(format!("{USER}:{USER}")),
-            hostname: Some("sandbox".to_owned()),
-            working_dir: Some("/mnt/data".to_owned()),
-            entrypoint: Some(["python3", "-I", "-c", BOOTSTRAP].map(str::to_owned).into()),
-            cmd: Some(Vec::new()),
-            // When we go away, stdin ends, and with it the container.
-            open_stdin: Some(true),
-            stdin_once: Some(true),
-            attach_stdin: Some(true),
-            attach_stdout: Some(true),
-            attach_stderr: Some(true),
-            host_config: Some(host_config),
-            ..ContainerCreateBody::default()
-        }
-    }
-
-    fn files_body(&self, volume: &str, limits: &Limits) -> ContainerCreateBody {
-        // Files that the host writes count as the server's memory.
-        self.bare(volume, SERVER_MEMORY.saturating_add(limits.disk), 4)
-    }
-
-    fn body(&self, kernel: &KernelSpec, limits: &Limits, volume: &str) -> ContainerCreateBody {
-        // Beside the program's own: the first process, and the kernel's checkpoint.
-        let mut body = self.bare(volume, limits.memory, i64::from(limits.processes) + 2);
-        body.env = Some(kernel.env.iter().map(|(name, value)| format!("{name}={value}")).collect());
-        if let Some(host) = &mut body.host_config {
-            let shared = limits.tmp / 4;
-            let tmp = format!(
-                "rw,exec,nosuid,nodev,size={},nr_inodes={TMP_INODES},mode=1777,uid={USER},gid={USER}",
-                limits.tmp - shared
-            );
-            let programs =
-                format!("rw,noexec,nosuid,nodev,size={PROGRAMS_BYTES},nr_inodes=64,mode=0755,uid={USER},gid={USER}");
-            host.tmpfs = Some(HashMap::from([("/tmp".to_owned(), tmp), (KernelSpec::PROGRAMS.to_owned(), programs)]));
-            host.shm_size = Some(i64::try_from(shared.max(1)).unwrap_or(i64::MAX));
-            host.nano_cpus = Some((limits.cpus * 1e9) as i64);
-            let limit = |name: &str, value: u64| {
-                let value = i64::try_from(value).unwrap_or(i64::MAX);
-                ResourcesUlimits { name: Some(name.to_owned()), soft: Some(value), hard: Some(value) }
-            };
-            host.ulimits = Some(vec![
-                limit("nofile", u64::from(limits.open_files)),
-                limit("fsize", limits.file_size),
-                limit("core", 0),
-            ]);
-        }
-        body
-    }
-
     /// Notes whether a sandbox could be made.
     fn note(&self, error: Option<&Error>) {
         let failure = match error {
@@ -331,19 +242,6 @@ impl Inner {
 fn framed(bytes: &[u8]) -> Bytes {
     let length = (bytes.len() as u32).to_be_bytes();
     [&length[..], bytes].concat().into()
-}
-
-async fn start_kernel(
-    shell: &Arc<Shell>,
-    mux: &Arc<Mux>,
-    number: u32,
-    checkpoints: bool,
-    limits: &Limits,
-    is_bounded: bool,
-) -> Result<DockerLink, Error> {
-    let threads = (limits.cpus.ceil() as u32).max(1);
-    let start = ToKernel::Start { memory: limits.memory, threads, hard: !is_bounded, checkpoints };
-    DockerLink::start(Arc::clone(shell), Arc::clone(mux), number, checkpoints, &start).await
 }
 
 impl Drop for Inner {
@@ -387,130 +285,6 @@ impl Backend for Docker {
         Box::pin(async move {
             self.0.end.cancel();
             self.0.alive.closed().await;
-        })
-    }
-}
-
-/// A container in which kernels run.
-#[derive(Debug)]
-struct Shell {
-    container: Container,
-    engine: Arc<Engine>,
-    is_paused: watch::Sender<bool>,
-    /// Held by whoever pauses or resumes.
-    pausing: tokio::sync::Mutex<()>,
-}
-
-impl Shell {
-    fn new(container: Container, engine: Arc<Engine>) -> Self {
-        Self { container, engine, is_paused: watch::Sender::new(false), pausing: tokio::sync::Mutex::default() }
-    }
-
-    fn is_ended(&self) -> bool {
-        self.container.is_ended()
-    }
-
-    fn paused(&self) -> watch::Receiver<bool> {
-        self.is_paused.subscribe()
-    }
-
-    async fn usage(&self) -> Usage {
-        self.engine.usage(self.container.name()).await
-    }
-
-    async fn pause(&self, pauses: bool) -> Result<(), Error> {
-        let _alone = self.pausing.lock().await;
-        if *self.is_paused.borrow() != pauses {
-            self.engine.pause(self.container.name(), pauses).await?;
-            self.is_paused.send_replace(pauses);
-        }
-        Ok(())
-    }
-}
-
-/// A live sandbox. Dropping it destroys it, once its kernels are dropped, too.
-#[derive(Debug)]
-struct DockerSandbox {
-    first: Arc<Driver<DockerLink>>,
-    spec: Arc<KernelSpec>,
-    shell: Arc<Shell>,
-    mux: Arc<Mux>,
-    /// The number of the last kernel.
-    kernels: AtomicU32,
-    registration: Registration<Shell>,
-}
-
-impl DockerSandbox {
-    async fn pause_or_resume(&self, pauses: bool) -> Result<(), Error> {
-        // In a task: a caller that goes away halfway would leave it stopped with its clocks running.
-        let shell = Arc::clone(&self.shell);
-        let done = tokio::spawn(async move { shell.pause(pauses).await }).await;
-        done.unwrap_or_else(|error| Err(Error::Setup(error.to_string())))
-    }
-}
-
-impl Sandbox for DockerSandbox {
-    fn id(&self) -> &SandboxId {
-        self.registration.id()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.first.limits()
-    }
-
-    fn kernel(&self) -> &Arc<KernelSpec> {
-        &self.spec
-    }
-
-    fn workspace(&self) -> &Arc<dyn Workspace> {
-        self.first.workspace()
-    }
-
-    fn is_alive(&self) -> bool {
-        self.first.is_alive() && !self.shell.is_ended()
-    }
-
-    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, Error>> {
-        Box::pin(self.first.execute(Cell::new(code)))
-    }
-
-    fn first_kernel(&self) -> Arc<dyn Kernel> {
-        Arc::clone(&self.first) as _
-    }
-
-    fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
-        Box::pin(async move {
-            if *self.shell.paused().borrow() {
-                return Err(Error::Paused);
-            }
-            if self.mux.living() >= self.limits().kernels.max(1) as usize {
-                return Err(Error::Full);
-            }
-            let number = self.kernels.fetch_add(1, Ordering::Relaxed) + 1;
-            let is_bounded = self.shell.engine.enforces_resources;
-            let link = start_kernel(&self.shell, &self.mux, number, false, self.limits(), is_bounded).await?;
-            let kernel = Driver::new(link, Arc::clone(self.workspace()), self.limits().clone());
-            kernel.configure(&options).await?;
-            Ok(Arc::new(kernel) as _)
-        })
-    }
-
-    fn usage(&self) -> BoxFuture<'_, Usage> {
-        Box::pin(self.shell.usage())
-    }
-
-    fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.pause_or_resume(true))
-    }
-
-    fn resume(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.pause_or_resume(false))
-    }
-
-    fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(async move {
-            self.shell.container.remove().await;
-            Ok(())
         })
     }
 }
