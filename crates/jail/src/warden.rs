@@ -45,7 +45,7 @@ enum Role {
     Command(u64),
 }
 
-/// Everything the warden knows.
+/// State of the warden.
 struct Warden {
     control: OwnedFd,
     zygote: Zygote,
@@ -68,7 +68,7 @@ struct Warden {
     resting: Vec<(Instant, u64)>,
     /// Sandboxes in the foreground, and until when, the first to leave it first.
     foreground: VecDeque<(Instant, u64)>,
-    /// When to count locks and sockets.
+    /// Time of the next count of locks and sockets.
     objects_due: Instant,
     /// The shell of the next sandbox.
     spare: Option<Spare>,
@@ -198,7 +198,7 @@ impl Warden {
     fn serve(&mut self, children: &OwnedFd) {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.is_unusable {
-            let timeout = self.until_something_is_due();
+            let timeout = self.run_timers();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 // Nobody waits for anything.
                 Ok(_) if events.is_empty() => self.make_spare(),
@@ -219,7 +219,7 @@ impl Warden {
                         drain(children);
                         self.reap();
                     }
-                    token => self.look(token, event.flags),
+                    token => self.handle_event(token, event.flags),
                 }
             }
         }

@@ -14,7 +14,7 @@ use crate::{StepError, sandbox, sockets};
 
 /// Time at full processor weight for something new in a sandbox, ahead of others that have run for longer.
 const FOREGROUND: Duration = Duration::from_secs(1);
-/// Time between two counts of what no control group counts. A processor can take some 50 MB of locks, or of connections, in it.
+/// Time between two counts of locks and sockets, which no control group counts. A processor can take some 50 MB of locks, or of connections, in it.
 const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between a sandbox and the shell of the next one: its first program shall have the processors.
 const SPARE_DELAY: Duration = Duration::from_millis(10);
@@ -22,8 +22,8 @@ const SPARE_DELAY: Duration = Duration::from_millis(10);
 const SPARE_PAUSE: Duration = Duration::from_secs(1);
 
 impl Warden {
-    /// Does what is due, and says how long until something is.
-    pub(super) fn until_something_is_due(&mut self) -> Option<Timespec> {
+    /// Runs the timers that are due; returns the time to the next one.
+    pub(super) fn run_timers(&mut self) -> Option<Timespec> {
         let now = Instant::now();
         let next = [self.watch_the_rested(now), self.put_into_background(now), self.enforce_object_limits(now)];
         let spare_due = self.spare.is_none().then_some(self.spare_due);
@@ -58,7 +58,7 @@ impl Warden {
         }
     }
 
-    /// Lets what has run for long give way to what has just begun, and says when the next has run for long.
+    /// Lowers the share of sandboxes whose foreground time is over; returns the time of the next one.
     fn put_into_background(&mut self, now: Instant) -> Option<Instant> {
         while let Some((until, id)) = self.foreground.front().copied() {
             if until > now {
@@ -78,7 +78,7 @@ impl Warden {
         None
     }
 
-    /// Something begins in the sandbox that somebody waits for.
+    /// Raises the share of a sandbox in which something begins that somebody waits for.
     pub(super) fn put_into_foreground(&mut self, id: u64) {
         let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
         let until = Instant::now() + FOREGROUND;
@@ -88,14 +88,14 @@ impl Warden {
         }
     }
 
-    /// Hears of a checkpoint before it is needed.
+    /// Ranks the checkpoint before it is needed.
     pub(super) fn rank_checkpoint(&mut self, id: u64) {
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.rank_checkpoint();
         }
     }
 
-    /// Ends the sandboxes that hold more of what no control group counts than anybody needs, and says when to look again.
+    /// Ends sandboxes that hold more locks or sockets, which no control group counts, than anybody needs; returns the time of the next count.
     fn enforce_object_limits(&mut self, now: Instant) -> Option<Instant> {
         if self.sandboxes.is_empty() {
             return None;

@@ -39,7 +39,7 @@ impl Watched {
 }
 
 impl Warden {
-    /// Watches again what has rested, and says when the next has.
+    /// Watches listeners again that have rested; returns the time of the next one.
     pub(super) fn watch_the_rested(&mut self, now: Instant) -> Option<Instant> {
         let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
         self.resting = resting;
@@ -64,13 +64,13 @@ impl Warden {
         }
     }
 
-    /// Watches something no more. To close it is not enough: the init of a shell that was made ahead holds a copy.
+    /// Ends the watch of a descriptor. To close it is not enough: the init of a shell that was made ahead holds a copy.
     pub(super) fn unwatch(&self, fd: &OwnedFd) {
         let _is_watched_no_more = epoll::delete(&self.epoll, fd);
     }
 
-    /// Sees to something that is watched. An event may be of something that an earlier one of the same batch took away.
-    pub(super) fn look(&mut self, token: u64, flags: epoll::EventFlags) {
+    /// Handles an event of a watched descriptor. An earlier event of the same batch may have ended its watch.
+    pub(super) fn handle_event(&mut self, token: u64, flags: epoll::EventFlags) {
         let Some(Watch { sandbox: id, what }) = self.watches.remove(&token) else { return };
         match what {
             // Before Linux 6.11, taking a call that will never come blocks for ever.
