@@ -28,7 +28,7 @@ use aludel_agent::Secret;
 pub(crate) use given::{ConfigError, Origin};
 pub(crate) use model::{Api, Model};
 pub(crate) use reference::{explain, help, markdown, schema};
-pub(crate) use sandbox::{Backend as BackendChoice, Require};
+pub(crate) use sandbox::{Backend as BackendChoice, MAX_TEMPLATES, Require};
 pub(crate) use server::{Collector, LogFormat};
 pub(crate) use surroundings::Surroundings;
 

@@ -1,16 +1,17 @@
 //! Getting from a configuration to a backend that runs.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, Status};
-use aludel_sandbox::template::Choice;
-use aludel_sandbox::{Backend, Docker, KernelSpec, Local, LocalConfig, Start, Template, template};
+use aludel_sandbox::template::{Choice, TemplateName};
+use aludel_sandbox::{Backend, Docker, KernelSpec, Local, LocalConfig, Offer, Start, Template, Templates, template};
 use anyhow::Context as _;
 
 use crate::commands::Context;
-use crate::config::{BackendChoice, Require};
-use crate::exit::words;
+use crate::config::{BackendChoice, MAX_TEMPLATES, Require};
+use crate::exit::{usage, words};
 use crate::progress::TemplateProgress;
 use crate::{console, state};
 
@@ -25,28 +26,61 @@ pub(crate) struct Sandboxes {
 impl Sandboxes {
     /// Starts the backend that the settings name, telling the person on stderr what that takes.
     pub(crate) async fn start(context: &Context, pool: usize) -> anyhow::Result<Self> {
-        Self::start_as(context, pool, false).await
+        Self::start_as(context, Wanted { template: &context.config.sandbox.template, pool, is_lean: false }).await
     }
 
     /// The same for a single program.
     pub(crate) async fn start_lean(context: &Context) -> anyhow::Result<Self> {
-        Self::start_as(context, 0, true).await
+        Self::start_as(context, Wanted { template: &context.config.sandbox.template, pool: 0, is_lean: true }).await
     }
 
-    async fn start_as(context: &Context, pool: usize, is_lean: bool) -> anyhow::Result<Self> {
+    /// The same for the programs of one model, the first.
+    pub(crate) async fn start_for_model(context: &Context) -> anyhow::Result<Self> {
+        let of_model = context.config.models.first().map(|model| &*model.template);
+        let of_model = of_model.filter(|template| **template != Choice::Default);
+        let template = of_model.unwrap_or(&context.config.sandbox.template);
+        Self::start_as(context, Wanted { template, pool: 0, is_lean: false }).await
+    }
+
+    /// The same for a server, with the further templates that it has.
+    pub(crate) async fn start_for_server(context: &Context) -> anyhow::Result<Self> {
+        let config = &context.config;
+        let usual = Self::start(context, config.sandbox.pool.0).await?;
+        let names: BTreeSet<_> = config.models.iter().filter_map(|model| model.template.own()).collect();
+        let names: BTreeSet<_> = names.into_iter().chain(&config.sandbox.templates.0).collect();
+        if names.is_empty() {
+            return Ok(usual);
+        }
+        if names.len() > MAX_TEMPLATES {
+            return Err(usage(format!("a server has at most {MAX_TEMPLATES} templates besides sandbox.template")));
+        }
+        if usual.backend.capabilities().backend != "local" {
+            anyhow::bail!("templates (sandbox.templates, `template` of a model) need local sandboxes");
+        }
+        let mut further = Vec::new();
+        for name in names {
+            let template = find(context, name).await?;
+            let offer = Offer::new(name.clone(), &template);
+            // One is enough for the first to come; the usual template has the pool.
+            let started = Local::start(local_config(context, template, config.sandbox.pool.0.min(1))).await;
+            let started = started.with_context(|| format!("no sandbox can be started from the template `{name}`"))?;
+            further.push((offer, Arc::new(started) as Arc<dyn Backend>));
+        }
+        Ok(Self { backend: Arc::new(Templates::new(usual.backend, further)), packages: usual.packages })
+    }
+
+    async fn start_as(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Self> {
         match *context.config.sandbox.backend {
-            BackendChoice::Local => local(context, pool, is_lean).await,
-            BackendChoice::Docker => docker(context).await,
+            BackendChoice::Local => local(context, wanted).await,
+            BackendChoice::Docker => docker(context, wanted).await,
             // Containers have no templates.
-            BackendChoice::Auto if *context.config.sandbox.template != Choice::Default => {
-                local(context, pool, is_lean).await
-            }
+            BackendChoice::Auto if *wanted.template != Choice::Default => local(context, wanted).await,
             BackendChoice::Auto => {
-                let of_local = match local(context, pool, is_lean).await {
+                let of_local = match local(context, wanted).await {
                     Ok(started) => return Ok(started),
                     Err(error) => words(&error),
                 };
-                let of_docker = match docker(context).await {
+                let of_docker = match docker(context, wanted).await {
                     Ok(started) => {
                         console::warn(&format!(
                             "sandboxes are containers, since local ones are not possible: {of_local}"
@@ -63,9 +97,19 @@ impl Sandboxes {
     }
 }
 
+/// Properties of a backend that is to be started.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    template: &'a Choice,
+    /// Sandboxes that are kept ready.
+    pool: usize,
+    /// True if nothing is imported ahead.
+    is_lean: bool,
+}
+
 /// Starts the docker backend.
-async fn docker(context: &Context) -> anyhow::Result<Sandboxes> {
-    if let Choice::Own(name) = &*context.config.sandbox.template {
+async fn docker(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+    if let Some(name) = wanted.template.own() {
         anyhow::bail!(
             "a container has its image instead of the template `{name}` (sandbox.template); name one by sandbox.docker.image"
         );
@@ -87,27 +131,30 @@ async fn docker(context: &Context) -> anyhow::Result<Sandboxes> {
 }
 
 /// Starts the local backend.
-async fn local(context: &Context, pool: usize, is_lean: bool) -> anyhow::Result<Sandboxes> {
-    let template = prepare(context).await?;
-    let template = if is_lean {
+async fn local(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+    let template = prepare(context, wanted.template).await?;
+    let template = if wanted.is_lean {
         let kernel = KernelSpec::clone(template.kernel()).lean();
         template.with_kernel(kernel)
     } else {
         template
     };
     let packages = template.packages().iter().map(|package| package.name.clone()).collect();
-    let settings = LocalConfig {
+    let started = Local::start(local_config(context, template, wanted.pool)).await;
+    let backend = started.context("sandboxes cannot be started here; `aludel doctor` names the missing parts")?;
+    tell(backend.warnings(), context.verbose);
+    Ok(Sandboxes { backend: Arc::new(backend), packages })
+}
+
+fn local_config(context: &Context, template: Template, pool: usize) -> LocalConfig {
+    LocalConfig {
         data: context.config.server.data.to_path_buf(),
         template,
         limits: context.config.sandbox.limits(),
         pool,
         require: (*context.config.sandbox.require).into(),
         start: if context.config.sandbox.fresh.0 { Start::Fresh } else { Start::Fork },
-    };
-    let started = Local::start(settings).await;
-    let backend = started.context("sandboxes cannot be started here; `aludel doctor` names the missing parts")?;
-    tell(backend.warnings(), context.verbose);
-    Ok(Sandboxes { backend: Arc::new(backend), packages })
+    }
 }
 
 /// Says what the host cannot enforce: on one line, for it is the same every time, and one by one on request.
@@ -122,16 +169,19 @@ fn tell(warnings: &[String], verbose: bool) {
     }
 }
 
-/// Returns the template that the settings name. The default one is built where it is missing.
-pub(crate) async fn prepare(context: &Context) -> anyhow::Result<Template> {
-    match &*context.config.sandbox.template {
+/// Returns a template. The default one is built where it is missing.
+pub(crate) async fn prepare(context: &Context, template: &Choice) -> anyhow::Result<Template> {
+    match template {
         Choice::Default => prepare_default(context, false).await,
-        Choice::Own(name) => {
-            let (data, name) = (context.config.server.data.to_path_buf(), name.clone());
-            let found = tokio::task::spawn_blocking(move || template::find(&data, &name)).await;
-            found.context("the look for the template ended early")?.context("the sandboxes' template cannot be used")
-        }
+        Choice::Own(name) => find(context, name).await,
     }
+}
+
+/// Returns a template of the operator's own.
+async fn find(context: &Context, name: &TemplateName) -> anyhow::Result<Template> {
+    let (data, name) = (context.config.server.data.to_path_buf(), name.clone());
+    let found = tokio::task::spawn_blocking(move || template::find(&data, &name)).await;
+    found.context("the look for the template ended early")?.context("the template of the sandboxes cannot be used")
 }
 
 /// Makes sure that the default template is there. `force` makes it anew, also where no sandbox can start, as while an image is built.

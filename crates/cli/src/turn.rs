@@ -86,7 +86,9 @@ impl<'a> Conversation<'a> {
         let policy = ApprovalPolicy { mode: asked.approval.clone(), ..ApprovalPolicy::default() };
         let settings = Settings { sessions: 1, ..context.config.sessions() };
         let (backend, packages) = (Arc::clone(&sandboxes.backend), sandboxes.packages.clone());
-        let engine = Arc::new(Engine::new(store, backend, [asked.model.clone()], policy, packages, settings));
+        // Its template is the only one here.
+        let model = aludel_engine::Model { template: None, ..asked.model.clone() };
+        let engine = Arc::new(Engine::new(store, backend, [model], policy, packages, settings));
         let store = engine.store.clone();
         engine.tasks.spawn(async move {
             if store.remove_expired().await.is_err() {

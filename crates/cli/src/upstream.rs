@@ -44,6 +44,7 @@ fn with_upstream(model: &Model, models: &[Model], surroundings: &Surroundings) -
         endpoint,
         fallback: model.fallback.0.clone(),
         code_interpreter: model.code_interpreter.shown(),
+        template: model.template.own().cloned(),
         ..aludel_engine::Model::new(model.name.as_str(), owner, upstream)
     })
 }

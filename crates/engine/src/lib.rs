@@ -30,6 +30,7 @@ use aludel_agent::upstream::Upstream;
 pub use aludel_sandbox::Error as SandboxError;
 pub use aludel_sandbox::KernelSpec;
 pub use aludel_sandbox::Status as BackendStatus;
+pub use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health};
 use aludel_store::Store;
 use tokio_util::sync::CancellationToken;
@@ -113,6 +114,13 @@ impl Engine {
     /// The kernel that the programs of every session run in.
     pub fn kernel(&self) -> &KernelSpec {
         self.sessions.kernel()
+    }
+
+    /// Packages that programs find installed in a template, or the usual one.
+    pub(crate) fn packages_of(&self, template: Option<&TemplateName>) -> &[String] {
+        let Some(name) = template else { return &self.packages };
+        let offers = &self.sandboxes.capabilities().templates;
+        offers.iter().find(|offer| offer.name == *name).map_or(&[], |offer| &offer.packages)
     }
 
     /// Returns the backend's health, as far as it knows: without trying.

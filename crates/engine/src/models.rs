@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::Upstream;
 use aludel_agent::upstream::chat::Chat;
+use aludel_sandbox::template::TemplateName;
 
 use crate::error::{Error, Missing};
 
@@ -24,6 +25,8 @@ pub struct Model {
     pub fallback: Vec<String>,
     /// The parts of programs that clients see in its answers, if it has the code interpreter without being asked for it.
     pub code_interpreter: Option<Shown>,
+    /// The template of its programs' sandboxes; `None` for the usual one.
+    pub template: Option<TemplateName>,
 }
 
 /// The parts of programs that stand in an answer, for clients that know of no code interpreter.
@@ -41,7 +44,7 @@ impl Model {
     /// A model that takes no requests as they are, has nobody to step in for it, and the code interpreter for whoever asks for it.
     pub fn new(name: impl Into<String>, owner: impl Into<String>, upstream: Arc<dyn Upstream>) -> Self {
         let (name, owner) = (name.into(), owner.into());
-        Self { name, owner, upstream, endpoint: None, fallback: Vec::new(), code_interpreter: None }
+        Self { name, owner, upstream, endpoint: None, fallback: Vec::new(), code_interpreter: None, template: None }
     }
 }
 

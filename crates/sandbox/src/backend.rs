@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use crate::driver::Execution;
 use crate::kernel::{Kernel, KernelOptions};
 use crate::process::{Command, Output, Process};
+use crate::template::TemplateName;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// A place where sandboxes run.
@@ -178,12 +179,14 @@ pub struct SandboxSpec {
     pub owner: Option<String>,
     /// The freedom of its programs, beyond computing on their files.
     pub profile: Profile,
+    /// One of [`Capabilities::templates`]; `None` for the usual one.
+    pub template: Option<TemplateName>,
 }
 
 impl SandboxSpec {
     /// A sandbox for data, with these limits, an empty workspace and the backend's first language.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, workspace: None, language: None, owner: None, profile: Profile::Data }
+        Self { limits, workspace: None, language: None, owner: None, profile: Profile::Data, template: None }
     }
 
     /// The same with the files of an earlier sandbox.
@@ -232,6 +235,17 @@ pub struct Capabilities {
     pub fork: bool,
     /// True if ports of a sandbox of [`Profile::Services`] can be connected to.
     pub connect: bool,
+    /// Templates that a sandbox may start from, besides the usual one.
+    pub templates: Vec<Offer>,
+}
+
+/// A template that a sandbox may start from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// The name by which it is asked for.
+    pub name: TemplateName,
+    /// Its packages.
+    pub packages: Vec<String>,
 }
 
 impl Capabilities {

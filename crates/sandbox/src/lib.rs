@@ -27,11 +27,14 @@ pub mod template;
 mod trial;
 mod workspace;
 
-pub use backend::{Backend, Capabilities, Connection, Health, Profile, Sandbox, SandboxId, SandboxSpec, Status, Usage};
+pub use backend::{
+    Backend, Capabilities, Connection, Health, Offer, Profile, Sandbox, SandboxId, SandboxSpec, Status, Usage,
+};
 #[cfg(feature = "docker")]
 pub use backends::docker::{DEFAULT_IMAGE, Docker, DockerConfig};
 pub use backends::local::{Local, LocalConfig, Require, Start};
 pub use backends::memory;
+pub use backends::templates::Templates;
 pub use conformance::{Programs, conformance};
 pub use driver::{Execution, Interrupter};
 pub use error::Error;

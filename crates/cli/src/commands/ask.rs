@@ -75,7 +75,7 @@ pub(crate) async fn run(mut args: AskArgs, context: &Context) -> anyhow::Result<
     let view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new(context.verbose))) };
     let question = Question { text: &text, inputs: &inputs };
     let store = state::open(context).await?;
-    let sandboxes = Sandboxes::start(context, 0).await?;
+    let sandboxes = Sandboxes::start_for_model(context).await?;
     let kernel = sandboxes.backend.capabilities().kernel();
     let transcript = Transcript::new(&text, &asked.model.name, kernel).after_figures(out.figures());
     let screen = Screen::new(view, out, transcript);

@@ -57,7 +57,7 @@ pub(crate) async fn run(args: ChatArgs, context: &Context) -> anyhow::Result<Exi
         None => Out::unnamed(),
     };
     let store = state::open(context).await?;
-    let sandboxes = Sandboxes::start(context, 0).await?;
+    let sandboxes = Sandboxes::start_for_model(context).await?;
     let result = async {
         let model = asked.model.name.clone();
         let mut conversation = Conversation::open(&sandboxes, store, context, asked, kept).await?;

@@ -162,7 +162,7 @@ async fn in_session(
     program: &Program,
     audience: &mut Audience,
 ) -> anyhow::Result<Exit> {
-    let session = LiveSession::create(engine.backend.clone(), context.config.sandbox.limits()).await;
+    let session = LiveSession::create(engine.backend.clone(), context.config.sandbox.limits(), None).await;
     let mut session = session.context("cannot make a sandbox")?;
     inputs::add(&session, &program.inputs).await?;
     if let Some(options) = &program.options {

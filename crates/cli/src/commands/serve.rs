@@ -54,7 +54,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     if !address.ip().is_loopback() && !store.has_keys().await? {
         return Err(usage(ServeError::NoKeys(address).to_string()));
     }
-    let Sandboxes { backend, packages } = Sandboxes::start(context, config.sandbox.pool.0).await?;
+    let Sandboxes { backend, packages } = Sandboxes::start_for_server(context).await?;
     if !store.has_keys().await? {
         console::tell(&format!(
             "{} there are no API keys: every program on this machine may use this server, as one and the same user. \

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::str::FromStr;
 
 use aludel_engine::Shown;
+use aludel_sandbox::template::Choice;
 
 use super::declare::{choice, settings, values};
 use super::given::{ConfigError, Given, Origin, Setting};
@@ -47,6 +48,8 @@ settings! {
         /// The code interpreter for clients that do not ask for it, such as chat products: `true` shows programs, output, pictures and files
         /// in the text, `output` leaves the programs out, `files` all but pictures and files.
         code_interpreter: Interpreting = Interpreting::No;
+        /// Template of the sandboxes of its programs; `default` for that of `sandbox.template`.
+        template: Choice = Choice::Default;
     }
 }
 

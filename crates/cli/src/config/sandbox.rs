@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use aludel_sandbox::template::Choice;
+use aludel_sandbox::template::{Choice, TemplateName};
 use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, Limits};
 
 use super::declare::{choice, settings, values};
@@ -13,7 +13,7 @@ use super::given::{ConfigError, Setting};
 use super::{Entry, Size, Span, Switch};
 
 /// Names of settings that every sandbox can have its own of, or that only a server uses.
-const NOT_COMMON: [&str; 13] = [
+const NOT_COMMON: [&str; 14] = [
     "memory",
     "timeout",
     "disk",
@@ -23,11 +23,15 @@ const NOT_COMMON: [&str; 13] = [
     "cpu_time",
     "idle",
     "pool",
+    "templates",
     "max_memory",
     "linger",
     "lifetime",
     "keep",
 ];
+
+/// Templates besides the usual one that a server has ready at once.
+pub(crate) const MAX_TEMPLATES: usize = 8;
 
 static LIMITS: LazyLock<Limits> = LazyLock::new(Limits::default);
 
@@ -41,6 +45,9 @@ settings! {
         backend: Backend = Backend::Auto;
         /// Template of sandboxes: `default`, or the name of one of your own, as `aludel template build --name NAME` makes it.
         template: Choice = Choice::Default;
+        /// Further templates of your own that a server has ready, at most 8: a `[[model]]` has its `template`, and clients of E2B and
+        /// OpenSandbox name one. Each takes the memory of an interpreter with its imports.
+        templates: TemplateNames = TemplateNames::default();
         /// Isolation that the host must be able to enforce: with `default` what is missing is said at the start, with `strict` it is an
         /// error. `aludel doctor` lists it.
         require: Require = Require::Default;
@@ -82,7 +89,7 @@ settings! {
     }
 }
 
-values! { Choice: Text, Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
+values! { Choice: Text, TemplateNames: List, Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
 
 impl Sandbox {
     /// Fills in the defaults that follow from other settings, and checks those that depend on each other.
@@ -180,6 +187,30 @@ impl From<Require> for aludel_sandbox::Require {
             Require::Default => Self::Default,
             Require::Strict => Self::Strict,
         }
+    }
+}
+
+/// Templates besides the usual one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TemplateNames(pub(crate) Vec<TemplateName>);
+
+impl FromStr for TemplateNames {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let names: Vec<_> = names.map(str::parse).collect::<Result<_, _>>()?;
+        if names.len() > MAX_TEMPLATES {
+            return Err(format!("are more than {MAX_TEMPLATES} templates"));
+        }
+        Ok(Self(names))
+    }
+}
+
+impl fmt::Display for TemplateNames {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.0.iter().map(TemplateName::as_str).collect();
+        formatter.write_str(&names.join(", "))
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use aludel_sandbox::files::Files;
+use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Sandbox, Usage};
 use aludel_store::{Store, Tenant, random_hex};
 use tokio::sync::{Mutex, watch};
@@ -34,6 +35,8 @@ const MAX_NAME: usize = 128;
 pub struct NewSandbox {
     /// The name of the template, as the client calls it.
     pub template: String,
+    /// The template that it starts from; `None` for the usual one.
+    pub starts_from: Option<TemplateName>,
     /// The client's own notes, as they were at first.
     pub metadata: BTreeMap<String, String>,
     /// The command that its client says it is for.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Capabilities, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,12 @@ impl Sandboxes {
         self.backend().capabilities()
     }
 
+    /// The further template that goes by this name, if there is one.
+    pub fn template(&self, name: &str) -> Option<TemplateName> {
+        let offers = self.capabilities().templates.iter();
+        offers.map(|offer| &offer.name).find(|known| known.as_str() == name).cloned()
+    }
+
     /// The longest time from now on for which a sandbox may be asked to live.
     pub fn lifetime(&self) -> Duration {
         self.lifetime
@@ -51,7 +58,8 @@ impl Sandboxes {
         // Clients bound their own programs, and the sandbox's end bounds all of them.
         limits.timeout = self.lifetime;
         let (owner, profile) = (Some(tenant.as_str().to_owned()), Profile::Services);
-        let spec = SandboxSpec { owner, profile, ..SandboxSpec::new(limits) };
+        let template = new.starts_from.clone();
+        let spec = SandboxSpec { owner, profile, template, ..SandboxSpec::new(limits) };
         let sandbox = self.backend().create(SandboxId::unique(), spec).await?;
         let store = self.sessions.store().clone();
         let live = Arc::new(LiveSandbox::new(tenant.clone(), new, sandbox, store, permit).await?);

@@ -4,6 +4,7 @@ use std::io::{Read, Take};
 use std::sync::Arc;
 
 use aludel_agent::{Runtime, RuntimeError};
+use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{
     Backend, Execution, FileEntry, KernelOptions, KernelSpec, Limits, Sandbox, SandboxId, SandboxSpec, Usage, Workspace,
 };
@@ -20,6 +21,7 @@ pub struct LiveSession(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     limits: Limits,
+    template: Option<TemplateName>,
     backend: Arc<dyn Backend>,
     state: Mutex<State>,
 }
@@ -35,12 +37,17 @@ enum State {
 }
 
 impl LiveSession {
-    /// Opens an empty workspace with a kernel that is ready.
-    pub async fn create(backend: Arc<dyn Backend>, limits: Limits) -> Result<Self, Error> {
-        let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(limits.clone())).await?;
+    /// Opens an empty workspace with a kernel that is ready, from this template or the usual one.
+    pub async fn create(
+        backend: Arc<dyn Backend>,
+        limits: Limits,
+        template: Option<TemplateName>,
+    ) -> Result<Self, Error> {
+        let spec = SandboxSpec { template: template.clone(), ..SandboxSpec::new(limits.clone()) };
+        let sandbox = backend.create(SandboxId::unique(), spec).await?;
         let workspace = Arc::clone(sandbox.workspace());
         let state = Mutex::new(State::Open { workspace, sandbox: Some(sandbox) });
-        Ok(Self(Arc::new(Inner { limits, backend, state })))
+        Ok(Self(Arc::new(Inner { limits, template, backend, state })))
     }
 
     /// Returns true if the other one is a clone of this.
@@ -84,6 +91,7 @@ impl LiveSession {
             end(&*dead).await;
         }
         let spec = SandboxSpec::new(self.0.limits.clone()).with_workspace(Arc::clone(workspace));
+        let spec = SandboxSpec { template: self.0.template.clone(), ..spec };
         let live = self.0.backend.create(SandboxId::unique(), spec).await?;
         *sandbox = Some(Arc::clone(&live));
         Ok(live)

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use aludel_agent::{Runtime, RuntimeError};
+use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
 use aludel_store::{
     BlobName, ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, FileRecord, NewBlob,
@@ -36,6 +37,8 @@ pub struct Session {
     tenant: Tenant,
     id: ContainerId,
     limits: Limits,
+    /// The template of its next sandbox; `None` for the usual one.
+    template: std::sync::Mutex<Option<TemplateName>>,
     idle: Duration,
     /// Time of the last use. Not the wall clock's, which may be set: a session would then end early, or stay for as long as that was ahead.
     last_active: std::sync::Mutex<Instant>,
@@ -101,6 +104,7 @@ impl Session {
             limits: shared.limits_of(record.memory_limit.as_deref()),
             shared,
             tenant,
+            template: std::sync::Mutex::default(),
             id: record.id.clone(),
             idle: record.idle,
             last_active: std::sync::Mutex::new(Instant::now()),
@@ -108,6 +112,11 @@ impl Session {
             state: Mutex::new(State::Dormant(None)),
             namespace: Namespace::new(record.id.as_str()),
         }
+    }
+
+    /// Sets the template that its next sandbox starts from, or the usual one. One that lives keeps its own.
+    pub fn start_from(&self, template: Option<TemplateName>) {
+        *self.template.lock().unwrap_or_else(PoisonError::into_inner) = template;
     }
 
     /// Its id.
@@ -154,7 +163,8 @@ impl Session {
             None => self.shared.permit_for(&self.tenant).await?,
         };
         let creating = async {
-            let created = LiveSession::create(self.shared.backend.clone(), self.limits.clone()).await;
+            let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let created = LiveSession::create(self.shared.backend.clone(), self.limits.clone(), template).await;
             Span::current().record("result", if created.is_ok() { "ok" } else { "failed" });
             created
         };

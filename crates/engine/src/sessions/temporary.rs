@@ -22,7 +22,7 @@ impl Sessions {
     /// Opens a temporary session with these limits. `id` stands for it in the audit log.
     pub async fn open_temporary(&self, tenant: &Tenant, id: &str, limits: Limits) -> Result<TemporarySession, Error> {
         let permit = self.permit(tenant).await?;
-        let live = LiveSession::create(Arc::clone(self.backend()), limits).await?;
+        let live = LiveSession::create(Arc::clone(self.backend()), limits, None).await?;
         Ok(TemporarySession { live, namespace: Namespace::new(id), _permit: permit })
     }
 }

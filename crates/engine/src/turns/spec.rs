@@ -87,7 +87,9 @@ impl Spec {
         session: Option<(Arc<Session>, Arc<Gate>)>,
         agreement: Agreement,
     ) -> Result<Part, Error> {
-        let upstream = engine.upstream(engine.models().find(&self.model)?);
+        let models = engine.models();
+        let model = models.find(&self.model)?;
+        let upstream = engine.upstream(model);
         let mut agent = Agent::builder(upstream)
             .instructions(self.instructions.clone())
             .tool_choice(self.tool_choice.clone())
@@ -100,7 +102,9 @@ impl Spec {
         }
         let (session, gate) = session.unzip();
         if let (Some(session), Some(gate)) = (&session, &gate) {
-            let interpreter = CodeInterpreter::new(Arc::clone(session) as _).packages(engine.packages.clone());
+            session.start_from(model.template.clone());
+            let packages = engine.packages_of(model.template.as_ref());
+            let interpreter = CodeInterpreter::new(Arc::clone(session) as _).packages(packages.iter().cloned());
             agent = agent.code_interpreter(gate.guard(interpreter));
         }
         Ok(Part { model: self.model.clone(), agent: agent.build(), items, session, gate, agreement, purpose: None })

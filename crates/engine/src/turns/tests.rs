@@ -8,7 +8,8 @@ use aludel_agent::Item;
 use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_sandbox::memory::{Memory, ScriptedCell, simple};
-use aludel_sandbox::{MimeBundle, MimeData, Outcome};
+use aludel_sandbox::template::TemplateName;
+use aludel_sandbox::{Backend, MimeBundle, MimeData, Offer, Outcome, Templates};
 use aludel_store::{ContainerId, Store, Tenant, TurnId, TurnState, now};
 use aludel_testkit::{Scripted, ScriptedTransport};
 use serde_json::{Value, json};
@@ -43,6 +44,16 @@ async fn beside(data: &Path, script: Vec<Scripted>) -> Arc<Engine> {
 }
 
 fn engine(store: Store, script: Vec<Scripted>) -> Arc<Engine> {
+    engine_on(store, script, Arc::new(Memory::new(program)), None)
+}
+
+/// An engine whose model has its programs in sandboxes of a template.
+fn engine_on(
+    store: Store,
+    script: Vec<Scripted>,
+    backend: Arc<dyn Backend>,
+    template: Option<TemplateName>,
+) -> Arc<Engine> {
     let options = ChatOptions {
         protocol: Protocol::Chat,
         url: "http://localhost/v1".into(),
@@ -55,8 +66,7 @@ fn engine(store: Store, script: Vec<Scripted>) -> Arc<Engine> {
         requests: None,
     };
     let upstream = Arc::new(Chat::over(options, ScriptedTransport::new(script)).unwrap());
-    let model = Model::new("m", "", upstream);
-    let backend = Arc::new(Memory::new(program));
+    let model = Model { template, ..Model::new("m", "", upstream) };
     Arc::new(Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), Settings::default()))
 }
 
@@ -124,6 +134,35 @@ fn fill(data: &Path, change: &str) {
     let database = rusqlite::Connection::open(data.join("aludel.db")).unwrap();
     let (name, full) = (change.replace(' ', "_"), "BEGIN SELECT RAISE(ABORT, 'it is full'); END");
     database.execute(&format!("CREATE TRIGGER full_{name} BEFORE {change} {full}"), []).unwrap();
+}
+
+#[tokio::test]
+async fn programs_of_a_model_run_in_its_template() {
+    let name: TemplateName = "ml".parse().unwrap();
+    for (template, word) in [(None, "usual"), (Some(name.clone()), "ml")] {
+        let data = tempfile::tempdir().unwrap();
+        let scripted = |word: &'static str| {
+            Arc::new(Memory::new(move |_: &str, cell: &mut ScriptedCell| {
+                cell.print(word);
+            }))
+        };
+        let offer = Offer { name: name.clone(), packages: vec!["torch".into()] };
+        let backend = Templates::new(scripted("usual"), [(offer, scripted("ml") as Arc<dyn Backend>)]);
+        let store = Store::open_beside(data.path()).await.unwrap();
+        let engine = engine_on(store, vec![Scripted::Python("1"), Scripted::Text("ok")], Arc::new(backend), template);
+        let printed = carried_out(&engine).await.1.into_iter().find_map(|event| match event.kind {
+            EventKind::Output { output: Output::Stdout(text), .. } => Some(text),
+            _ => None,
+        });
+        assert_eq!(printed.as_deref(), Some(word));
+    }
+    let model = || Memory::new(program);
+    let offer = Offer { name: name.clone(), packages: vec!["torch".into()] };
+    let backend = Templates::new(Arc::new(model()), [(offer, Arc::new(model()) as Arc<dyn Backend>)]);
+    let data = tempfile::tempdir().unwrap();
+    let engine = engine_on(Store::open_beside(data.path()).await.unwrap(), Vec::new(), Arc::new(backend), None);
+    assert_eq!(engine.packages_of(Some(&name)), ["torch"]);
+    assert_eq!(engine.packages_of(None), [""; 0]);
 }
 
 #[tokio::test]

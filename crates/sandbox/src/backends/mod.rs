@@ -7,3 +7,4 @@ pub(crate) mod local;
 pub mod memory;
 mod registry;
 mod streams;
+pub(crate) mod templates;

@@ -53,6 +53,16 @@ pub enum Choice {
     Own(TemplateName),
 }
 
+impl Choice {
+    /// The name of a template of the operator's own.
+    pub fn own(&self) -> Option<&TemplateName> {
+        match self {
+            Self::Default => None,
+            Self::Own(name) => Some(name),
+        }
+    }
+}
+
 impl FromStr for Choice {
     type Err = &'static str;
 

@@ -11,7 +11,7 @@ use super::{BUILDER, Progress, Template, TemplateName, UNFINISHED, at, directory
 use super::{remove_unused, tree};
 use crate::Error;
 
-/// How the names of their directories begin, which tell what went into them.
+/// Prefix of the names of their directories, which are hashes of all that went in.
 const PREFIX: &str = "named-";
 /// The directory of links from names to directories.
 const NAMES: &str = "names";

@@ -47,7 +47,7 @@ struct Skipped {
 /// Measures all that are here in turns, so that whatever else happens on the machine happens to all of them.
 pub(super) async fn run(context: &Context, count: u32, json: Option<&Path>) -> anyhow::Result<()> {
     let limits = context.config.sandbox.limits();
-    let template = sandboxes::prepare(context).await?;
+    let template = sandboxes::prepare(context, &context.config.sandbox.template).await?;
     let on_demand = Sandboxes::start(context, 0).await?;
     let pooled = Sandboxes::start(context, POOL).await?;
     let cache = tempfile::tempdir()?;

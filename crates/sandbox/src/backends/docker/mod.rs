@@ -103,6 +103,7 @@ impl Docker {
             pause: true,
             fork: false,
             connect: false,
+            templates: Vec::new(),
         };
         Ok(Self(Arc::new(Inner {
             engine: Arc::new(engine),
@@ -144,7 +145,10 @@ impl Inner {
     }
 
     async fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
-        let SandboxSpec { limits, workspace, language, owner, profile } = spec;
+        let SandboxSpec { limits, workspace, language, owner, profile, template } = spec;
+        if template.is_some() {
+            return Err(Error::NotSupported("several templates"));
+        }
         let kernel = Arc::clone(self.capabilities.kernel_of(language.as_deref())?);
         if profile == Profile::Services {
             return Err(Error::NotSupported("services in a sandbox (sandbox.backend = \"docker\")"));

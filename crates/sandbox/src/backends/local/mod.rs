@@ -134,6 +134,7 @@ impl Local {
             pause: true,
             fork: false,
             connect: true,
+            templates: Vec::new(),
         };
         let registry = Arc::default();
         let inner = Inner { shared, pool, registry, capabilities, warnings, _template: template };
@@ -146,7 +147,10 @@ impl Local {
     }
 
     async fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
-        let SandboxSpec { limits, workspace, language, owner, profile } = spec;
+        let SandboxSpec { limits, workspace, language, owner, profile, template } = spec;
+        if template.is_some() {
+            return Err(Error::NotSupported("several templates"));
+        }
         let Inner { shared, pool, registry, capabilities, .. } = &*self.0;
         let kernel = Arc::clone(capabilities.kernel_of(language.as_deref())?);
         let registration = Registry::register(registry, id, owner)?;

@@ -74,6 +74,7 @@ impl Memory {
             pause: true,
             fork: false,
             connect: false,
+            templates: Vec::new(),
         };
         let (registry, failure, losses) = (Arc::default(), Mutex::default(), AtomicU64::new(0));
         Self(Arc::new(Inner { script: Arc::new(script), capabilities, registry, failure, losses }))
@@ -100,7 +101,10 @@ impl Memory {
 
     fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
         // A script needs no profile.
-        let SandboxSpec { limits, workspace, language, owner, profile: _ } = spec;
+        let SandboxSpec { limits, workspace, language, owner, profile: _, template } = spec;
+        if template.is_some() {
+            return Err(Error::NotSupported("several templates"));
+        }
         let spec = Arc::clone(self.0.capabilities.kernel_of(language.as_deref())?);
         if limits.cpu_time.is_some() {
             return Err(Error::NotSupported("a limit of processor time"));

@@ -19,7 +19,7 @@ use crate::dialects::sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 
-/// Names of templates that stand for the one that there is.
+/// Names of templates that stand for the usual one.
 const TEMPLATES: [&str; 3] = ["base", "code-interpreter-v1", "code-interpreter"];
 /// Seconds until a sandbox ends for which nothing is said.
 const TIMEOUT: i64 = 300;
@@ -59,9 +59,10 @@ async fn make(
 ) -> Result<Response, ApiError> {
     let asked: e2b::NewSandbox = body.read()?;
     let name = asked.template_id.split(':').next().unwrap_or_default();
-    if !TEMPLATES.contains(&name) {
+    let starts_from = app.engine.sandboxes.template(name);
+    if starts_from.is_none() && !TEMPLATES.contains(&name) {
         let shown: String = asked.template_id.chars().take(64).collect();
-        let known = TEMPLATES.join(", ");
+        let known = known_templates(app).join(", ");
         return Err(ApiError::not_found(format!("template '{shown}' not found; there are: {known}")));
     }
     let cannot = |what: &str| Err(ApiError::bad_request(format!("{what} is not supported by this server")));
@@ -84,11 +85,18 @@ async fn make(
         id_variable: Some("E2B_SANDBOX_ID"),
         entrypoint: Vec::new(),
         template: asked.template_id,
+        starts_from,
         timeout: seconds(asked.timeout.unwrap_or(timeout), 1)?,
         private: network.allow_public_traffic == Some(false),
     };
     let live = app.engine.sandboxes.create(tenant, new).await.map_err(refused)?;
     Ok((StatusCode::CREATED, Json(describe::sandbox(&live, describe::domain(headers)))).into_response())
+}
+
+/// Names of all templates, those of the usual one first.
+fn known_templates(app: &App) -> Vec<&str> {
+    let further = app.engine.sandboxes.capabilities().templates.iter().map(|offer| offer.name.as_str());
+    TEMPLATES.into_iter().chain(further).collect()
 }
 
 /// A time of at least so many seconds.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_engine::TemplateName;
 use aludel_engine::sandboxes::{LiveSandbox, NewSandbox};
 use aludel_wire::opensandbox::lifecycle as wire;
 use aludel_wire::opensandbox::lifecycle::{
@@ -24,7 +25,7 @@ use crate::dialects::sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 
-/// Last parts of the names of images that stand for the one template that there is.
+/// Last parts of the names of images that stand for the usual template.
 const IMAGES: [&str; 3] = ["code-interpreter", "python", "base"];
 /// Sandboxes on a page for which nothing is said, and the most.
 const PAGE: usize = 20;
@@ -39,7 +40,7 @@ pub(super) async fn create(
     let asked: wire::NewSandbox = body.read()?;
     check(&asked)?;
     let Some(image) = asked.image else { return Err(invalid("image: a sandbox is made of an image")) };
-    check_image(&image.uri)?;
+    let starts_from = template_of(&app, &image.uri)?;
     let lifetime = app.engine.sandboxes.lifetime();
     let timeout = match asked.timeout {
         // Until it is ended: for as long as one may live.
@@ -50,6 +51,7 @@ pub(super) async fn create(
     let environment = asked.env.unwrap_or_default().into_iter();
     let new = NewSandbox {
         template: image.uri,
+        starts_from,
         metadata: asked.metadata.unwrap_or_default(),
         entrypoint: asked.entrypoint.unwrap_or_default(),
         environment: environment.filter_map(|(key, value)| Some((key, value?))).collect(),
@@ -88,12 +90,18 @@ fn check(asked: &wire::NewSandbox) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn check_image(uri: &str) -> Result<(), ApiError> {
+/// The further template that an image stands for; `None` for the usual one.
+fn template_of(app: &App, uri: &str) -> Result<Option<TemplateName>, ApiError> {
     let name = uri.split('@').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
-    if IMAGES.contains(&name.split(':').next().unwrap_or_default()) {
-        return Ok(());
+    let name = name.split(':').next().unwrap_or_default();
+    let sandboxes = &app.engine.sandboxes;
+    let further = sandboxes.template(name);
+    if further.is_some() || IMAGES.contains(&name) {
+        return Ok(further);
     }
-    let (shown, known): (String, _) = (uri.chars().take(128).collect(), IMAGES.join(", "));
+    let shown: String = uri.chars().take(128).collect();
+    let known = sandboxes.capabilities().templates.iter().map(|offer| offer.name.as_str());
+    let known = IMAGES.into_iter().chain(known).collect::<Vec<_>>().join(", ");
     Err(invalid(format!("image: there is no image '{shown}' here; there are, under any registry and tag: {known}")))
 }
 
