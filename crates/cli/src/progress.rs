@@ -38,6 +38,11 @@ impl TemplateProgress {
         Self::new("Building the template. Its packages are fetched by pip.")
     }
 
+    /// Progress of an archive.
+    pub(crate) fn of_archive() -> Self {
+        Self::new("This takes a minute.")
+    }
+
     fn new(announcement: &'static str) -> Self {
         let display = if std::io::stderr().is_terminal() {
             Display::Bar(ProgressBar::new_spinner())

@@ -1,7 +1,7 @@
 //! Getting from a configuration to a backend that runs.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, Status};
@@ -172,29 +172,50 @@ fn tell(warnings: &[String], verbose: bool) {
 /// Returns a template. The default one is built where it is missing.
 pub(crate) async fn prepare(context: &Context, template: &Choice) -> anyhow::Result<Template> {
     match template {
-        Choice::Default => prepare_default(context, false).await,
+        Choice::Default => prepare_default(context).await,
         Choice::Own(name) => find(context, name).await,
     }
 }
 
+/// The directories of templates: the user's, and the one that all users of the host share.
+pub(crate) fn directories(context: &Context) -> Vec<PathBuf> {
+    vec![context.config.server.data.to_path_buf(), context.config.sandbox.shared.0.clone()]
+}
+
 /// Returns a template of the operator's own.
 async fn find(context: &Context, name: &TemplateName) -> anyhow::Result<Template> {
-    let (data, name) = (context.config.server.data.to_path_buf(), name.clone());
-    let found = tokio::task::spawn_blocking(move || template::find(&data, &name)).await;
+    let (directories, name) = (directories(context), name.clone());
+    let found = tokio::task::spawn_blocking(move || template::find(&directories, &name)).await;
     found.context("the look for the template ended early")?.context("the template of the sandboxes cannot be used")
 }
 
 /// Makes sure that the default template is there. `force` makes it anew, also where no sandbox can start, as while an image is built.
-pub(crate) async fn prepare_default(context: &Context, force: bool) -> anyhow::Result<Template> {
+async fn prepare_default(context: &Context) -> anyhow::Result<Template> {
     let data = context.config.server.data.to_path_buf();
     state::make_data_directory(context)?;
-    if !force && matches!(template::state(&data), template::State::Missing) {
+    if matches!(template::state(&data), template::State::Missing) {
+        if let template::State::Ready(shared) = template::state(&context.config.sandbox.shared.0) {
+            return Ok(shared);
+        }
         // Before more than a gigabyte is fetched for nothing.
         require_sandboxes(&data).await?;
     }
+    ensure(data, false).await
+}
+
+/// Builds the default template in this directory, unless it is there and current.
+pub(crate) async fn build_default(context: &Context, directory: PathBuf, force: bool) -> anyhow::Result<Template> {
+    state::make_data_directory(context)?;
+    if !force && matches!(template::state(&directory), template::State::Missing) {
+        require_sandboxes(&context.config.server.data).await?;
+    }
+    ensure(directory, force).await
+}
+
+async fn ensure(directory: PathBuf, force: bool) -> anyhow::Result<Template> {
     let built = tokio::task::spawn_blocking(move || {
         let mut progress = TemplateProgress::of_default();
-        template::ensure(&data, force, &mut |step| progress.show(&step))
+        template::ensure(&directory, force, &mut |step| progress.show(&step))
     });
     built.await.context("the template's builder ended")?.context("the Python template cannot be prepared")
 }

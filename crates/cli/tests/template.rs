@@ -39,6 +39,19 @@ fn local_sandbox_a_template_of_ones_own_has_its_packages() {
         "import sys, aludel_own_test as own, importlib.util\nprint(own.answer, importlib.util.find_spec('pandas'))";
     let ran = run(&["run", "--no-server", "--template", "own-test", "-c", program]);
     assert_eq!((ran.status, &*ran.stdout), (Some(0), "42 None\n"), "{}", ran.stderr);
+    let listed = run(&["template", "ls"]);
+    assert!(
+        listed.stdout.lines().any(|line| line.starts_with("own-test ") && line.ends_with("  preloads aludel_own_test"))
+    );
+
+    let exported = run(&["template", "export", "own-test", "--output", "own.tar.gz"]);
+    assert_eq!(exported.stdout, "own.tar.gz\n", "{}", exported.stderr);
+    let imported = run(&["template", "import", "own.tar.gz", "--name", "own-test-2"]);
+    assert_eq!(imported.status, Some(0), "{}", imported.stderr);
+    assert_eq!(run(&["run", "--no-server", "--template", "own-test-2", "-c", program]).stdout, "42 None\n");
+    assert_eq!(run(&["template", "rm", "own-test-2"]).status, Some(0));
+    assert_eq!(run(&["template", "rm", "own-test-2"]).status, Some(2));
+
     let none = run(&["run", "--no-server", "--template", "none", "-c", "1"]);
     assert!(none.stderr.contains("there is no template `none`; there are: own-test"), "{}", none.stderr);
 }

@@ -3,6 +3,7 @@
 //! A template is a root filesystem with an interpreter and its packages, made once from the host's own Python and a hash-locked list, and
 //! mounted read-only ever after. It holds everything a sandbox needs, so that nothing else of the host has to be visible.
 
+mod archive;
 mod bare;
 mod build;
 mod command;
@@ -30,10 +31,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{Error, KernelSpec};
+pub use archive::{export, import};
 pub(crate) use bare::{bare, remove_bare};
 use host_python::HostPython;
 pub use name::{Choice, TemplateName};
-pub use own::{MAX_PRELOAD, Recipe, assign, build_own, discard, find};
+pub use own::{Recipe, assign, build_own, discard, find, list, remove};
 
 /// The packages of the default template, with versions and hashes.
 const LOCK: &str = include_str!("../../../templates/default/requirements.lock");

@@ -1,7 +1,7 @@
 //! `[sandbox]`: where sandboxes come from and the limits of each.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::LazyLock;
 
@@ -45,6 +45,9 @@ settings! {
         backend: Backend = Backend::Auto;
         /// Template of sandboxes: `default`, or the name of one of your own, as `aludel template build --name NAME` makes it.
         template: Choice = Choice::Default;
+        /// Directory whose templates all users of this host share. They are looked for after those of `server.data`, and only read, but by
+        /// `aludel template build --shared`.
+        shared: Directory = Directory("/usr/local/share/aludel".into());
         /// Further templates of your own that a server has ready, at most 8: a `[[model]]` has its `template`, and clients of E2B and
         /// OpenSandbox name one. Each takes the memory of an interpreter with its imports.
         templates: TemplateNames = TemplateNames::default();
@@ -89,7 +92,7 @@ settings! {
     }
 }
 
-values! { Choice: Text, TemplateNames: List, Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
+values! { Choice: Text, Directory: Text, TemplateNames: List, Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
 
 impl Sandbox {
     /// Fills in the defaults that follow from other settings, and checks those that depend on each other.
@@ -187,6 +190,24 @@ impl From<Require> for aludel_sandbox::Require {
             Require::Default => Self::Default,
             Require::Strict => Self::Strict,
         }
+    }
+}
+
+/// A directory, by its absolute path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Directory(pub(crate) PathBuf);
+
+impl FromStr for Directory {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.starts_with('/') { Ok(Self(text.into())) } else { Err("is no absolute path") }
+    }
+}
+
+impl fmt::Display for Directory {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(formatter)
     }
 }
 

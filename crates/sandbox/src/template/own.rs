@@ -12,11 +12,11 @@ use super::{remove_unused, tree};
 use crate::Error;
 
 /// Prefix of the names of their directories, which are hashes of all that went in.
-const PREFIX: &str = "named-";
+pub(super) const PREFIX: &str = "named-";
 /// The directory of links from names to directories.
 const NAMES: &str = "names";
 /// Modules that one template may preload.
-pub const MAX_PRELOAD: usize = 32;
+const MAX_PRELOAD: usize = 32;
 /// Bytes of the longest path of a module.
 const MAX_MODULE: usize = 128;
 
@@ -94,16 +94,39 @@ pub fn discard(template: Template) -> Result<(), Error> {
     remove_unused(&root).map(drop)
 }
 
-/// Returns the template of this name.
-pub fn find(data: &Path, name: &TemplateName) -> Result<Template, Error> {
-    Template::open(&directory(data).join(NAMES).join(name.as_str())).ok_or_else(|| {
-        let others = names(&directory(data)).unwrap_or_default();
-        let others: Vec<_> = others.iter().map(TemplateName::as_str).collect();
+/// Returns the template of this name, from the first of these directories that has it.
+pub fn find(directories: &[PathBuf], name: &TemplateName) -> Result<Template, Error> {
+    let found = |data: &PathBuf| Template::open(&directory(data).join(NAMES).join(name.as_str()));
+    directories.iter().find_map(found).ok_or_else(|| {
+        let others = directories.iter().flat_map(|data| names(&directory(data)).unwrap_or_default());
+        let others: Vec<_> = others.map(|name| name.to_string()).collect();
         let known = if others.is_empty() { String::new() } else { format!("; there are: {}", others.join(", ")) };
         Error::Template(format!(
             "there is no template `{name}`{known} (`aludel template build --name {name} --requirements FILE` makes it)"
         ))
     })
+}
+
+/// Returns the templates of a directory that have names, in their order.
+pub fn list(data: &Path) -> Result<Vec<(TemplateName, Template)>, Error> {
+    let named = |name: TemplateName| {
+        let template = Template::open(&directory(data).join(NAMES).join(name.as_str()))?;
+        Some((name, template))
+    };
+    Ok(names(&directory(data))?.into_iter().filter_map(named).collect())
+}
+
+/// Takes a name from a template, which goes if it has no other and is not in use. Returns whether there was one.
+pub fn remove(data: &Path, name: &TemplateName) -> Result<bool, Error> {
+    let link = directory(data).join(NAMES).join(name.as_str());
+    if link.symlink_metadata().is_err() {
+        return Ok(false);
+    }
+    let directory = make_directory(data)?;
+    let _lock = lock(&directory, &mut |_| ())?;
+    fs::remove_file(&link).map_err(at(&link))?;
+    remove_nameless(&directory)?;
+    Ok(true)
 }
 
 /// The names in a directory of templates, in order.
@@ -155,26 +178,32 @@ mod tests {
     fn a_name_leads_to_its_template_and_what_has_none_goes() {
         let data = tempfile::tempdir().unwrap();
         let name = |text: &str| text.parse::<TemplateName>().unwrap();
-        let error = find(data.path(), &name("ml")).unwrap_err().to_string();
+        let error = find(&[data.path().to_path_buf()], &name("ml")).unwrap_err().to_string();
         assert!(error.starts_with("there is no template `ml` (`aludel template build"), "{error}");
 
         let (first, second) = (make(data.path(), "named-1"), make(data.path(), "named-2"));
         assign(data.path(), &name("ml"), &first).unwrap();
-        let found = find(data.path(), &name("ml")).unwrap();
+        let found = find(&[data.path().to_path_buf()], &name("ml")).unwrap();
         assert_eq!((found.root(), found.preload()), (first.root(), &["geo.x".to_owned()][..]));
         assert!(found.kernel().argv.contains(&"--preload=geo.x".to_owned()));
-        let error = find(data.path(), &name("other")).unwrap_err().to_string();
+        let error = find(&[data.path().to_path_buf()], &name("other")).unwrap_err().to_string();
         assert!(error.contains("; there are: ml ("), "{error}");
 
         // The first is in use by `found`, and goes the next time.
         drop(first);
         assign(data.path(), &name("ml"), &second).unwrap();
-        assert_eq!(find(data.path(), &name("ml")).unwrap().root(), second.root());
+        assert_eq!(find(&[data.path().to_path_buf()], &name("ml")).unwrap().root(), second.root());
         assert!(found.root().exists());
         let root = found.root().to_path_buf();
         drop(found);
         assert_eq!(remove_nameless(&directory(data.path())).unwrap(), 1);
         assert!(!root.exists() && second.root().exists());
+
+        let root = second.root().to_path_buf();
+        drop(second);
+        assert_eq!(list(data.path()).unwrap().len(), 1);
+        assert!(remove(data.path(), &name("ml")).unwrap() && !remove(data.path(), &name("ml")).unwrap());
+        assert!(!root.exists() && list(data.path()).unwrap().is_empty());
     }
 
     #[test]

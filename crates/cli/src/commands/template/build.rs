@@ -39,6 +39,9 @@ pub(crate) struct BuildArgs {
     /// Packages without a wheel, too: the programs that they are built by run on this host, as you
     #[arg(long, requires = "name")]
     allow_source: bool,
+    /// For all users of this host, in `sandbox.shared`
+    #[arg(long)]
+    shared: bool,
     /// Build it anew even then, and where sandboxes cannot start, as while an image is built
     #[arg(long)]
     force: bool,
@@ -46,31 +49,47 @@ pub(crate) struct BuildArgs {
 
 /// Carries it out.
 pub(super) async fn run(args: BuildArgs, context: &Context) -> anyhow::Result<Template> {
-    let BuildArgs { name, requirements, python, find_links, preload, allow_source, force } = args;
+    let BuildArgs { name, requirements, python, find_links, preload, allow_source, shared, force } = args;
+    let directory = directory(context, shared);
     let (Some(name), Some(requirements)) = (name, requirements) else {
-        return sandboxes::prepare_default(context, force).await;
+        return sandboxes::build_default(context, directory, force).await;
     };
     state::make_data_directory(context)?;
-    let data = context.config.server.data.to_path_buf();
     if !force {
         // Before anything is fetched for nothing.
-        sandboxes::require_sandboxes(&data).await?;
+        sandboxes::require_sandboxes(&context.config.server.data).await?;
     }
     let recipe = Recipe { requirements, python, find_links, preload, allow_source };
-    let directory = data.clone();
+    let into = directory.clone();
     let built = tokio::task::spawn_blocking(move || {
         let mut progress = TemplateProgress::of_own();
-        template::build_own(&directory, &recipe, force, &mut |step| progress.show(&step))
+        template::build_own(&into, &recipe, force, &mut |step| progress.show(&step))
     });
     let built = built.await.context("the template's builder ended")?;
     let built = built.with_context(|| format!("the template `{name}` cannot be built"))?;
-    if !force && let Err(error) = trial_of(&data, built.clone()).await {
+    keep(built, name, directory, !force, context).await
+}
+
+/// The directory of templates of one's own, or of those that all users share.
+pub(super) fn directory(context: &Context, shared: bool) -> PathBuf {
+    if shared { context.config.sandbox.shared.0.clone() } else { context.config.server.data.to_path_buf() }
+}
+
+/// Gives a new template its name, if a sandbox works in it or none is `tried`.
+pub(super) async fn keep(
+    built: Template,
+    name: TemplateName,
+    directory: PathBuf,
+    tried: bool,
+    context: &Context,
+) -> anyhow::Result<Template> {
+    if tried && let Err(error) = trial_of(&context.config.server.data, built.clone()).await {
         let removed = tokio::task::spawn_blocking(move || template::discard(built)).await;
         removed.context("the removal ended early")??;
         return Err(error).context(format!("no sandbox works in the template `{name}`, so it was not kept"));
     }
     let template = built.clone();
-    let assigned = tokio::task::spawn_blocking(move || template::assign(&data, &name, &template)).await;
+    let assigned = tokio::task::spawn_blocking(move || template::assign(&directory, &name, &template)).await;
     assigned.context("the naming ended early")?.context("the template cannot be named")?;
     Ok(built)
 }

@@ -1,0 +1,65 @@
+//! `aludel template export` and `import`.
+
+use std::path::PathBuf;
+
+use aludel_sandbox::Template;
+use aludel_sandbox::template::{self, Choice, TemplateName};
+use anyhow::Context as _;
+use clap::Args;
+
+use super::super::Context;
+use super::build::{directory, keep};
+use crate::progress::TemplateProgress;
+use crate::{sandboxes, state};
+
+/// Write a template to an archive, for a host that reaches no package index
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// Its name, or default
+    name: Choice,
+    /// File to write [default: NAME.tar.gz]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Carries it out, and returns the file.
+pub(super) async fn export(args: ExportArgs, context: &Context) -> anyhow::Result<PathBuf> {
+    let ExportArgs { name, output } = args;
+    let template = sandboxes::prepare(context, &name).await?;
+    let file = output.unwrap_or_else(|| format!("{name}.tar.gz").into());
+    let into = file.clone();
+    let written = tokio::task::spawn_blocking(move || {
+        let mut progress = TemplateProgress::of_archive();
+        template::export(&template, &into, &mut |step| progress.show(&step))
+    });
+    written.await.context("the archive's writer ended")?.with_context(|| format!("cannot export `{name}`"))?;
+    Ok(file)
+}
+
+/// Take a template from an archive that `template export` wrote
+///
+/// The archive is trusted as packages are: it holds the programs that sandboxes run. It is for hosts of the same architecture.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The archive
+    file: PathBuf,
+    /// Name that it gets here; one that has the name is replaced
+    #[arg(long, value_name = "NAME")]
+    name: TemplateName,
+    /// For all users of this host, in `sandbox.shared`
+    #[arg(long)]
+    shared: bool,
+}
+
+/// Carries it out.
+pub(super) async fn import(args: ImportArgs, context: &Context) -> anyhow::Result<Template> {
+    let ImportArgs { file, name, shared } = args;
+    state::make_data_directory(context)?;
+    let (directory, into) = (directory(context, shared), directory(context, shared));
+    let imported = tokio::task::spawn_blocking(move || {
+        let mut progress = TemplateProgress::of_archive();
+        template::import(&into, &file, &mut |step| progress.show(&step))
+    });
+    let imported = imported.await.context("the archive's reader ended")?;
+    keep(imported.context("the template cannot be imported")?, name, directory, true, context).await
+}

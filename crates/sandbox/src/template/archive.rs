@@ -1,0 +1,127 @@
+//! Templates as archives, for hosts that reach no package index.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use super::command::run;
+use super::own::PREFIX;
+use super::{MANIFEST, Manifest, Progress, REQUIREMENTS, Template, UNFINISHED};
+use super::{at, hex, lock, make_directory, name_of, remove_unfinished, set_aside, tree};
+use crate::Error;
+
+/// The directory of the template that only root may enter, and that is made anew.
+const ROOT_HOME: &str = "root";
+
+/// Writes a template to a compressed archive, in place of what has this name. Blocks.
+pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
+    let unfinished = PathBuf::from(format!("{}.partial", file.display()));
+    let nothing = File::open("/dev/null").map_err(at(Path::new("/dev/null")))?;
+    progress(Progress::Phase { name: "packing", total: 0 });
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--gzip", "--owner=0", "--group=0", "--numeric-owner", "--sort=name"]);
+    tar.arg("--file").arg(&unfinished).arg(format!("--exclude=./{ROOT_HOME}")).arg("--directory").arg(&template.root);
+    let packed = run(tar.arg("."), "write the archive", &nothing, &mut |_| ());
+    if packed.is_err() {
+        // It may not have been made; the error is about that.
+        let _removed = fs::remove_file(&unfinished);
+    }
+    packed?;
+    fs::rename(&unfinished, file).map_err(at(file))
+}
+
+/// Unpacks an archive that [`export`] wrote. The template has no name yet. Blocks.
+pub fn import(data: &Path, file: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {
+    let file = file.canonicalize().map_err(at(file))?;
+    let directory = make_directory(data)?;
+    let lock = lock(&directory, progress)?;
+    remove_unfinished(&directory)?;
+    let root = directory.join(format!("{UNFINISHED}{}", std::process::id()));
+    progress(Progress::Phase { name: "unpacking", total: 0 });
+    let place = unpack(&file, &root, &lock).and_then(|name| {
+        let place = directory.join(name);
+        if Template::open(&place).is_none() {
+            if place.exists() {
+                set_aside(&place)?;
+            }
+            fs::rename(&root, &place).map_err(at(&place))?;
+        }
+        Ok(place)
+    });
+    remove_unfinished(&directory)?;
+    let place = place?;
+    Template::open(&place).ok_or_else(|| Error::Template(format!("{} cannot be opened", place.display())))
+}
+
+/// Unpacks into a new directory, and returns the name that the template has from now on.
+fn unpack(file: &Path, root: &Path, lock: &File) -> Result<String, Error> {
+    fs::create_dir(root).map_err(at(root))?;
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--gzip", "--no-same-owner", "--no-same-permissions", "--file"]).arg(file);
+    run(tar.arg("--directory").arg(root), "unpack the archive", lock, &mut |_| ())?;
+    let wrong = |why: &str| Error::Template(format!("{}: {why}", file.display()));
+    let manifest = fs::read(root.join(MANIFEST)).map_err(|_| wrong("it is no archive of a template"))?;
+    let manifest: Manifest = serde_json::from_slice(&manifest)
+        .map_err(|error| wrong(&format!("its description cannot be read: {error}")))?;
+    // Default templates of earlier versions have no list inside.
+    if let Ok(list) = fs::read(root.join(REQUIREMENTS))
+        && hex(Sha256::new_with_prefix(list)) != manifest.lock
+    {
+        return Err(wrong("its list of packages is not the one that it was made from"));
+    }
+    tree::normalize(root)?;
+    let home = root.join(ROOT_HOME);
+    fs::create_dir_all(&home)
+        .and_then(|()| fs::set_permissions(&home, fs::Permissions::from_mode(0o700)))
+        .map_err(at(&home))?;
+    let parts = [&manifest.lock, &manifest.python, &manifest.preload.join(","), std::env::consts::ARCH, "imported"];
+    Ok(name_of(PREFIX, &parts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ignore(_: Progress) {}
+
+    #[test]
+    fn an_archive_becomes_the_same_template_elsewhere() {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path().join("one/templates/named-1");
+        let list = "x==1 --hash=sha256:0\n";
+        for (path, text) in [
+            (
+                MANIFEST,
+                format!(
+                    r#"{{"python":"3.11.2","packages":[],"lock":"{}","bytes":7}}"#,
+                    hex(Sha256::new_with_prefix(list))
+                ),
+            ),
+            (REQUIREMENTS, list.to_owned()),
+            ("root/secret", "mine".to_owned()),
+        ] {
+            fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+            fs::write(root.join(path), text).unwrap();
+        }
+        let (archive, other) = (home.path().join("ml.tar.gz"), home.path().join("two"));
+        export(&Template::open(&root).unwrap(), &archive, &mut ignore).unwrap();
+        let imported = import(&other, &archive, &mut ignore).unwrap();
+        assert_eq!(imported.python_version(), "3.11.2");
+        assert_eq!(fs::read_to_string(imported.root().join(REQUIREMENTS)).unwrap(), list);
+        assert!(imported.root().join(ROOT_HOME).is_dir() && !imported.root().join("root/secret").exists());
+        assert_eq!(import(&other, &archive, &mut ignore).unwrap().root(), imported.root());
+
+        fs::write(root.join(REQUIREMENTS), "another\n").unwrap();
+        export(&Template::open(&root).unwrap(), &archive, &mut ignore).unwrap();
+        let error = import(&other, &archive, &mut ignore).unwrap_err().to_string();
+        assert!(error.contains("not the one that it was made from"), "{error}");
+        fs::write(&archive, "x").unwrap();
+        let error = import(&other, &archive, &mut ignore).unwrap_err().to_string();
+        assert!(error.starts_with("could not unpack the archive"), "{error}");
+        let left = fs::read_dir(other.join("templates")).unwrap().flatten();
+        assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with(UNFINISHED)));
+    }
+}
