@@ -252,7 +252,7 @@ async fn a_turn_whose_state_fails_ends_with_that() {
         ("audit", "a program was not run: the database: it is full", None),
         ("turn_events", "cannot store what happened: the database: it is full", None),
         // The last one that is stored is the beginning of the program.
-        ("container_files", "cannot store what the program made: the database: it is full", Some(EventKind::Closed)),
+        ("container_files", "cannot store the program's files: the database: it is full", Some(EventKind::Closed)),
     ] {
         let data = tempfile::tempdir().unwrap();
         let script = vec![Scripted::Python("open('f', 'w').write('x')"), Scripted::Text("Done.")];
