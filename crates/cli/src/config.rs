@@ -215,6 +215,7 @@ impl Config {
             keep: sandbox.keep.duration(),
             sessions: server.containers.0,
             storage: server.storage.bytes(),
+            templates: sandbox.key_templates.0.clone(),
         }
     }
 

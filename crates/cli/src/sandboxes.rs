@@ -47,7 +47,11 @@ impl Sandboxes {
         let config = &context.config;
         let usual = Self::start(context, config.sandbox.pool.0).await?;
         let names: BTreeSet<_> = config.models.iter().filter_map(|model| model.template.own()).collect();
-        let names: BTreeSet<_> = names.into_iter().chain(&config.sandbox.templates.0).collect();
+        let names: BTreeSet<_> = names
+            .into_iter()
+            .chain(&config.sandbox.templates.0)
+            .chain(config.sandbox.key_templates.0.values())
+            .collect();
         if names.is_empty() {
             return Ok(usual);
         }

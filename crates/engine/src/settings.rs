@@ -1,8 +1,11 @@
 //! Limits and expiry of sessions.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aludel_sandbox::Limits;
+use aludel_sandbox::template::TemplateName;
+use aludel_store::Tenant;
 
 /// Limits and expiry of sessions.
 #[derive(Debug, Clone)]
@@ -23,6 +26,15 @@ pub struct Settings {
     pub sandbox_lifetime: Duration,
     /// Bytes that one tenant may store.
     pub storage: u64,
+    /// Templates of tenants that do not have the usual one, by tenant. A model's own comes first.
+    pub templates: BTreeMap<String, TemplateName>,
+}
+
+impl Settings {
+    /// The template of a tenant; `None` for the usual one.
+    pub(crate) fn template_of(&self, tenant: &Tenant) -> Option<&TemplateName> {
+        self.templates.get(tenant.as_str())
+    }
 }
 
 impl Default for Settings {
@@ -37,6 +49,7 @@ impl Default for Settings {
             sessions: 64,
             sandbox_lifetime: Duration::from_secs(24 * 3600),
             storage: 20 << 30,
+            templates: BTreeMap::new(),
         }
     }
 }

@@ -56,7 +56,9 @@ impl File<'_> {
             let mut model = GivenModel::starting_at(origin);
             for (key, value) in entries {
                 let origin = self.origin(key.span().start);
-                if let (Section::Sandbox, DeValue::Table(entries)) = (section, value.get_ref()) {
+                let name = &**key.get_ref();
+                let form = section.keys().iter().find(|key| key.name == name).map(|key| key.form);
+                if let (Section::Sandbox, None, DeValue::Table(entries)) = (section, form, value.get_ref()) {
                     for (inner, value) in entries {
                         let origin = self.origin(inner.span().start);
                         let key = format!("{}.{}", key.get_ref(), inner.get_ref());
@@ -67,8 +69,6 @@ impl File<'_> {
                     }
                     continue;
                 }
-                let name = &**key.get_ref();
-                let form = section.keys().iter().find(|key| key.name == name).map(|key| key.form);
                 let (text, wanted) = match form {
                     Some(Form::List) => (list(value.get_ref()), "a list"),
                     Some(Form::Table) => (lines(value.get_ref()), "a table of single values"),

@@ -1,5 +1,6 @@
 //! `[sandbox]`: where sandboxes come from and the limits of each.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -7,13 +8,14 @@ use std::sync::LazyLock;
 
 use aludel_sandbox::template::{Choice, TemplateName};
 use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, Limits};
+use aludel_store::KeyId;
 
 use super::declare::{choice, settings, values};
 use super::given::{ConfigError, Setting};
 use super::{Entry, Size, Span, Switch};
 
 /// Names of settings that every sandbox can have its own of, or that only a server uses.
-const NOT_COMMON: [&str; 14] = [
+const NOT_COMMON: [&str; 15] = [
     "memory",
     "timeout",
     "disk",
@@ -24,6 +26,7 @@ const NOT_COMMON: [&str; 14] = [
     "idle",
     "pool",
     "templates",
+    "key_templates",
     "max_memory",
     "linger",
     "lifetime",
@@ -51,6 +54,8 @@ settings! {
         /// Further templates of your own that a server has ready, at most 8: a `[[model]]` has its `template`, and clients of E2B and
         /// OpenSandbox name one. Each takes the memory of an interpreter with its imports.
         templates: TemplateNames = TemplateNames::default();
+        /// Templates of keys, as `{ KEY_ID = "NAME" }` with ids of `aludel keys list`. A model's own comes first.
+        key_templates: KeyTemplates = KeyTemplates::default();
         /// Isolation that the host must be able to enforce: with `default` what is missing is said at the start, with `strict` it is an
         /// error. `aludel doctor` lists it.
         require: Require = Require::Default;
@@ -92,7 +97,7 @@ settings! {
     }
 }
 
-values! { Choice: Text, Directory: Text, TemplateNames: List, Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
+values! { KeyTemplates: Table, Choice: Text, Directory: Text, TemplateNames: List, Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
 
 impl Sandbox {
     /// Fills in the defaults that follow from other settings, and checks those that depend on each other.
@@ -208,6 +213,33 @@ impl FromStr for Directory {
 impl fmt::Display for Directory {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(formatter)
+    }
+}
+
+/// Templates by the ids of keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct KeyTemplates(pub(crate) BTreeMap<String, TemplateName>);
+
+impl FromStr for KeyTemplates {
+    type Err = String;
+
+    /// Reads lines of `KEY_ID: NAME`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let pairs = lines.map(|line| {
+            let (key, name) = line.split_once(':').ok_or("needs a table of key ids and templates")?;
+            let key =
+                KeyId::parse(key.trim()).ok_or_else(|| format!("has `{}`, which is no id of a key", key.trim()))?;
+            Ok((key.to_string(), name.trim().parse::<TemplateName>()?))
+        });
+        pairs.collect::<Result<_, String>>().map(Self)
+    }
+}
+
+impl fmt::Display for KeyTemplates {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<String> = self.0.iter().map(|(key, name)| format!("{key}: {name}")).collect();
+        formatter.write_str(&pairs.join(", "))
     }
 }
 

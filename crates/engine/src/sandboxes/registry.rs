@@ -58,7 +58,7 @@ impl Sandboxes {
         // Clients bound their own programs, and the sandbox's end bounds all of them.
         limits.timeout = self.lifetime;
         let (owner, profile) = (Some(tenant.as_str().to_owned()), Profile::Services);
-        let template = new.starts_from.clone();
+        let template = new.starts_from.clone().or_else(|| self.sessions.template_of(tenant));
         let spec = SandboxSpec { owner, profile, template, ..SandboxSpec::new(limits) };
         let sandbox = self.backend().create(SandboxId::unique(), spec).await?;
         let store = self.sessions.store().clone();

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
 use aludel_store::{ContainerId, ContainerRecord, FileId, NewContainer, Source, Store, Tenant};
 use tokio::time::Instant;
@@ -99,6 +100,11 @@ fn is_idle(session: &Arc<Session>) -> bool {
 }
 
 impl Shared {
+    /// The template of a tenant; `None` for the usual one.
+    pub(super) fn template_of(&self, tenant: &Tenant) -> Option<TemplateName> {
+        self.settings.template_of(tenant).cloned()
+    }
+
     /// The limits of a session, given the memory that it may use as it stands in its row.
     pub(super) fn limits_of(&self, memory: Option<&str>) -> Limits {
         match memory.and_then(Memory::parse) {
@@ -183,6 +189,11 @@ impl Sessions {
     /// The state.
     pub(crate) fn store(&self) -> &Store {
         &self.shared.store
+    }
+
+    /// The template of a tenant; `None` for the usual one.
+    pub(crate) fn template_of(&self, tenant: &Tenant) -> Option<TemplateName> {
+        self.shared.template_of(tenant)
     }
 
     /// The limits of a session that asks for none.

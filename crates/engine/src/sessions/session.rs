@@ -102,9 +102,9 @@ impl Session {
     pub(super) fn new(shared: Arc<Shared>, tenant: Tenant, record: &ContainerRecord) -> Self {
         Self {
             limits: shared.limits_of(record.memory_limit.as_deref()),
+            template: std::sync::Mutex::new(shared.template_of(&tenant)),
             shared,
             tenant,
-            template: std::sync::Mutex::default(),
             id: record.id.clone(),
             idle: record.idle,
             last_active: std::sync::Mutex::new(Instant::now()),
@@ -114,9 +114,12 @@ impl Session {
         }
     }
 
-    /// Sets the template that its next sandbox starts from, or the usual one. One that lives keeps its own.
-    pub fn start_from(&self, template: Option<TemplateName>) {
-        *self.template.lock().unwrap_or_else(PoisonError::into_inner) = template;
+    /// Sets the template that its next sandbox starts from, its tenant's unless one is given, and returns it. A sandbox that lives keeps
+    /// its own.
+    pub fn start_from(&self, template: Option<TemplateName>) -> Option<TemplateName> {
+        let template = template.or_else(|| self.shared.template_of(&self.tenant));
+        self.template.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&template);
+        template
     }
 
     /// Its id.

@@ -102,8 +102,8 @@ impl Spec {
         }
         let (session, gate) = session.unzip();
         if let (Some(session), Some(gate)) = (&session, &gate) {
-            session.start_from(model.template.clone());
-            let packages = engine.packages_of(model.template.as_ref());
+            let template = session.start_from(model.template.clone());
+            let packages = engine.packages_of(template.as_ref());
             let interpreter = CodeInterpreter::new(Arc::clone(session) as _).packages(packages.iter().cloned());
             agent = agent.code_interpreter(gate.guard(interpreter));
         }

@@ -1,5 +1,6 @@
 //! Turns of a terminal, and what recovery makes of them; with a scripted model and scripted programs.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -44,7 +45,7 @@ async fn beside(data: &Path, script: Vec<Scripted>) -> Arc<Engine> {
 }
 
 fn engine(store: Store, script: Vec<Scripted>) -> Arc<Engine> {
-    engine_on(store, script, Arc::new(Memory::new(program)), None)
+    engine_on(store, script, Arc::new(Memory::new(program)), None, Settings::default())
 }
 
 /// An engine whose model has its programs in sandboxes of a template.
@@ -53,6 +54,7 @@ fn engine_on(
     script: Vec<Scripted>,
     backend: Arc<dyn Backend>,
     template: Option<TemplateName>,
+    settings: Settings,
 ) -> Arc<Engine> {
     let options = ChatOptions {
         protocol: Protocol::Chat,
@@ -67,7 +69,7 @@ fn engine_on(
     };
     let upstream = Arc::new(Chat::over(options, ScriptedTransport::new(script)).unwrap());
     let model = Model { template, ..Model::new("m", "", upstream) };
-    Arc::new(Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), Settings::default()))
+    Arc::new(Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), settings))
 }
 
 /// The behaviour of programs.
@@ -137,19 +139,35 @@ fn fill(data: &Path, change: &str) {
 }
 
 #[tokio::test]
-async fn programs_of_a_model_run_in_its_template() {
+async fn programs_run_in_the_template_of_their_model_or_their_tenant() {
     let name: TemplateName = "ml".parse().unwrap();
-    for (template, word) in [(None, "usual"), (Some(name.clone()), "ml")] {
+    let of_tenant = BTreeMap::from([(Tenant::terminal().as_str().to_owned(), name.clone())]);
+    let cases = [
+        (None, BTreeMap::new(), "usual"),
+        (Some(name.clone()), BTreeMap::new(), "ml"),
+        (None, of_tenant.clone(), "ml"),
+        (Some("geo".parse().unwrap()), of_tenant, "geo"),
+    ];
+    for (template, templates, word) in cases {
         let data = tempfile::tempdir().unwrap();
         let scripted = |word: &'static str| {
             Arc::new(Memory::new(move |_: &str, cell: &mut ScriptedCell| {
                 cell.print(word);
             }))
         };
-        let offer = Offer { name: name.clone(), packages: vec!["torch".into()] };
-        let backend = Templates::new(scripted("usual"), [(offer, scripted("ml") as Arc<dyn Backend>)]);
+        let further = ["ml", "geo"].map(|name| {
+            let offer = Offer { name: name.parse().unwrap(), packages: Vec::new() };
+            (offer, scripted(name) as Arc<dyn Backend>)
+        });
+        let backend = Templates::new(scripted("usual"), further);
         let store = Store::open_beside(data.path()).await.unwrap();
-        let engine = engine_on(store, vec![Scripted::Python("1"), Scripted::Text("ok")], Arc::new(backend), template);
+        let engine = engine_on(
+            store,
+            vec![Scripted::Python("1"), Scripted::Text("ok")],
+            Arc::new(backend),
+            template,
+            Settings { templates, ..Settings::default() },
+        );
         let printed = carried_out(&engine).await.1.into_iter().find_map(|event| match event.kind {
             EventKind::Output { output: Output::Stdout(text), .. } => Some(text),
             _ => None,
@@ -160,7 +178,13 @@ async fn programs_of_a_model_run_in_its_template() {
     let offer = Offer { name: name.clone(), packages: vec!["torch".into()] };
     let backend = Templates::new(Arc::new(model()), [(offer, Arc::new(model()) as Arc<dyn Backend>)]);
     let data = tempfile::tempdir().unwrap();
-    let engine = engine_on(Store::open_beside(data.path()).await.unwrap(), Vec::new(), Arc::new(backend), None);
+    let engine = engine_on(
+        Store::open_beside(data.path()).await.unwrap(),
+        Vec::new(),
+        Arc::new(backend),
+        None,
+        Settings::default(),
+    );
     assert_eq!(engine.packages_of(Some(&name)), ["torch"]);
     assert_eq!(engine.packages_of(None), [""; 0]);
 }
