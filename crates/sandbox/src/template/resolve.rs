@@ -106,7 +106,7 @@ pub(super) fn resolve(
             progress(Progress::Step { done, what: rest.split([' ', ';']).next().unwrap_or(rest).to_owned() });
         }
     };
-    run(&mut command, "resolve the requirements", site.lock, &mut line)?;
+    run(&mut command, "resolve the requirements", site.lock, &mut line).map_err(|error| mend(error, recipe))?;
     let said = fs::read(&report).map_err(at(&report))?;
     let said: Report = serde_json::from_slice(&said).map_err(|error| at(&report)(error.into()))?;
     for file in [&kernel, &report, &bare] {
@@ -116,6 +116,16 @@ pub(super) fn resolve(
         }
     }
     Ok((list(said, &given)?, options))
+}
+
+/// Adds the way out where a package may have no wheel.
+fn mend(error: Error, recipe: &Recipe) -> Error {
+    match error {
+        Error::Template(words) if !recipe.allow_source && words.contains("No matching distribution") => {
+            Error::Template(format!("{words}\nA package without a wheel for this Python needs --allow-source."))
+        }
+        error => error,
+    }
 }
 
 fn read(path: &Path) -> Result<String, Error> {
@@ -261,6 +271,21 @@ mod tests {
         let other = listed(&item("a-X", &archive, false), &given(&HASH.replace('0', "1"))).unwrap_err();
         assert_eq!(other, "a-X: the file that pip would install has none of the hashes that the requirements name");
         assert!(listed(&item("another", &archive, false), &given("1")).is_ok(), "what has no hash gets the index's");
+    }
+
+    #[test]
+    fn a_package_without_a_wheel_tells_the_way_out() {
+        let recipe = |allow_source| Recipe {
+            requirements: "r".into(),
+            python: None,
+            find_links: Vec::new(),
+            preload: Vec::new(),
+            allow_source,
+        };
+        let said = |words: &str, allow_source| mend(Error::Template(words.into()), &recipe(allow_source)).to_string();
+        assert!(said("No matching distribution found for x", false).ends_with("needs --allow-source."));
+        assert_eq!(said("No matching distribution found for x", true), "No matching distribution found for x");
+        assert_eq!(said("No space left", false), "No space left");
     }
 
     #[test]
