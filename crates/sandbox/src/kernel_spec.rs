@@ -56,10 +56,24 @@ const PYTHON_ENV: [(&str, &str); 9] = [
     ("PYTHONUNBUFFERED", ""),
 ];
 
+/// Forks kernels, or a trial of one.
+const ZYGOTE: (&str, &str) = ("zygote.py", include_str!("../kernel/zygote.py"));
+/// Speaks with the host.
+const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
+
 /// The kernel's programs for Python.
-const PYTHON_PROGRAMS: [(&str, &str); 4] = [
-    ("zygote.py", include_str!("../kernel/zygote.py")),
+const PYTHON_PROGRAMS: [(&str, &str); 13] = [
+    ZYGOTE,
+    CHANNEL,
     ("kernel.py", include_str!("../kernel/kernel.py")),
+    ("kernel_checkpoint.py", include_str!("../kernel/kernel_checkpoint.py")),
+    ("kernel_errors.py", include_str!("../kernel/kernel_errors.py")),
+    ("kernel_fork.py", include_str!("../kernel/kernel_fork.py")),
+    ("kernel_limits.py", include_str!("../kernel/kernel_limits.py")),
+    ("kernel_output.py", include_str!("../kernel/kernel_output.py")),
+    ("kernel_pages.py", include_str!("../kernel/kernel_pages.py")),
+    ("kernel_preload.py", include_str!("../kernel/kernel_preload.py")),
+    ("kernel_shell.py", include_str!("../kernel/kernel_shell.py")),
     ("forms.py", include_str!("../kernel/forms.py")),
     (crate::files::PROGRAM, include_str!("../kernel/files.py")),
 ];
@@ -100,9 +114,7 @@ impl KernelSpec {
 
     /// Python without a package, for a trial of a sandbox.
     pub(crate) fn trial(interpreter: &str) -> Self {
-        let [(zygote, forks), (_, python), ..] = PYTHON_PROGRAMS;
-        let programs =
-            [(zygote, forks), ("kernel.py", include_str!("../kernel/trial.py")), ("python_kernel.py", python)];
+        let programs = [ZYGOTE, CHANNEL, ("kernel.py", include_str!("../kernel/trial.py"))];
         let programs = programs.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
         Self { programs, checkpoints: false, ..Self::python(interpreter) }
     }
@@ -125,5 +137,33 @@ impl KernelSpec {
             advice: "Show charts with plt.show() and save what the user should keep.".into(),
             fences: ["python", "py", "python3"].map(str::to_owned).into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernel");
+
+    #[test]
+    fn each_part_of_the_kernel_program_is_carried_into_the_sandbox() {
+        for entry in Path::new(DIRECTORY).read_dir().unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.starts_with("kernel") {
+                assert!(PYTHON_PROGRAMS.iter().any(|(program, _)| *program == name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernel_programs_own_tests_pass() {
+        let run = "import sys, unittest; sys.path.insert(0, '.'); unittest.main('tests', argv=['tests'])";
+        let ran = Command::new("python3").args(["-I", "-B", "-c", run]).current_dir(DIRECTORY).output().unwrap();
+        let told = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success() && told.contains("OK") && !told.contains("Ran 0"), "{told}");
     }
 }

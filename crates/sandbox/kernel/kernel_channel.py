@@ -1,0 +1,66 @@
+"""The host's end of a kernel: length-prefixed JSON frames over an inherited socket."""
+
+import json
+import os
+import select
+import struct
+
+CONTROL_FD = 3
+WARDEN_FD = 4
+# The host refuses longer frames; what is longer is left out here, with a word about it.
+MAX_FRAME = 24 << 20
+
+
+class Channel:
+    """One end of the host's socket."""
+
+    def __init__(self, descriptor):
+        self.descriptor = descriptor
+
+    def send(self, frame):
+        payload = json.dumps(frame).encode()
+        if len(payload) > MAX_FRAME:
+            payload = json.dumps(left_out(frame, len(payload))).encode()
+        data = struct.pack(">I", len(payload)) + payload
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.descriptor, view) :]
+
+    def receive(self):
+        header = self._read(4)
+        return json.loads(self._read(struct.unpack(">I", header)[0]))
+
+    def _read(self, count):
+        parts = []
+        while count:
+            part = os.read(self.descriptor, min(count, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+
+class Silence:
+    """A channel nobody listens to, for the zygote's rehearsal. It answers each frame as the host does."""
+
+    def __init__(self):
+        self.number = None
+
+    def send(self, frame):
+        self.number = frame.get("number")
+
+    def receive(self):
+        return {"number": self.number}
+
+
+def left_out(frame, size):
+    """The frame without its data, when that is more than the host takes."""
+    text = f"[a result of {size >> 20} MB was left out: too large to show; write it to a file instead]"
+    return {**frame, "data": {"text/plain": text}} if "data" in frame else frame
+
+
+def is_readable(descriptor, seconds):
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

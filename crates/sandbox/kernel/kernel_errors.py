@@ -1,0 +1,95 @@
+"""Exceptions as people read them: the user's own frames, and cells by their number."""
+
+import traceback
+
+MAX_TRACEBACK = 16 << 10
+MAX_FRAMES_SHOWN = 12
+
+
+def describe_error(error):
+    name = type(error).__name__
+    try:
+        value = str(error)
+    except Exception:
+        value = "(its text could not be made)"
+    if isinstance(error, SystemExit):
+        value = str(error.code)
+    lines = []
+    for part in chain_of(error):
+        lines.extend(part)
+    text = "".join(lines).rstrip()
+    if len(text) > MAX_TRACEBACK:
+        half = MAX_TRACEBACK // 2
+        text = f"{text[:half]}\n[…]\n{text[-half:]}"
+    return {"name": name, "value": value[:MAX_TRACEBACK], "traceback": text}
+
+
+def chain_of(error):
+    """The causes, first to last, each as lines."""
+    parts = []
+    seen = set()
+    while error is not None and id(error) not in seen and len(parts) < 4:
+        seen.add(id(error))
+        parts.append(describe_one(error))
+        if error.__cause__ is not None:
+            error = error.__cause__
+            parts.append(["\nThe above exception was the direct cause of the following exception:\n\n"])
+        elif error.__context__ is not None and not error.__suppress_context__:
+            error = error.__context__
+            parts.append(["\nDuring handling of the above exception, another exception occurred:\n\n"])
+        else:
+            break
+    return reversed(parts)
+
+
+def describe_one(error):
+    if isinstance(error, (SystemExit, KeyboardInterrupt)) and error.__traceback__ is None:
+        return [f"{type(error).__name__}\n"]
+    frames = [
+        entry
+        for entry in traceback.extract_tb(error.__traceback__)
+        if not entry.filename.startswith("/run/aludel/") and "/IPython/core/" not in entry.filename
+    ]
+    first_own = next((place for place, entry in enumerate(frames) if is_own(entry)), None)
+    lines = []
+    if first_own is not None:
+        lines.append("Traceback (most recent call last):\n")
+        lines.extend(describe_frames(frames[first_own:]))
+    lines.extend(traceback.format_exception_only(type(error), error))
+    return [rename_cells(line) for line in lines]
+
+
+def is_own(entry):
+    return entry.filename.startswith(("<cell ", "/mnt/data/", "/home/user/", "/tmp/"))
+
+
+def describe_frames(frames):
+    """The user's frames and the innermost one; the libraries' between them are counted."""
+    kept = [entry for entry in frames if is_own(entry)]
+    if len(kept) > MAX_FRAMES_SHOWN:
+        half = MAX_FRAMES_SHOWN // 2
+        shown = set(map(id, kept[:half] + kept[-half:]))
+    else:
+        shown = set(map(id, kept))
+    shown.add(id(frames[-1]))
+    lines = []
+    hidden = 0
+    for entry in frames:
+        if id(entry) not in shown:
+            hidden += 1
+            continue
+        if hidden:
+            lines.append(f"  [{hidden} frame{'s' if hidden > 1 else ''} not shown]\n")
+            hidden = 0
+        lines.extend(traceback.format_list([entry]))
+    return lines
+
+
+def rename_cells(line):
+    """`File "<cell 3>", line 5` reads better as `Cell 3, line 5`."""
+    start = line.find('File "<cell ')
+    if start < 0:
+        return line
+    end = line.find('>"', start)
+    number = line[start + len('File "<cell ') : end]
+    return f"{line[:start]}Cell {number}{line[end + 2 :]}"

@@ -1,0 +1,130 @@
+"""Output of cells: displays and results as frames, printed text through two pipes, all of it in the order in which it was made."""
+
+import base64
+import io
+import json
+import os
+import sys
+import threading
+
+from kernel_channel import Silence
+
+MAX_TEXT = 1 << 20
+# Switches between the two streams in one cell whose order is kept, which costs an answer of the host each time.
+MOST_TURNS = 1000
+
+
+class Output:
+    """The channel, and the state of the cell that writes to it."""
+
+    def __init__(self):
+        self.channel = Silence()
+        # The kernel's process: in any other, the channel is its parent's.
+        self.owner = os.getpid()
+        self.in_cell = False
+        # Held by whoever writes to the channel or waits there for an answer, and at the end of a cell, so that no thread of the program's
+        # takes what is meant for the next one.
+        self.lock = threading.RLock()
+        self.shown = 0
+        self.shielded = False
+        self.interrupt_is_pending = False
+        self.turns = 0
+        # The descriptor that was printed to last; child processes mostly use the first.
+        self.printed_last = 1
+
+    def begin_cell(self):
+        self.turns, self.printed_last = 0, 1
+
+    def is_child(self):
+        """Returns true in a process that the program forked: the channel is its parent's."""
+        return os.getpid() != self.owner
+
+    def show(self, frame):
+        """Sends a display; what is printed next comes after it on the host, too."""
+        flush_streams()
+        if self.is_child():
+            print(frame["data"].get("text/plain", ""), flush=True)
+            return
+        self.ask(frame)
+
+    def show_result(self, data):
+        """Sends the value of the last expression."""
+        flush_streams()
+        if self.is_child():
+            print(data.get("text/plain", ""), flush=True)
+            return
+        with self.lock:
+            self.channel.send({"type": "result", "data": encode_bundle(data)})
+
+    def ask(self, frame):
+        """Sends a frame and waits until the host has it and all that was printed before it."""
+        with self.lock:
+            if not self.in_cell:
+                # A thread that goes on between two cells: nobody listens, and the next frame is a program.
+                return
+            # An interrupt in the middle would leave half an answer in the socket.
+            self.shielded = True
+            try:
+                self.shown += 1
+                self.channel.send({**frame, "number": self.shown})
+                while self.channel.receive().get("number") != self.shown:
+                    pass
+            finally:
+                self.shielded = False
+        if self.interrupt_is_pending and threading.current_thread() is threading.main_thread():
+            self.interrupt()
+
+    def keep_order(self, descriptor):
+        """Called before a stream is written to: has the host take what is in the other one first."""
+        if self.printed_last != descriptor and not self.is_child():
+            self.printed_last = descriptor
+            if self.turns < MOST_TURNS:
+                self.turns += 1
+                self.ask({"type": "flushed"})
+
+    def interrupt(self, _number=None, _frame=None):
+        """Ends the cell; between cells there is nothing to end, and the signal was meant for one that has just ended by itself."""
+        self.interrupt_is_pending = self.in_cell and self.shielded
+        if self.in_cell and not self.shielded:
+            raise KeyboardInterrupt
+
+    def standard_stream(self, descriptor):
+        buffered = io.BufferedWriter(StandardStream(self, descriptor))
+        return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+class StandardStream(io.FileIO):
+    """Standard output or standard error, which are two pipes."""
+
+    def __init__(self, output, descriptor):
+        super().__init__(descriptor, "w", closefd=False)
+        self.output = output
+
+    def write(self, data):
+        self.output.keep_order(self.fileno())
+        return super().write(data)
+
+
+def encode_bundle(data):
+    """Makes every representation a string: bytes as base64, structures as JSON. Text that is too long is cut."""
+    bundle = {}
+    for mime, value in data.items():
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            value = base64.b64encode(value).decode()
+        elif not isinstance(value, str):
+            value = json.dumps(value, default=str)
+        if mime.startswith("text/") and len(value) > MAX_TEXT:
+            if mime == "text/html":
+                continue  # half a document is worse than the text that comes with it
+            value = f"{value[:MAX_TEXT]}\n[{len(value) - MAX_TEXT} more characters were left out]"
+        bundle[str(mime)] = value
+    return bundle
+
+
+def flush_streams():
+    """Flushes both streams: text printed before a display must reach the host before it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass

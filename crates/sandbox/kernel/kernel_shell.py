@@ -1,0 +1,174 @@
+"""IPython's InteractiveShell, as kernels run it."""
+
+import ast
+import inspect
+import os
+import re
+import sys
+import types
+import warnings
+
+from kernel_output import encode_bundle
+
+# Prompts that were copied along: IPython takes them away, and some are valid Python.
+MAYBE_PROMPT = re.compile(r"^(\s*>>>|\s*\.\.\.|\s*In \[)", re.MULTILINE)
+NAME = re.compile(r"\w+")
+
+
+def build_shell(output, memory, name_of_cell):
+    """Makes the shell, whose results go to `output`."""
+    from IPython.core.autocall import IPyAutocall
+    from IPython.core.compilerop import CachingCompiler
+    from IPython.core.displayhook import DisplayHook
+    from IPython.core.displaypub import DisplayPublisher
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.core.macro import Macro
+    from traitlets.config import Config
+
+    class Publisher(DisplayPublisher):
+        def publish(self, data, metadata=None, *, transient=None, update=False, **_other):
+            output.show({"type": "display", "data": encode_bundle(data)})
+
+        def clear_output(self, wait=False):
+            pass
+
+    class ResultHook(DisplayHook):
+        """Sends the value of the last expression as the cell's result."""
+
+        def write_output_prompt(self):
+            pass
+
+        def write_format_data(self, format_dict, md_dict=None):
+            output.show_result(format_dict)
+
+        def finish_displayhook(self):
+            self._active = False
+
+        def update_user_ns(self, result):
+            super().update_user_ns(result)
+            close_shown_figure(result)
+
+    class CellCompiler(CachingCompiler):
+        """Names cells as people count them, for tracebacks."""
+
+        def get_code_name(self, raw_code, transformed_code, number):
+            return name_of_cell()
+
+    class Shell(InteractiveShell):
+        displayhook_class = ResultHook
+        display_pub_class = Publisher
+        compiler_class = CellCompiler
+
+        # The last cell that needed no transforming, and whether it awaits something.
+        plain_cell = (None, False)
+
+        def transform_cell(self, raw_cell):
+            cell = raw_cell if raw_cell.endswith("\n") else raw_cell + "\n"
+            if not self.may_be_plain(cell):
+                return super().transform_cell(raw_cell)
+            try:
+                code = compile(cell, "<>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            except Exception:
+                return super().transform_cell(raw_cell)
+            self.plain_cell = (cell, bool(code.co_flags & inspect.CO_COROUTINE))
+            return cell
+
+        def should_run_async(self, raw_cell, *, transformed_cell=None, preprocessing_exc_tuple=None):
+            cell, awaits = self.plain_cell
+            if self.autoawait and cell is not None and cell is transformed_cell:
+                return awaits
+            return super().should_run_async(
+                raw_cell, transformed_cell=transformed_cell, preprocessing_exc_tuple=preprocessing_exc_tuple
+            )
+
+        def may_be_plain(self, cell):
+            """Returns true if IPython runs a cell that is valid Python as Python does. Then nothing need be transformed, which takes
+            longer than all else about a short cell, and writes to as many pages."""
+            if cell[0].isspace() or MAYBE_PROMPT.search(cell) or self.transformers() != self.usual_transformers:
+                return False
+            if cell.find("\n") < len(cell) - 1:
+                return True
+            # A single line may be a magic without its %, a macro, or `exit`.
+            name = NAME.match(cell)
+            if name is None:
+                return True
+            value = self.user_ns.get(name[0])
+            return not isinstance(value, (IPyAutocall, Macro)) and self.find_magic(name[0]) is None
+
+        def transformers(self):
+            """Counts the functions of each kind that may change a cell before it is compiled."""
+            static, dynamic = self.input_transformer_manager, self.prefilter_manager
+            return (
+                len(static.cleanup_transforms),
+                len(static.line_transforms),
+                len(static.token_transformers),
+                len(self.input_transformers_post),
+                len(dynamic.checkers),
+                len(dynamic.transformers),
+                self.autocall,
+            )
+
+        # Errors are told by this module, from the execution's result. This is the first that is called after one was raised.
+        def showtraceback(self, *_arguments, **_options):
+            if isinstance(sys.exc_info()[1], MemoryError):
+                memory.lift()
+
+        def showsyntaxerror(self, *_arguments, **_options):
+            pass
+
+        def showindentationerror(self, *_arguments, **_options):
+            pass
+
+        # IPython keeps a rendering of every exception; it takes seconds for a deep recursion, and nobody reads it.
+        def _format_exception_for_storage(self, *_arguments, **_options):
+            return {}
+
+        # There is no screen; `%matplotlib inline`, with which many notebooks begin, needs none.
+        def enable_gui(self, gui=None):
+            pass
+
+        # The piped variant needs a pseudo terminal, which a sandbox does not have.
+        system = InteractiveShell.system_raw
+
+        def init_history(self):
+            super().init_history()
+            self.history_manager.enabled = False
+
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.HistoryManager.hist_file = ":memory:"
+    config.InteractiveShell.colors = "nocolor" if ipython_major() >= 9 else "NoColor"
+    config.InteractiveShell.cache_size = 100
+    config.Completer.use_jedi = False
+    main_module = types.ModuleType("__main__", "Automatically created module for the interactive environment")
+    built = Shell.instance(config=config, user_module=main_module)
+    built.usual_transformers = built.transformers()
+    warnings.filterwarnings("ignore", message="To exit: use")
+    # The template's pip says all that there is to say.
+    warnings.filterwarnings("ignore", message="You executed the system command !pip")
+    return built
+
+
+def ipython_major():
+    import IPython
+
+    return IPython.version_info[0]
+
+
+def close_shown_figure(value):
+    """A figure that is the cell's result was just shown; open, it would be shown again at the cell's end."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    figure = sys.modules.get("matplotlib.figure")
+    if pyplot is not None and figure is not None and isinstance(value, figure.Figure):
+        pyplot.close(value)
+
+
+def show_forms(shell):
+    """Shows tables and charts as data, too. By its path: the program's own modules may have the same name."""
+    import importlib.util
+
+    path = os.path.join(os.path.dirname(__file__), "forms.py")
+    spec = importlib.util.spec_from_file_location("aludel_forms", path)
+    forms = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(forms)
+    forms.install(shell)

@@ -1,0 +1,167 @@
+"""Unit tests of the kernel's parts, with the standard library alone: `python3 -B -m unittest tests`, in this directory."""
+
+import os
+import resource
+import threading
+import unittest
+from unittest import mock
+
+import kernel_channel
+import kernel_errors
+import kernel_fork
+import kernel_limits
+import kernel_output
+import kernel_pages
+
+
+class Frames(kernel_channel.Silence):
+    """A host that remembers the frames."""
+
+    def __init__(self):
+        super().__init__()
+        self.frames = []
+
+    def send(self, frame):
+        super().send(frame)
+        self.frames.append(frame)
+
+
+class ChannelTest(unittest.TestCase):
+    def setUp(self):
+        self.reader, writer = os.pipe()
+        self.channel, self.host = kernel_channel.Channel(writer), kernel_channel.Channel(self.reader)
+        self.addCleanup(os.close, self.reader)
+        self.addCleanup(os.close, writer)
+
+    def test_a_frame_arrives_as_it_was_sent(self):
+        self.channel.send({"type": "display", "data": {"text/plain": "é"}})
+        self.assertEqual(self.host.receive(), {"type": "display", "data": {"text/plain": "é"}})
+
+    def test_data_beyond_the_limit_is_left_out_with_a_word(self):
+        with mock.patch.object(kernel_channel, "MAX_FRAME", 100):
+            self.channel.send({"type": "result", "data": {"text/plain": "x" * 200}})
+        frame = self.host.receive()
+        self.assertEqual(frame["type"], "result")
+        self.assertIn("too large to show", frame["data"]["text/plain"])
+
+    def test_readable_is_a_descriptor_with_data(self):
+        self.assertFalse(kernel_channel.is_readable(self.reader, 0))
+        self.channel.send({})
+        self.assertTrue(kernel_channel.is_readable(self.reader, 0))
+
+
+class OutputTest(unittest.TestCase):
+    def setUp(self):
+        self.output = kernel_output.Output()
+        self.output.channel = Frames()
+
+    def test_frames_are_numbered_in_a_cell_and_dropped_between_two(self):
+        self.output.ask({"type": "flushed"})
+        self.output.in_cell = True
+        self.output.ask({"type": "flushed"})
+        self.output.ask({"type": "display", "data": {}})
+        self.assertEqual([frame["number"] for frame in self.output.channel.frames], [1, 2])
+
+    def test_an_interrupt_ends_a_cell_and_nothing_else(self):
+        self.output.interrupt()
+        self.output.in_cell = True
+        with self.assertRaises(KeyboardInterrupt):
+            self.output.interrupt()
+
+    def test_an_interrupt_waits_for_the_hosts_answer(self):
+        self.output.in_cell = True
+        answer = self.output.channel.receive
+
+        def interrupted():
+            self.output.interrupt()
+            return answer()
+
+        self.output.channel.receive = interrupted
+        with self.assertRaises(KeyboardInterrupt):
+            self.output.ask({"type": "flushed"})
+        self.assertFalse(self.output.shielded)
+        self.assertEqual(self.output.channel.number, 1)
+
+    def test_a_switch_between_streams_is_told_up_to_a_limit(self):
+        self.output.in_cell = True
+        with mock.patch.object(kernel_output, "MOST_TURNS", 2):
+            for descriptor in (1, 2, 2, 1, 2):
+                self.output.keep_order(descriptor)
+        self.assertEqual(len(self.output.channel.frames), 2)
+
+    def test_text_is_cut_and_long_documents_are_left_out(self):
+        long = "x" * (kernel_output.MAX_TEXT + 3)
+        bundle = kernel_output.encode_bundle(
+            {"text/plain": long, "text/html": long, "image/png": b"\x01", "application/json": {"a": 1}}
+        )
+        self.assertTrue(bundle["text/plain"].endswith("\n[3 more characters were left out]"))
+        self.assertEqual({**bundle, "text/plain": ""}, {"text/plain": "", "image/png": "AQ==", "application/json": '{"a": 1}'})
+
+
+class ErrorsTest(unittest.TestCase):
+    def described(self, program, **names):
+        try:
+            exec(compile(program, "<cell 3>", "exec"), names)
+        except BaseException as error:
+            return kernel_errors.describe_error(error)
+        self.fail("nothing was raised")
+
+    def test_a_cell_is_named_by_its_number(self):
+        told = self.described("def f():\n    return 1 / 0\nf()")
+        self.assertEqual((told["name"], told["value"]), ("ZeroDivisionError", "division by zero"))
+        self.assertIn("Cell 3, line 3, in <module>", told["traceback"])
+        self.assertNotIn("tests.py", told["traceback"])
+
+    def test_frames_of_libraries_are_counted(self):
+        told = self.described("import json\njson.loads('{')")
+        self.assertIn("not shown]", told["traceback"])
+
+    def test_causes_come_first(self):
+        told = self.described("try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise ValueError('x') from error")
+        self.assertLess(told["traceback"].index("ZeroDivisionError"), told["traceback"].index("ValueError"))
+
+    def test_a_text_that_cannot_be_made_and_a_long_one(self):
+        told = self.described("class E(Exception):\n    def __str__(self): raise KeyError\nraise E")
+        self.assertEqual(told["value"], "(its text could not be made)")
+        told = self.described("raise ValueError('x' * 100000)")
+        self.assertLess(len(told["traceback"]), kernel_errors.MAX_TRACEBACK + 100)
+
+
+class LimitsTest(unittest.TestCase):
+    def test_memory_is_bounded_beyond_the_zygotes(self):
+        limit = kernel_limits.MemoryLimit()
+        with mock.patch.object(resource, "setrlimit") as told, mock.patch.object(kernel_limits, "data_in_use", lambda: 100 << 20):
+            limit.lower()
+            told.assert_not_called()
+            limit.set(1 << 30, is_hard=False)
+            limit.set(1 << 30, is_hard=True)
+        soft, hard = (1 << 30) - (64 << 20) + (100 << 20), (1 << 30) + (100 << 20)
+        self.assertEqual([call.args[1] for call in told.call_args_list], [(soft, -1), (hard, hard), (soft, hard)])
+
+    def test_a_copy_needs_half_of_the_memory(self):
+        limit = kernel_limits.MemoryLimit()
+        self.assertTrue(limit.allows_copy())
+        with mock.patch.object(kernel_limits, "data_in_use", lambda: 100):
+            limit.baseline()
+        limit.bytes = 1000
+        for used, allowed in ((600, True), (601, False)):
+            with mock.patch.object(kernel_limits, "data_in_use", lambda: used):
+                self.assertEqual(limit.allows_copy(), allowed)
+
+
+class ForkTest(unittest.TestCase):
+    def test_a_child_sends_no_signal_and_is_waited_for_by_name(self):
+        self.assertEqual(threading.active_count(), 1)
+        pid, hooks_are_due = kernel_fork.fork_unseen()
+        if pid == 0:
+            os._exit(7 if hooks_are_due else 1)
+        self.assertFalse(hooks_are_due)
+        with self.assertRaises(ChildProcessError):
+            os.waitpid(pid, 0)
+        self.assertEqual(os.waitpid(pid, kernel_fork.WAIT_FOR_ALL)[1], 7 << 8)
+
+
+class PagesTest(unittest.TestCase):
+    def test_neighbours_are_one_run(self):
+        page = kernel_pages.PAGE
+        self.assertEqual(list(kernel_pages.runs_of([3, 4, 7])), [3 * page, 2 * page, 7 * page, page])
