@@ -1,7 +1,8 @@
 //! The start of sandboxes and their cells, beside a bare fork of a process as large as the zygote which runs the same.
 //!
-//! `cargo bench -p aludel-sandbox --bench start [-- COUNT]` prints every row with its ratio to the bare fork; with `-- leftovers COUNT` it makes
-//! that many sandboxes on all processors instead, and prints what the host holds meanwhile.
+//! `cargo bench -p aludel-sandbox --bench start [-- COUNT]` prints every row with its ratio to the bare fork. With `-- leftovers COUNT` it makes
+//! that many sandboxes on all processors instead, and prints what the host holds meanwhile; with `-- rate COUNT`, it makes that many at a
+//! time for five seconds, and prints their rate and the processor time that each took.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,6 +49,9 @@ async fn main() -> Result<(), Failure> {
     if arguments.iter().any(|argument| argument == "leftovers") {
         return leftovers(count).await;
     }
+    if arguments.iter().any(|argument| argument == "rate") {
+        return at_a_time(count).await;
+    }
     let start = Instant::now();
     let on_demand = backend(0).await?;
     println!("zygote ready after {:.0} ms", millis(start.elapsed()));
@@ -68,7 +72,7 @@ async fn main() -> Result<(), Failure> {
     let (mut ours, mut forks) = (0.0, 0.0);
     for _ in 0..3 {
         forks += fork_rate(&on_demand, seconds).await? / 3.0;
-        ours += rate(&on_demand, seconds).await? / 3.0;
+        ours += rate(&on_demand, processors()?, seconds).await? / 3.0;
     }
     println!(
         "create, run, destroy on all processors: {ours:.0} a second, {:.0} % of the bare fork's {forks:.0}",
@@ -165,8 +169,8 @@ impl Rows {
     }
 }
 
-/// Sandboxes made, used and destroyed in a second on all processors.
-async fn rate(local: &Local, time: Duration) -> Result<f64, Failure> {
+/// Sandboxes made, used and destroyed in a second, some at a time.
+async fn rate(local: &Local, at_a_time: usize, time: Duration) -> Result<f64, Failure> {
     let start = Instant::now();
     let worker = || async {
         let mut count = 0;
@@ -178,8 +182,47 @@ async fn rate(local: &Local, time: Duration) -> Result<f64, Failure> {
         }
         Ok::<_, Failure>(count)
     };
-    let counts = on_all_processors(worker).await?;
+    let counts: usize = futures_util::future::try_join_all((0..at_a_time).map(|_| worker())).await?.iter().sum();
     Ok(counts as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Makes, uses and destroys this many sandboxes at a time.
+async fn at_a_time(count: usize) -> Result<(), Failure> {
+    let local = backend(0).await?;
+    rate(&local, count, Duration::from_secs(1)).await?;
+    let (before, start) = (Busy::now()?, Instant::now());
+    let rate = rate(&local, count, Duration::from_secs(5)).await?;
+    let (after, seconds) = (Busy::now()?, start.elapsed().as_secs_f64());
+    println!(
+        "{count} at a time: {rate:.0} a second, {:.1} ms of a processor each, the processors busy {:.0} % of the time",
+        (after.busy - before.busy) * 1000.0 / (rate * seconds),
+        100.0 * (after.busy - before.busy) / (after.all - before.all)
+    );
+    local.shutdown().await;
+    Ok(())
+}
+
+/// Processor time of the whole host, seconds.
+struct Busy {
+    busy: f64,
+    all: f64,
+}
+
+impl Busy {
+    fn now() -> Result<Self, Failure> {
+        let text = std::fs::read_to_string("/proc/stat")?;
+        let ticks: Vec<f64> = text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .skip(1)
+            .take(8)
+            .map(str::parse)
+            .collect::<Result<_, _>>()?;
+        let (all, idle) = (ticks.iter().sum::<f64>(), ticks.iter().skip(3).take(2).sum::<f64>());
+        Ok(Self { busy: (all - idle) / 100.0, all: all / 100.0 })
+    }
 }
 
 /// Bare forks made, used and ended in a second by as many kernels as there are processors.
@@ -199,9 +242,12 @@ async fn fork_rate(local: &Local, time: Duration) -> Result<f64, Failure> {
 }
 
 async fn on_all_processors<F: Future<Output = Result<usize, Failure>>>(work: impl Fn() -> F) -> Result<usize, Failure> {
-    let processors = std::thread::available_parallelism()?.get();
-    let counts = futures_util::future::try_join_all((0..processors).map(|_| work())).await?;
+    let counts = futures_util::future::try_join_all((0..processors()?).map(|_| work())).await?;
     Ok(counts.iter().sum())
+}
+
+fn processors() -> Result<usize, Failure> {
+    Ok(std::thread::available_parallelism()?.get())
 }
 
 /// Makes many sandboxes on all processors, and prints what the host and this process hold meanwhile.
