@@ -13,7 +13,7 @@ import signal
 import sys
 
 from kernel_channel import CONTROL_FD, WARDEN_FD, Channel, Silence, is_readable
-from kernel_checkpoint import IDLE, Checkpoints
+from kernel_checkpoint import IDLE, IDLE_AFTER_FIRST, Checkpoints
 from kernel_errors import describe_error
 from kernel_limits import MemoryLimit, keep_descriptors_back
 from kernel_output import Output, flush_streams
@@ -69,7 +69,8 @@ class Kernel:
         self.start_fresh()
         self.send({"type": "ready"})
         while True:
-            if self.is_checkpoint_due() and not is_readable(CONTROL_FD, IDLE):
+            idle = IDLE_AFTER_FIRST if self.cell_number == 1 else IDLE
+            if self.is_checkpoint_due() and not is_readable(CONTROL_FD, idle):
                 if not self.checkpoints.take() and self.checkpoints.pid is not None:
                     self.written.copy_ahead()
             try:

@@ -15,6 +15,8 @@ from kernel_limits import AllDescriptors
 # Seconds of silence before a checkpoint is taken ahead of the next cell. A kernel that is closed at once does without, one that is
 # used again at once takes it then, and the one before is gone by then: beside it, the next cell would copy more.
 IDLE = 0.004
+# The same after the first cell: for many kernels it is the last, and the copy would cost as much as the cell.
+IDLE_AFTER_FIRST = 1
 # Seconds in which killed processes have to be gone; the host waits somewhat longer.
 MOST_WAITED = 2
 

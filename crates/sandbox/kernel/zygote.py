@@ -13,6 +13,7 @@ import socket
 import sys
 
 import kernel
+import zygote_heap
 
 WARDEN_FD = 3
 MAX_MESSAGE = 1 << 20
@@ -222,11 +223,15 @@ def main():
     hello = json.loads(warden.recv(MAX_MESSAGE))
     filters = prepare_filters(hello["filters"])
     lock_down(calls_of(hello["lockdown"], {}, filters)[0])
+    # For a single program, an arranged memory does not pay.
+    is_lean = "--lean" in sys.argv
+    reserved = [] if is_lean else zygote_heap.reserve_arenas()
     try:
-        kernel.prepare("--lean" not in sys.argv, kernel.preloaded_modules(sys.argv))
+        kernel.prepare(not is_lean, kernel.preloaded_modules(sys.argv))
     except kernel.Unsuitable as reason:
         warden.send(json.dumps({"failed": [0, str(reason)[:MAX_REASON]]}).encode())
         return
+    del reserved
     # Low numbers are taken, so that a received descriptor never sits where the lockdown will put another.
     devnull = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     while devnull < 10:
@@ -239,6 +244,8 @@ def main():
     gc.collect()
     gc.freeze()
     gc.disable()
+    if not is_lean:
+        zygote_heap.use_huge_pages()
     kernel.note_written_pages()
     warden.send(b'"ready"')
     while True:

@@ -58,12 +58,15 @@ const PYTHON_ENV: [(&str, &str); 9] = [
 
 /// Forks kernels, or a trial of one.
 const ZYGOTE: (&str, &str) = ("zygote.py", include_str!("../kernel/zygote.py"));
+/// The zygote's memory.
+const HEAP: (&str, &str) = ("zygote_heap.py", include_str!("../kernel/zygote_heap.py"));
 /// Speaks with the host.
 const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
 
 /// The kernel's programs for Python.
-const PYTHON_PROGRAMS: [(&str, &str); 13] = [
+const PYTHON_PROGRAMS: [(&str, &str); 14] = [
     ZYGOTE,
+    HEAP,
     CHANNEL,
     ("kernel.py", include_str!("../kernel/kernel.py")),
     ("kernel_checkpoint.py", include_str!("../kernel/kernel_checkpoint.py")),
@@ -114,9 +117,9 @@ impl KernelSpec {
 
     /// Python without a package, for a trial of a sandbox.
     pub(crate) fn trial(interpreter: &str) -> Self {
-        let programs = [ZYGOTE, CHANNEL, ("kernel.py", include_str!("../kernel/trial.py"))];
+        let programs = [ZYGOTE, HEAP, CHANNEL, ("kernel.py", include_str!("../kernel/trial.py"))];
         let programs = programs.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
-        Self { programs, checkpoints: false, ..Self::python(interpreter) }
+        Self { programs, checkpoints: false, ..Self::python(interpreter).lean() }
     }
 
     /// Python, run by this interpreter.
@@ -153,7 +156,7 @@ mod tests {
     fn each_part_of_the_kernel_program_is_carried_into_the_sandbox() {
         for entry in Path::new(DIRECTORY).read_dir().unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            if name.starts_with("kernel") {
+            if name.starts_with("kernel") || name.starts_with("zygote") {
                 assert!(PYTHON_PROGRAMS.iter().any(|(program, _)| *program == name), "{name}");
             }
         }
