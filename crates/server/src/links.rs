@@ -120,17 +120,12 @@ impl Link {
 
     pub(crate) fn token(&self, secret: &str) -> String {
         let Self { tenant, container, file, expires_at } = self;
-        let mut token = format!("{}\n{container}\n{file}\n{expires_at}", tenant.as_str()).into_bytes();
-        let signature = signature(secret, &token).finalize().into_bytes();
-        token.extend_from_slice(&signature);
-        BASE64_URL_SAFE_NO_PAD.encode(token)
+        sign(secret, &format!("{}\n{container}\n{file}\n{expires_at}", tenant.as_str()))
     }
 
     pub(crate) fn of_token(token: &str, secret: &str) -> Option<Self> {
-        let token = BASE64_URL_SAFE_NO_PAD.decode(Some(token).filter(|token| token.len() <= MAX_TOKEN)?).ok()?;
-        let (text, signed) = token.split_at_checked(token.len().checked_sub(SIGNATURE)?)?;
-        signature(secret, text).verify_slice(signed).ok()?;
-        let mut fields = std::str::from_utf8(text).ok()?.split('\n');
+        let text = signed(secret, token)?;
+        let mut fields = text.split('\n');
         Some(Self {
             tenant: Tenant::of_signed(fields.next()?),
             container: ContainerId::parse(fields.next()?)?,
@@ -161,6 +156,21 @@ fn size(bytes: u64) -> String {
         1024..1_048_576 => format!("{} KB", bytes.div_ceil(1024)),
         _ => format!("{:.1} MB", bytes as f64 / 1_048_576.0),
     }
+}
+
+/// Makes a token of a text, whose kind its ids tell.
+pub(crate) fn sign(secret: &str, text: &str) -> String {
+    let mut token = text.as_bytes().to_vec();
+    token.extend_from_slice(&signature(secret, text.as_bytes()).finalize().into_bytes());
+    BASE64_URL_SAFE_NO_PAD.encode(token)
+}
+
+/// Returns the text of a token that this server made.
+pub(crate) fn signed(secret: &str, token: &str) -> Option<String> {
+    let token = BASE64_URL_SAFE_NO_PAD.decode(Some(token).filter(|token| token.len() <= MAX_TOKEN)?).ok()?;
+    let (text, proof) = token.split_at_checked(token.len().checked_sub(SIGNATURE)?)?;
+    signature(secret, text).verify_slice(proof).ok()?;
+    String::from_utf8(text.to_vec()).ok()
 }
 
 fn signature(secret: &str, text: &[u8]) -> Hmac<Sha256> {

@@ -42,6 +42,8 @@ pub fn wire(bytes: &[u8]) {
     again::<anthropic::Request>(&sent);
     again::<gemini::GenerateContentRequest>(&sent);
     again::<gemini::GenerateContentResponse>(&sent);
+    again::<gemini::FileMetadata>(&sent);
+    again::<gemini::FileList>(&sent);
     again::<gemini::ErrorEnvelope>(&sent);
     again::<anthropic::InputMessage>(&sent);
     again::<anthropic::Tool>(&sent);

@@ -1,6 +1,7 @@
 """Answers with programs, by Google's Python client."""
 
 import asyncio
+import io
 
 import pytest
 from google import genai
@@ -90,6 +91,30 @@ def test_a_file_of_the_message_is_there_and_one_that_is_made_is_linked(client):
     assert "/v1/links/" in answer.text and "note.txt" in answer.text
 
 
+def test_an_uploaded_file_is_there(client, tmp_path):
+    path = tmp_path / "sales.csv"
+    path.write_bytes(b"date,amount\n2026-01-05,10\n2026-02-01,7\n")
+    sales = client.files.upload(file=path)
+    assert (sales.state, sales.size_bytes, sales.mime_type) == (types.FileState.ACTIVE, 39, "text/csv")
+    assert client.files.get(name=sales.name).uri == sales.uri
+    assert sales.name in [file.name for file in client.files.list(config={"page_size": 1})]
+    assert client.files.download(file=sales) == path.read_bytes()
+    answer = client.models.generate_content(model=MODEL, contents=[sales, "How much were the sales of each month?"], config=CODE)
+    assert "2026-02     7" in parts(answer)[1].code_execution_result.output
+    client.files.delete(name=sales.name)
+    with pytest.raises(errors.ClientError) as gone:
+        client.files.get(name=sales.name)
+    assert gone.value.status == "NOT_FOUND"
+
+
+def test_a_large_file_comes_in_pieces(client):
+    config = {"display_name": "noise", "mime_type": "application/octet-stream"}
+    content = bytes(range(256)) * (4 << 12) * 5
+    noise = client.files.upload(file=io.BytesIO(content), config=config)
+    assert (noise.display_name, noise.size_bytes) == ("noise", 20 << 20)
+    assert client.files.download(file=noise) == content
+
+
 def test_a_function_of_the_client_is_called_by_it(client):
     def get_weather(city: str) -> str:
         """Tells the weather."""
@@ -124,6 +149,8 @@ def test_a_key_is_needed_where_there_are_keys():
         with pytest.raises(errors.ClientError) as refused:
             without.models.generate_content(model=MODEL, contents="hello")
         assert (refused.value.code, refused.value.status) == (401, "UNAUTHENTICATED")
+        kept = with_key.files.upload(file=io.BytesIO(b"1"), config={"mime_type": "text/plain"})
+        assert kept.name in [file.name for file in with_key.files.list()]
 
 
 def test_the_program_of_the_guide(server):

@@ -10,6 +10,7 @@ pub(crate) mod opensandbox;
 mod pass;
 mod sandboxes;
 mod stop;
+mod times;
 
 use std::borrow::Cow;
 use std::sync::Arc;

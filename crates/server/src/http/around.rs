@@ -23,6 +23,7 @@ use tracing::{Instrument, error};
 use super::unread;
 use crate::app::App;
 use crate::dialects::Dialect;
+use crate::dialects::gemini::Ticket;
 use crate::error::{ApiError, Told};
 use crate::links::Link;
 use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
@@ -134,7 +135,14 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
                 request.extensions_mut().insert(link);
                 caller
             }
-            None => identify(app, (dialect.key)(request.headers()).as_deref(), request.headers()).await?,
+            None => match Ticket::read(app, request.uri()).await? {
+                Some(ticket) => {
+                    let caller = ticket.caller();
+                    request.extensions_mut().insert(ticket);
+                    caller
+                }
+                None => identify(app, (dialect.key)(request.headers()).as_deref(), request.headers()).await?,
+            },
         },
     };
     if request.uri().path() == METRICS {

@@ -161,3 +161,85 @@ async fn errors_and_models_are_in_its_words() {
     server.get("/v1beta/models").await.ok();
     server.stop().await;
 }
+
+/// Sends one piece of an upload, without a key.
+async fn piece(server: &Server, address: &str, command: &str, offset: usize, bytes: &'static [u8]) -> Answer {
+    let request = server.request(Method::POST, address).header("x-goog-upload-command", command);
+    server.ask(request.header("x-goog-upload-offset", offset).body(bytes)).await
+}
+
+/// Begins an upload; returns the path to which its bytes go.
+async fn begin(server: &Server, key: &str, file: &Value) -> String {
+    let request = server.request(Method::POST, "/upload/v1/files").header("x-goog-api-key", key);
+    let request = request.header("x-goog-upload-protocol", "resumable").header("x-goog-upload-command", "start");
+    let begun = server.ask(request.json(&json!({ "file": file }))).await;
+    let address = begun.headers["x-goog-upload-url"].to_str().unwrap().to_owned();
+    begun.ok();
+    address[address.find("/upload").unwrap()..].to_owned()
+}
+
+#[tokio::test]
+async fn files_come_in_pieces_without_a_key_and_are_in_the_workspace() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream =
+        ScriptedUpstream::start(vec![Scripted::Python("print('marker-7f3a', 6 * 7)"), Scripted::Text("42")]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let key = server.store.create_key("a").await.unwrap().secret;
+    let other = server.store.create_key("b").await.unwrap().secret;
+    let ask = async |key: &str, method, path: &str| {
+        server.ask(server.request(method, path).header("x-goog-api-key", key)).await
+    };
+    let file = json!({ "display_name": "Sales", "mimeType": "text/csv", "size_bytes": "8" });
+    let address = begin(&server, &key, &file).await;
+    let forged = address.replacen("upload_id=", "upload_id=A", 1);
+    error(&piece(&server, &forged, "upload, finalize", 0, b"a,b\n1,2\n").await, 404, "NOT_FOUND", "upload_id");
+    let keyless = server.request(Method::POST, "/upload/v1/files").header("x-goog-upload-command", "start");
+    error(&server.ask(keyless.json(&json!({}))).await, 401, "UNAUTHENTICATED", "key");
+    let first = piece(&server, &address, "upload", 0, b"a,b\n").await;
+    assert_eq!((&first.headers["x-goog-upload-status"], first.status.as_u16()), (&"active".parse().unwrap(), 200));
+    error(&piece(&server, &address, "upload", 0, b"1,2\n").await, 400, "INVALID_ARGUMENT", "must be 4");
+    error(&piece(&server, &address, "upload", 4, b"1,2,3,4\n").await, 413, "INVALID_ARGUMENT", "4 bytes");
+    let state = piece(&server, &address, "query", 0, b"").await;
+    assert_eq!(state.headers["x-goog-upload-size-received"], "4");
+    let last = piece(&server, &address, "upload, finalize", 4, b"1,2\n").await;
+    assert_eq!(last.headers["x-goog-upload-status"], "final");
+    let file = last.ok()["file"].clone();
+    let told = (&file["displayName"], &file["mimeType"], &file["sizeBytes"], &file["state"]);
+    assert_eq!(told, (&json!("Sales"), &json!("text/csv"), &json!("8"), &json!("ACTIVE")), "{file}");
+    let over = piece(&server, &address, "upload, finalize", 8, b"").await;
+    error(&over, 400, "INVALID_ARGUMENT", "completed");
+    // Files in one piece, and one that breaks its word.
+    let image = begin(&server, &key, &json!({ "displayName": "a.png", "mimeType": "image/png", "sizeBytes": 4 })).await;
+    error(&piece(&server, &image, "upload, finalize", 0, b"abc").await, 400, "INVALID_ARGUMENT", "3 bytes came");
+    let image = piece(&server, &image, "upload, finalize", 0, b"\x89PNG").await.ok()["file"].clone();
+    let path = format!("/v1/{}", file["name"].as_str().unwrap());
+    assert_eq!(ask(&key, Method::GET, &path).await.ok(), file);
+    assert_eq!(&ask(&key, Method::GET, &format!("{path}:download?alt=media")).await.bytes[..], b"a,b\n1,2\n");
+    error(&ask(&other, Method::GET, &path).await, 404, "NOT_FOUND", "does not exist");
+    let page = ask(&key, Method::GET, "/v1/files?pageSize=1").await.ok();
+    assert_eq!(page["files"], json!([image]));
+    let next = format!("/v1/files?pageSize=1&pageToken={}", page["nextPageToken"].as_str().unwrap());
+    assert_eq!(ask(&key, Method::GET, &next).await.ok(), json!({ "files": [file] }));
+    // A request names them, one of them twice.
+    let named = |file: &Value| json!({ "fileData": { "fileUri": file["uri"], "mimeType": "text/csv" } });
+    let body = question(&json!([named(&file), named(&image), { "file_data": { "file_uri": file["name"] } }]));
+    let send = async |key: &str, body: &Value| {
+        server.ask(server.request(Method::POST, GENERATE).header("x-goog-api-key", key).json(body)).await
+    };
+    error(&send(&other, &body).await, 404, "NOT_FOUND", "does not exist");
+    let elsewhere = question(&json!([{ "fileData": { "fileUri": "gs://bucket/a.csv" } }]));
+    error(&send(&key, &elsewhere).await, 400, "INVALID_ARGUMENT", "inlineData");
+    let answer = send(&key, &body).await.ok();
+    let program = parts(&answer)[0]["executableCode"]["id"].as_str().unwrap().to_owned();
+    let listed = server.request(Method::GET, &format!("/v1/containers/{}/files", program.split('.').next().unwrap()));
+    let listed = server.ask(listed.bearer_auth(&key)).await.ok();
+    let mut paths: Vec<&str> =
+        listed["data"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
+    paths.sort();
+    assert_eq!(paths, ["/mnt/data/Sales.csv", "/mnt/data/a.png"]);
+    let asked = upstream.requests()[0].to_string();
+    assert_eq!(asked.matches("attached a file: /mnt/data/Sales.csv").count(), 2, "{asked}");
+    assert_eq!(ask(&key, Method::DELETE, &path).await.ok(), json!({}));
+    error(&ask(&key, Method::GET, &path).await, 404, "NOT_FOUND", "does not exist");
+    server.stop().await;
+}

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use super::FileData;
+
 /// A message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Content {
@@ -41,9 +43,9 @@ pub struct Part {
     /// A file or an image.
     #[serde(default, alias = "inline_data", skip_serializing_if = "Option::is_none")]
     pub inline_data: Option<Blob>,
-    /// A file elsewhere.
+    /// A file of the Files API.
     #[serde(default, alias = "file_data", skip_serializing_if = "Option::is_none")]
-    pub file_data: Option<Value>,
+    pub file_data: Option<FileData>,
     /// A call of a function of the client's.
     #[serde(default, alias = "function_call", skip_serializing_if = "Option::is_none")]
     pub function_call: Option<FunctionCall>,

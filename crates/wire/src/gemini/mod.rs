@@ -1,9 +1,10 @@
-//! Google's Gemini API: `generateContent` with code execution, models and the token counter.
+//! Google's Gemini API: `generateContent` with code execution, files, models and the token counter.
 //!
 //! Fields are written in camel case; requests may have them in snake case, too, for the official clients mix both.
 
 mod answer;
 mod content;
+mod file;
 mod request;
 
 pub use answer::{
@@ -12,6 +13,7 @@ pub use answer::{
 pub use content::{
     Blob, CodeExecutionResult, Content, ExecutableCode, FunctionCall, FunctionResponse, Language, Outcome, Part, Role,
 };
+pub use file::{File, FileData, FileList, FileMetadata, FileSource, FileState, UploadedFile};
 pub use request::{
     CallingMode, FunctionCallingConfig, FunctionDeclaration, GenerateContentRequest, GenerationConfig, ThinkingConfig,
     Tool, ToolConfig,

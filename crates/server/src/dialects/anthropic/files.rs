@@ -13,8 +13,8 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 
 use super::error::{no_file, of_engine};
-use super::times::rfc3339;
 use crate::app::App;
+use crate::dialects::times::rfc3339;
 use crate::error::ApiError;
 use crate::http::{Caller, Form, Params, Upload, download};
 

@@ -22,7 +22,6 @@ mod models;
 mod pass;
 mod program;
 mod render;
-mod times;
 mod tokens;
 mod writer;
 

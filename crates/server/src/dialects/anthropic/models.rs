@@ -6,8 +6,8 @@ use aludel_wire::anthropic::{self, Page};
 use axum::Json;
 use axum::extract::{Path, State};
 
-use super::times::rfc3339;
 use crate::app::App;
+use crate::dialects::times::rfc3339;
 use crate::error::ApiError;
 use crate::http::Params;
 

@@ -13,8 +13,8 @@ use aludel_wire::anthropic::{
 use serde_json::{Map, Value};
 
 use super::program::Ended;
-use super::times::rfc3339;
 use crate::dialects::stop::{Heard, Stop};
+use crate::dialects::times::rfc3339;
 
 /// Stands for the proof that thoughts are the model's own. Some clients leave out thoughts that have none.
 const SIGNATURE: &str = "aludel";

@@ -4,19 +4,20 @@ use aludel_agent::{Call, Item, Output, Part, framed};
 use aludel_engine::Session;
 use aludel_engine::execution::ending_of;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::ContainerId;
-use aludel_wire::gemini::{self, Blob, CodeExecutionResult, Content, ExecutableCode, FunctionResponse, Role};
+use aludel_store::{BlobName, ContainerId};
+use aludel_wire::gemini::{self, Blob, CodeExecutionResult, Content, ExecutableCode, FileData, FunctionResponse, Role};
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 use serde_json::{Value, json};
 
+use super::attached::{Attached, Attachment};
 use crate::app::App;
 use crate::error::ApiError;
 
 /// Calls that wait for their answers at once: each answer is looked for among them.
 const MAX_OPEN: usize = 1000;
 /// Files of one conversation.
-const MAX_FILES: usize = 100;
+pub(super) const MAX_FILES: usize = 100;
 
 /// A conversation.
 #[derive(Debug, Default)]
@@ -45,7 +46,16 @@ struct Program {
 struct File {
     name: String,
     mime: String,
-    bytes: Vec<u8>,
+    content: FileContent,
+}
+
+/// The content of a file.
+#[derive(Debug, PartialEq, Eq)]
+enum FileContent {
+    /// Bytes of the message.
+    Inline(Vec<u8>),
+    /// A file of the Files API.
+    Stored(BlobName),
 }
 
 /// The id of a program: its session, and a number of its own.
@@ -54,15 +64,16 @@ pub(super) fn program_id(session: &ContainerId, item: &str) -> String {
 }
 
 impl Conversation {
-    /// Reads messages. `tool` is the name of our tool, for the model; without it there is no place for files.
-    pub(super) fn read(contents: &[Content], tool: Option<&str>) -> Result<Self, ApiError> {
+    /// Reads messages, which name the files `attached`. `tool` is the name of our tool, for the model; without it there is no place for
+    /// files.
+    pub(super) fn read(contents: &[Content], attached: &Attached, tool: Option<&str>) -> Result<Self, ApiError> {
         let mut conversation = Self::default();
         for (index, content) in contents.iter().enumerate() {
             let param = format!("contents[{index}]");
             match content.role {
                 Some(Role::Model) => conversation.model(content, tool.unwrap_or("python"), &param)?,
                 Some(Role::User | Role::Function | Role::System) | None => {
-                    conversation.user(content, tool.is_some(), &param)?;
+                    conversation.user(content, attached, tool.is_some(), &param)?;
                 }
             }
         }
@@ -75,20 +86,19 @@ impl Conversation {
         }
     }
 
-    fn user(&mut self, content: &Content, has_place: bool, param: &str) -> Result<(), ApiError> {
+    fn user(&mut self, content: &Content, attached: &Attached, has_place: bool, param: &str) -> Result<(), ApiError> {
         let mut parts = Vec::new();
         for (index, part) in content.parts.iter().enumerate() {
             let param = format!("{param}.parts[{index}]");
             match part {
                 gemini::Part { function_response: Some(response), .. } => self.answered(response, &param)?,
-                gemini::Part { inline_data: Some(blob), .. } => self.file(blob, has_place, &param, &mut parts)?,
-                gemini::Part { file_data: Some(_), .. } => {
-                    let message = format!("'{param}.fileData' is not available here; send files as inlineData.");
-                    return Err(ApiError::invalid(format!("{param}.fileData"), message));
+                gemini::Part { inline_data: Some(blob), .. } => self.inline(blob, has_place, &param, &mut parts)?,
+                gemini::Part { file_data: Some(data), .. } => {
+                    self.named(data, attached, has_place, &param, &mut parts)?;
                 }
                 gemini::Part { text: Some(text), .. } => parts.push(Part::Text(text.clone())),
                 _ => {
-                    let message = format!("'{param}' is neither text, inlineData nor functionResponse.");
+                    let message = format!("'{param}' is neither text, inlineData, fileData nor functionResponse.");
                     return Err(ApiError::invalid(param, message));
                 }
             }
@@ -99,42 +109,70 @@ impl Conversation {
         Ok(())
     }
 
-    fn file(&mut self, blob: &Blob, has_place: bool, param: &str, parts: &mut Vec<Part>) -> Result<(), ApiError> {
+    /// Reads a file that comes in the message.
+    fn inline(&mut self, blob: &Blob, has_place: bool, param: &str, parts: &mut Vec<Part>) -> Result<(), ApiError> {
+        let param = format!("{param}.inlineData");
         let data = BASE64_STANDARD.decode(&blob.data).or_else(|_| BASE64_URL_SAFE.decode(&blob.data));
         let Ok(bytes) = data else {
-            let message = format!("'{param}.inlineData.data' is not base64.");
-            return Err(ApiError::invalid(format!("{param}.inlineData.data"), message));
+            let message = format!("'{param}.data' is not base64.");
+            return Err(ApiError::invalid(format!("{param}.data"), message));
         };
-        let is_image = blob.mime_type.starts_with("image/");
-        if is_image {
-            parts.push(Part::Image { mime: blob.mime_type.clone(), data: bytes.clone().into() });
-        }
+        show(&blob.mime_type, Some(&bytes), has_place, &param, parts)?;
         if !has_place {
-            return match (is_image, std::str::from_utf8(&bytes)) {
-                (true, _) => Ok(()),
-                (false, Ok(text)) if blob.mime_type.starts_with("text/") => {
-                    parts.push(Part::Text(text.to_owned()));
-                    Ok(())
-                }
-                (false, _) => {
-                    let message =
-                        format!("'{param}.inlineData' of the type {} needs the tool codeExecution.", blob.mime_type);
-                    Err(ApiError::invalid(format!("{param}.inlineData"), message))
-                }
-            };
-        }
-        if self.files.len() == MAX_FILES {
-            return Err(ApiError::invalid(param, format!("There can be at most {MAX_FILES} files in 'contents'.")));
+            return Ok(());
         }
         let given = blob.display_name.as_deref().and_then(|name| name.rsplit('/').next());
         let given = given.filter(|name| !matches!(*name, "" | "." | "..") && !name.contains('\0'));
-        let is_taken = |name: &str| self.files.iter().any(|file| file.name == name);
-        let name = match given.filter(|name| !is_taken(name)) {
-            Some(name) => name.to_owned(),
-            None => format!("input_file_{}.{}", self.files.len(), ending_of(&blob.mime_type).unwrap_or("bin")),
+        self.place(given.map(str::to_owned), &blob.mime_type, FileContent::Inline(bytes), &param, parts)
+    }
+
+    /// Reads a file that the message names.
+    fn named(
+        &mut self,
+        data: &FileData,
+        attached: &Attached,
+        has_place: bool,
+        param: &str,
+        parts: &mut Vec<Part>,
+    ) -> Result<(), ApiError> {
+        let param = format!("{param}.fileData");
+        let missing = || ApiError::invalid(format!("{param}.fileUri"), format!("'{param}.fileUri' leads to no file."));
+        let Attachment { file, shown } = attached.get(&data.file_uri).ok_or_else(missing)?;
+        show(&file.mime, shown.as_deref(), has_place, &param, parts)?;
+        if !has_place {
+            return Ok(());
+        }
+        let content = FileContent::Stored(file.blob.clone());
+        if let Some(known) = self.files.iter().find(|known| known.content == content) {
+            parts.push(told(&known.name));
+            return Ok(());
+        }
+        // Names for people often have no ending, by which programs know files.
+        let name = match ending_of(&file.mime) {
+            Some(ending) if !file.filename.contains('.') => format!("{}.{ending}", file.filename),
+            _ => file.filename.clone(),
         };
-        parts.push(Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]")));
-        self.files.push(File { name, mime: blob.mime_type.clone(), bytes });
+        self.place(Some(name), &file.mime, content, &param, parts)
+    }
+
+    /// Puts a file among those of the session, under this name if no other has it.
+    fn place(
+        &mut self,
+        name: Option<String>,
+        mime: &str,
+        content: FileContent,
+        param: &str,
+        parts: &mut Vec<Part>,
+    ) -> Result<(), ApiError> {
+        if self.files.len() == MAX_FILES {
+            return Err(ApiError::invalid(param, format!("There can be at most {MAX_FILES} files in 'contents'.")));
+        }
+        let is_taken = |name: &str| self.files.iter().any(|file| file.name == name);
+        let name = name
+            .filter(|name| !is_taken(name))
+            .unwrap_or_else(|| format!("input_file_{}.{}", self.files.len(), ending_of(mime).unwrap_or("bin")));
+        parts.push(told(&name));
+        self.files.push(File { name, mime: mime.to_owned(), content });
         Ok(())
     }
 
@@ -236,15 +274,52 @@ impl Conversation {
             return Ok(());
         }
         let present = session.files().await?;
-        for File { name, mime, bytes } in &self.files {
+        for File { name, mime, content } in &self.files {
             let path = format!("{WORKSPACE}/{name}");
             if present.iter().any(|file| file.path == path) {
                 continue;
             }
-            session.add_file(name, mime, app.store.write_blob(session.tenant(), bytes).await?).await?;
+            let blob = match content {
+                FileContent::Inline(bytes) => app.store.write_blob(session.tenant(), bytes).await?,
+                FileContent::Stored(blob) => app.store.copy_blob(session.tenant(), blob).await?,
+            };
+            session.add_file(name, mime, blob).await?;
         }
         Ok(())
     }
+}
+
+/// Shows the model a file: an image, or a text for which there is no other place.
+fn show(
+    mime: &str,
+    content: Option<&[u8]>,
+    has_place: bool,
+    param: &str,
+    parts: &mut Vec<Part>,
+) -> Result<(), ApiError> {
+    match content {
+        Some(bytes) if mime.starts_with("image/") => {
+            parts.push(Part::Image { mime: mime.to_owned(), data: bytes.into() });
+            return Ok(());
+        }
+        _ if has_place => return Ok(()),
+        _ => {}
+    }
+    match content.map(std::str::from_utf8) {
+        Some(Ok(text)) if mime.starts_with("text/") => {
+            parts.push(Part::Text(text.to_owned()));
+            Ok(())
+        }
+        _ => {
+            let message = format!("'{param}' of the type {mime} needs the tool codeExecution.");
+            Err(ApiError::invalid(param, message))
+        }
+    }
+}
+
+/// The words by which the model learns of a file.
+fn told(name: &str) -> Part {
+    Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]"))
 }
 
 #[cfg(test)]
@@ -253,7 +328,7 @@ mod tests {
 
     fn read(contents: Value) -> Result<Conversation, ApiError> {
         let contents: Vec<Content> = serde_json::from_value(contents).unwrap();
-        Conversation::read(&contents, Some("python"))
+        Conversation::read(&contents, &Attached::default(), Some("python"))
     }
 
     #[test]
@@ -311,7 +386,7 @@ mod tests {
             (json!([{ "parts": [{ "functionResponse": { "name": "f" } }] }]), "contents[0].parts[0].functionResponse"),
             (json!([{ "role": "model", "parts": [{ "functionCall": { "name": "f" } }] }]), "contents"),
             (json!([{ "parts": [{ "inlineData": { "data": "!" } }] }]), "contents[0].parts[0].inlineData.data"),
-            (json!([{ "parts": [{ "fileData": { "fileUri": "gs://x" } }] }]), "contents[0].parts[0].fileData"),
+            (json!([{ "parts": [{ "fileData": { "fileUri": "x" } }] }]), "contents[0].parts[0].fileData.fileUri"),
             (json!([{ "parts": [{}] }]), "contents[0].parts[0]"),
         ] {
             assert_eq!(read(contents.clone()).unwrap_err().param.as_deref(), Some(param), "{contents}");

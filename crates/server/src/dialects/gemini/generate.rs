@@ -17,13 +17,14 @@ use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
 use super::ask::Ask;
+use super::attached::Attached;
 use super::conversation::Conversation;
 use super::models::plain;
 use super::render::{Answer, ERROR, framed};
 use super::writer::Writer;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, Params};
+use crate::http::{Caller, Fields, Memory, Params};
 use crate::links::{self, Links};
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
 
@@ -131,7 +132,9 @@ async fn start(
     let id = fresh_id("gen_");
     // Before anything is taken that would have to be given back.
     let secret = app.link_secret().await?;
-    let (part, session) = prepare(&app, &tenant, &model, &id, &ask).await?;
+    let memory = Memory::of(&app, &tenant)?;
+    live.hold(memory.clone());
+    let (part, session) = prepare(&app, &tenant, &model, &id, &ask, &memory).await?;
     let links = session.map(|session| Links::to(secret, &base, &tenant, session.id()));
     let writer = Writer::new(id.clone(), model, links, ask.stop, ask.tells_thoughts);
     let span = info_span!("answer", api = "gemini", id);
@@ -147,9 +150,11 @@ async fn prepare(
     model: &str,
     id: &str,
     ask: &Ask,
+    memory: &Memory,
 ) -> Result<(Part, Option<Arc<Session>>), ApiError> {
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
-    let conversation = Conversation::read(&ask.contents, ask.runs_code.then_some(tool.as_str()))?;
+    let attached = Attached::find(app, tenant, &ask.contents, ask.runs_code, memory).await?;
+    let conversation = Conversation::read(&ask.contents, &attached, ask.runs_code.then_some(tool.as_str()))?;
     let spec = Spec {
         functions: ask.functions.clone(),
         tool_choice: ask.tool_choice.clone(),

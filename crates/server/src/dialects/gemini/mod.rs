@@ -1,7 +1,7 @@
-//! Google's Gemini API: `generateContent`, whole and streamed, with code execution; models and the token counter.
+//! Google's Gemini API: `generateContent`, whole and streamed, with code execution; files, models and the token counter.
 //!
 //! `ask` understands a request, `conversation` the messages in it; `generate` starts the turn, `render` and `writer` put what happens into the
-//! words of the protocol; `error` refuses.
+//! words of the protocol; `files` keeps files, which `upload` takes in pieces and `attached` finds for a request; `error` refuses.
 
 use std::borrow::Cow;
 
@@ -12,12 +12,17 @@ use super::{Dialect, Manual};
 use crate::http::{Routes, bearer};
 
 mod ask;
+mod attached;
 mod conversation;
 mod error;
+mod files;
 mod generate;
 mod models;
 mod render;
+mod upload;
 mod writer;
+
+pub(crate) use upload::Ticket;
 
 /// The header that the official clients send their key in.
 const API_KEY: &str = "x-goog-api-key";
@@ -43,6 +48,9 @@ pub(crate) const GEMINI: Dialect = Dialect {
 fn routes() -> Routes {
     let routes = || {
         Routes::new()
+            .get("/files", files::list, "List files")
+            .get("/files/{id}", files::retrieve, "Retrieve a file, or with :download after its id its content")
+            .delete("/files/{id}", files::delete, "Delete a file")
             .get("/models", models::list, "List models")
             .get("/models/{*call}", models::retrieve, "Retrieve a model")
             .post(
@@ -51,7 +59,12 @@ fn routes() -> Routes {
                 "Answer (generateContent, streamGenerateContent) or count tokens (countTokens), by the end of the path",
             )
     };
-    Routes::new().nest("/v1", routes()).nest("/v1beta", routes())
+    let uploads = || Routes::new().post("/files", upload::upload, "Begin an upload in pieces, or go on with it");
+    Routes::new()
+        .nest("/v1", routes())
+        .nest("/v1beta", routes())
+        .nest("/upload/v1", uploads())
+        .nest("/upload/v1beta", uploads())
 }
 
 /// Paths such as `/v1/models` are OpenAI's, too.
@@ -59,6 +72,7 @@ fn is_own(request: &Request) -> bool {
     let path = request.uri().path();
     let names_method = |path: &str| path.rsplit('/').next().is_some_and(|last| last.contains(':'));
     path.starts_with("/v1beta/")
+        || path.starts_with(upload::PATHS)
         || (path.starts_with("/v1/") && request.headers().contains_key(API_KEY))
         || (path.starts_with("/v1/models/") && names_method(path))
 }
@@ -83,6 +97,7 @@ mod tests {
             ("/v1/models/m:generateContent", false, true),
             ("/v1beta/models", false, true),
             ("/v1/files", true, true),
+            ("/upload/v1/files", false, true),
             ("/sandboxes", true, false),
         ] {
             let request = Request::get(path);

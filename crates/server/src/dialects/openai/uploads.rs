@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_store::{NewUpload, PartRecord, Tenant, UploadId, UploadRecord, UploadStatus, now};
+use aludel_store::{NewBlob, NewUpload, PartRecord, Tenant, UploadId, UploadRecord, UploadStatus, now};
 use aludel_wire::openai::{Upload, UploadPart};
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -17,11 +17,11 @@ use crate::http::{Caller, Fields, Form};
 /// Bytes of one upload.
 const MAX_UPLOAD: u64 = 8 << 30;
 /// Bytes of one part.
-const MAX_PART: u64 = 64 << 20;
+pub(crate) const MAX_PART: u64 = 64 << 20;
 /// Parts of one upload.
-const MAX_PARTS: usize = 1000;
+pub(crate) const MAX_PARTS: usize = 1000;
 /// Seconds until an upload must be complete.
-const PATIENCE: i64 = 3600;
+pub(crate) const PATIENCE: i64 = 3600;
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -84,10 +84,17 @@ pub(crate) async fn complete(
         let message = format!("The parts have {bytes} bytes, but the upload was announced with {}.", upload.bytes);
         return Err(ApiError::invalid("part_ids", message));
     }
-    // The parts are there until the file is, so both need room.
-    let mut blob = app.store.new_blob(&tenant, bytes).await?;
+    let blob = join(&app, &tenant, &parts).await?;
+    let file = app.store.complete_upload(&tenant, &upload, blob).await?;
+    file.ok_or_else(|| not_pending(&id))?;
+    render(&app, &tenant, find(&app, &tenant, &id).await?).await
+}
+
+/// Makes one blob of parts, which are there until the file is: both need room.
+pub(crate) async fn join(app: &App, tenant: &Tenant, parts: &[PartRecord]) -> Result<NewBlob, ApiError> {
+    let mut blob = app.store.new_blob(tenant, parts.iter().map(|part| part.bytes).sum()).await?;
     let mut buffer = vec![0; 256 << 10];
-    for part in &parts {
+    for part in parts {
         let mut file = app.store.read_blob(&part.blob).await?;
         loop {
             let count = file.read(&mut buffer).await.map_err(ApiError::internal)?;
@@ -95,9 +102,7 @@ pub(crate) async fn complete(
             blob.write(read).await?;
         }
     }
-    let file = app.store.complete_upload(&tenant, &upload, blob.finish().await?).await?;
-    file.ok_or_else(|| not_pending(&id))?;
-    render(&app, &tenant, find(&app, &tenant, &id).await?).await
+    Ok(blob.finish().await?)
 }
 
 /// The parts in the order in which the client wants them, each once.

@@ -1,7 +1,7 @@
-//! Times as this protocol has them.
+//! Times in text.
 
 /// Writes a time, seconds since 1970, as RFC 3339 has it.
-pub(super) fn rfc3339(seconds: i64) -> String {
+pub(crate) fn rfc3339(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 

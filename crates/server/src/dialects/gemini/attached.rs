@@ -1,0 +1,85 @@
+//! The files of the Files API that a request names.
+
+use std::collections::HashMap;
+
+use aludel_store::{FileRecord, Tenant};
+use aludel_wire::gemini::{Content, FileData};
+use axum::body::Bytes;
+use tokio::io::AsyncReadExt;
+
+use super::conversation::MAX_FILES;
+use super::files;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::http::Memory;
+
+/// Bytes of a file that the model is shown.
+const MAX_SHOWN: u64 = 8 << 20;
+
+/// Files by the addresses that a request has for them.
+#[derive(Debug, Default)]
+pub(super) struct Attached(HashMap<String, Attachment>);
+
+/// A file that a request names.
+#[derive(Debug, Clone)]
+pub(super) struct Attachment {
+    pub(super) file: FileRecord,
+    /// Its content, if the model is shown it.
+    pub(super) shown: Option<Bytes>,
+}
+
+impl Attached {
+    /// Finds the files of messages. The model is shown images, and texts if there is no place for files (`has_place`); `memory` counts
+    /// those.
+    pub(super) async fn find(
+        app: &App,
+        tenant: &Tenant,
+        contents: &[Content],
+        has_place: bool,
+        memory: &Memory,
+    ) -> Result<Self, ApiError> {
+        let mut found = HashMap::new();
+        for (index, content) in contents.iter().enumerate() {
+            for (place, part) in content.parts.iter().enumerate() {
+                let Some(FileData { file_uri, .. }) = &part.file_data else { continue };
+                if found.contains_key(file_uri) {
+                    continue;
+                }
+                let param = format!("contents[{index}].parts[{place}].fileData");
+                if found.len() == MAX_FILES {
+                    let message = format!("There can be at most {MAX_FILES} files in 'contents'.");
+                    return Err(ApiError::invalid(param, message));
+                }
+                let name = files::name_of(file_uri).ok_or_else(|| {
+                    let message = format!(
+                        "'{param}.fileUri' is not an address of this server's Files API; upload the file there, or send it as inlineData."
+                    );
+                    ApiError::invalid(format!("{param}.fileUri"), message)
+                })?;
+                let file =
+                    files::find(app, tenant, name).await.map_err(|error| error.param(format!("{param}.fileUri")))?;
+                let is_shown = file.mime.starts_with("image/") || (!has_place && file.mime.starts_with("text/"));
+                let shown = if is_shown { Some(read(app, &file, memory, &param).await?) } else { None };
+                found.insert(file_uri.clone(), Attachment { file, shown });
+            }
+        }
+        Ok(Self(found))
+    }
+
+    /// The file of an address.
+    pub(super) fn get(&self, uri: &str) -> Option<&Attachment> {
+        self.0.get(uri)
+    }
+}
+
+async fn read(app: &App, file: &FileRecord, memory: &Memory, param: &str) -> Result<Bytes, ApiError> {
+    if file.bytes > MAX_SHOWN {
+        let message = format!("The file of '{param}' is larger than the {} MB that a model is shown.", MAX_SHOWN >> 20);
+        return Err(ApiError::invalid(param, message));
+    }
+    memory.count_file(file.bytes)?;
+    let mut bytes = Vec::new();
+    let mut content = app.store.read_blob(&file.blob).await?.take(MAX_SHOWN);
+    content.read_to_end(&mut bytes).await.map_err(ApiError::internal)?;
+    Ok(bytes.into())
+}
