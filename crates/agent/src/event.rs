@@ -5,6 +5,7 @@ use std::time::Duration;
 use aludel_sandbox::Event as ExecutionEvent;
 
 use crate::item::{Call, Item};
+use crate::shell::ProgramTool;
 use crate::upstream::{UpstreamError, Usage};
 
 /// Something that happened in a turn. [`Event::Finished`] comes exactly once and last.
@@ -30,6 +31,8 @@ pub enum Event {
     CodeStarted {
         /// Id of the tool's call.
         call_id: String,
+        /// The tool.
+        tool: ProgramTool,
     },
     /// The model goes on writing it.
     CodeDelta {
@@ -42,6 +45,10 @@ pub enum Event {
     CodeFinished {
         /// Id of the tool's call.
         call_id: String,
+        /// The tool.
+        tool: ProgramTool,
+        /// The text that the model wrote: the program itself, a command, or the arguments of the editor in JSON.
+        input: String,
         /// The program.
         code: String,
     },

@@ -10,6 +10,7 @@ use crate::approval::{Approval, ApprovalRequest, Approver};
 use crate::excerpt;
 use crate::observation::size;
 use crate::runtime::{Runtime, RuntimeError};
+use crate::shell::{self, ProgramTool};
 use crate::upstream::FunctionTool;
 
 /// The name under which models know it when it runs Python.
@@ -17,7 +18,7 @@ pub(crate) const NAME: &str = aludel_sandbox::PYTHON_TOOL;
 /// Files that the description names.
 const MAX_FILES: usize = 40;
 /// The longest program, bytes.
-const MAX_CODE: usize = 1 << 20;
+pub(crate) const MAX_CODE: usize = 1 << 20;
 
 /// A tool that runs the programs a model writes.
 #[derive(Clone)]
@@ -25,6 +26,15 @@ pub struct CodeInterpreter {
     runtime: Arc<dyn Runtime>,
     packages: Vec<String>,
     approver: Approver,
+    /// True if the model also has a shell and an editor.
+    has_shell: bool,
+}
+
+/// A tool of ours as it is offered to a model.
+#[derive(Debug, Clone)]
+pub(crate) struct OfferedTool {
+    pub(crate) kind: ProgramTool,
+    pub(crate) function: FunctionTool,
 }
 
 impl fmt::Debug for CodeInterpreter {
@@ -48,16 +58,19 @@ pub fn arguments_of(code: &str) -> String {
 impl CodeInterpreter {
     /// Runs programs there, without asking.
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
-        Self { runtime, packages: Vec::new(), approver: Approver::Nobody }
+        Self { runtime, packages: Vec::new(), approver: Approver::Nobody, has_shell: false }
     }
 
     /// The name by which a model knows the tool of this kernel that also has these tools of the caller's.
     pub fn name_beside(kernel: &KernelSpec, others: &[FunctionTool]) -> String {
-        let mut name = kernel.tool_name.clone();
-        while others.iter().any(|tool| tool.name == name) {
-            name.push_str("_sandbox");
-        }
-        name
+        free_name(&kernel.tool_name, others)
+    }
+
+    /// Offers a shell and an editor, too, where the kernel's language is Python.
+    #[must_use]
+    pub fn with_shell(mut self, has_shell: bool) -> Self {
+        self.has_shell = has_shell && self.kernel().language == shell::LANGUAGE;
+        self
     }
 
     /// Tells the model what is installed.
@@ -93,8 +106,17 @@ impl CodeInterpreter {
         &self.approver
     }
 
-    /// The tool as it is offered to the model now, under a name that no tool of the caller's has.
-    pub(crate) async fn tool(&self, others: &[FunctionTool]) -> FunctionTool {
+    /// The tools as they are offered to the model now, under names that no tool of the caller's has. The first one runs programs.
+    pub(crate) async fn tools(&self, others: &[FunctionTool]) -> Vec<OfferedTool> {
+        let mut tools = vec![OfferedTool { kind: ProgramTool::Interpreter, function: self.tool(others).await }];
+        if self.has_shell {
+            let beside = [ProgramTool::Bash, ProgramTool::Editor].into_iter();
+            tools.extend(beside.map(|kind| OfferedTool { kind, function: kind.offered(others) }));
+        }
+        tools
+    }
+
+    async fn tool(&self, others: &[FunctionTool]) -> FunctionTool {
         let kernel = self.kernel();
         let description = self.description(kernel, self.runtime.limits(), &self.runtime.files().await);
         let code = format!("The {} program to run.", kernel.title);
@@ -140,6 +162,15 @@ impl CodeInterpreter {
         }
         text
     }
+}
+
+/// Returns this name, or a longer one if a tool of the caller's has it.
+pub(crate) fn free_name(name: &str, others: &[FunctionTool]) -> String {
+    let mut name = name.to_owned();
+    while others.iter().any(|tool| tool.name == name) {
+        name.push_str("_sandbox");
+    }
+    name
 }
 
 /// Returns the program in a call's arguments, or what is wrong with them in words that help the model to do better.

@@ -17,8 +17,9 @@ use crate::agent::{Parts, Turn};
 use crate::event::{Budget, CutOff, Ending, Event};
 use crate::fenced;
 use crate::flow::Sink;
-use crate::interpreter::{self, CodeInterpreter};
+use crate::interpreter::{CodeInterpreter, OfferedTool};
 use crate::item::{Call, Item, Output, Part, text_of};
+use crate::shell::ProgramTool;
 use crate::upstream::{FinishReason, FunctionTool, Request, ToolChoice, Usage, call};
 use aludel_sandbox::KernelSpec;
 use program::{Consent, Halt};
@@ -33,15 +34,15 @@ const FOREVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// Runs a turn to its end.
 pub(crate) async fn drive(parts: Arc<Parts>, items: Vec<Item>, sink: Sink<Event>, cancel: CancellationToken) -> Turn {
-    let tool = match &parts.interpreter {
-        Some(interpreter) => Some(interpreter.tool(&parts.client_tools).await),
-        None => None,
+    let tools = match &parts.interpreter {
+        Some(interpreter) => interpreter.tools(&parts.client_tools).await,
+        None => Vec::new(),
     };
     let mut state = State {
         deadline: Instant::now() + parts.budgets.time.min(FOREVER),
         first_new: items.len(),
         parts,
-        tool,
+        tools,
         sink,
         cancel,
         items,
@@ -61,9 +62,9 @@ pub(crate) async fn drive(parts: Arc<Parts>, items: Vec<Item>, sink: Sink<Event>
 
 struct State {
     parts: Arc<Parts>,
-    /// Our own tool. Described once a turn: what changes meanwhile is told with every output, and an upstream may cache the beginning of
+    /// Our own tools, the interpreter first. Described once a turn: what changes meanwhile is told with every output, and an upstream may cache the beginning of
     /// its requests.
-    tool: Option<FunctionTool>,
+    tools: Vec<OfferedTool>,
     sink: Sink<Event>,
     cancel: CancellationToken,
     deadline: Instant,
@@ -115,7 +116,8 @@ impl State {
 
     fn listener(&self) -> Reply {
         // A program that cannot run any more is not shown.
-        let ours = self.tool.as_ref().filter(|_| !self.has_no_programs_left()).map(|tool| tool.name.clone());
+        let ours = self.tools.iter().filter(|_| !self.has_no_programs_left());
+        let ours: Vec<(String, ProgramTool)> = ours.map(|tool| (tool.function.name.clone(), tool.kind)).collect();
         let taken: HashSet<String> = self
             .items
             .iter()
@@ -179,8 +181,8 @@ impl State {
         let (sampling, headers) = (parts.sampling.clone(), HeaderMap::new());
         if !self.calls_functions() {
             let mut instructions = vec![parts.instructions.clone()];
-            if let (Some(tool), Some(kernel)) = (&self.tool, self.kernel()) {
-                instructions.extend([fenced::instructions(kernel), tool.description.clone()]);
+            if let (Some(tool), Some(kernel)) = (self.tools.first(), self.kernel()) {
+                instructions.extend([fenced::instructions(kernel), tool.function.description.clone()]);
             }
             let instructions = instructions.join("\n\n").trim().to_owned();
             let items = fenced::as_text(&self.items, self.kernel().map_or("", KernelSpec::fence));
@@ -198,7 +200,7 @@ impl State {
         // A tool that disappears could be called all the same, and an upstream may cache the beginning of its requests.
         let tool_choice =
             if self.has_no_programs_left() && parts.client_tools.is_empty() { ToolChoice::None } else { tool_choice };
-        let tools = self.tool.iter().chain(&parts.client_tools).cloned().collect();
+        let tools = self.functions().cloned().collect();
         Request {
             instructions: parts.instructions.clone(),
             items: self.items.clone(),
@@ -256,7 +258,7 @@ impl State {
         let cut_off = reply.finish == Some(FinishReason::Length);
         let mut for_client: Vec<Call> = Vec::new();
         let mut waiting: Vec<Call> = Vec::new();
-        if self.has_no_programs_left() && reply.calls.iter().all(|call| self.is_ours(&call.name)) {
+        if self.has_no_programs_left() && reply.calls.iter().all(|call| self.ours(&call.name).is_some()) {
             self.deaf_rounds += 1;
         }
         for call in &reply.calls {
@@ -264,7 +266,7 @@ impl State {
                 for_client.push(call.item());
                 continue;
             }
-            if self.is_ours(&call.name) && !call.is_shown() {
+            if self.ours(&call.name).is_some() && !call.is_shown() {
                 self.observe(&call.id, vec![Part::Text(NO_PROGRAMS_LEFT.to_owned())]).await;
                 continue;
             }
@@ -284,8 +286,14 @@ impl State {
         (self.deaf_rounds == DEAF_ROUNDS).then_some(Ending::Budget(Budget::ToolCalls(most)))
     }
 
-    fn is_ours(&self, name: &str) -> bool {
-        self.tool.as_ref().is_some_and(|tool| tool.name == name)
+    /// All tools of the model, ours first.
+    fn functions(&self) -> impl Iterator<Item = &FunctionTool> {
+        self.tools.iter().map(|tool| &tool.function).chain(&self.parts.client_tools)
+    }
+
+    /// Our tool of this name.
+    fn ours(&self, name: &str) -> Option<ProgramTool> {
+        self.tools.iter().find(|tool| tool.function.name == name).map(|tool| tool.kind)
     }
 
     async fn observe(&mut self, call_id: &str, parts: Vec<Part>) {
@@ -293,10 +301,12 @@ impl State {
         self.push(Item::Output(Output { call_id: call_id.to_owned(), parts })).await;
     }
 
-    /// Carries out the calls of our tool that an earlier turn left open: they were approved since.
+    /// Carries out the calls of our tools that an earlier turn left open: they were approved since.
     async fn run_approved(&mut self) -> Result<(), Ending> {
-        let Some(name) = self.tool.as_ref().map(|tool| tool.name.clone()) else { return Ok(()) };
-        for call in open_calls(&self.items).into_iter().filter(|call| call.name == name) {
+        for call in open_calls(&self.items) {
+            if self.ours(&call.name).is_none() {
+                continue;
+            }
             match self.call(&call.id, &call.name, &call.arguments, false, Consent::Given).await {
                 Ok(parts) => self.observe(&call.id, parts).await,
                 // Nobody was asked.
@@ -315,15 +325,15 @@ impl State {
         cut_off: bool,
         consent: Consent,
     ) -> Result<Vec<Part>, Halt> {
-        let interpreter = match &self.parts.interpreter {
-            Some(interpreter) if self.is_ours(name) => interpreter.clone(),
+        let (interpreter, tool) = match (&self.parts.interpreter, self.ours(name)) {
+            (Some(interpreter), Some(tool)) => (interpreter.clone(), tool),
             _ => return Ok(self.reject(id, self.no_such_tool(name)).await),
         };
         if self.has_no_programs_left() {
             return Ok(self.reject(id, NO_PROGRAMS_LEFT.to_owned()).await);
         }
-        match interpreter::code_of(arguments) {
-            Ok(code) => self.run(&interpreter, id, code, consent).await,
+        match tool.program(arguments) {
+            Ok(program) => self.run(&interpreter, id, program, consent).await,
             Err(_) if cut_off => {
                 let reason = "The call was cut off by the limit of tokens for one answer. Write a shorter program.";
                 Ok(self.reject(id, reason.to_owned()).await)
@@ -338,8 +348,7 @@ impl State {
     }
 
     fn no_such_tool(&self, name: &str) -> String {
-        let tools = self.tool.iter().chain(&self.parts.client_tools);
-        let known: Vec<&str> = tools.map(|tool| tool.name.as_str()).collect();
+        let known: Vec<&str> = self.functions().map(|tool| tool.name.as_str()).collect();
         if known.is_empty() {
             format!("There is no tool `{name}`. There are no tools; answer in words.")
         } else {

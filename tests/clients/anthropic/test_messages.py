@@ -6,7 +6,7 @@ import anthropic
 import pytest
 
 import pages
-from conftest import TOOL
+from conftest import TOOL, Server
 
 USUAL = {"model": "scripted", "max_tokens": 64_000, "tools": [TOOL]}
 SALES = b"date,amount\n2026-01-05,10\n2026-01-20,5\n2026-02-01,7\n"
@@ -63,6 +63,69 @@ def test_every_version_of_the_tool(client, version):
     tool = {"type": f"code_execution_{version}", "name": "code_execution"}
     assert results(ask(client, "2**20", tools=[tool]))[0].stdout == "1048576\n"
     assert results(client.beta.messages.create(**{**USUAL, "tools": [tool]}, messages=[user("2**20")], timeout=60))[0].stdout
+
+
+@both
+def test_a_command_runs_in_a_shell(client, how):
+    message = ask(client, "uses the shell", how)
+    assert kinds(message) == ["server_tool_use", "bash_code_execution_tool_result"] * 2 + ["text"]
+    call, result, _, second, _ = message.content
+    assert call.name == "bash_code_execution" and call.input["command"].startswith('echo "it\'s"')
+    assert (result.content.stdout, result.content.stderr, result.content.return_code) == ("it's\n", "err\n", 3)
+    (made,) = result.content.content
+    assert client.files.download(made.file_id).read() == b"kept\n"
+    assert (second.content.stdout, second.content.return_code) == ("kept\n", 0)
+    # What the client repeats is understood, and the files are still there.
+    history = [user("uses the shell"), {"role": "assistant", "content": message.content}, user("2**20")]
+    again = ask(client, history, how, container=message.container.id)
+    assert results(again)[0].stdout == "1048576\n"
+
+
+@both
+def test_files_are_written_changed_and_shown(client, how):
+    message = ask(client, "edits a file", how)
+    calls = [block for block in message.content if block.type == "server_tool_use"]
+    assert [call.name for call in calls] == ["text_editor_code_execution"] * 4 + ["code_execution"]
+    assert calls[0].input == {"command": "create", "path": "notes/a.txt", "file_text": 'one\ntwo "2"\nthree\n'}
+    made, changed, shown, listed = [block.content for block in message.content if block.type.startswith("text_editor")]
+    assert made.is_file_update is False
+    assert changed.lines == ['-two "2"', "+zwei", "+drei"]
+    assert (changed.old_start, changed.old_lines, changed.new_start, changed.new_lines) == (2, 1, 2, 2)
+    assert (shown.content, shown.num_lines, shown.start_line, shown.total_lines) == ("zwei\ndrei", 2, 2, 4)
+    assert (shown.file_type, listed.content) == ("text", "a.txt")
+    assert results(message)[0].stdout == "one\nzwei\ndrei\nthree\n\n"
+
+
+def test_edits_that_cannot_be_made_are_errors_of_the_editor(client):
+    message = ask(client, "edits in vain")
+    missing, _, twice, unknown = [block.content for block in message.content if block.type.startswith("text_editor")]
+    assert missing.error_code == "file_not_found" and "nowhere.txt" in missing.error_message
+    assert twice.error_code == "invalid_tool_input" and "2 times" in twice.error_message
+    assert unknown.error_code == "invalid_tool_input"
+
+
+def test_a_command_that_takes_too_long_is_an_error(client):
+    result = next(block for block in ask(client, "sleeps in the shell").content if block.type.startswith("bash"))
+    assert result.content.error_code == "execution_time_exceeded"
+
+
+def test_the_first_version_has_no_shell(client):
+    tool = {"type": "code_execution_20250522", "name": "code_execution"}
+    assert kinds(ask(client, "uses the shell", tools=[tool])) == ["text"]
+
+
+RULES = 'default = "allow"\nundecidable = "refuse"\n[[rule]]\ndo = "refuse"\nuses = ["processes"]\n'
+
+
+def test_commands_and_edits_pass_the_gate(upstream, tmp_path):
+    (tmp_path / "rules.toml").write_text(RULES)
+    with Server(upstream, f'[approval]\nmode = "rules"\nrules = "{tmp_path}/rules.toml"\n') as server:
+        refused = next(block.content for block in ask(server.client(), "uses the shell").content if block.type.startswith("bash"))
+        assert refused.return_code == 1 and "not allowed" in refused.stderr and "`subprocess`" in refused.stderr
+        # The rules read the programs of the editor and find nothing in them.
+        assert "zwei" in results(ask(server.client(), "edits a file"))[0].stdout
+        log = server.run("audit", "--json")
+        assert "refused" in log and "kept.txt" in log and "notes/a.txt" in log
 
 
 def test_a_stream_is_in_the_order_that_clients_know(client):

@@ -21,6 +21,15 @@ plt.show()
 monthly.to_csv('/mnt/data/monthly.csv')
 print(monthly.to_string())"""
 
+
+def bash(command):
+    return {"name": "bash_code_execution", "arguments": {"command": command}}
+
+
+def edit(command, **arguments):
+    return {"name": "text_editor_code_execution", "arguments": {"command": command, **arguments}}
+
+
 # By a word of the question: steps, each a program or, last, a text in which {output} is what the last program put out.
 SCRIPTS = {
     "factorial of 7": ["import math\nmath.factorial(7)", "The factorial of 7 is {output}."],
@@ -64,6 +73,23 @@ SCRIPTS = {
     "asks the network": ["import socket", "There is one."],
     "bad arguments": [{"name": "python", "arguments": [1]}, "I could not run it."],
     "unknown tool": [{"name": "no_such_tool", "arguments": {}}, "There is none."],
+    "uses the shell": [bash("echo \"it's\"; echo err >&2; echo kept > kept.txt; exit 3"), bash("cat kept.txt"), "It ended."],
+    "edits a file": [
+        edit("create", path="notes/a.txt", file_text="one\ntwo \"2\"\nthree\n"),
+        edit("str_replace", path="notes/a.txt", old_str="two \"2\"", new_str="zwei\ndrei"),
+        edit("view", path="/mnt/data/notes/a.txt", view_range=[2, 3]),
+        edit("view", path="notes"),
+        "print(open('notes/a.txt').read())",
+        "It is edited.",
+    ],
+    "edits in vain": [
+        edit("view", path="nowhere.txt"),
+        edit("create", path="b.txt", file_text="x x"),
+        edit("str_replace", path="b.txt", old_str="x", new_str="y"),
+        edit("move", path="b.txt"),
+        "It is not edited.",
+    ],
+    "sleeps in the shell": [bash("echo on; sleep 20"), "It slept."],
     "always calls": ["print('forced')"] * 50,
     "loops": ["print(1)"] * 50,
     "prints much": ["for _ in range(20): print('x' * 100000)", "x" * 3_000_000],

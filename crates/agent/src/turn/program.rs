@@ -11,6 +11,7 @@ use crate::event::{Budget, Ending, Event};
 use crate::interpreter::CodeInterpreter;
 use crate::item::Part;
 use crate::observation::Observer;
+use crate::shell::Program;
 use crate::trace::ProgramSpan;
 
 /// State of a program's approval.
@@ -42,10 +43,11 @@ impl State {
         &mut self,
         interpreter: &CodeInterpreter,
         call_id: &str,
-        code: String,
+        program: Program,
         consent: Consent,
     ) -> Result<Vec<Part>, Halt> {
-        self.sink.send(Event::CodeFinished { call_id: call_id.to_owned(), code: code.clone() }).await;
+        let Program { tool, code, input } = program;
+        self.sink.send(Event::CodeFinished { call_id: call_id.to_owned(), tool, input, code: code.clone() }).await;
         if self.tool_calls >= self.parts.budgets.tool_calls {
             return Err(Ending::Budget(Budget::ToolCalls(self.parts.budgets.tool_calls)).into());
         }

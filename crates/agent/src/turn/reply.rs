@@ -7,6 +7,7 @@ use crate::fenced::{Piece, Scanner};
 use crate::item::Call;
 use crate::partial_json::StringField;
 use crate::random;
+use crate::shell::ProgramTool;
 use crate::upstream::{Delta, FinishReason, Usage};
 
 /// A rough count of tokens, for upstreams that tell none.
@@ -22,8 +23,8 @@ pub(super) struct Reply {
     pub(super) refused: bool,
     pub(super) usage: Option<Usage>,
     pub(super) finish: Option<FinishReason>,
-    /// The name of the tool whose programs are shown while they are written.
-    ours: Option<String>,
+    /// The tools whose programs are shown while they are written, by name.
+    ours: Vec<(String, ProgramTool)>,
     /// Ids of calls that cannot be used again: answers are found by them.
     taken: HashSet<String>,
     /// For models that cannot call: finds the program in the text.
@@ -35,13 +36,15 @@ pub(super) struct PendingCall {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) arguments: String,
-    /// The live view of the program, for our own tool.
+    /// True if it is a call of a tool of ours, of which was told.
+    is_shown: bool,
+    /// The live view of the program.
     code: Option<StringField>,
 }
 
 impl Reply {
-    /// Listens to a model that calls functions, ours by this name.
-    pub(super) fn of_calls(ours: Option<String>, taken: HashSet<String>) -> Self {
+    /// Listens to a model that calls functions, ours by these names.
+    pub(super) fn of_calls(ours: Vec<(String, ProgramTool)>, taken: HashSet<String>) -> Self {
         Self {
             text: String::new(),
             reasoning: String::new(),
@@ -55,10 +58,10 @@ impl Reply {
         }
     }
 
-    /// Listens to a model that cannot: a program in its text, fenced with one of these words, is a call of the tool of
-    /// this name.
-    pub(super) fn of_text(ours: Option<String>, fences: Vec<String>, taken: HashSet<String>) -> Self {
-        let scanner = ours.is_some().then(|| Scanner::new(fences));
+    /// Listens to a model that cannot: a program in its text, fenced with one of these words, is a call of the first
+    /// of these tools.
+    pub(super) fn of_text(ours: Vec<(String, ProgramTool)>, fences: Vec<String>, taken: HashSet<String>) -> Self {
+        let scanner = (!ours.is_empty()).then(|| Scanner::new(fences));
         Self { scanner, ..Self::of_calls(ours, taken) }
     }
 
@@ -141,10 +144,10 @@ impl Reply {
         // Some upstreams give none, and some the same one in every round.
         let usable = !id.is_empty() && self.taken.insert(id.clone());
         let id = if usable { id } else { format!("call_{}", random::word()) };
-        let is_ours = self.ours.as_ref() == Some(&name);
-        let events = if is_ours { vec![Event::CodeStarted { call_id: id.clone() }] } else { Vec::new() };
-        let code = is_ours.then(|| StringField::new("code"));
-        self.calls.push(PendingCall { id, name, arguments: String::new(), code });
+        let tool = self.ours.iter().find(|(known, _)| *known == name).map(|(_, tool)| *tool);
+        let events = tool.map(|tool| Event::CodeStarted { call_id: id.clone(), tool }).into_iter().collect();
+        let code = tool.and_then(ProgramTool::shown_key).map(StringField::new);
+        self.calls.push(PendingCall { id, name, arguments: String::new(), is_shown: tool.is_some(), code });
         events
     }
 
@@ -161,7 +164,7 @@ impl Reply {
             match piece {
                 Piece::Text(text) => events.extend(self.say(text)),
                 Piece::CodeStarted => {
-                    let name = self.ours.clone().unwrap_or_default();
+                    let name = self.ours.first().map(|(name, _)| name.clone()).unwrap_or_default();
                     events.extend(self.start(String::new(), name));
                 }
                 Piece::Code(text) => {
@@ -179,7 +182,7 @@ impl Reply {
 impl PendingCall {
     /// Returns true if its program was told of while it was written.
     pub(super) fn is_shown(&self) -> bool {
-        self.code.is_some()
+        self.is_shown
     }
 
     /// The call as a part of the conversation. What is not JSON is wrapped, so that the upstream can read its own history.
@@ -207,7 +210,7 @@ mod tests {
 
     #[test]
     fn ids_are_unique_whatever_the_upstream_gives() {
-        let mut reply = Reply::of_calls(None, HashSet::from(["used".to_owned()]));
+        let mut reply = Reply::of_calls(Vec::new(), HashSet::from(["used".to_owned()]));
         for id in ["", "", "used", "new", "new"] {
             reply.hear(started(id));
         }
@@ -218,7 +221,7 @@ mod tests {
 
     #[test]
     fn arguments_of_no_call_are_dropped() {
-        let mut reply = Reply::of_calls(None, HashSet::new());
+        let mut reply = Reply::of_calls(Vec::new(), HashSet::new());
         assert_eq!(reply.hear(Delta::CallArguments { index: 3, fragment: "{}".into() }), []);
     }
 
@@ -230,7 +233,11 @@ mod tests {
             ("```python\nprint(1", FinishReason::Length, Some("print(1")),
             ("no code", FinishReason::Stop, None),
         ] {
-            let mut reply = Reply::of_text(Some("python".into()), vec!["python".into()], HashSet::new());
+            let mut reply = Reply::of_text(
+                vec![("python".into(), ProgramTool::Interpreter)],
+                vec!["python".into()],
+                HashSet::new(),
+            );
             reply.hear(Delta::Text(text.into()));
             reply.hear(Delta::Finished(finish));
             reply.end();

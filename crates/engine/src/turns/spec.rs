@@ -32,6 +32,9 @@ pub struct Spec {
     pub max_programs: Option<u32>,
     /// The party that decides about programs.
     pub decider: Decider,
+    /// True if the model has a shell and an editor beside the interpreter.
+    #[serde(default)]
+    pub has_shell: bool,
 }
 
 /// A spec with the form in which it is stored.
@@ -52,6 +55,7 @@ impl Spec {
             sampling: Sampling::default(),
             max_programs: None,
             decider: Decider::Operator,
+            has_shell: false,
         }
     }
 
@@ -105,6 +109,7 @@ impl Spec {
             let template = session.start_from(model.template.clone());
             let packages = engine.packages_of(template.as_ref());
             let interpreter = CodeInterpreter::new(Arc::clone(session) as _).packages(packages.iter().cloned());
+            let interpreter = interpreter.with_shell(self.has_shell);
             agent = agent.code_interpreter(gate.guard(interpreter));
         }
         Ok(Part { model: self.model.clone(), agent: agent.build(), items, session, gate, agreement, purpose: None })

@@ -282,6 +282,8 @@ pub enum ErrorCode {
     TooManyRequests,
     /// It took too long.
     ExecutionTimeExceeded,
+    /// The file of the editor is not there.
+    FileNotFound,
     /// Another reason, of a server that is not ours.
     #[serde(untagged)]
     Other(String),

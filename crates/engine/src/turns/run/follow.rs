@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use aludel_agent::{ApprovalRequest, Budget, Call, CutOff, Ending as AgentEnding, Event as AgentEvent, Item};
+use aludel_agent::{
+    ApprovalRequest, Budget, Call, CutOff, Ending as AgentEnding, Event as AgentEvent, Item, ProgramTool,
+};
 use aludel_sandbox::Event as ExecutionEvent;
 use aludel_store::{ContainerFileId, TurnState, Work};
 use tracing::error;
@@ -69,11 +71,11 @@ impl Run {
                 let item = progress.thought.get_or_insert_with(ItemId::new).clone();
                 self.queue(turn, EventKind::Reasoning { item, delta }).await
             }
-            AgentEvent::CodeStarted { call_id } => {
+            AgentEvent::CodeStarted { call_id, tool } => {
                 progress.thought = None;
                 self.end_message(turn, progress).await;
                 let item = progress.start(&call_id);
-                self.queue(turn, EventKind::ToolStarted { item, call_id, tool: ToolKind::Python }).await
+                self.queue(turn, EventKind::ToolStarted { item, call_id, tool: kind_of(tool) }).await
             }
             AgentEvent::CodeDelta { call_id, text: delta } => match progress.calls.get(&call_id) {
                 Some(call) => {
@@ -82,7 +84,7 @@ impl Run {
                 }
                 None => Flow::GoOn,
             },
-            AgentEvent::CodeFinished { call_id, code } => {
+            AgentEvent::CodeFinished { call_id, tool, input, code } => {
                 let item = match progress.calls.get_mut(&call_id) {
                     Some(call) => {
                         call.input.clone_from(&code);
@@ -96,7 +98,7 @@ impl Run {
                         item
                     }
                 };
-                self.queue(turn, EventKind::ToolReady { item, call_id, tool: ToolKind::Python, input: code }).await
+                self.queue(turn, EventKind::ToolReady { item, call_id, tool: kind_of(tool), input }).await
             }
             AgentEvent::ApprovalRequested { call_id } => {
                 let holds = self.parts.get(turn).and_then(|part| part.gate.as_ref()).is_some_and(|gate| gate.holds());
@@ -335,6 +337,14 @@ impl Progress {
         let call = Running { item: item.clone(), input: String::new(), is_running: false, figures: Vec::new() };
         self.calls.insert(call_id.to_owned(), call);
         item
+    }
+}
+
+fn kind_of(tool: ProgramTool) -> ToolKind {
+    match tool {
+        ProgramTool::Interpreter => ToolKind::Python,
+        ProgramTool::Bash => ToolKind::Bash,
+        ProgramTool::Editor => ToolKind::Editor,
     }
 }
 

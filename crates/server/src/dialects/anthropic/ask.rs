@@ -27,6 +27,15 @@ const MAX_STOP: usize = 1024;
 /// The name of our tool.
 const CODE_EXECUTION: &str = "code_execution";
 
+/// A version of our tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CodeTool {
+    /// The first one: Python.
+    Python,
+    /// All others: Python, a shell and an editor.
+    Shell,
+}
+
 /// A request, understood.
 #[derive(Debug)]
 pub(super) struct Ask {
@@ -34,8 +43,8 @@ pub(super) struct Ask {
     pub(super) messages: Vec<MessageDocument>,
     /// The system prompt.
     pub(super) instructions: String,
-    /// True if the model may run programs.
-    pub(super) runs_code: bool,
+    /// The tool by which the model may run programs, if it may.
+    pub(super) code: Option<CodeTool>,
     /// The container of its programs, if it is to be a certain one.
     pub(super) container: Option<ContainerId>,
     pub(super) functions: Vec<FunctionTool>,
@@ -66,17 +75,17 @@ impl Ask {
             let message = format!("There can be {MAX_STOPS} stop sequences of {MAX_STOP} bytes each.");
             return Err(ApiError::invalid("stop_sequences", message));
         }
-        let (runs_code, functions) = read_tools(request.tools.as_deref().unwrap_or_default())?;
+        let (code, functions) = read_tools(request.tools.as_deref().unwrap_or_default())?;
         Ok(Self {
             instructions: request.system.as_ref().map(system).transpose()?.unwrap_or_default(),
             container: read_container(request.container.as_ref())?,
-            tool_choice: tool_choice(&request, kernel, runs_code, &functions)?,
+            tool_choice: tool_choice(&request, kernel, code.is_some(), &functions)?,
             sampling: sampling(&request),
             is_empty: request.max_tokens == 0,
             stream: request.stream == Some(true),
             model: request.model,
             messages: request.messages,
-            runs_code,
+            code,
             functions,
             stop,
         })
@@ -121,12 +130,12 @@ fn read_container(container: Option<&ContainerField>) -> Result<Option<Container
     id.map(|id| ContainerId::parse(id).ok_or_else(|| no_container(id))).transpose()
 }
 
-/// Returns whether our tool is among the tools, and the tools of the client's.
-fn read_tools(tools: &[ToolDocument]) -> Result<(bool, Vec<FunctionTool>), ApiError> {
+/// Returns our tool, if it is among the tools, and the tools of the client's.
+fn read_tools(tools: &[ToolDocument]) -> Result<(Option<CodeTool>, Vec<FunctionTool>), ApiError> {
     if tools.len() > MAX_TOOLS {
         return Err(ApiError::invalid("tools", format!("There can be {MAX_TOOLS} tools.")));
     }
-    let (mut runs_code, mut functions) = (false, Vec::<FunctionTool>::new());
+    let (mut code, mut functions) = (None, Vec::<FunctionTool>::new());
     for (index, tool) in tools.iter().enumerate() {
         let param = format!("tools.{index}");
         let tool = tool.read().map_err(|error| ApiError::invalid(&param, format!("{error}.")))?;
@@ -138,7 +147,7 @@ fn read_tools(tools: &[ToolDocument]) -> Result<(bool, Vec<FunctionTool>), ApiEr
             }
             None | Some(ToolKind::Custom) => {
                 let function = function(&tool, &param)?;
-                let is_ours = runs_code && function.name == CODE_EXECUTION;
+                let is_ours = code.is_some() && function.name == CODE_EXECUTION;
                 let is_taken = is_ours || functions.iter().any(|known| known.name == function.name);
                 functions.push(function);
                 is_taken
@@ -146,15 +155,17 @@ fn read_tools(tools: &[ToolDocument]) -> Result<(bool, Vec<FunctionTool>), ApiEr
             Some(_) if tool.name != CODE_EXECUTION => {
                 return Err(ApiError::invalid(format!("{param}.name"), format!("It must be '{CODE_EXECUTION}'.")));
             }
-            Some(_) => {
-                std::mem::replace(&mut runs_code, true) || functions.iter().any(|tool| tool.name == CODE_EXECUTION)
+            Some(kind) => {
+                let is_first = matches!(kind, ToolKind::CodeExecution20250522);
+                let before = code.replace(if is_first { CodeTool::Python } else { CodeTool::Shell });
+                before.is_some() || functions.iter().any(|tool| tool.name == CODE_EXECUTION)
             }
         };
         if is_taken {
             return Err(ApiError::invalid(format!("{param}.name"), "Tool names must be unique."));
         }
     }
-    Ok((runs_code, functions))
+    Ok((code, functions))
 }
 
 /// A tool that programs are to call is not quietly called by the model instead.
@@ -257,7 +268,8 @@ mod tests {
     fn every_version_of_the_tool_is_understood() {
         for version in ["20250522", "20250825", "20260120", "20260521"] {
             let tool = json!({ "type": format!("code_execution_{version}"), "name": "code_execution" });
-            assert!(ask(&json!({ "tools": [tool] })).unwrap().runs_code, "{version}");
+            let expected = if version == "20250522" { CodeTool::Python } else { CodeTool::Shell };
+            assert_eq!(ask(&json!({ "tools": [tool] })).unwrap().code, Some(expected), "{version}");
         }
         let python = json!({ "name": "python", "input_schema": { "type": "object" } });
         let choice = json!({ "type": "tool", "name": "code_execution", "disable_parallel_tool_use": true });

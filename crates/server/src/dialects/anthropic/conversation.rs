@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use aludel_agent::{Call, Item, Output, Part, arguments_of, framed};
+use aludel_agent::upstream::FunctionTool;
+use aludel_agent::{Call, CodeInterpreter, Item, Output, Part, ProgramTool, arguments_of, framed};
+use aludel_engine::KernelSpec;
 use aludel_engine::sessions::WORKSPACE;
 use aludel_store::Tenant;
 use aludel_wire::anthropic::{
@@ -52,23 +54,22 @@ pub(super) struct Upload {
 struct Reader<'a> {
     app: &'a App,
     tenant: &'a Tenant,
-    /// The name by which the model knows our tool.
-    tool: &'a str,
+    tools: &'a ToolNames,
     /// Counts the files that the model is shown.
     memory: &'a Memory,
 }
 
 impl Conversation {
-    /// Reads the messages of a request. `tool` is the name by which the model knows our tool; `memory` counts the files that the model is
-    /// shown.
+    /// Reads the messages of a request, in which the model called tools of ours by these names; `memory` counts the files that the model
+    /// is shown.
     pub(super) async fn read(
         app: &App,
         tenant: &Tenant,
         messages: &[MessageDocument],
-        tool: &str,
+        tools: &ToolNames,
         memory: &Memory,
     ) -> Result<Self, ApiError> {
-        let reader = Reader { app, tenant, tool, memory };
+        let reader = Reader { app, tenant, tools, memory };
         let mut conversation = Self::default();
         for (index, message) in messages.iter().enumerate() {
             let param = format!("messages.{index}");
@@ -266,15 +267,14 @@ impl Conversation {
                     self.items.push(Item::Call(Call { id, name, arguments: json(input) }));
                 }
                 Block::ServerToolUse { id, name, input, .. } => {
-                    let Some(program) = program_of(&name, &input) else {
+                    let Some((tool, arguments)) = reader.tools.call(&name, input) else {
                         let message = format!("Calls of the tool '{}' are not understood here.", name.name());
                         return Err(ApiError::invalid(format!("{param}.name"), message));
                     };
                     if !self.running.insert(id.clone()) {
                         return Err(ApiError::invalid(format!("{param}.id"), format!("There are two calls '{id}'.")));
                     }
-                    let arguments = arguments_of(&program);
-                    self.items.push(Item::Call(Call { id, name: reader.tool.to_owned(), arguments }));
+                    self.items.push(Item::Call(Call { id, name: tool.to_owned(), arguments }));
                 }
                 Block::CodeExecutionToolResult { tool_use_id, content }
                 | Block::BashCodeExecutionToolResult { tool_use_id, content } => {
@@ -307,14 +307,35 @@ impl Conversation {
     }
 }
 
-/// The program of an earlier call, in the language of our tool.
-fn program_of(tool: &ServerTool, input: &Map<String, Value>) -> Option<String> {
-    let text = |name: &str| input.get(name).and_then(Value::as_str).unwrap_or_default();
-    match tool {
-        ServerTool::CodeExecution => Some(text("code").to_owned()),
-        ServerTool::BashCodeExecution => Some(format!("%%bash\n{}", text("command"))),
-        ServerTool::TextEditorCodeExecution => Some(format!("# A change of a file: {}", json(input.clone()))),
-        ServerTool::Other(_) => None,
+/// The names by which the model knows our tools.
+#[derive(Debug)]
+pub(super) struct ToolNames {
+    python: String,
+    /// Those of the shell and the editor, where it has them.
+    shell: Option<(String, String)>,
+}
+
+impl ToolNames {
+    /// The names beside these tools of the client's.
+    pub(super) fn beside(kernel: &KernelSpec, others: &[FunctionTool], has_shell: bool) -> Self {
+        let shell = || (ProgramTool::Bash.name_beside(others), ProgramTool::Editor.name_beside(others));
+        Self { python: CodeInterpreter::name_beside(kernel, others), shell: has_shell.then(shell) }
+    }
+
+    /// An earlier call as the model made it: a tool that it has now, and the arguments.
+    fn call(&self, tool: &ServerTool, input: Map<String, Value>) -> Option<(&str, String)> {
+        let text = |name: &str| input.get(name).and_then(Value::as_str).unwrap_or_default();
+        let python = |program: &str| (self.python.as_str(), arguments_of(program));
+        Some(match (tool, &self.shell) {
+            (ServerTool::CodeExecution, _) => python(text("code")),
+            (ServerTool::BashCodeExecution, Some((bash, _))) => (bash, json(input)),
+            (ServerTool::BashCodeExecution, None) => python(&format!("%%bash\n{}", text("command"))),
+            (ServerTool::TextEditorCodeExecution, Some((_, editor))) => (editor, json(input)),
+            (ServerTool::TextEditorCodeExecution, None) => {
+                python(&format!("# A change of a file: {}", json(input.clone())))
+            }
+            (ServerTool::Other(_), _) => return None,
+        })
     }
 }
 
@@ -342,6 +363,7 @@ fn words_of_error(code: &ErrorCode) -> String {
         ErrorCode::Unavailable => "It was not run to its end.".to_owned(),
         ErrorCode::TooManyRequests => "It was not run: too many were asked for at once.".to_owned(),
         ErrorCode::ExecutionTimeExceeded => "It was ended: it took too long.".to_owned(),
+        ErrorCode::FileNotFound => "The file is not there.".to_owned(),
         ErrorCode::Other(code) => format!("It failed: {code}."),
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use aludel_agent::CodeInterpreter;
 use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::anthropic::StopReason;
@@ -14,9 +13,9 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
-use super::ask::Ask;
+use super::ask::{Ask, CodeTool};
 use super::container;
-use super::conversation::Conversation;
+use super::conversation::{Conversation, ToolNames};
 use super::pass;
 use super::render::{Answer, ERROR, PING, framed};
 use super::writer::{KnownContainer, Writer};
@@ -107,17 +106,19 @@ async fn prepare(
     ask: &Ask,
     memory: &Memory,
 ) -> Result<(Part, Option<KnownContainer>), ApiError> {
-    let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
-    let conversation = Conversation::read(app, tenant, &ask.messages, &tool, memory).await?;
+    let has_shell = ask.code == Some(CodeTool::Shell);
+    let tools = ToolNames::beside(app.engine.kernel(), &ask.functions, has_shell);
+    let conversation = Conversation::read(app, tenant, &ask.messages, &tools, memory).await?;
     let instructions = [ask.instructions.as_str(), &conversation.instructions];
     let instructions: Vec<&str> = instructions.into_iter().filter(|text| !text.is_empty()).collect();
     let spec = Spec {
         functions: ask.functions.clone(),
         tool_choice: ask.tool_choice.clone(),
         sampling: ask.sampling.clone(),
+        has_shell,
         ..Spec::new(ask.model.clone(), instructions.join("\n\n"))
     };
-    if !ask.runs_code {
+    if ask.code.is_none() {
         return Ok((spec.part(&app.engine, conversation.items, None, Agreement::Stays)?, None));
     }
     let (session, agreement) = container::open(app, tenant, ask.container.as_ref()).await?;

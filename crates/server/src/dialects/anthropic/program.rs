@@ -1,7 +1,7 @@
 //! The output of a program in this protocol's words.
 
-use aludel_engine::turns::{Output, Rich, ToolEnd, ToolOutcome};
-use aludel_wire::anthropic::{CodeExecutionResult, ErrorCode, OutputFile, ProgramResult};
+use aludel_engine::turns::{Output, Rich, ToolEnd, ToolKind, ToolOutcome};
+use aludel_wire::anthropic::{Block, CodeExecutionResult, EditorResult, ErrorCode, OutputFile, ProgramResult};
 
 /// Exit status of a program that a signal ended, as shells have it: 128 and the signal's number.
 const INTERRUPTED: i64 = 130;
@@ -9,74 +9,173 @@ const KILLED: i64 = 137;
 const FAILED: i64 = 1;
 
 /// The output of a program that runs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Printed {
+    tool: ToolKind,
     stdout: String,
     stderr: String,
+    /// The value of the last expression of a program that is not the model's own: a command's exit status, or the figures of the editor.
+    value: String,
+    /// The exception that ended it.
+    error: Option<(String, String)>,
+}
+
+/// The result of a call, as the block of its tool has it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Outcome {
+    Python(CodeExecutionResult),
+    Bash(CodeExecutionResult),
+    Editor(EditorResult),
 }
 
 /// The end of a program.
 #[derive(Debug, PartialEq)]
 pub(super) struct Ended {
-    pub(super) result: CodeExecutionResult,
+    pub(super) outcome: Outcome,
     /// Output that has no place in the result.
     pub(super) rest: String,
 }
 
+impl Outcome {
+    /// The block that tells it.
+    pub(super) fn block(self, tool_use_id: String) -> Block {
+        match self {
+            Self::Python(content) => Block::CodeExecutionToolResult { tool_use_id, content },
+            Self::Bash(content) => Block::BashCodeExecutionToolResult { tool_use_id, content },
+            Self::Editor(content) => Block::TextEditorCodeExecutionToolResult { tool_use_id, content },
+        }
+    }
+
+    /// The result of a program or a command that was begun.
+    fn of_program(tool: ToolKind, result: ProgramResult) -> Self {
+        match tool {
+            ToolKind::Python => Self::Python(CodeExecutionResult::CodeExecutionResult(result)),
+            ToolKind::Bash => Self::Bash(CodeExecutionResult::BashCodeExecutionResult(result)),
+            ToolKind::Editor => {
+                let words = Some(result.stderr.trim().to_owned()).filter(|words| !words.is_empty());
+                Self::Editor(EditorResult::Error { error_code: ErrorCode::Unavailable, error_message: words })
+            }
+        }
+    }
+}
+
 impl Printed {
+    /// Nothing yet of a call of this tool.
+    pub(super) fn of(tool: ToolKind) -> Self {
+        Self { tool, stdout: String::new(), stderr: String::new(), value: String::new(), error: None }
+    }
+
+    /// The tool.
+    pub(super) fn tool(&self) -> ToolKind {
+        self.tool
+    }
+
     pub(super) fn see(&mut self, output: &Output) {
         match output {
             Output::Stdout(text) => self.stdout.push_str(text),
             Output::Stderr(text) => self.stderr.push_str(text),
+            Output::Result(Rich { text, .. }) if self.tool != ToolKind::Python => {
+                self.value = text.clone().unwrap_or_default();
+            }
             // Images are files.
             Output::Display(Rich { image: Some(_), .. }) | Output::Result(Rich { image: Some(_), .. }) => {}
             Output::Display(Rich { text, .. }) | Output::Result(Rich { text, .. }) => {
                 line(&mut self.stdout, text.as_deref().unwrap_or_default());
             }
-            Output::Error { traceback, .. } => line(&mut self.stderr, traceback),
+            Output::Error { name, value, traceback } => {
+                line(&mut self.stderr, traceback);
+                self.error = Some((name.clone(), value.clone()));
+            }
         }
     }
 
     /// All of it, with the program's end.
     pub(super) fn end(self, outcome: &ToolOutcome) -> Ended {
-        let Self { stdout, mut stderr } = self;
+        let Self { tool, stdout, mut stderr, value, error } = self;
         let return_code = match outcome.end {
             ToolEnd::Completed => 0,
             ToolEnd::Raised | ToolEnd::DiskLimit => FAILED,
             ToolEnd::Interrupted => INTERRUPTED,
             ToolEnd::MemoryLimit | ToolEnd::Died => KILLED,
-            ToolEnd::Timeout | ToolEnd::CpuLimit => return timed_out(stdout, &stderr),
+            ToolEnd::Timeout | ToolEnd::CpuLimit => return timed_out(tool, stdout, &stderr),
         };
-        if !matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised) || !outcome.without_room.is_empty() {
+        let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised) && outcome.without_room.is_empty();
+        if !is_plain {
             line(&mut stderr, &outcome.words);
         }
-        let files = outcome.files.iter().map(|file| OutputFile::CodeExecutionOutput { file_id: file.id.to_string() });
-        let result = ProgramResult { stdout, stderr, return_code, content: files.collect() };
-        Ended { result: CodeExecutionResult::CodeExecutionResult(result), rest: String::new() }
+        if tool == ToolKind::Editor && is_plain {
+            let outcome = Outcome::Editor(edited(&stdout, &value, error));
+            return Ended { outcome, rest: String::new() };
+        }
+        let return_code = match tool {
+            ToolKind::Bash if return_code == 0 => value.parse().unwrap_or(FAILED),
+            _ => return_code,
+        };
+        let files = outcome.files.iter().map(|file| file.id.to_string());
+        let content = match tool {
+            ToolKind::Bash => files.map(|file_id| OutputFile::BashCodeExecutionOutput { file_id }).collect(),
+            _ => files.map(|file_id| OutputFile::CodeExecutionOutput { file_id }).collect(),
+        };
+        let result = ProgramResult { stdout, stderr, return_code, content };
+        Ended { outcome: Outcome::of_program(tool, result), rest: String::new() }
+    }
+}
+
+/// The outcome of a call of the editor, of which `value` is a list of figures.
+fn edited(stdout: &str, value: &str, error: Option<(String, String)>) -> EditorResult {
+    if let Some((name, value)) = error {
+        let error_code = match name.as_str() {
+            "FileNotFoundError" => ErrorCode::FileNotFound,
+            _ => ErrorCode::InvalidToolInput,
+        };
+        return EditorResult::Error { error_code, error_message: Some(format!("{name}: {value}")) };
+    }
+    let text = stdout.strip_suffix('\n').unwrap_or(stdout);
+    match serde_json::from_str::<Vec<u64>>(value).unwrap_or_default().as_slice() {
+        [is_file_update] => EditorResult::Create { is_file_update: *is_file_update == 1 },
+        [num_lines, start_line, total_lines] => EditorResult::View {
+            file_type: "text".to_owned(),
+            content: text.to_owned(),
+            num_lines: Some(*num_lines),
+            start_line: Some(*start_line),
+            total_lines: Some(*total_lines),
+        },
+        [old_start, old_lines, new_start, new_lines] => EditorResult::Replace {
+            lines: Some(text.split('\n').map(str::to_owned).collect()),
+            old_start: Some(*old_start),
+            old_lines: Some(*old_lines),
+            new_start: Some(*new_start),
+            new_lines: Some(*new_lines),
+        },
+        _ => EditorResult::Error { error_code: ErrorCode::Unavailable, error_message: None },
     }
 }
 
 impl Ended {
     /// The end of one that was not run, or not to its end.
-    pub(super) fn error(error_code: ErrorCode) -> Self {
-        let result = CodeExecutionResult::CodeExecutionToolResultError { error_code };
-        Self { result, rest: String::new() }
+    pub(super) fn error(tool: ToolKind, error_code: ErrorCode) -> Self {
+        let outcome = match tool {
+            ToolKind::Python => Outcome::Python(CodeExecutionResult::CodeExecutionToolResultError { error_code }),
+            ToolKind::Bash => Outcome::Bash(CodeExecutionResult::BashCodeExecutionToolResultError { error_code }),
+            ToolKind::Editor => Outcome::Editor(EditorResult::Error { error_code, error_message: None }),
+        };
+        Self { outcome, rest: String::new() }
     }
 
     /// The end of one that somebody did not allow.
-    pub(super) fn refused(reason: &str) -> Self {
+    pub(super) fn refused(tool: ToolKind, reason: &str) -> Self {
         let stderr = format!("It was not allowed to run: {reason}");
         let result = ProgramResult { stderr, return_code: FAILED, ..ProgramResult::default() };
-        Self { result: CodeExecutionResult::CodeExecutionResult(result), rest: String::new() }
+        Self { outcome: Outcome::of_program(tool, result), rest: String::new() }
     }
 }
 
 /// The output until then has no place in an error, so it is told in words.
-fn timed_out(mut printed: String, stderr: &str) -> Ended {
+fn timed_out(tool: ToolKind, mut printed: String, stderr: &str) -> Ended {
     line(&mut printed, stderr);
     let printed = printed.trim();
     let rest = if printed.is_empty() { String::new() } else { format!("Output until the time was up:\n\n{printed}") };
-    Ended { rest, ..Ended::error(ErrorCode::ExecutionTimeExceeded) }
+    Ended { rest, ..Ended::error(tool, ErrorCode::ExecutionTimeExceeded) }
 }
 
 /// Adds lines of their own to a text.
@@ -98,7 +197,7 @@ mod tests {
     use super::*;
 
     fn ended(end: ToolEnd) -> Ended {
-        let mut printed = Printed::default();
+        let mut printed = Printed::of(ToolKind::Python);
         printed.see(&Output::Stdout("half".into()));
         printed.see(&Output::Result(Rich { text: Some("42".into()), image: None, others: Vec::new() }));
         printed.see(&Output::Stderr("oh".into()));
@@ -127,13 +226,48 @@ mod tests {
                 ProgramResult { stdout: "half\n42\n".into(), stderr: stderr.into(), return_code, content: Vec::new() };
             assert_eq!(
                 ended(end),
-                Ended { result: CodeExecutionResult::CodeExecutionResult(result), rest: String::new() }
+                Ended { outcome: Outcome::of_program(ToolKind::Python, result), rest: String::new() }
             );
         }
         for end in [ToolEnd::Timeout, ToolEnd::CpuLimit] {
-            let Ended { result, rest } = ended(end);
-            assert_eq!(result, Ended::error(ErrorCode::ExecutionTimeExceeded).result);
+            let Ended { outcome, rest } = ended(end);
+            assert_eq!(outcome, Ended::error(ToolKind::Python, ErrorCode::ExecutionTimeExceeded).outcome);
             assert_eq!(rest, "Output until the time was up:\n\nhalf\n42\noh");
         }
+    }
+
+    /// The end of a call of this tool whose program printed a line and had this value.
+    fn called(tool: ToolKind, value: &str) -> serde_json::Value {
+        let mut printed = Printed::of(tool);
+        printed.see(&Output::Stdout("one\n".into()));
+        printed.see(&Output::Result(Rich { text: Some(value.into()), image: None, others: Vec::new() }));
+        let outcome = ToolOutcome {
+            end: ToolEnd::Completed,
+            words: String::new(),
+            elapsed_ms: 1,
+            files: Vec::new(),
+            without_room: Vec::new(),
+            finished: None,
+        };
+        serde_json::to_value(printed.end(&outcome).outcome.block("srvtoolu_1".into())).unwrap()["content"].take()
+    }
+
+    #[test]
+    fn the_value_of_a_call_is_its_status_or_its_figures() {
+        let bash = called(ToolKind::Bash, "3");
+        assert_eq!((&bash["stdout"], &bash["return_code"]), (&"one\n".into(), &3.into()));
+        let view = called(ToolKind::Editor, "[1, 2, 5]");
+        assert_eq!(
+            (&view["content"], &view["start_line"], &view["total_lines"]),
+            (&"one".into(), &2.into(), &5.into())
+        );
+        assert_eq!(called(ToolKind::Editor, "[1]")["is_file_update"], true);
+        let change = called(ToolKind::Editor, "[4, 1, 4, 2]");
+        assert_eq!(
+            (&change["lines"][0], &change["old_start"], &change["new_lines"]),
+            (&"one".into(), &4.into(), &2.into())
+        );
+        assert_eq!(called(ToolKind::Editor, "None")["error_code"], "unavailable");
+        assert_eq!(called(ToolKind::Bash, "")["return_code"], FAILED);
     }
 }

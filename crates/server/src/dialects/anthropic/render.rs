@@ -44,19 +44,34 @@ impl Answer {
             }
             EventKind::TextEnded { .. } => self.writer.end_text(),
             EventKind::Reasoning { delta, .. } => self.writer.think(delta),
-            EventKind::ToolStarted { item, .. } => self.writer.start_program(item),
+            EventKind::ToolStarted { item, tool, .. } => {
+                self.printed.insert(item.clone(), Printed::of(*tool));
+                self.writer.start_program(item, *tool);
+            }
             EventKind::ToolInput { item, delta } => self.writer.code(item, delta),
-            EventKind::ToolReady { item, input, .. } => self.writer.code_done(item, input),
-            EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().see(output),
+            EventKind::ToolReady { item, tool, input, .. } => {
+                self.printed.entry(item.clone()).or_insert_with(|| Printed::of(*tool));
+                self.writer.code_done(item, *tool, input);
+            }
+            EventKind::Output { item, output } => {
+                if let Some(printed) = self.printed.get_mut(item) {
+                    printed.see(output);
+                }
+            }
             EventKind::ToolEnded { item, outcome } => {
-                let ended = self.printed.remove(item).unwrap_or_default().end(outcome);
-                self.writer.end_program(item, ended);
+                if let Some(printed) = self.printed.remove(item) {
+                    self.writer.end_program(item, printed.end(outcome));
+                }
             }
             EventKind::ToolRejected { item: Some(item), .. } => {
-                self.writer.end_program(item, Ended::error(ErrorCode::InvalidToolInput));
+                if let Some(printed) = self.printed.remove(item) {
+                    self.writer.end_program(item, Ended::error(printed.tool(), ErrorCode::InvalidToolInput));
+                }
             }
             EventKind::ApprovalDecided { item, refused: Some(reason) } => {
-                self.writer.end_program(item, Ended::refused(reason));
+                if let Some(printed) = self.printed.remove(item) {
+                    self.writer.end_program(item, Ended::refused(printed.tool(), reason));
+                }
             }
             EventKind::Created { .. }
             | EventKind::Started

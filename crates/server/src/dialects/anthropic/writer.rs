@@ -5,21 +5,20 @@
 use std::collections::HashMap;
 
 use aludel_agent::upstream::Usage;
-use aludel_engine::turns::{Frame, ItemId, ToolCall};
+use aludel_engine::turns::{Frame, ItemId, ToolCall, ToolKind};
 use aludel_wire::anthropic::{
-    self, Block, Caller, CodeExecutionResult, Container, Delta, ErrorCode, Event, Message, MessageChange, Role,
-    ServerTool, StopReason, TokenDetails,
+    self, Block, Caller, Container, Delta, ErrorCode, Event, Message, MessageChange, Role, ServerTool, StopReason,
+    TokenDetails,
 };
 use serde_json::{Map, Value};
 
-use super::program::Ended;
+use super::program::{Ended, Outcome};
 use crate::dialects::stop::{Heard, Stop};
 use crate::dialects::times::rfc3339;
 
 /// Stands for the proof that thoughts are the model's own. Some clients leave out thoughts that have none.
 const SIGNATURE: &str = "aludel";
-/// The beginning of a program's arguments, and their end.
-const BEGINNING: &str = "{\"code\": \"";
+/// The end of the arguments of a call whose text is told as it is written.
 const END: &str = "\"}";
 
 /// A message that is being written.
@@ -66,7 +65,18 @@ enum Open {
 #[derive(Debug)]
 struct Program {
     place: usize,
+    tool: ToolKind,
+    /// The text that the model wrote; of the editor, its arguments in JSON.
     code: String,
+}
+
+/// The name of a tool, and the key of its arguments that is told as it is written.
+fn words_of(tool: ToolKind) -> (ServerTool, Option<&'static str>) {
+    match tool {
+        ToolKind::Python => (ServerTool::CodeExecution, Some("code")),
+        ToolKind::Bash => (ServerTool::BashCodeExecution, Some("command")),
+        ToolKind::Editor => (ServerTool::TextEditorCodeExecution, None),
+    }
 }
 
 impl Writer {
@@ -121,7 +131,14 @@ impl Writer {
 
     /// Returns true if the last thing in it is the result of a program, from which a model can go on.
     pub(super) fn ends_with_result(&self) -> bool {
-        matches!(self.content.last(), Some(Block::CodeExecutionToolResult { .. }))
+        matches!(
+            self.content.last(),
+            Some(
+                Block::CodeExecutionToolResult { .. }
+                    | Block::BashCodeExecutionToolResult { .. }
+                    | Block::TextEditorCodeExecutionToolResult { .. }
+            )
+        )
     }
 
     /// The message as it stands.
@@ -188,8 +205,15 @@ impl Writer {
             }
             Some(Open::Thinking) => self.delta(Delta::SignatureDelta { signature: SIGNATURE.to_owned() }),
             Some(Open::Program(item)) => {
-                let is_empty = self.programs.get(item).is_none_or(|program| program.code.is_empty());
-                self.delta(json_delta(if is_empty { "{}" } else { END }));
+                let program = self.programs.get(item).filter(|program| !program.code.is_empty());
+                let end = match program {
+                    None => "{}",
+                    Some(program) if words_of(program.tool).1.is_none() => "",
+                    Some(_) => END,
+                };
+                if !end.is_empty() {
+                    self.delta(json_delta(end));
+                }
             }
         }
         self.open = None;
@@ -255,15 +279,15 @@ impl Writer {
     }
 
     /// The model begins a program.
-    pub(super) fn start_program(&mut self, item: &ItemId) {
+    pub(super) fn start_program(&mut self, item: &ItemId, tool: ToolKind) {
         self.end_text();
         if let Some(container) = &mut self.container {
             container.is_known = true;
         }
-        let (id, name, input) = (id_of(item), ServerTool::CodeExecution, Map::new());
+        let (id, name, input) = (id_of(item), words_of(tool).0, Map::new());
         let place = self.begin(Block::ServerToolUse { id, name, input, caller: Some(Caller::Direct) });
         self.open = Some(Open::Program(item.clone()));
-        self.programs.insert(item.clone(), Program { place, code: String::new() });
+        self.programs.insert(item.clone(), Program { place, tool, code: String::new() });
         self.delta(json_delta(""));
     }
 
@@ -273,15 +297,19 @@ impl Writer {
         let is_first = program.code.is_empty();
         program.code.push_str(piece);
         if matches!(&self.open, Some(Open::Program(open)) if open == item) {
-            let beginning = if is_first { BEGINNING } else { "" };
-            self.delta(json_delta(&format!("{beginning}{}", escaped(piece))));
+            let told = match words_of(program.tool).1 {
+                Some(key) if is_first => format!("{{\"{key}\": \"{}", escaped(piece)),
+                Some(_) => escaped(piece),
+                None => piece.to_owned(),
+            };
+            self.delta(json_delta(&told));
         }
     }
 
     /// The program is complete.
-    pub(super) fn code_done(&mut self, item: &ItemId, code: &str) {
+    pub(super) fn code_done(&mut self, item: &ItemId, tool: ToolKind, code: &str) {
         if !self.programs.contains_key(item) {
-            self.start_program(item);
+            self.start_program(item, tool);
         }
         let told = self.programs.get(item).map_or(0, |program| program.code.len());
         if let Some(rest) = code.get(told..).map(str::to_owned) {
@@ -296,33 +324,38 @@ impl Writer {
     }
 
     /// Takes a program that has a result now: its call is whole.
-    fn take_program(&mut self, item: &ItemId) -> bool {
-        let Some(Program { place, code }) = self.programs.remove(item) else { return false };
+    fn take_program(&mut self, item: &ItemId) -> Option<ToolKind> {
+        let Program { place, tool, code } = self.programs.remove(item)?;
         if let Some(Block::ServerToolUse { input, .. }) = self.content.get_mut(place)
             && !code.is_empty()
         {
-            input.insert("code".to_owned(), code.into());
+            match words_of(tool).1 {
+                Some(key) => {
+                    input.insert(key.to_owned(), code.into());
+                }
+                None => *input = serde_json::from_str(&code).unwrap_or_default(),
+            }
         }
-        true
+        Some(tool)
     }
 
     /// The program ended.
     pub(super) fn end_program(&mut self, item: &ItemId, ended: Ended) {
-        let Ended { result, rest } = ended;
+        let Ended { outcome, rest } = ended;
         // The call may be open still, and ends with what it has.
         self.end_block();
-        if !self.take_program(item) {
+        if self.take_program(item).is_none() {
             return;
         }
-        self.result(item, result);
+        self.result(item, outcome);
         if !rest.is_empty() {
             self.say(&rest);
             self.end_block();
         }
     }
 
-    fn result(&mut self, item: &ItemId, content: CodeExecutionResult) {
-        self.begin(Block::CodeExecutionToolResult { tool_use_id: id_of(item), content });
+    fn result(&mut self, item: &ItemId, outcome: Outcome) {
+        self.begin(outcome.block(id_of(item)));
         self.stop_block();
     }
 
@@ -355,8 +388,9 @@ impl Writer {
             self.programs.iter().map(|(item, program)| (program.place, item.clone())).collect();
         left.sort_by_key(|(place, _)| *place);
         for (_, item) in left {
-            self.take_program(&item);
-            self.result(&item, Ended::error(ErrorCode::Unavailable).result);
+            if let Some(tool) = self.take_program(&item) {
+                self.result(&item, Ended::error(tool, ErrorCode::Unavailable).outcome);
+            }
         }
         self.stop_reason = Some(reason);
     }
@@ -464,15 +498,18 @@ mod tests {
         writer.set_time(1_000_000_000);
         writer.think("hm");
         assert!(writer.text("Let \"me\"\nE"));
-        writer.start_program(&one);
+        writer.start_program(&one, ToolKind::Python);
         writer.code(&one, "print(\"ü\\n\")\n# \u{1}");
-        writer.start_program(&two);
+        writer.start_program(&two, ToolKind::Python);
         writer.code(&two, "x = \"\"");
         writer.code(&two, "\ny");
-        writer.code_done(&one, "print(\"ü\\n\")\n# \u{1}");
-        writer.end_program(&one, Ended::refused("no"));
-        writer.code_done(&two, "x = \"\"\ny");
-        writer.end_program(&two, Ended { rest: "rest".into(), ..Ended::error(ErrorCode::ExecutionTimeExceeded) });
+        writer.code_done(&one, ToolKind::Python, "print(\"ü\\n\")\n# \u{1}");
+        writer.end_program(&one, Ended::refused(ToolKind::Python, "no"));
+        writer.code_done(&two, ToolKind::Python, "x = \"\"\ny");
+        writer.end_program(
+            &two,
+            Ended { rest: "rest".into(), ..Ended::error(ToolKind::Python, ErrorCode::ExecutionTimeExceeded) },
+        );
         let call = ToolCall {
             item: ItemId::new(),
             call_id: "toolu_1".into(),
@@ -498,19 +535,42 @@ mod tests {
     }
 
     #[test]
+    fn commands_and_changes_have_blocks_of_their_own() {
+        let mut writer = writer(&[]);
+        let (bash, editor) = (ItemId::new(), ItemId::new());
+        writer.start_program(&bash, ToolKind::Bash);
+        writer.code(&bash, "ls \"");
+        writer.code_done(&bash, ToolKind::Bash, "ls \"a\"");
+        writer.end_program(&bash, Ended::error(ToolKind::Bash, ErrorCode::ExecutionTimeExceeded));
+        writer.start_program(&editor, ToolKind::Editor);
+        writer.code_done(&editor, ToolKind::Editor, r#"{"command":"view","path":"a"}"#);
+        writer.end_program(&editor, Ended::error(ToolKind::Editor, ErrorCode::FileNotFound));
+        writer.finish(StopReason::EndTurn);
+        writer.end();
+        let message = accumulated(&writer.take_frames());
+        assert_eq!(message, writer.message());
+        let told = serde_json::to_value(&message.content).unwrap();
+        assert_eq!(
+            (&told[0]["name"], &told[0]["input"]["command"]),
+            (&"bash_code_execution".into(), &"ls \"a\"".into())
+        );
+        assert_eq!(told[1]["content"]["type"], "bash_code_execution_tool_result_error");
+        assert_eq!((&told[2]["name"], &told[2]["input"]["path"]), (&"text_editor_code_execution".into(), &"a".into()));
+        assert_eq!(told[3]["content"]["error_code"], "file_not_found");
+    }
+
+    #[test]
     fn a_program_that_was_cut_off_has_a_result_all_the_same() {
         let mut writer = writer(&[]);
         let item = ItemId::new();
-        writer.start_program(&item);
+        writer.start_program(&item, ToolKind::Python);
         writer.finish(StopReason::MaxTokens);
         writer.end();
         let message = accumulated(&writer.take_frames());
         assert_eq!(message, writer.message());
         assert!(writer.ends_with_result());
-        let unavailable = Ended::error(ErrorCode::Unavailable).result;
-        assert!(
-            matches!(&message.content[1], Block::CodeExecutionToolResult { content, .. } if *content == unavailable)
-        );
+        let unavailable = Ended::error(ToolKind::Python, ErrorCode::Unavailable).outcome;
+        assert_eq!(message.content[1], unavailable.block(id_of(&item)));
     }
 
     #[test]

@@ -1,0 +1,238 @@
+//! The tools beside the interpreter for models that work with a shell and an editor. Their calls become programs of the kernel, so whatever
+//! decides about programs decides about these, too.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::interpreter::{self, MAX_CODE};
+use crate::upstream::FunctionTool;
+
+/// The language whose kernels have these tools.
+pub(crate) const LANGUAGE: &str = "python";
+/// The names under which models know them, which are Anthropic's.
+const BASH: &str = "bash_code_execution";
+const EDITOR: &str = "text_editor_code_execution";
+/// The functions of the editor, one for each of its commands.
+const FUNCTIONS: &str = include_str!("shell.py");
+
+/// A tool by which a model runs programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProgramTool {
+    /// Runs a program as it is written.
+    Interpreter,
+    /// Runs a command of a shell. The value of its program is the exit status.
+    Bash,
+    /// Shows, writes or changes a file. The value of its program is a list: of a view, the lines that are shown, the first of them and all;
+    /// of a new file, 1 if it replaced another one; of a change, the first line and the number of lines, before and after.
+    Editor,
+}
+
+/// A program that a call asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub(crate) tool: ProgramTool,
+    /// The text that is run.
+    pub(crate) code: String,
+    /// The text that the model wrote: the program, the command, or the arguments of the editor in JSON.
+    pub(crate) input: String,
+}
+
+#[derive(Deserialize)]
+struct BashCall {
+    command: String,
+}
+
+/// A call of the editor.
+#[derive(Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+enum EditorCall {
+    View {
+        path: String,
+        #[serde(default)]
+        view_range: Option<(u64, i64)>,
+    },
+    Create {
+        path: String,
+        file_text: String,
+    },
+    StrReplace {
+        path: String,
+        old_str: String,
+        #[serde(default)]
+        new_str: String,
+    },
+}
+
+impl ProgramTool {
+    /// The key of the arguments whose text is shown while it is written.
+    pub(crate) fn shown_key(self) -> Option<&'static str> {
+        match self {
+            Self::Interpreter => Some("code"),
+            Self::Bash => Some("command"),
+            Self::Editor => None,
+        }
+    }
+
+    /// The name of a tool beside the interpreter, for a model that also has these tools of the caller's.
+    pub fn name_beside(self, others: &[FunctionTool]) -> String {
+        let name = match self {
+            Self::Interpreter => interpreter::NAME,
+            Self::Bash => BASH,
+            Self::Editor => EDITOR,
+        };
+        interpreter::free_name(name, others)
+    }
+
+    /// The program of a call, or the fault of its arguments in words that help the model to do better.
+    pub(crate) fn program(self, arguments: &str) -> Result<Program, String> {
+        let (code, input) = match self {
+            Self::Interpreter => {
+                let code = interpreter::code_of(arguments)?;
+                (code.clone(), code)
+            }
+            Self::Bash => {
+                let BashCall { command } = read(arguments, r#"{"command": "…"}"#)?;
+                let program = format!(
+                    "import subprocess\nsubprocess.run([\"bash\", \"-c\", {}], cwd=\"/mnt/data\", stdin=subprocess.DEVNULL).returncode",
+                    literal(&command)
+                );
+                (program, command)
+            }
+            Self::Editor => {
+                let call = read(arguments, r#"{"command": "view", "path": "…"}"#)?;
+                // As the model wrote them: a client is shown these.
+                let input = serde_json::from_str::<Value>(arguments).unwrap_or_default().to_string();
+                (edit(&call)?, input)
+            }
+        };
+        if code.len() > MAX_CODE {
+            return Err(format!("The program has {} bytes; at most {MAX_CODE} are allowed.", code.len()));
+        }
+        Ok(Program { tool: self, code, input })
+    }
+
+    /// The tool as it is offered to a model.
+    pub(crate) fn offered(self, others: &[FunctionTool]) -> FunctionTool {
+        let text = |description: &str| json!({ "type": "string", "description": description });
+        let (description, properties, required) = match self {
+            Self::Interpreter | Self::Bash => (
+                "Runs a command with bash, in a process of its own. The working directory is /mnt/data, whose files are those of the \
+                 interpreter. There is no network.",
+                json!({ "command": text("The command to run.") }),
+                json!(["command"]),
+            ),
+            Self::Editor => (
+                "Shows a file or a directory (view), writes a whole file (create), or replaces a text that occurs exactly once in a file \
+                 (str_replace). Relative paths are below /mnt/data.",
+                json!({
+                    "command": { "type": "string", "enum": ["view", "create", "str_replace"] },
+                    "path": text("The file or directory."),
+                    "view_range": {
+                        "type": "array",
+                        "items": { "type": "integer" },
+                        "description": "view: the first and the last line, from 1; -1 is the end.",
+                    },
+                    "file_text": text("create: the content."),
+                    "old_str": text("str_replace: the text to replace."),
+                    "new_str": text("str_replace: the text to put there."),
+                }),
+                json!(["command", "path"]),
+            ),
+        };
+        FunctionTool {
+            name: self.name_beside(others),
+            description: description.to_owned(),
+            parameters: json!({ "type": "object", "properties": properties, "required": required }),
+        }
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(arguments: &'a str, example: &str) -> Result<T, String> {
+    serde_json::from_str(arguments).map_err(|error| format!("The arguments cannot be used ({error}). Send {example}."))
+}
+
+/// The program of a call of the editor.
+fn edit(call: &EditorCall) -> Result<String, String> {
+    let mut functions = FUNCTIONS.split("---\n");
+    let (view, create, replace) = (functions.next(), functions.next(), functions.next());
+    let (function, call) = match call {
+        EditorCall::View { path, view_range } => {
+            let (first, last) = view_range.unwrap_or((1, -1));
+            let last = match u64::try_from(last) {
+                Ok(last) if last >= first && first > 0 => last.to_string(),
+                Err(_) if last == -1 && first > 0 => "None".to_owned(),
+                _ => return Err("`view_range` must be [first, last], from 1, with -1 for the end.".to_owned()),
+            };
+            (view, format!("_view({}, {first}, {last})", literal(&place(path)?)))
+        }
+        EditorCall::Create { path, file_text } => {
+            (create, format!("_create({}, {})", literal(&place(path)?), literal(file_text)))
+        }
+        EditorCall::StrReplace { old_str, .. } if old_str.is_empty() => {
+            return Err("`old_str` is empty.".to_owned());
+        }
+        EditorCall::StrReplace { path, old_str, new_str } => {
+            (replace, format!("_replace({}, {}, {})", literal(&place(path)?), literal(old_str), literal(new_str)))
+        }
+    };
+    Ok(format!("{}\n{call}", function.unwrap_or_default()))
+}
+
+/// A path as programs know it, wherever the kernel's working directory is by now.
+fn place(path: &str) -> Result<String, String> {
+    match path {
+        "" => Err("`path` is empty.".to_owned()),
+        path if path.starts_with('/') => Ok(path.to_owned()),
+        path => Ok(format!("/mnt/data/{path}")),
+    }
+}
+
+/// A text as Python reads it: a text of JSON in which the characters stand for themselves is one of Python's, too.
+fn literal(text: &str) -> String {
+    // A text alone: this cannot fail.
+    serde_json::to_string(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_become_programs_whose_texts_are_data() {
+        let program = |tool: ProgramTool, arguments: Value| tool.program(&arguments.to_string()).unwrap();
+        let command = "echo 'a' \"b\" \\ \n%ls ü";
+        let bash = program(ProgramTool::Bash, json!({ "command": command }));
+        assert_eq!(bash.input, command);
+        assert!(bash.code.contains(r#"["bash", "-c", "echo 'a' \"b\" \\ \n%ls ü"]"#), "{}", bash.code);
+        assert_eq!(bash.code.lines().count(), 2, "{}", bash.code);
+        let view = json!({ "command": "view", "path": "a.txt", "view_range": [2, -1] });
+        let view = program(ProgramTool::Editor, view);
+        assert!(view.code.ends_with("\n_view(\"/mnt/data/a.txt\", 2, None)"), "{}", view.code);
+        let create = program(ProgramTool::Editor, json!({ "command": "create", "path": "/tmp/a", "file_text": "\"" }));
+        assert!(create.code.ends_with("\n_create(\"/tmp/a\", \"\\\"\")"), "{}", create.code);
+        let change = json!({ "command": "str_replace", "path": "a", "old_str": "x", "new_str": "y" });
+        let change = program(ProgramTool::Editor, change);
+        assert!(change.code.starts_with("def _replace(") && change.code.ends_with("(\"/mnt/data/a\", \"x\", \"y\")"));
+        assert!(!change.code.contains("_view"), "{}", change.code);
+    }
+
+    #[test]
+    fn the_fault_of_arguments_is_told() {
+        for (tool, arguments, words) in [
+            (ProgramTool::Bash, json!({}), "missing field `command`"),
+            (ProgramTool::Editor, json!({ "command": "undo", "path": "a" }), "unknown variant `undo`"),
+            (ProgramTool::Editor, json!({ "command": "create", "path": "a" }), "file_text"),
+            (ProgramTool::Editor, json!({ "command": "view", "path": "" }), "`path` is empty"),
+            (ProgramTool::Editor, json!({ "command": "view", "path": "a", "view_range": [0, 1] }), "from 1"),
+            (ProgramTool::Editor, json!({ "command": "view", "path": "a", "view_range": [3, 2] }), "from 1"),
+            (
+                ProgramTool::Editor,
+                json!({ "command": "str_replace", "path": "a", "old_str": "" }),
+                "`old_str` is empty",
+            ),
+        ] {
+            let fault = tool.program(&arguments.to_string()).unwrap_err();
+            assert!(fault.contains(words), "{fault}");
+        }
+    }
+}
