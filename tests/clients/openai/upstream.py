@@ -22,6 +22,19 @@ monthly.to_csv('/mnt/data/monthly.csv')
 print(monthly.to_string())"""
 
 
+ANALYST = """import pandas as pd
+import matplotlib.pyplot as plt
+sales = pd.read_csv('/mnt/data/sales.csv', parse_dates=['date'])
+report = sales.groupby(sales.date.dt.strftime('%Y-%m')).amount.agg(['sum', 'mean', 'count'])
+report['growth'] = report['sum'].pct_change().round(3)
+report['sum'].plot.bar()
+plt.savefig('/mnt/data/report.png')
+plt.close()
+report.to_csv('/mnt/data/report.csv')
+report.to_excel('/mnt/data/report.xlsx')
+print(report.to_string())"""
+
+
 def bash(command):
     return {"name": "bash_code_execution", "arguments": {"command": command}}
 
@@ -39,6 +52,11 @@ SCRIPTS = {
         "The sum of the first 100 primes is {output}.",
     ],
     "first 6 primes": ["import math\nprint(math.prod([2, 3, 5, 7, 11, 13]))", "{output}"],
+    "financial report": [
+        ANALYST,
+        "See [the table](sandbox:/mnt/data/report.csv), [the chart](sandbox:/mnt/data/report.png) and "
+        "[the workbook](sandbox:/mnt/data/report.xlsx).",
+    ],
     "sales.csv": [SALES, "It’s done: [the table](sandbox:/mnt/data/monthly.csv) has the sums by month, and the chart shows them."],
     "a chart": [CHART, "Here is the chart."],
     "two programs": ["x = 20", "print(x + 1)", "x plus one is {output}."],
