@@ -4,6 +4,7 @@ use aludel_engine::turns::{Output, Rich, ToolEnd, ToolKind, ToolOutcome};
 use aludel_wire::anthropic::{Block, CodeExecutionResult, EditorResult, ErrorCode, OutputFile, ProgramResult};
 
 /// Exit status of a program that a signal ended, as shells have it: 128 and the signal's number.
+const SIGNALLED: i64 = 128;
 const INTERRUPTED: i64 = 130;
 const KILLED: i64 = 137;
 const FAILED: i64 = 1;
@@ -108,7 +109,7 @@ impl Printed {
             return Ended { outcome, rest: String::new() };
         }
         let return_code = match tool {
-            ToolKind::Bash if return_code == 0 => value.parse().unwrap_or(FAILED),
+            ToolKind::Bash if return_code == 0 => value.parse().map_or(FAILED, status),
             _ => return_code,
         };
         let files = outcome.files.iter().map(|file| file.id.to_string());
@@ -119,6 +120,12 @@ impl Printed {
         let result = ProgramResult { stdout, stderr, return_code, content };
         Ended { outcome: Outcome::of_program(tool, result), rest: String::new() }
     }
+}
+
+/// The exit status of a command as shells have it: Python counts those that a signal ended below zero.
+fn status(value: i32) -> i64 {
+    let value = i64::from(value);
+    if value < 0 { SIGNALLED - value } else { value }
 }
 
 /// The outcome of a call of the editor, of which `value` is a list of figures.
@@ -269,5 +276,6 @@ mod tests {
         );
         assert_eq!(called(ToolKind::Editor, "None")["error_code"], "unavailable");
         assert_eq!(called(ToolKind::Bash, "")["return_code"], FAILED);
+        assert_eq!(called(ToolKind::Bash, "-9")["return_code"], KILLED);
     }
 }

@@ -9,6 +9,8 @@ use super::programs::{EXITS, FAILS, MAKES_FILE, NEVER_ENDS, PRINTS, SHOWS_IMAGE}
 use super::run::with;
 
 const PATH: &str = "/v1/messages";
+const BASH: &str = "bash_code_execution";
+const EDITOR: &str = "text_editor_code_execution";
 
 /// A request with these fields and no tool.
 fn request(fields: &Value) -> Value {
@@ -106,6 +108,21 @@ fn programs() -> Vec<Case> {
             &|| vec![calls("python", &json!({ "code": 5 })), says("Done.")],
             &with_tool(&json!({})),
         ),
+        both(
+            "command",
+            &|| vec![calls(BASH, &json!({ "command": "echo 42; exit 3" })), says("Done.")],
+            &with_tool(&json!({})),
+        ),
+        both(
+            "file_that_is_written_and_shown",
+            &|| {
+                let create = json!({ "command": "create", "path": "a.txt", "file_text": "one\n" });
+                let view = json!({ "command": "view", "path": "a.txt" });
+                let undo = json!({ "command": "undo_edit", "path": "a.txt" });
+                vec![calls(EDITOR, &create), calls(EDITOR, &view), calls(EDITOR, &undo), says("Done.")]
+            },
+            &with_tool(&json!({})),
+        ),
     ]
 }
 
@@ -127,6 +144,19 @@ fn conversations() -> Vec<Case> {
         { "role": "assistant", "content": [thoughts, { "type": "text", "text": "I go." }, call, result, asked] },
         { "role": "user", "content": [answer, { "type": "text", "text": "And?" }] },
     ]);
+    let use_of = |name: &str, input: Value| json!({ "type": "server_tool_use", "id": format!("srvtoolu_{name}"), "name": name, "input": input });
+    let result_of = |name: &str, content: Value| json!({ "type": format!("{name}_tool_result"), "tool_use_id": format!("srvtoolu_{name}"), "content": content });
+    let printed = json!({ "type": "bash_code_execution_result", "stdout": "42\n", "stderr": "", "return_code": 3, "content": [] });
+    let lost = json!({ "type": "text_editor_code_execution_tool_result_error", "error_code": "file_not_found" });
+    let shell = json!([
+        { "role": "user", "content": "Go" },
+        { "role": "assistant", "content": [
+            use_of(BASH, json!({ "command": "echo 42; exit 3" })), result_of(BASH, printed),
+            use_of(EDITOR, json!({ "command": "view", "path": "a" })), result_of(EDITOR, lost),
+        ] },
+        { "role": "user", "content": "Go on" },
+    ]);
+    let first = json!([{ "type": "code_execution_20250522", "name": "code_execution" }]);
     let open = json!([
         { "role": "user", "content": "Go" },
         { "role": "assistant", "content": [call] },
@@ -136,6 +166,11 @@ fn conversations() -> Vec<Case> {
     let upload = |id: &str| json!([{ "role": "user", "content": [{ "type": "container_upload", "file_id": id }] }]);
     vec![
         Case::new("history").model([says("Done.")]).post(PATH, with_tool(&fields)),
+        Case::new("history_of_a_shell")
+            .model([says("Done.")])
+            .post(PATH, with_tool(&json!({ "messages": shell })))
+            .model([says("Done.")])
+            .post(PATH, request(&json!({ "messages": shell, "tools": first }))),
         Case::new("program_without_a_result")
             .model([says("Done.")])
             .post(PATH, with_tool(&json!({ "messages": open }))),

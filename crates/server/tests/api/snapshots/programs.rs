@@ -35,6 +35,12 @@ pub(super) fn script(code: &str, cell: &mut ScriptedCell) {
             if code.ends_with('x') { cell.result("42") } else { cell }
         }
         "print(x + 1)" => cell.print("2\n"),
+        // The calls of a shell and an editor.
+        _ if code.starts_with("import subprocess\nsubprocess.run([\"bash\"") => cell.print("42\n").result("3"),
+        _ if code.starts_with("def _create(") => {
+            cell.write("a.txt", "one\n").print("The file was made.\n").result("[0]")
+        }
+        _ if code.starts_with("def _view(") => cell.print("one\n").result("[1, 1, 1]"),
         _ => {
             simple(code, cell);
             cell
