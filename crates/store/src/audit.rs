@@ -171,7 +171,7 @@ impl Store {
         self.run(move |store| {
             let digests = entries.iter().map(|entry| program_digest(&entry.code)).collect::<Vec<_>>();
             let entries = entries.into_iter().zip(digests).map(|(entry, sha256)| (tenant.clone(), entry, sha256));
-            store.0.database.write(|database| append(database, entries))
+            store.0.database.write_for(&tenant, |database| append(database, entries))
         })
         .await
     }

@@ -287,7 +287,7 @@ impl Store {
     pub async fn delete_container(&self, tenant: &Tenant, id: &ContainerId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
-            let (deleted, blobs) = store.0.database.write(|database| {
+            let (deleted, blobs) = store.0.database.write_for(&tenant, |database| {
                 let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 RETURNING blob";
                 let blobs = all(database, query, params![tenant, id], |row| row.get(0))?;
                 let query = "DELETE FROM containers WHERE tenant = ?1 AND id = ?2";
@@ -320,7 +320,7 @@ impl Store {
     pub async fn remove_expired_containers(&self, tenant: &Tenant) -> Result<(), Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
-            let blobs = store.0.database.write(|database| {
+            let blobs = store.0.database.write_for(&tenant, |database| {
                 let expired = "SELECT id FROM containers WHERE tenant = ?1 AND last_active_ms + idle_ms <= ?2";
                 let row = params![tenant, now_ms()];
                 let query = format!("DELETE FROM container_files WHERE container IN ({expired}) RETURNING blob");
@@ -474,7 +474,8 @@ impl Store {
     ) -> Result<usize, Error> {
         let (tenant, container) = (tenant.clone(), container.clone());
         self.run(move |store| {
-            let blobs = store.0.database.write(|database| delete_files(database, &tenant, &container, &ids))?;
+            let blobs =
+                store.0.database.write_for(&tenant, |database| delete_files(database, &tenant, &container, &ids))?;
             store.remove_blobs(&blobs);
             Ok(blobs.len())
         })

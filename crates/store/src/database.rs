@@ -345,7 +345,16 @@ impl Database {
     /// Runs `work` in a transaction, which is committed if it succeeds. Texts are made before and files removed after: everybody else who
     /// writes waits meanwhile. No lock that another work needs may be held.
     pub(crate) fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
-        self.writer.write(work)
+        self.writer.write(None, work)
+    }
+
+    /// The same for a tenant, which shares the connection with others.
+    pub(crate) fn write_for<T>(
+        &self,
+        tenant: &Tenant,
+        work: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.writer.write(Some(tenant), work)
     }
 
     /// Runs queries for a tenant, or for nobody in particular, that all see the same state.

@@ -108,7 +108,7 @@ impl Store {
         self.run(move |store| {
             let query = "DELETE FROM files WHERE tenant = ?1 AND id = ?2 RETURNING blob";
             let row = params![tenant, id];
-            let blobs = store.0.database.write(|database| all(database, query, row, |row| row.get(0)))?;
+            let blobs = store.0.database.write_for(&tenant, |database| all(database, query, row, |row| row.get(0)))?;
             store.remove_blobs(&blobs);
             Ok(!blobs.is_empty())
         })

@@ -16,6 +16,7 @@ mod error;
 mod files;
 mod id;
 mod keys;
+mod line;
 mod meter;
 mod owners;
 mod page;

@@ -319,7 +319,7 @@ impl Store {
     pub async fn append_turn(&self, lease: &TurnLease, update: TurnUpdate) -> Result<Appended, Error> {
         let lease = lease.clone();
         self.run(move |store| {
-            let appended = store.0.database.write(|database| append(database, &lease, &update))?;
+            let appended = store.0.database.write_for(&lease.tenant, |database| append(database, &lease, &update))?;
             if matches!(appended, Appended::Stored { .. }) {
                 update.blobs.into_iter().for_each(NewBlob::keep);
             }
@@ -447,8 +447,10 @@ impl Store {
     pub async fn delete_turn(&self, tenant: &Tenant, id: &TurnId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
-            let (removed, blobs) =
-                store.0.database.write(|database| remove(database, "tenant = ?1 AND id = ?2", params![tenant, id]))?;
+            let (removed, blobs) = store
+                .0
+                .database
+                .write_for(&tenant, |database| remove(database, "tenant = ?1 AND id = ?2", params![tenant, id]))?;
             store.remove_blobs(&blobs);
             Ok(removed > 0)
         })

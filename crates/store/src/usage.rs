@@ -167,7 +167,7 @@ impl Store {
         held: u64,
         work: impl FnOnce(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let (done, _until_committed) = self.0.database.write(|database| {
+        let (done, _until_committed) = self.0.database.write_for(tenant, |database| {
             let before = used(database, tenant)?;
             let done = work(database)?;
             let added = used(database, tenant)?.saturating_sub(before).saturating_sub(held);

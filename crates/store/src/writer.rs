@@ -1,16 +1,17 @@
 //! The connection that writes: what several threads write at the same moment is committed together.
 //!
 //! A commit waits for the disk. Whoever finds others waiting for the connection leaves the commit to them, and waits for it instead; the
-//! last in line commits for all. One thread alone commits at once.
+//! last in line commits for all. One thread alone commits at once. The next in line is one whose tenant had the connection for the least
+//! time of late ([`Line`]).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ffi};
 
-use crate::Error;
+use crate::line::Line;
+use crate::{Error, Tenant};
 
 /// The most writes that are committed together.
 const MOST: usize = 32;
@@ -20,9 +21,9 @@ const LONGEST: Duration = Duration::from_millis(2);
 /// The connection that writes, for several threads.
 #[derive(Debug)]
 pub(crate) struct Writer {
+    line: Line,
+    /// Whoever has the place at the head of the line has this, too.
     held: Mutex<Held>,
-    /// Threads that wait for the connection.
-    waiting: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -51,15 +52,18 @@ type Refusal = (ffi::Error, Option<String>);
 
 impl Writer {
     pub(crate) fn new(connection: Connection) -> Self {
-        Self { held: Mutex::new(Held { connection, open: None }), waiting: AtomicUsize::new(0) }
+        Self { line: Line::default(), held: Mutex::new(Held { connection, open: None }) }
     }
 
     /// Runs `work` in a transaction, and returns when it is committed. What `work` wrote is undone when it fails; others in the same
-    /// transaction do not notice.
-    pub(crate) fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+    /// transaction do not notice. Without a tenant it is the server's own.
+    pub(crate) fn write<T>(
+        &self,
+        tenant: Option<&Tenant>,
+        work: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let place = self.line.enter(tenant);
         let mut held = lock(&self.held);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
         let Held { connection, open } = &mut *held;
         let transaction = match open {
             Some(transaction) => transaction,
@@ -70,8 +74,7 @@ impl Writer {
             }
         };
         transaction.writes += 1;
-        let batch = Arc::clone(&transaction.batch);
-        let is_over = transaction.writes >= MOST || transaction.since.elapsed() > LONGEST;
+        let (batch, writes, since) = (Arc::clone(&transaction.batch), transaction.writes, transaction.since);
         let done = catch_unwind(AssertUnwindSafe(|| apart(connection, work)));
         if connection.is_autocommit() {
             // The system refused so much that nothing of it is left.
@@ -81,7 +84,7 @@ impl Writer {
             };
             *open = None;
             batch.end(Err(reason));
-        } else if is_over || self.waiting.load(Ordering::SeqCst) == 0 {
+        } else if writes >= MOST || since.elapsed() > LONGEST || !place.has_others_behind() {
             let committed = run(connection, "COMMIT");
             if committed.is_err() {
                 let _nothing_is_left = run(connection, "ROLLBACK");
@@ -90,6 +93,7 @@ impl Writer {
             batch.end(committed.map_err(|error| refusal(&error)));
         }
         drop(held);
+        drop(place);
         match done {
             Ok(Ok(value)) => batch.wait().map(|()| value),
             Ok(Err(error)) => Err(error),
@@ -148,6 +152,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     fn writer() -> (tempfile::TempDir, Writer) {
@@ -163,7 +169,9 @@ mod tests {
     }
 
     fn rows(writer: &Writer) -> i64 {
-        writer.write(|connection| Ok(connection.query_one("SELECT count(*) FROM t", [], |row| row.get(0))?)).unwrap()
+        writer
+            .write(None, |connection| Ok(connection.query_one("SELECT count(*) FROM t", [], |row| row.get(0))?))
+            .unwrap()
     }
 
     /// Writes of several threads that come while the connection is taken.
@@ -173,17 +181,17 @@ mod tests {
         work: impl Fn(&Connection, i64) -> Result<(), Error> + Sync,
     ) -> Vec<bool> {
         std::thread::scope(|scope| {
-            let held = lock(&writer.held);
+            let first = writer.line.enter(None);
             let threads: Vec<_> = (0..works)
                 .map(|number| {
                     let work = &work;
-                    scope.spawn(move || writer.write(|connection| work(connection, number as i64)).is_ok())
+                    scope.spawn(move || writer.write(None, |connection| work(connection, number as i64)).is_ok())
                 })
                 .collect();
-            while writer.waiting.load(Ordering::SeqCst) < works {
+            while writer.line.waiting() < works {
                 std::thread::yield_now();
             }
-            drop(held);
+            drop(first);
             threads.into_iter().map(|thread| thread.join().unwrap_or(false)).collect()
         })
     }

@@ -1,0 +1,157 @@
+//! A line of threads for one thing, in which tenants take turns.
+//!
+//! The next is one of the tenant that had the thing for the least time since the line was last empty. A tenant that comes later is put level
+//! with those that are there: it has saved nothing up. So whoever needs little waits for one of each other tenant at most, however many
+//! threads of theirs are in line.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use crate::Tenant;
+
+#[derive(Debug, Default)]
+pub(crate) struct Line(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    is_taken: bool,
+    /// In the order in which they came.
+    waiting: Vec<Waiting>,
+    /// Time for which each tenant had the thing; the server itself is no tenant.
+    had: HashMap<Option<Tenant>, Duration>,
+    /// The least of those who were let in last.
+    level: Duration,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    tenant: Option<Tenant>,
+    thread: Thread,
+    is_next: Arc<AtomicBool>,
+}
+
+/// The head of the line, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place<'l> {
+    line: &'l Line,
+    tenant: Option<Tenant>,
+    since: Instant,
+}
+
+impl Line {
+    /// Waits until it is this thread's turn.
+    pub(crate) fn enter(&self, tenant: Option<&Tenant>) -> Place<'_> {
+        let tenant = tenant.cloned();
+        let mut state = self.state();
+        if state.is_taken {
+            let is_next = Arc::new(AtomicBool::new(false));
+            let thread = thread::current();
+            state.waiting.push(Waiting { tenant: tenant.clone(), thread, is_next: Arc::clone(&is_next) });
+            drop(state);
+            while !is_next.load(Ordering::Acquire) {
+                thread::park();
+            }
+        } else {
+            state.is_taken = true;
+        }
+        Place { line: self, tenant, since: Instant::now() }
+    }
+
+    /// Threads that wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().waiting.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place<'_> {
+    /// Returns true if somebody waits.
+    pub(crate) fn has_others_behind(&self) -> bool {
+        !self.line.state().waiting.is_empty()
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut state = self.line.state();
+        let State { is_taken, waiting, had, level } = &mut *state;
+        let of = |tenant: &Option<Tenant>, had: &HashMap<_, Duration>| had.get(tenant).copied().unwrap_or_default();
+        let all = of(&self.tenant, had).max(*level) + self.since.elapsed();
+        had.insert(self.tenant.take(), all);
+        let next = waiting.iter().enumerate().min_by_key(|(_, other)| of(&other.tenant, had).max(*level));
+        let Some(next) = next.map(|(place, _)| place) else {
+            *is_taken = false;
+            had.clear();
+            *level = Duration::ZERO;
+            return;
+        };
+        let next = waiting.remove(next);
+        *level = of(&next.tenant, had).max(*level);
+        had.retain(|_, time| *time > *level);
+        next.is_next.store(true, Ordering::Release);
+        next.thread.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_needs_little_waits_for_one_of_another_tenant_only() {
+        let line = Line::default();
+        let (good, bad) = (Tenant::of_signed("good"), Tenant::of_signed("bad"));
+        let order = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            let first = line.enter(Some(&bad));
+            let come = |tenant, name| {
+                let (before, line, order) = (line.waiting(), &line, &order);
+                scope.spawn(move || {
+                    let _place = line.enter(Some(tenant));
+                    order.lock().unwrap().push(name);
+                    thread::sleep(Duration::from_millis(if name == "bad" { 20 } else { 1 }));
+                });
+                while line.waiting() == before {
+                    thread::yield_now();
+                }
+            };
+            for _ in 0..5 {
+                come(&bad, "bad");
+            }
+            come(&good, "good");
+            come(&good, "good");
+            thread::sleep(Duration::from_millis(5));
+            drop(first);
+        });
+        assert_eq!(*order.lock().unwrap(), ["good", "good", "bad", "bad", "bad", "bad", "bad"]);
+        assert!(line.state().had.is_empty() && !line.state().is_taken);
+    }
+
+    #[test]
+    fn those_of_one_tenant_go_in_the_order_in_which_they_came() {
+        let line = Line::default();
+        let order = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            let first = line.enter(None);
+            for number in 0..4 {
+                let (line, order) = (&line, &order);
+                scope.spawn(move || {
+                    let _place = line.enter(None);
+                    order.lock().unwrap().push(number);
+                });
+                while line.waiting() == number {
+                    thread::yield_now();
+                }
+            }
+            drop(first);
+        });
+        assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3]);
+    }
+}
