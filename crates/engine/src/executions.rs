@@ -122,7 +122,8 @@ pub fn start(engine: &Arc<Engine>, program: Program) -> Result<Execution, Error>
     let (sender, events) = mpsc::channel(MAX_UNREAD);
     let cancel = CancellationToken::new();
     let task = Task { engine: Arc::clone(engine), program, gate, cancel: cancel.clone(), events: sender };
-    engine.tasks.spawn(task.run(permit).in_current_span());
+    let share = engine.processor_time.share_of(&task.program.tenant);
+    engine.tasks.spawn(share.pace(task.run(permit)).in_current_span());
     Ok(Execution { events, _cancels: cancel.clone().drop_guard(), cancel })
 }
 

@@ -18,6 +18,7 @@ pub mod execution {
     };
 }
 pub mod places;
+pub mod processor_time;
 pub mod sandboxes;
 pub mod sessions;
 mod settings;
@@ -70,6 +71,8 @@ pub struct Engine {
     pub tasks: TaskTracker,
     /// Requests that come another way than over HTTP. The end of a server lets them finish as it does those.
     pub visits: TaskTracker,
+    /// Time of the processors for the process's own work.
+    pub processor_time: processor_time::ProcessorTime,
     /// Requests under way.
     pub live: turns::LiveTurns,
     /// Permits of executions without a turn.
@@ -104,6 +107,7 @@ impl Engine {
             closing,
             tasks,
             visits: TaskTracker::new(),
+            processor_time: processor_time::ProcessorTime::default(),
             live: turns::LiveTurns::default(),
             executions: places::Places::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),
             store,

@@ -158,7 +158,12 @@ impl Run {
     }
 
     /// Carries the request out to its end.
-    pub async fn carry_out(mut self) {
+    pub async fn carry_out(self) {
+        let share = self.engine.processor_time.share_of(&self.tenant);
+        share.pace(self.start()).await;
+    }
+
+    async fn start(mut self) {
         for turn in 0..self.parts.len() {
             self.count(turn, Work { requests: 1, ..Work::default() });
         }

@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::{Instrument, error};
 
+use super::fair::Fair;
 use super::unread;
 use crate::app::App;
 use crate::dialects::Dialect;
@@ -161,10 +162,11 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
         };
         ApiError::too_many(format!("{message}; try again in a moment."), Duration::from_secs(1))
     })?;
+    let share = app.engine.processor_time.share_of(&caller.0);
     request.extensions_mut().insert(caller);
-    let response = next.run(request).await;
+    let response = share.pace(next.run(request)).await;
     // A stream holds its place until its end.
-    Ok(response.map(|body| Body::new(Held::new(body, place))))
+    Ok(response.map(|body| Body::new(Held::new(Body::new(Fair::new(body, &share)), place))))
 }
 
 async fn identify(app: &App, key: Option<&str>, headers: &HeaderMap) -> Result<Caller, ApiError> {

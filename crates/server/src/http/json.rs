@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_engine::processor_time::Share;
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use futures_util::StreamExt;
@@ -57,14 +58,17 @@ async fn read(request: Request, app: &App) -> Result<(Vec<u8>, Memory), ApiError
 /// Works on a JSON text of so many bytes. For a large one that takes long, and happens where nobody else's request waits for it.
 pub(super) async fn aside<T: Send + 'static>(
     app: &App,
+    share: &Share,
     bytes: usize,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     if bytes < LARGE {
         return work();
     }
+    share.wait().await;
     let _permit = app.parsers.acquire().await.map_err(ApiError::internal)?;
-    let work = tokio::task::spawn_blocking(work).await;
+    let share = share.clone();
+    let work = tokio::task::spawn_blocking(move || share.work(work)).await;
     work.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
@@ -88,7 +92,7 @@ impl FromRequest<Arc<App>> for Fields {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (bytes, memory) = read(request, app).await?;
-        aside(app, bytes.len(), move || {
+        aside(app, &memory.share(), bytes.len(), move || {
             memory.count(Shape::of_body(&bytes)?.memory(bytes.len()))?;
             Self::parse(&bytes, memory)
         })
@@ -109,7 +113,10 @@ impl FromRequest<Arc<App>> for Raw {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (bytes, memory) = read(request, app).await?;
         let size = bytes.len();
-        aside(app, size, move || Ok(Self { shape: Shape::of_body(&bytes)?, bytes: bytes.into(), memory })).await
+        aside(app, &memory.share(), size, move || {
+            Ok(Self { shape: Shape::of_body(&bytes)?, bytes: bytes.into(), memory })
+        })
+        .await
     }
 }
 
@@ -125,7 +132,7 @@ impl Raw {
     pub(crate) async fn fields(self, app: &App) -> Result<Fields, ApiError> {
         let Self { bytes, shape, memory } = self;
         memory.count(shape.memory(bytes.len()))?;
-        aside(app, bytes.len(), move || Fields::parse(&bytes, memory)).await
+        aside(app, &memory.share(), bytes.len(), move || Fields::parse(&bytes, memory)).await
     }
 }
 
@@ -152,7 +159,7 @@ impl Plain {
         part: Bytes,
     ) -> Result<T, ApiError> {
         let memory = self.memory;
-        aside(app, part.len(), move || {
+        aside(app, &memory.share(), part.len(), move || {
             memory.count(Shape::of_body(&part)?.memory(part.len()))?;
             serde_json::from_slice(&part)
                 .map_err(|error| ApiError::bad_request(format!("The message cannot be read: {error}.")))

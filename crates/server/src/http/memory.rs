@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aludel_engine::places::{NoRoom, Place};
+use aludel_engine::processor_time::Share;
 use aludel_store::Tenant;
 use serde::de::DeserializeOwned;
 
@@ -32,7 +33,11 @@ const FREE: usize = 256 << 10;
 
 /// Memory that is counted for a tenant, and is in use until the last clone of this is dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct Memory(Arc<Mutex<Counted>>);
+pub(crate) struct Memory {
+    counted: Arc<Mutex<Counted>>,
+    /// The tenant's share of the processors.
+    share: Share,
+}
 
 #[derive(Debug)]
 struct Counted {
@@ -43,12 +48,18 @@ struct Counted {
 impl Memory {
     /// None yet.
     pub(crate) fn of(app: &App, tenant: &Tenant) -> Result<Self, ApiError> {
-        Ok(Self(Arc::new(Mutex::new(Counted { bytes: 0, place: memory(app, tenant, 0)? }))))
+        let counted = Counted { bytes: 0, place: memory(app, tenant, 0)? };
+        Ok(Self { counted: Arc::new(Mutex::new(counted)), share: app.engine.processor_time.share_of(tenant) })
+    }
+
+    /// The tenant's share of the processors.
+    pub(super) fn share(&self) -> Share {
+        self.share.clone()
     }
 
     /// Counts so many bytes more.
     pub(super) fn count(&self, bytes: usize) -> Result<(), ApiError> {
-        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let kib = |bytes: usize| bytes.saturating_sub(FREE) >> 10;
         let all = counted.bytes.saturating_add(bytes);
         let more = kib(all) - kib(counted.bytes);
@@ -87,7 +98,7 @@ impl Memory {
                 .map_err(|error| ApiError::internal(format!("stored JSON is not whole: {error}")))
         };
         let bytes = texts.iter().map(String::len).sum();
-        aside(app, bytes, move || texts.into_iter().map(read).collect()).await
+        aside(app, &self.share, bytes, move || texts.into_iter().map(read).collect()).await
     }
 }
 

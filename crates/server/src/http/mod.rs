@@ -4,6 +4,7 @@ mod around;
 mod callers;
 mod cors;
 mod download;
+mod fair;
 mod form;
 mod json;
 mod memory;

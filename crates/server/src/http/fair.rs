@@ -1,0 +1,49 @@
+//! A body that takes from its tenant's share of the processors.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use aludel_engine::processor_time::{Gate, Share};
+use axum::body::{Body, Bytes, HttpBody};
+
+/// Nanoseconds of a processor that each byte takes outside of the body: to read it from a file, and in the system, to send it.
+const EACH_BYTE: u64 = 2;
+
+pub(crate) struct Fair {
+    body: Body,
+    gate: Gate,
+}
+
+impl Fair {
+    pub(crate) fn new(body: Body, share: &Share) -> Self {
+        Self { body, gate: share.gate() }
+    }
+}
+
+impl HttpBody for Fair {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, axum::Error>>> {
+        let Self { body, gate } = &mut *self;
+        ready!(gate.poll(context));
+        let polled = gate.share().work(|| Pin::new(body).poll_frame(context));
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+            gate.share().take(Duration::from_nanos(bytes * EACH_BYTE));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
