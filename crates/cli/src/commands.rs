@@ -64,8 +64,7 @@ pub(crate) enum Command {
     Backup(backup::BackupArgs),
     Doctor(doctor::DoctorArgs),
     Config(config::ConfigArgs),
-    #[command(subcommand)]
-    Sandbox(sandbox::SandboxCommand),
+    Sandbox(sandbox::SandboxArgs),
     #[command(subcommand)]
     Template(template::TemplateCommand),
     Bench(bench::BenchArgs),
@@ -91,7 +90,7 @@ impl Command {
             Self::Backup(args) => backup::run(args, context).await,
             Self::Doctor(args) => doctor::run(&args, context).await,
             Self::Config(args) => config::run(&args, context),
-            Self::Sandbox(command) => sandbox::run(command, context).await,
+            Self::Sandbox(args) => sandbox::run(args, context).await,
             Self::Template(command) => template::run(command, context).await,
             Self::Bench(args) => bench::run(args, context).await,
             Self::Completions(args) => completions::run(&args),

@@ -25,7 +25,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use aludel_agent::Secret;
-pub(crate) use given::{ConfigError, Origin};
+pub(crate) use given::{ConfigError, Given, Origin};
+pub(crate) use key::KeySource;
 pub(crate) use model::{Api, Model};
 pub(crate) use reference::{explain, help, markdown, schema};
 pub(crate) use sandbox::{Backend as BackendChoice, MAX_TEMPLATES, Require};
@@ -34,14 +35,13 @@ pub(crate) use surroundings::Surroundings;
 
 use approval::Approval;
 use declare::Key;
-use given::{Given, Setting, Switch};
-use key::KeySource;
+use given::{Setting, Switch};
 use model::{GivenModel, Overlay};
 use nearest::nearest;
 use sandbox::Sandbox;
 use server::Server;
 use size::Size;
-use span::Span;
+pub(crate) use span::Span;
 
 /// The configuration in effect.
 #[derive(Debug)]

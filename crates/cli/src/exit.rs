@@ -22,6 +22,8 @@ pub(crate) enum Exit {
     Ours,
     /// The user stopped it.
     Interrupted,
+    /// A command that was run in a sandbox ended with this status.
+    Of(u8),
     /// Nobody reads our output any more, for example after `| head`.
     OutputClosed,
 }
@@ -47,6 +49,7 @@ impl Exit {
             Self::Ours => 4,
             Self::Interrupted => 130,
             Self::OutputClosed => 141,
+            Self::Of(status) => status,
         }
     }
 

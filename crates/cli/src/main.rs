@@ -21,6 +21,7 @@ mod paint;
 mod picture;
 mod program;
 mod progress;
+mod remote;
 mod sandboxes;
 mod screen;
 mod show;

@@ -72,8 +72,8 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     }
     let engine = Engine::new(store, Arc::clone(&backend), models, approvals, packages, config.sessions());
     let engine = Arc::new(engine);
-    let socket = if config.server.socket.0 { bind_socket(context, &engine) } else { None };
-    let app = App::new(Arc::clone(&engine), settings(config)?);
+    let app = Arc::new(App::new(Arc::clone(&engine), settings(config)?));
+    let socket = if config.server.socket.0 { bind_socket(context, &app) } else { None };
     Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
     let served = aludel_server::serve(app, listener, async {
@@ -116,10 +116,10 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
     Ok(exit)
 }
 
-/// Opens the socket for `aludel run`. A server without one serves everybody else.
-fn bind_socket(context: &Context, engine: &Arc<Engine>) -> Option<socket::Listener> {
-    let bound = socket::Listener::bind(context, engine);
-    let failed = |reason| console::warn(&format!("`aludel run` cannot use this server: {reason}"));
+/// Opens the socket for `aludel run` and `aludel sandbox`. A server without one serves everybody else.
+fn bind_socket(context: &Context, app: &Arc<App>) -> Option<socket::Listener> {
+    let bound = socket::Listener::bind(context, app);
+    let failed = |reason| console::warn(&format!("`aludel run` and `aludel sandbox` cannot use this server: {reason}"));
     bound.map_err(failed).ok()
 }
 

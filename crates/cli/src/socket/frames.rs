@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
     recvmsg, sendmsg,
 };
 use serde::Serialize;
@@ -54,6 +54,13 @@ pub(super) async fn send_with(
         return Err(io::ErrorKind::WriteZero.into());
     }
     to.write_all(message).await
+}
+
+/// Returns the first byte that comes, which stays there to be read: zero of a frame, a letter of HTTP.
+pub(super) async fn first_byte(from: &UnixStream) -> io::Result<u8> {
+    let mut byte = [0];
+    let peeked = from.async_io(Interest::READABLE, || Ok(recv(from, &mut byte, RecvFlags::PEEK)?.0)).await?;
+    if peeked == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(byte[0]) }
 }
 
 /// Receives a message with descriptors.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::Engine;
+use aludel_server::{App, OwnerService};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -46,11 +46,12 @@ impl Drop for Name {
 
 impl Listener {
     /// Listens in the data directory of a server, which no other server has: what an earlier one left is replaced.
-    pub(crate) fn bind(context: &Context, engine: &Arc<Engine>) -> Result<Self, String> {
+    pub(crate) fn bind(context: &Context, app: &Arc<App>) -> Result<Self, String> {
         let path = super::path(&context.config.server.data)?;
         let shown = path.display().to_string();
         let host = Host {
-            engine: Arc::clone(engine),
+            engine: Arc::clone(app.engine()),
+            owner: OwnerService::new(app),
             peer: Peer::of_this_process(context).map_err(|error| format!("the executable is not known: {error}"))?,
             limits: context.config.sandbox.limits(),
         };

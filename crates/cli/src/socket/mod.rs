@@ -1,4 +1,5 @@
-//! The Unix socket of a server, in its data directory: `aludel run` uses the server's sandboxes through it.
+//! The Unix socket of a server, in its data directory: `aludel run` uses the server's sandboxes through it, and `aludel sandbox` speaks HTTP
+//! with the server there.
 //!
 //! Both ends are the same executable of the same user, or they have nothing to do with one another; so messages have no versions. Files go in
 //! as descriptors that the client opened, and come out as bytes.
@@ -21,7 +22,7 @@ const NAME: &str = "aludel.sock";
 const LONGEST: usize = 107;
 
 /// Returns the path of the socket, or what is wrong with it.
-fn path(data: &Path) -> Result<PathBuf, String> {
+pub(crate) fn path(data: &Path) -> Result<PathBuf, String> {
     let path = data.join(NAME);
     let bytes = path.as_os_str().len();
     if bytes > LONGEST {

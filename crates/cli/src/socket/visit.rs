@@ -10,6 +10,7 @@ use aludel_engine::executions::{self, End, Event, Execution, Program};
 use aludel_engine::sessions::{LiveSession, TemporarySession};
 use aludel_engine::{Engine, Error};
 use aludel_sandbox::{FileEntry, Finished, Limits, Outcome};
+use aludel_server::OwnerService;
 use aludel_store::{Tenant, fresh_id};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -32,6 +33,8 @@ const SENDER: &str = "aludel run";
 /// The server behind the socket.
 pub(super) struct Host {
     pub(super) engine: Arc<Engine>,
+    /// Answers clients that speak HTTP.
+    pub(super) owner: OwnerService,
     /// This process, as clients see it.
     pub(super) peer: Peer,
     /// The most that a client's program may use.
@@ -83,6 +86,10 @@ fn exceeded(limits: &Limits, most: &Limits) -> Option<&'static str> {
 
 /// Serves a client until it goes away or breaks the rules. Its sandbox ends then, whatever runs in it.
 pub(super) async fn visit(host: &Host, mut stream: UnixStream) {
+    let Ok(Ok(first)) = timeout(REQUEST_TIMEOUT, frames::first_byte(&stream)).await else { return };
+    if first.is_ascii_uppercase() {
+        return host.owner.serve(stream).await;
+    }
     let request = timeout(REQUEST_TIMEOUT, frames::receive_with::<Request>(&mut stream));
     let Ok(Ok((request, files))) = request.await else { return };
     let (reader, writer) = stream.into_split();

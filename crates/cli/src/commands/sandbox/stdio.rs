@@ -10,13 +10,12 @@ use aludel_sandbox::{Backend, Error, Limits, Sandbox, SandboxId, SandboxSpec};
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::sync::{Mutex, Semaphore};
 
-use super::Context;
+use crate::commands::Context;
 use crate::exit::Exit;
 use crate::json;
 use crate::sandboxes::Sandboxes;
@@ -33,7 +32,7 @@ const MAX_MOST: usize = 256 << 20;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Section of `--help` on the lines.
-const HELP: &str = "\
+pub(super) const HELP: &str = "\
 Each line of stdin is a request with an `id` of yours and one of:
   create    {}                                   answers {\"sandbox\": number}
   execute   {sandbox, code}                      runs a cell; answers what `aludel run --json` tells, as a list
@@ -45,14 +44,6 @@ Each line of stdin is a request with an `id` of yours and one of:
 Each line of stdout is {\"id\", \"ok\"} or {\"id\", \"error\": {\"kind\", \"message\"}}; kind is request, sandbox or start (the
 program could not be started). Requests are worked on side by side, so answers come in any order. The end of stdin ends
 everything.";
-
-/// Sandboxes for other programs
-#[derive(Debug, Subcommand)]
-pub(crate) enum SandboxCommand {
-    /// Make sandboxes and run programs in them, as JSON lines on stdin ask
-    #[command(after_help = HELP)]
-    Stdio,
-}
 
 /// A request.
 #[derive(Deserialize)]
@@ -117,8 +108,7 @@ struct Desk {
     next: AtomicU64,
 }
 
-pub(crate) async fn run(command: SandboxCommand, context: &Context) -> anyhow::Result<Exit> {
-    let SandboxCommand::Stdio = command;
+pub(super) async fn run(context: &Context) -> anyhow::Result<Exit> {
     let engine = Sandboxes::start(context, 0).await?;
     let desk = Arc::new(Desk {
         backend: Arc::clone(&engine.backend),

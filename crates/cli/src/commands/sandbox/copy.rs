@@ -1,0 +1,194 @@
+//! `aludel sandbox cp`: files and directories, in both directions.
+
+use std::path::{Path, PathBuf};
+
+use aludel_wire::e2b::filesystem::{EntryInfo, FileType};
+use anyhow::{Context as _, bail};
+use clap::Args;
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
+
+use crate::console;
+use crate::exit::{Exit, usage};
+use crate::remote::{Remote, Server};
+use crate::terminal;
+
+/// Files and directories that are copied at once.
+const MAX_FILES: usize = 100_000;
+/// Levels of directories.
+const MAX_DEPTH: usize = 64;
+
+#[derive(Debug, Args)]
+pub(super) struct CopyArgs {
+    /// The file or directory: a path here, or SANDBOX:PATH
+    #[arg(value_name = "FROM")]
+    from: String,
+    /// The copy: a path here, or SANDBOX:PATH. In a directory that is there, it keeps its name
+    #[arg(value_name = "TO")]
+    to: String,
+}
+
+/// One side of a copy.
+enum Side<'a> {
+    Here(&'a Path),
+    There { sandbox: &'a str, path: &'a str },
+}
+
+impl<'a> Side<'a> {
+    /// Reads `SANDBOX:PATH` or a path; one with a slash before its first colon is here.
+    fn read(text: &'a str) -> Self {
+        match text.split_once(':') {
+            Some((sandbox, path)) if !sandbox.is_empty() && !sandbox.contains('/') => Self::There { sandbox, path },
+            _ => Self::Here(Path::new(text)),
+        }
+    }
+}
+
+pub(super) async fn run(server: &Server, args: &CopyArgs) -> anyhow::Result<Exit> {
+    let mut copy = Copy { copied: 0 };
+    match (Side::read(&args.from), Side::read(&args.to)) {
+        (Side::Here(from), Side::There { sandbox, path }) => {
+            let metadata = std::fs::metadata(from);
+            let metadata = metadata.map_err(|error| usage(format!("{}: {error}", from.display())))?;
+            let sandbox = server.find(sandbox).await?;
+            let name = from.canonicalize()?.file_name().map(|name| name.to_string_lossy().into_owned());
+            let path = if path.is_empty() { "." } else { path };
+            let into = path.ends_with('/') || is_directory(sandbox.stat(path).await?.as_ref());
+            let to = if into { below(path, &name.unwrap_or_default()) } else { path.to_owned() };
+            if metadata.is_dir() {
+                copy.directory_in(&sandbox, from, &to).await?;
+            } else {
+                copy.file_in(&sandbox, from, &to).await?;
+            }
+        }
+        (Side::There { sandbox, path }, Side::Here(to)) => {
+            let sandbox = server.find(sandbox).await?;
+            let Some(entry) = sandbox.stat(path).await? else {
+                return Err(usage(format!("there is no {} in the sandbox", terminal::name(path))));
+            };
+            let to = if to.is_dir() { to.join(component(&entry.name)?) } else { to.to_path_buf() };
+            copy.out(&sandbox, entry, to).await?;
+        }
+        (Side::Here(_), Side::Here(_)) => {
+            return Err(usage("neither of the two is in a sandbox; write SANDBOX:PATH for the one that is"));
+        }
+        (Side::There { .. }, Side::There { .. }) => {
+            return Err(usage("one of the two must be here; copy out of the one sandbox and then into the other"));
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn is_directory(entry: Option<&EntryInfo>) -> bool {
+    entry.is_some_and(|entry| entry.r#type == FileType::Directory)
+}
+
+fn below(directory: &str, name: &str) -> String {
+    format!("{}/{name}", directory.trim_end_matches('/'))
+}
+
+/// The name of a file in a sandbox, if it can lead nowhere else here.
+fn component(name: &str) -> anyhow::Result<&str> {
+    if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+        bail!("the sandbox has a file without a usable name: {}", terminal::excerpt(name, 100));
+    }
+    Ok(name)
+}
+
+/// A copy that goes on.
+struct Copy {
+    copied: usize,
+}
+
+impl Copy {
+    fn count(&mut self, depth: usize) -> anyhow::Result<()> {
+        self.copied += 1;
+        anyhow::ensure!(self.copied <= MAX_FILES, "there are more than {MAX_FILES} files; copy an archive of them");
+        anyhow::ensure!(depth <= MAX_DEPTH, "there are more than {MAX_DEPTH} levels of directories; copy an archive");
+        Ok(())
+    }
+
+    async fn file_in(&mut self, sandbox: &Remote, from: &Path, to: &str) -> anyhow::Result<()> {
+        let file = File::open(from).await.with_context(|| format!("cannot read {}", from.display()))?;
+        sandbox.upload(to, file).await.with_context(|| format!("cannot write {}", terminal::name(to)))
+    }
+
+    async fn directory_in(&mut self, sandbox: &Remote, from: &Path, to: &str) -> anyhow::Result<()> {
+        let mut left = vec![(from.to_path_buf(), to.to_owned(), 0)];
+        while let Some((from, to, depth)) = left.pop() {
+            self.count(depth)?;
+            sandbox.make_directory(&to).await.with_context(|| format!("cannot make {}", terminal::name(&to)))?;
+            let entries = std::fs::read_dir(&from).with_context(|| format!("cannot read {}", from.display()))?;
+            for entry in entries {
+                let entry = entry.with_context(|| format!("cannot read {}", from.display()))?;
+                let (path, kind) = (entry.path(), entry.file_type()?);
+                let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+                    bail!("{}: its name is no text (UTF-8)", path.display());
+                };
+                if kind.is_dir() {
+                    left.push((path, below(&to, &name), depth + 1));
+                } else if kind.is_file() {
+                    self.count(depth)?;
+                    self.file_in(sandbox, &path, &below(&to, &name)).await?;
+                } else {
+                    console::warn(&format!("{} is neither a file nor a directory, and left out", path.display()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn out(&mut self, sandbox: &Remote, from: EntryInfo, to: PathBuf) -> anyhow::Result<()> {
+        let mut left = vec![(from, to, 0)];
+        while let Some((entry, to, depth)) = left.pop() {
+            self.count(depth)?;
+            match entry.r#type {
+                // A link to a directory may lead in circles.
+                FileType::Directory if entry.symlink_target.is_none() || depth == 0 => {
+                    std::fs::create_dir_all(&to).with_context(|| format!("cannot make {}", to.display()))?;
+                    for inner in sandbox.list(&entry.path).await? {
+                        let to = to.join(component(&inner.name)?);
+                        left.push((inner, to, depth + 1));
+                    }
+                }
+                FileType::File => file_out(sandbox, &entry.path, &to).await?,
+                FileType::Directory | FileType::Symlink | FileType::Unspecified => {
+                    let path = terminal::name(&entry.path);
+                    console::warn(&format!("{path} is neither a file nor a directory, and left out"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn file_out(sandbox: &Remote, from: &str, to: &Path) -> anyhow::Result<()> {
+    let mut content = sandbox.download(from).await.with_context(|| format!("cannot read {}", terminal::name(from)))?;
+    let mut file = File::create(to).await.with_context(|| format!("cannot write {}", to.display()))?;
+    while let Some(chunk) = content.chunk().await.with_context(|| format!("{} broke off", terminal::name(from)))? {
+        file.write_all(&chunk).await.with_context(|| format!("cannot write {}", to.display()))?;
+    }
+    file.flush().await.with_context(|| format!("cannot write {}", to.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_colon_after_a_slash_is_part_of_a_path() {
+        let is_there = |text| matches!(Side::read(text), Side::There { .. });
+        assert_eq!(
+            ["work:a", "i01:/a:b", "./a:b", "/a:b", "a", ":a"].map(is_there),
+            [true, true, false, false, false, false]
+        );
+    }
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        for name in ["", ".", "..", "a/b", "a\0b"] {
+            assert!(component(name).is_err(), "{name:?}");
+        }
+        assert_eq!(component("a b").unwrap(), "a b");
+    }
+}

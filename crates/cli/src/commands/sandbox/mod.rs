@@ -1,0 +1,145 @@
+//! `aludel sandbox`: sandboxes of a server for people, and sandboxes for a program that starts this one.
+
+mod command;
+mod copy;
+mod list;
+mod port;
+mod shell;
+mod shown;
+mod stdio;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aludel_wire::e2b::NewSandbox;
+use clap::{Args, Subcommand};
+
+use crate::commands::Context;
+use crate::config::Span;
+use crate::console::{Console, Stream};
+use crate::exit::{Exit, usage};
+use crate::program;
+use crate::remote::{Server, ServerArgs};
+
+/// Make and use sandboxes of a server
+///
+/// The server is the one that runs on the data directory, or the one that --url names; `aludel serve` starts one. SANDBOX is an id, the
+/// beginning of an id, or the name that `create --name` gave. Sandboxes that the SDKs of E2B made are listed, too.
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(subcommand)]
+    command: SandboxCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum SandboxCommand {
+    /// List sandboxes that live
+    Ls {
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a sandbox and print its id
+    Create(CreateArgs),
+    /// Run a command in a sandbox and exit with its status
+    Exec(command::ExecArgs),
+    /// Open a shell in a sandbox; without SANDBOX, in a new one that ends with the shell
+    Shell(shell::ShellArgs),
+    /// Copy a file or a directory into a sandbox or out of one
+    Cp(copy::CopyArgs),
+    /// List the commands that run in a sandbox, or follow the output of one
+    Logs(command::LogsArgs),
+    /// Reach a port of a sandbox's programs at an address of this machine
+    Port(port::PortArgs),
+    /// End sandboxes
+    Kill {
+        /// Sandboxes to end
+        #[arg(value_name = "SANDBOX", required_unless_present = "all")]
+        sandboxes: Vec<String>,
+        /// All of them
+        #[arg(long, conflicts_with = "sandboxes")]
+        all: bool,
+    },
+    /// Make sandboxes without a server and run programs in them, as JSON lines on stdin ask
+    #[command(after_help = stdio::HELP)]
+    Stdio,
+}
+
+#[derive(Debug, Args)]
+struct CreateArgs {
+    /// A name to call it by
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Time until it ends, such as 30m; at most `sandbox.lifetime` of the server
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    timeout: String,
+    /// A variable of all its commands and programs; without a value, the one that it has here. May be given several times
+    #[arg(long = "env", value_name = "NAME[=VALUE]")]
+    environment: Vec<String>,
+}
+
+pub(crate) async fn run(args: SandboxArgs, context: &Context) -> anyhow::Result<Exit> {
+    let SandboxArgs { server, command } = args;
+    if matches!(command, SandboxCommand::Stdio) {
+        return stdio::run(context).await;
+    }
+    let server = Server::of(&server, context)?;
+    match command {
+        SandboxCommand::Ls { json } => list::run(&server, json).await,
+        SandboxCommand::Create(args) => create(&server, args, context).await,
+        SandboxCommand::Exec(args) => command::exec(&server, args, context).await,
+        SandboxCommand::Shell(args) => shell::run(&server, args, context).await,
+        SandboxCommand::Cp(args) => copy::run(&server, &args).await,
+        SandboxCommand::Logs(args) => command::logs(&server, &args).await,
+        SandboxCommand::Port(args) => port::run(&server, args).await,
+        SandboxCommand::Kill { sandboxes, all } => kill(&server, sandboxes, all).await,
+        SandboxCommand::Stdio => Ok(Exit::Success),
+    }
+}
+
+async fn create(server: &Server, args: CreateArgs, context: &Context) -> anyhow::Result<Exit> {
+    let timeout: Span = args.timeout.parse().map_err(|why| usage(format!("--timeout {}: {why}", args.timeout)))?;
+    let environment = program::environment(&args.environment, &context.surroundings)?;
+    let sandbox = server.create(&new(timeout.duration(), args.name, environment.into_iter().collect())).await?;
+    Console::new().line(Stream::Stdout, &sandbox.id)?;
+    Ok(Exit::Success)
+}
+
+/// A sandbox to be made.
+fn new(timeout: Duration, name: Option<String>, environment: BTreeMap<String, String>) -> NewSandbox {
+    NewSandbox {
+        template_id: "base".to_owned(),
+        timeout: Some(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX)),
+        auto_pause: None,
+        auto_resume: None,
+        secure: None,
+        allow_internet_access: None,
+        network: None,
+        metadata: name.map(|name| BTreeMap::from([("name".to_owned(), name)])),
+        env_vars: Some(environment),
+        volume_mounts: None,
+    }
+}
+
+async fn kill(server: &Server, named: Vec<String>, all: bool) -> anyhow::Result<Exit> {
+    let named = if all { server.list().await?.into_iter().map(|listed| listed.sandbox_id).collect() } else { named };
+    let (mut console, mut exit) = (Console::new(), Exit::Success);
+    for name in named {
+        // The others are ended all the same.
+        let killed = async {
+            let sandbox = server.find(&name).await?;
+            sandbox.kill().await?;
+            anyhow::Ok(sandbox.id)
+        };
+        match killed.await {
+            Ok(id) => console.line(Stream::Stdout, &id)?,
+            Err(error) => {
+                exit = Exit::of_error(&error);
+                crate::console::fail(&crate::exit::words(&error));
+            }
+        }
+    }
+    Ok(exit)
+}

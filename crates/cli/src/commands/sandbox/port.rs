@@ -1,0 +1,113 @@
+//! `aludel sandbox port`: a port of a sandbox at an address of this machine.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::Context as _;
+use clap::Args;
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::console::{self, Console, Stream};
+use crate::exit::{Exit, usage, words};
+use crate::remote::{Remote, Server};
+use crate::signals::Signals;
+
+/// Connections at once.
+const CONNECTIONS: usize = 256;
+/// Headers that are of one connection alone, or name its other end.
+const HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE];
+
+#[derive(Debug, Args)]
+pub(super) struct PortArgs {
+    /// The sandbox
+    #[arg(value_name = "SANDBOX")]
+    sandbox: String,
+    /// The port on which a program in the sandbox listens
+    #[arg(value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// The port of this machine, on 127.0.0.1 alone [default: the same, or a free one if that is taken]
+    #[arg(long, value_name = "PORT")]
+    at: Option<u16>,
+}
+
+pub(super) async fn run(server: &Server, args: PortArgs) -> anyhow::Result<Exit> {
+    let sandbox = server.find(&args.sandbox).await?;
+    let mut signals = Signals::listen().context("cannot listen to signals")?;
+    let listener = listen(&args).await?;
+    Console::new().line(Stream::Stdout, &format!("http://{}", listener.local_addr()?))?;
+    console::tell(&format!("requests go to port {} of {}; Ctrl-C ends this", args.port, sandbox.id));
+    let places = std::sync::Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let permit = std::sync::Arc::clone(&places).acquire_owned().await?;
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                // A client that went away.
+                Err(_) => continue,
+            },
+            () = signals.next() => return Ok(Exit::Interrupted),
+        };
+        let (sandbox, port) = (sandbox.clone(), args.port);
+        tokio::spawn(async move {
+            serve(stream, sandbox, port).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn listen(args: &PortArgs) -> anyhow::Result<TcpListener> {
+    let address = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+    if let Some(port) = args.at {
+        let listener = TcpListener::bind(address(port)).await;
+        return listener.map_err(|error| usage(format!("--at {port}: cannot listen there: {error}")));
+    }
+    match TcpListener::bind(address(args.port)).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind(address(0)).await.context("cannot listen on 127.0.0.1"),
+    }
+}
+
+async fn serve(stream: TcpStream, sandbox: Remote, port: u16) {
+    let answer = service_fn(|request| {
+        let sandbox = sandbox.clone();
+        async move { Ok::<_, Infallible>(hand_on(&sandbox, port, request).await) }
+    });
+    let mut http = hyper::server::conn::http1::Builder::new();
+    // A client that breaks the protocol or goes away harms itself alone.
+    let _broken = http.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer).await;
+}
+
+async fn hand_on(sandbox: &Remote, port: u16, request: Request<Incoming>) -> Response<reqwest::Body> {
+    let (mut parts, body) = request.into_parts();
+    without_hops(&mut parts.headers);
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    match sandbox.ask_port(port, parts.method, path, parts.headers, reqwest::Body::wrap(body)).await {
+        Ok(answer) => {
+            let mut response = Response::<reqwest::Body>::from(answer);
+            without_hops(response.headers_mut());
+            // Our connection has a version of its own.
+            *response.version_mut() = Version::HTTP_11;
+            response
+        }
+        Err(error) => {
+            let mut response = Response::new(reqwest::Body::from(format!("{}\n", words(&error))));
+            *response.status_mut() = StatusCode::BAD_GATEWAY;
+            response
+                .headers_mut()
+                .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("text/plain; charset=utf-8"));
+            response
+        }
+    }
+}
+
+fn without_hops(headers: &mut HeaderMap) {
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}

@@ -1,0 +1,160 @@
+//! `aludel sandbox shell` and `exec --tty`: this terminal is a command's.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use aludel_wire::e2b::Bytes;
+use aludel_wire::e2b::process::{
+    Input, Output, ProcessConfig, ProcessEvent, Pty, PtySize, Selector, StartRequest, UpdateRequest,
+};
+use anyhow::Context as _;
+use clap::Args;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::command::{send, started};
+use super::shown::status;
+use crate::commands::Context;
+use crate::exit::{Exit, usage};
+use crate::remote::{Events, Remote, Server};
+use crate::signals::Signals;
+
+/// Life of a sandbox that is made for one shell, from the last time that it was put off.
+const LIFE: Duration = Duration::from_secs(300);
+/// Pause between two times.
+const PUT_OFF: Duration = Duration::from_secs(60);
+/// End of the input of a terminal, Ctrl-D.
+const END_OF_INPUT: u8 = 4;
+
+#[derive(Debug, Args)]
+pub(super) struct ShellArgs {
+    /// The sandbox
+    #[arg(value_name = "SANDBOX")]
+    sandbox: Option<String>,
+}
+
+pub(super) async fn run(server: &Server, args: ShellArgs, context: &Context) -> anyhow::Result<Exit> {
+    let process =
+        ProcessConfig { cmd: "/bin/bash".to_owned(), args: vec!["-il".to_owned()], ..ProcessConfig::default() };
+    check_terminal()?;
+    if let Some(named) = &args.sandbox {
+        return at_terminal(&server.find(named).await?, process, context).await;
+    }
+    let sandbox = server.create(&super::new(LIFE, None, BTreeMap::new())).await?;
+    let kept = async {
+        loop {
+            tokio::time::sleep(PUT_OFF).await;
+            // The next time may succeed.
+            let _failed = sandbox.keep(LIFE).await;
+        }
+    };
+    let exit = tokio::select! {
+        exit = at_terminal(&sandbox, process, context) => exit,
+        () = kept => Ok(Exit::Success),
+    };
+    // Without it, it ends in minutes.
+    let _ended = sandbox.kill().await;
+    exit
+}
+
+fn check_terminal() -> anyhow::Result<()> {
+    if io::stdin().is_terminal() && io::stdout().is_terminal() {
+        return Ok(());
+    }
+    Err(usage("stdin and stdout must be a terminal; `aludel sandbox exec -i` takes input from elsewhere"))
+}
+
+/// Runs a command with this terminal.
+pub(super) async fn at_terminal(
+    sandbox: &Remote,
+    mut process: ProcessConfig,
+    context: &Context,
+) -> anyhow::Result<Exit> {
+    check_terminal()?;
+    let kind = context.surroundings.variable("TERM").unwrap_or("xterm-256color");
+    process.envs.entry("TERM".to_owned()).or_insert_with(|| kind.to_owned());
+    let mut resized = signal(SignalKind::window_change()).context("cannot listen to signals")?;
+    let mut signals = Signals::listen().context("cannot listen to signals")?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot listen to signals")?;
+    let request = StartRequest { process, pty: Some(Pty { size: size() }), tag: None, stdin: Some(true) };
+    let mut events = sandbox.start(&request).await?;
+    let pid = started(&mut events).await?;
+    let raw = Raw::begin().context("cannot change the terminal")?;
+    let keys = async {
+        let (mut stdin, mut piece) = (tokio::io::stdin(), [0; 4096]);
+        loop {
+            tokio::select! {
+                read = stdin.read(&mut piece) => {
+                    let read = read?;
+                    if read == 0 {
+                        send(sandbox, pid, Input::Pty(Bytes(vec![END_OF_INPUT]))).await?;
+                        return anyhow::Ok(());
+                    }
+                    let bytes = piece.get(..read).unwrap_or_default().to_vec();
+                    send(sandbox, pid, Input::Pty(Bytes(bytes))).await?;
+                }
+                _ = resized.recv() => {
+                    let request = UpdateRequest { process: Selector::Pid(pid), pty: Some(Pty { size: size() }) };
+                    sandbox.call::<Value>("/process.Process/Update", &request).await?;
+                }
+            }
+        }
+    };
+    let keys = async {
+        // Input that fails is of a command that has ended, or of a server that has: the events tell.
+        let _failed = keys.await;
+        std::future::pending::<()>().await;
+    };
+    let exit = tokio::select! {
+        exit = show(events) => exit,
+        () = keys => Ok(Exit::Success),
+        () = signals.next() => Ok(Exit::Interrupted),
+        _ = hangup.recv() => Ok(Exit::Interrupted),
+    };
+    drop(raw);
+    exit
+}
+
+/// Writes what a command writes to its terminal to this one until it ends.
+async fn show(mut events: Events) -> anyhow::Result<Exit> {
+    loop {
+        match events.next().await? {
+            ProcessEvent::Data(Output::Pty(bytes) | Output::Stdout(bytes) | Output::Stderr(bytes)) => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(&bytes.0)?;
+                stdout.flush()?;
+            }
+            ProcessEvent::End(ended) => return Ok(status(&ended)),
+            ProcessEvent::Start(_) | ProcessEvent::Keepalive(_) => {}
+        }
+    }
+}
+
+/// The size of this terminal.
+fn size() -> PtySize {
+    let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    size.map_or(PtySize { cols: 80, rows: 24 }, |size| PtySize { cols: size.ws_col.into(), rows: size.ws_row.into() })
+}
+
+/// A terminal that hands on every key, until this is dropped.
+struct Raw(Termios);
+
+impl Raw {
+    fn begin() -> io::Result<Self> {
+        let before = tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing.
+        let _gone = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
+    }
+}

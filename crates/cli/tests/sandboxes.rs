@@ -1,0 +1,112 @@
+//! `aludel sandbox` for people, at a server that runs.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use common::{Said, aludel, data, said, signal, wait_until};
+use serde_json::Value;
+
+/// A child that ends with the test, and its first line.
+struct Server(Child, BufReader<ChildStdout>, String);
+
+impl Server {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let (mut stdout, mut line) = (BufReader::new(child.stdout.take().unwrap()), String::new());
+        stdout.read_line(&mut line).unwrap();
+        Self(child, stdout, line.trim_end().to_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn sandbox(data: &Path, arguments: &[&str]) -> Command {
+    let mut command = aludel(data);
+    command.args(["sandbox", "--data"]).arg(data).args(arguments);
+    command
+}
+
+fn ask(data: &Path, arguments: &[&str]) -> Said {
+    said(&mut sandbox(data, arguments))
+}
+
+fn stdout(data: &Path, arguments: &[&str]) -> String {
+    let said = ask(data, arguments);
+    assert_eq!(said.status, Some(0), "{arguments:?}: {said:?}");
+    said.stdout
+}
+
+#[test]
+fn people_use_sandboxes_of_a_server() {
+    let data = data();
+    let data = data.path();
+    let none = ask(data, &["ls"]);
+    assert_eq!(none.status, Some(2));
+    assert!(none.stderr.contains("aludel serve"), "{none:?}");
+    let server = Server::start(aludel(data).args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data));
+    let url = server.2.strip_prefix("listening on ").unwrap();
+
+    let id = stdout(data, &["create", "--name", "work", "--env", "A=a", "--timeout", "10m"]);
+    let id = id.trim_end();
+    let listed: Value = serde_json::from_str(&stdout(data, &["ls", "--json"])).unwrap();
+    assert_eq!((&listed[0]["sandboxID"], &listed[0]["metadata"]["name"]), (&id.into(), &"work".into()));
+    assert!(
+        stdout(data, &["ls", "--url", url]).contains(id),
+        "an address and a data directory lead to the same server"
+    );
+
+    let said = ask(data, &["exec", "work", "sh", "-c", "echo $A; echo e >&2; exit 7"]);
+    assert_eq!((said.status, said.stdout.as_str(), said.stderr.as_str()), (Some(7), "a\n", "e\n"));
+    assert_eq!(ask(data, &["exec", &id[..8], "sh", "-c", "kill -9 $$"]).status, Some(137));
+    let mut upper = sandbox(data, &["exec", "-i", "work", "tr", "a-z", "A-Z"]).stdin(Stdio::piped()).spawn().unwrap();
+    upper.stdin.take().unwrap().write_all("x".repeat(100_000).as_bytes()).unwrap();
+    assert_eq!(String::from_utf8(upper.wait_with_output().unwrap().stdout).unwrap(), "X".repeat(100_000));
+
+    std::fs::create_dir_all(data.join("in/sub")).unwrap();
+    std::fs::write(data.join("in/sub/a"), vec![7; 3_000_000]).unwrap();
+    let at = |path: &str| data.join(path).to_str().unwrap().to_owned();
+    stdout(data, &["cp", &at("in"), "work:/tmp/"]);
+    stdout(data, &["cp", "work:/tmp/in", &at("out")]);
+    assert!(std::fs::read(data.join("out/sub/a")).unwrap() == vec![7; 3_000_000]);
+    stdout(data, &["cp", &at("in/sub/a"), "work:b"]);
+    assert_eq!(stdout(data, &["exec", "work", "sh", "-c", "wc -c < /home/user/b"]).trim(), "3000000");
+    let missing = ask(data, &["cp", "work:/none", &at("x")]);
+    assert!(missing.status == Some(2) && missing.stderr.contains("/none"), "{missing:?}");
+
+    let serving = "mkdir /tmp/w; cd /tmp/w; echo hello > index.html; exec python3 -um http.server 8000";
+    let number = stdout(data, &["exec", "--detach", "work", "sh", "-c", serving]);
+    assert!(stdout(data, &["logs", "work"]).contains("http.server"));
+    let mut port = Server::start(&mut sandbox(data, &["port", "work", "8000", "--at", "0"]));
+    let address = port.2.strip_prefix("http://").unwrap().to_owned();
+    let mut page = String::new();
+    wait_until(
+        || {
+            let mut connection = TcpStream::connect(&address).unwrap();
+            connection.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+            page.clear();
+            connection.read_to_string(&mut page).unwrap();
+            page.starts_with("HTTP/1.1 200")
+        },
+        "the program in the sandbox answers",
+    );
+    assert!(page.contains("hello\n"), "{page}");
+    signal(&port.0, "INT");
+    assert_eq!(port.0.wait().unwrap().code(), Some(130));
+    let mut logs = Server::start(&mut sandbox(data, &["logs", "work", number.trim()]));
+    assert!(logs.2.contains("Serving HTTP") || logs.2.contains("GET /"), "{}", logs.2);
+    assert_eq!(stdout(data, &["kill", "work"]).trim_end(), id);
+    logs.1.read_to_string(&mut String::new()).unwrap();
+    assert_eq!(stdout(data, &["ls", "--json"]).trim(), "[]");
+    let gone = ask(data, &["exec", "work", "true"]);
+    assert!(gone.status == Some(2) && gone.stderr.contains("aludel sandbox ls"), "{gone:?}");
+}

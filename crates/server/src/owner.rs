@@ -1,0 +1,57 @@
+//! Requests of the server's own user, who holds its data directory and needs no key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::app::App;
+use crate::router::{self, AllRoutes};
+
+/// Time that a connection may be idle between two requests.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// The mark of a request that came over a connection of the server's own user.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Owner;
+
+/// Answers over connections that only the server's own user can make. Without a key, they are of the tenant that a server without keys has.
+#[derive(Debug)]
+pub struct OwnerService {
+    routes: AllRoutes,
+    ending: CancellationToken,
+}
+
+impl OwnerService {
+    /// Makes it for this server.
+    pub fn new(app: &Arc<App>) -> Self {
+        Self { routes: router::routes(app), ending: app.ending.clone() }
+    }
+
+    /// Answers over one connection until it ends.
+    pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
+        let answer = service_fn(|request: Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(Owner);
+            self.routes.clone().oneshot(request)
+        });
+        let mut http = hyper::server::conn::http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+        let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
+        tokio::select! {
+            // A client that breaks the protocol or goes away harms itself alone.
+            _broken = &mut served => {}
+            () = self.ending.cancelled() => {
+                served.as_mut().graceful_shutdown();
+                let _broken = served.await;
+            }
+        }
+    }
+}
