@@ -30,6 +30,8 @@ const MAX_ANSWER: usize = 16 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SANDBOX_ID: HeaderName = HeaderName::from_static("e2b-sandbox-id");
 const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
+/// Beginning of the headers by which a server finds a sandbox.
+const OURS: &str = "e2b-";
 const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
 
@@ -177,24 +179,28 @@ impl Remote {
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.request_to(ENVD, method, path).header(ACCESS_TOKEN, &self.token)
-    }
-
-    fn request_to(&self, port: u16, method: Method, path: &str) -> RequestBuilder {
         let request = self.server.client.request(method, format!("{}{path}", self.server.base));
-        request.header(SANDBOX_ID, &self.id).header(SANDBOX_PORT, port)
+        request.header(SANDBOX_ID, &self.id).header(SANDBOX_PORT, ENVD).header(ACCESS_TOKEN, &self.token)
     }
 
-    /// Sends a request to a port of its programs, and returns whatever they answer.
+    /// Sends a request to a port of its programs, and returns whatever they answer. Its headers are a stranger's: none of them may lead to
+    /// another sandbox, another port or the server itself.
     pub(crate) async fn ask_port(
         &self,
         port: u16,
         method: Method,
         path: &str,
-        headers: HeaderMap,
+        mut headers: HeaderMap,
         body: reqwest::Body,
     ) -> anyhow::Result<Response> {
-        let request = self.request_to(port, method, path).headers(headers).body(body);
+        let ours = headers.keys().filter(|name| name.as_str().starts_with(OURS) || **name == ACCESS_TOKEN).cloned();
+        for name in ours.collect::<Vec<_>>() {
+            headers.remove(name);
+        }
+        headers.insert(SANDBOX_ID, HeaderValue::from_str(&self.id).context("the sandbox's id is no header")?);
+        headers.insert(SANDBOX_PORT, port.into());
+        let request = self.server.client.request(method, format!("{}{path}", self.server.base));
+        let request = request.headers(headers).body(body);
         let answer = request.send().await;
         answer.map_err(|error| error::unreachable(&self.server.place, error))
     }

@@ -48,7 +48,10 @@ pub(super) fn names_a_sandbox(request: &Request) -> bool {
 fn named(headers: &HeaderMap) -> Option<(&str, u16)> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(id) = text("e2b-sandbox-id") {
-        return Some((id, text("e2b-sandbox-port").map_or(Some(ENVD), |port| port.parse().ok())?));
+        // One that is no port is of a sandbox all the same, where nothing listens on it: the control plane must not answer.
+        let port = headers.get("e2b-sandbox-port");
+        let port = port.map_or(ENVD, |port| port.to_str().ok().and_then(|port| port.parse().ok()).unwrap_or(0));
+        return Some((id, port));
     }
     // `49983-i0123.example.com`
     let (label, _domain) = headers.get(HOST)?.to_str().ok()?.split_once('.')?;
