@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use common::{Said, aludel, data, said, signal, wait_until};
 use serde_json::Value;
@@ -92,7 +93,7 @@ fn people_use_sandboxes_of_a_server() {
     wait_until(
         || {
             let mut connection = TcpStream::connect(&address).unwrap();
-            connection.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+            connection.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
             page.clear();
             connection.read_to_string(&mut page).unwrap();
             page.starts_with("HTTP/1.1 200")
@@ -100,11 +101,56 @@ fn people_use_sandboxes_of_a_server() {
         "the program in the sandbox answers",
     );
     assert!(page.contains("hello\n"), "{page}");
+    // A page of the program may send any header to its own origin, and gets nothing but the program's answer.
+    let strange = [
+        "e2b-sandbox-port: x",
+        "e2b-sandbox-id: x",
+        "e2b-sandbox-port: 49983",
+        "e2b-sandbox-port: x\r\ne2b-sandbox-port: y",
+    ];
+    let paths = ["/v2/sandboxes", "/v1/sandboxes", "/v1/models"];
+    for (path, headers) in paths.into_iter().flat_map(|path| strange.map(|headers| (path, headers))) {
+        let mut connection = TcpStream::connect(&address).unwrap();
+        write!(connection, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("SimpleHTTP"), "{path} with {headers}: {answer}");
+    }
+    let echo = "import socket\nlistener = socket.create_server(('127.0.0.1', 8001))\nprint('on', flush=True)\nconnection, _ = listener.accept()\n\
+                head = b''\nwhile b'\\r\\n\\r\\n' not in head: head += connection.recv(4096)\n\
+                assert b'upgrade: websocket' in head.lower(), head\n\
+                connection.sendall(b'HTTP/1.1 101 Switching Protocols\\r\\nupgrade: websocket\\r\\nconnection: upgrade\\r\\n\\r\\nfirst')\n\
+                while data := connection.recv(65536): connection.sendall(data.upper())";
+    let echoing = Server::start(&mut sandbox(data, &["exec", "work", "python3", "-c", echo]));
+    assert_eq!(echoing.2, "on");
+    let tunnels = Server::start(&mut sandbox(data, &["port", "work", "8001", "--at", "0"]));
+    let mut tunnel = TcpStream::connect(tunnels.2.strip_prefix("http://").unwrap()).unwrap();
+    tunnel.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    tunnel
+        .write_all(b"GET /chat HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n")
+        .unwrap();
+    let mut told = Vec::new();
+    while !told.ends_with(b"\r\n\r\nfirst") {
+        let mut piece = [0; 1024];
+        let read = tunnel.read(&mut piece).unwrap();
+        assert!(read > 0, "{}", String::from_utf8_lossy(&told));
+        told.extend_from_slice(&piece[..read]);
+    }
+    assert!(told.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&told));
+    let mut answer = vec![0; 300_000];
+    let mut writing = tunnel.try_clone().unwrap();
+    let writer = std::thread::spawn(move || writing.write_all(&vec![b'x'; 300_000]).unwrap());
+    tunnel.read_exact(&mut answer).unwrap();
+    writer.join().unwrap();
+    assert!(answer.iter().all(|byte| *byte == b'X'));
+
     signal(&port.0, "INT");
     assert_eq!(port.0.wait().unwrap().code(), Some(130));
     let mut logs = Server::start(&mut sandbox(data, &["logs", "work", number.trim()]));
     assert!(logs.2.contains("Serving HTTP") || logs.2.contains("GET /"), "{}", logs.2);
     assert_eq!(stdout(data, &["kill", "work"]).trim_end(), id);
+    // It ends with the sandbox.
+    assert_eq!(tunnel.read(&mut [0; 10]).unwrap_or_default(), 0);
     logs.1.read_to_string(&mut String::new()).unwrap();
     assert_eq!(stdout(data, &["ls", "--json"]).trim(), "[]");
     let gone = ask(data, &["exec", "work", "true"]);

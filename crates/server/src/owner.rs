@@ -44,7 +44,7 @@ impl OwnerService {
         });
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-        let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
+        let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer).with_upgrades());
         tokio::select! {
             // A client that breaks the protocol or goes away harms itself alone.
             _broken = &mut served => {}

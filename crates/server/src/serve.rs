@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ use axum::extract::Request;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{sleep, timeout};
+use tokio_util::task::TaskTracker;
 use tracing::{Instrument, error, warn};
 
 use crate::app::App;
@@ -157,10 +158,10 @@ async fn recover(app: &Arc<App>) {
 async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Future<Output = ()> + Send) {
     let service = TowerToHyperService::new(router::routes(app));
     let connections = Connections::new(CONNECTIONS);
-    let graceful = GracefulShutdown::new();
+    let open = TaskTracker::new();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let mut shutdown = std::pin::pin!(shutdown);
+    let mut shutdown = pin!(shutdown);
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -180,8 +181,10 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
             let (asking, answer) = (asked.ask(), service.call(request.map(Body::new)));
             async move { Ok::<_, Infallible>(answer.await?.map(|body| Held::new(body, asking))) }
         });
-        let served = graceful.watch(http.serve_connection(TokioIo::new(Impatient::new(stream)), answer));
-        tokio::spawn(async move {
+        let served = http.serve_connection(TokioIo::new(Impatient::new(stream)), answer).with_upgrades();
+        let ending = app.ending.clone();
+        open.spawn(async move {
+            let mut served = pin!(served);
             let silent = async {
                 sleep(FIRST_HEAD_TIMEOUT).await;
                 if connection.has_asked() {
@@ -190,16 +193,21 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
             };
             tokio::select! {
                 // A client that breaks the protocol or goes away harms itself alone.
-                _broken = served => {}
+                _broken = &mut served => {}
                 () = connection.closed() => {}
                 () = silent => {}
+                () = ending.cancelled() => {
+                    served.as_mut().graceful_shutdown();
+                    let _broken = served.await;
+                }
             }
         });
     }
     app.ending.cancel();
+    open.close();
     app.engine.visits.close();
-    let mut drained = std::pin::pin!(async {
-        tokio::join!(graceful.shutdown(), app.engine.visits.wait());
+    let mut drained = pin!(async {
+        tokio::join!(open.wait(), app.engine.visits.wait());
     });
     if timeout(DRAIN / 2, &mut drained).await.is_err() {
         // Turns that go on are told, and their clients hear how they ended.

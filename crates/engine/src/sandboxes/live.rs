@@ -10,7 +10,7 @@ use aludel_sandbox::files::Files;
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Sandbox, Usage};
 use aludel_store::{Store, Tenant, random_hex};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,8 @@ pub const HOME: &str = "/home/user";
 const MAX_ENTRIES: usize = 256;
 /// Bytes of a sandbox's metadata, and of its variables: keys and values together.
 const MAX_BYTES: usize = 64 << 10;
+/// Connections to its programs that go on after their request.
+const MAX_TUNNELS: usize = 32;
 /// Bytes of a template's name.
 const MAX_NAME: usize = 128;
 
@@ -117,6 +119,7 @@ pub struct LiveSandbox {
     metadata: StdMutex<BTreeMap<String, String>>,
     paused: AtomicBool,
     files: Mutex<Option<Files>>,
+    tunnels: Arc<Semaphore>,
     ended: CancellationToken,
     _permit: Permit,
 }
@@ -160,9 +163,15 @@ impl LiveSandbox {
             new,
             sandbox,
             files: Mutex::default(),
+            tunnels: Arc::new(Semaphore::new(MAX_TUNNELS)),
             ended: CancellationToken::new(),
             _permit: permit,
         })
+    }
+
+    /// A place for a connection to one of its programs that goes on after its request, if there is one.
+    pub fn tunnel(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.tunnels).try_acquire_owned().ok()
     }
 
     /// Its id: an `i` and hexadecimal digits.

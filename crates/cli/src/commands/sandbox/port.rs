@@ -6,10 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use anyhow::Context as _;
 use clap::Args;
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -80,14 +81,38 @@ async fn serve(stream: TcpStream, sandbox: Remote, port: u16) {
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     // A client that breaks the protocol or goes away harms itself alone.
-    let _broken = http.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer).await;
+    let _broken = http.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer).with_upgrades().await;
 }
 
-async fn hand_on(sandbox: &Remote, port: u16, request: Request<Incoming>) -> Response<reqwest::Body> {
+async fn hand_on(sandbox: &Remote, port: u16, mut request: Request<Incoming>) -> Response<reqwest::Body> {
+    if !is_for_this_machine(request.headers()) {
+        // A page of elsewhere whose name was made to lead here.
+        return refusal(StatusCode::FORBIDDEN, "This address answers as 127.0.0.1 or localhost alone.");
+    }
+    let client = hyper::upgrade::on(&mut request);
     let (mut parts, body) = request.into_parts();
+    let protocol = parts.headers.get(UPGRADE).cloned();
     without_hops(&mut parts.headers);
+    if let Some(protocol) = &protocol {
+        name(protocol, &mut parts.headers);
+    }
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     match sandbox.ask_port(port, parts.method, path, parts.headers, reqwest::Body::wrap(body)).await {
+        Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            let mut response = Response::new(reqwest::Body::default());
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            *response.headers_mut() = answer.headers().clone();
+            without_hops(response.headers_mut());
+            if let Some(protocol) = &protocol {
+                name(protocol, response.headers_mut());
+            }
+            tokio::spawn(async move {
+                let (Ok(client), Ok(mut program)) = tokio::join!(client, answer.upgrade()) else { return };
+                // An end that breaks off is an end.
+                let _ended = copy_bidirectional(&mut TokioIo::new(client), &mut program).await;
+            });
+            response
+        }
         Ok(answer) => {
             let mut response = Response::<reqwest::Body>::from(answer);
             without_hops(response.headers_mut());
@@ -95,19 +120,49 @@ async fn hand_on(sandbox: &Remote, port: u16, request: Request<Incoming>) -> Res
             *response.version_mut() = Version::HTTP_11;
             response
         }
-        Err(error) => {
-            let mut response = Response::new(reqwest::Body::from(format!("{}\n", words(&error))));
-            *response.status_mut() = StatusCode::BAD_GATEWAY;
-            response
-                .headers_mut()
-                .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("text/plain; charset=utf-8"));
-            response
-        }
+        Err(error) => refusal(StatusCode::BAD_GATEWAY, &words(&error)),
     }
+}
+
+fn refusal(status: StatusCode, words: &str) -> Response<reqwest::Body> {
+    let mut response = Response::new(reqwest::Body::from(format!("{words}\n")));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+/// Returns true if a request names this machine.
+fn is_for_this_machine(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };
+    let name = host.rsplit_once(':').map_or(host, |(name, _port)| name);
+    name == "127.0.0.1" || name.eq_ignore_ascii_case("localhost")
+}
+
+/// Names the protocol that a connection changes to, such as WebSocket.
+fn name(protocol: &HeaderValue, headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, protocol.clone());
 }
 
 fn without_hops(headers: &mut HeaderMap) {
     for name in HOP_BY_HOP {
         headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_answered() {
+        let asked =
+            |host: &'static str| is_for_this_machine(&HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]));
+        assert_eq!(["127.0.0.1:8000", "localhost:1", "Localhost", "127.0.0.1"].map(asked), [true; 4]);
+        assert_eq!(
+            ["evil.example:8000", "127.0.0.1.evil.example", "", "localhost.evil.example:80"].map(asked),
+            [false; 4]
+        );
+        assert!(!is_for_this_machine(&HeaderMap::new()));
     }
 }

@@ -117,7 +117,7 @@ pub(super) async fn as_long_as_it_lives(request: Request, next: Next) -> Respons
 }
 
 /// Hands a request on to a program, whose answer is of no origin: it comes from the same host as those of this server.
-async fn hand_on(live: &LiveSandbox, port: u16, mut request: Request) -> Response {
+async fn hand_on(live: &Arc<LiveSandbox>, port: u16, mut request: Request) -> Response {
     let path = named(request.uri()).map_or("", |(_, _, path)| path);
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let below = format!("/{path}{query}").parse();

@@ -1,7 +1,7 @@
 //! Parts of the dialects whose clients own sandboxes, in no protocol's words.
 //!
 //! `programs` run in contexts, `commands` beside them; `download` sends files, `ports` hands requests on to servers that programs start, and
-//! `alive` ends all of it with the sandbox. `refusal` puts errors into words, `lines` events into JSON, and `secret` compares.
+//! `tunnel` goes on where they change the protocol. `alive` ends all of it with the sandbox. `refusal` puts errors into words, `lines` events into JSON, and `secret` compares.
 
 pub(crate) mod alive;
 pub(crate) mod commands;
@@ -12,3 +12,4 @@ pub(crate) mod programs;
 pub(crate) mod query;
 pub(crate) mod refusal;
 pub(crate) mod secret;
+mod tunnel;

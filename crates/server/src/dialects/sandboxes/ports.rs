@@ -1,5 +1,6 @@
 //! Ports of a sandbox's programs: requests are handed on to them, and what they answer is hostile.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::sandboxes::LiveSandbox;
@@ -9,13 +10,14 @@ use axum::extract::Request;
 use axum::http::header::{
     CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::Response;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::tunnel::Tunnel;
 use crate::error::Told;
 use crate::http::Held;
 
@@ -54,22 +56,24 @@ pub(crate) enum PortError {
 }
 
 /// Hands a request on to whatever listens on a port of the sandbox.
-pub(crate) async fn hand_on(live: &LiveSandbox, port: u16, request: Request) -> Result<Response, PortError> {
+pub(crate) async fn hand_on(live: &Arc<LiveSandbox>, port: u16, request: Request) -> Result<Response, PortError> {
     match timeout(CONNECT_TIMEOUT, live.sandbox().connect(port)).await {
-        Ok(Ok(connection)) => speak(TokioIo::new(connection), request).await.map_err(|_| PortError::NoHttp),
+        Ok(Ok(connection)) => speak(live, TokioIo::new(connection), request).await.map_err(|_| PortError::NoHttp),
         Ok(Err(_)) | Err(_) => Err(PortError::Closed),
     }
 }
 
 async fn speak(
+    live: &Arc<LiveSandbox>,
     connection: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-    request: Request,
+    mut request: Request,
 ) -> Result<Response, hyper::Error> {
     let mut http = http1::Builder::new();
     http.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
     let (mut sender, driver) = http.handshake(connection).await?;
-    // Ends with the answer's body.
-    let driver = AbortOnDropHandle::new(tokio::spawn(driver));
+    // Ends with the answer's body, or with the tunnel.
+    let driver = AbortOnDropHandle::new(tokio::spawn(driver.with_upgrades()));
+    let mut tunnel = Tunnel::asked_for(live, &mut request);
     let (mut parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     parts.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
@@ -78,9 +82,21 @@ async fn speak(
         parts.headers.remove(name);
     }
     without_keys(&mut parts.headers);
-    let response = sender.send_request(Request::from_parts(parts, body)).await?;
+    if let Some(tunnel) = &tunnel {
+        tunnel.name(&mut parts.headers);
+    }
+    let mut response = sender.send_request(Request::from_parts(parts, body)).await?;
+    tunnel = tunnel.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS);
+    let program = hyper::upgrade::on(&mut response);
     let (mut parts, body) = response.into_parts();
     without_hops(&mut parts.headers);
+    if let Some(tunnel) = tunnel {
+        tunnel.name(&mut parts.headers);
+        tokio::spawn(tunnel.carry(program, driver));
+        let mut response = Response::from_parts(parts, Body::empty());
+        response.extensions_mut().insert(Told);
+        return Ok(response);
+    }
     let body = Body::new(Held::new(Body::new(body), (driver, sender)));
     let mut response = Response::from_parts(parts, body);
     // Its errors are the program's words, not ours.
