@@ -5,6 +5,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -75,9 +76,14 @@ fn people_use_sandboxes_of_a_server() {
 
     std::fs::create_dir_all(data.join("in/sub")).unwrap();
     std::fs::write(data.join("in/sub/a"), vec![7; 3_000_000]).unwrap();
+    std::fs::write(data.join("in/run"), "#!/bin/sh\necho ran\n").unwrap();
+    std::fs::set_permissions(data.join("in/run"), PermissionsExt::from_mode(0o755)).unwrap();
     let at = |path: &str| data.join(path).to_str().unwrap().to_owned();
     stdout(data, &["cp", &at("in"), "work:/tmp/"]);
+    assert_eq!(stdout(data, &["exec", "work", "/tmp/in/run"]), "ran\n");
     stdout(data, &["cp", "work:/tmp/in", &at("out")]);
+    let mode = |path: &str| std::fs::metadata(data.join(path)).unwrap().permissions().mode();
+    assert_eq!((mode("out/run") & 0o100, mode("out/sub/a") & 0o111), (0o100, 0));
     assert!(std::fs::read(data.join("out/sub/a")).unwrap() == vec![7; 3_000_000]);
     stdout(data, &["cp", &at("in/sub/a"), "work:b"]);
     assert_eq!(stdout(data, &["exec", "work", "sh", "-c", "wc -c < /home/user/b"]).trim(), "3000000");

@@ -1,8 +1,10 @@
 //! `aludel sandbox cp`: files and directories, in both directions.
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use aludel_wire::e2b::filesystem::{EntryInfo, FileType};
+use aludel_wire::e2b::process::{ProcessConfig, ProcessEvent, StartRequest};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::fs::File;
@@ -15,6 +17,12 @@ use crate::terminal;
 
 /// Files and directories that are copied at once.
 const MAX_FILES: usize = 100_000;
+/// Permissions to execute, anybody's.
+const EXECUTABLE: u32 = 0o111;
+/// Permissions to read, anybody's.
+const READABLE: u32 = 0o444;
+/// Files that one command makes executable.
+const AT_ONCE: usize = 100;
 /// Levels of directories.
 const MAX_DEPTH: usize = 64;
 
@@ -45,7 +53,7 @@ impl<'a> Side<'a> {
 }
 
 pub(super) async fn run(server: &Server, args: &CopyArgs) -> anyhow::Result<Exit> {
-    let mut copy = Copy { copied: 0 };
+    let mut copy = Copy { copied: 0, executable: Vec::new() };
     match (Side::read(&args.from), Side::read(&args.to)) {
         (Side::Here(from), Side::There { sandbox, path }) => {
             let metadata = std::fs::metadata(from);
@@ -60,6 +68,7 @@ pub(super) async fn run(server: &Server, args: &CopyArgs) -> anyhow::Result<Exit
             } else {
                 copy.file_in(&sandbox, from, &to).await?;
             }
+            copy.make_executable(&sandbox).await?;
         }
         (Side::There { sandbox, path }, Side::Here(to)) => {
             let sandbox = server.find(sandbox).await?;
@@ -98,6 +107,8 @@ fn component(name: &str) -> anyhow::Result<&str> {
 /// A copy that goes on.
 struct Copy {
     copied: usize,
+    /// Files in the sandbox that are programs here.
+    executable: Vec<String>,
 }
 
 impl Copy {
@@ -110,7 +121,26 @@ impl Copy {
 
     async fn file_in(&mut self, sandbox: &Remote, from: &Path, to: &str) -> anyhow::Result<()> {
         let file = File::open(from).await.with_context(|| format!("cannot read {}", from.display()))?;
+        if file.metadata().await.is_ok_and(|metadata| metadata.mode() & EXECUTABLE != 0) {
+            self.executable.push(to.to_owned());
+        }
         sandbox.upload(to, file).await.with_context(|| format!("cannot write {}", terminal::name(to)))
+    }
+
+    /// Makes programs executable in the sandbox: files that come are not.
+    async fn make_executable(&mut self, sandbox: &Remote) -> anyhow::Result<()> {
+        for paths in self.executable.chunks(AT_ONCE) {
+            let words = ["+x", "--"].map(str::to_owned).into_iter().chain(paths.iter().cloned());
+            let process = ProcessConfig { cmd: "chmod".to_owned(), args: words.collect(), ..ProcessConfig::default() };
+            let mut events = sandbox.start(&StartRequest { process, pty: None, tag: None, stdin: Some(false) }).await?;
+            let ended = loop {
+                if let ProcessEvent::End(ended) = events.next().await? {
+                    break ended;
+                }
+            };
+            anyhow::ensure!(ended.exit_code == 0, "cannot make files executable in the sandbox: {}", ended.status);
+        }
+        Ok(())
     }
 
     async fn directory_in(&mut self, sandbox: &Remote, from: &Path, to: &str) -> anyhow::Result<()> {
@@ -151,7 +181,7 @@ impl Copy {
                         left.push((inner, to, depth + 1));
                     }
                 }
-                FileType::File => file_out(sandbox, &entry.path, &to).await?,
+                FileType::File => file_out(sandbox, &entry, &to).await?,
                 FileType::Directory | FileType::Symlink | FileType::Unspecified => {
                     let path = terminal::name(&entry.path);
                     console::warn(&format!("{path} is neither a file nor a directory, and left out"));
@@ -162,13 +192,21 @@ impl Copy {
     }
 }
 
-async fn file_out(sandbox: &Remote, from: &str, to: &Path) -> anyhow::Result<()> {
+async fn file_out(sandbox: &Remote, entry: &EntryInfo, to: &Path) -> anyhow::Result<()> {
+    let from = &entry.path;
     let mut content = sandbox.download(from).await.with_context(|| format!("cannot read {}", terminal::name(from)))?;
     let mut file = File::create(to).await.with_context(|| format!("cannot write {}", to.display()))?;
     while let Some(chunk) = content.chunk().await.with_context(|| format!("{} broke off", terminal::name(from)))? {
         file.write_all(&chunk).await.with_context(|| format!("cannot write {}", to.display()))?;
     }
-    file.flush().await.with_context(|| format!("cannot write {}", to.display()))
+    file.flush().await.with_context(|| format!("cannot write {}", to.display()))?;
+    if entry.mode & EXECUTABLE != 0 {
+        let mut permissions = file.metadata().await?.permissions();
+        // For whoever may read it.
+        permissions.set_mode(permissions.mode() | (permissions.mode() & READABLE) >> 2);
+        file.set_permissions(permissions).await.with_context(|| format!("cannot change {}", to.display()))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

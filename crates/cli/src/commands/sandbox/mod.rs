@@ -24,7 +24,7 @@ use crate::remote::{Server, ServerArgs};
 /// Make and use sandboxes of a server
 ///
 /// The server is the one that runs on the data directory, or the one that --url names; `aludel serve` starts one. SANDBOX is an id, the
-/// beginning of an id, or the name that `create --name` gave. Sandboxes that the SDKs of E2B made are listed, too.
+/// beginning of an id, or the name that `create --name` gave. Sandboxes that the SDKs of E2B made with the same key are listed, too.
 #[derive(Debug, Args)]
 pub(crate) struct SandboxArgs {
     #[command(flatten)]
@@ -72,6 +72,9 @@ struct CreateArgs {
     /// A name to call it by
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// The template that it starts from; the server offers its own and those of `sandbox.templates`
+    #[arg(long, value_name = "NAME", default_value = "base")]
+    template: String,
     /// Time until it ends, such as 30m; at most `sandbox.lifetime` of the server
     #[arg(long, value_name = "TIME", default_value = "1h")]
     timeout: String,
@@ -102,15 +105,16 @@ pub(crate) async fn run(args: SandboxArgs, context: &Context) -> anyhow::Result<
 async fn create(server: &Server, args: CreateArgs, context: &Context) -> anyhow::Result<Exit> {
     let timeout: Span = args.timeout.parse().map_err(|why| usage(format!("--timeout {}: {why}", args.timeout)))?;
     let environment = program::environment(&args.environment, &context.surroundings)?;
-    let sandbox = server.create(&new(timeout.duration(), args.name, environment.into_iter().collect())).await?;
+    let sandbox =
+        server.create(&new(args.template, timeout.duration(), args.name, environment.into_iter().collect())).await?;
     Console::new().line(Stream::Stdout, &sandbox.id)?;
     Ok(Exit::Success)
 }
 
 /// A sandbox to be made.
-fn new(timeout: Duration, name: Option<String>, environment: BTreeMap<String, String>) -> NewSandbox {
+fn new(template: String, timeout: Duration, name: Option<String>, environment: BTreeMap<String, String>) -> NewSandbox {
     NewSandbox {
-        template_id: "base".to_owned(),
+        template_id: template,
         timeout: Some(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX)),
         auto_pause: None,
         auto_resume: None,

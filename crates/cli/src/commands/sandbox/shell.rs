@@ -43,7 +43,7 @@ pub(super) async fn run(server: &Server, args: ShellArgs, context: &Context) -> 
     if let Some(named) = &args.sandbox {
         return at_terminal(&server.find(named).await?, process, context).await;
     }
-    let sandbox = server.create(&super::new(LIFE, None, BTreeMap::new())).await?;
+    let sandbox = server.create(&super::new("base".to_owned(), LIFE, None, BTreeMap::new())).await?;
     let kept = async {
         loop {
             tokio::time::sleep(PUT_OFF).await;
