@@ -3,6 +3,7 @@
 mod approvals;
 mod ask;
 mod audit;
+mod backends;
 mod backup;
 mod bench;
 mod chat;
@@ -63,6 +64,7 @@ pub(crate) enum Command {
     Usage(usage::UsageArgs),
     Backup(backup::BackupArgs),
     Doctor(doctor::DoctorArgs),
+    Backends(backends::BackendsArgs),
     Config(config::ConfigArgs),
     Sandbox(sandbox::SandboxArgs),
     #[command(subcommand)]
@@ -89,6 +91,7 @@ impl Command {
             Self::Usage(args) => usage::run(&args, context).await,
             Self::Backup(args) => backup::run(args, context).await,
             Self::Doctor(args) => doctor::run(&args, context).await,
+            Self::Backends(args) => backends::run(&args, context).await,
             Self::Config(args) => config::run(&args, context),
             Self::Sandbox(args) => sandbox::run(args, context).await,
             Self::Template(command) => template::run(command, context).await,
@@ -113,6 +116,7 @@ impl Command {
             | Self::Usage(_)
             | Self::Backup(_)
             | Self::Doctor(_)
+            | Self::Backends(_)
             | Self::Config(_)
             | Self::Sandbox(_)
             | Self::Template(_)
@@ -137,6 +141,7 @@ impl Command {
             | Self::Usage(_)
             | Self::Backup(_)
             | Self::Doctor(_)
+            | Self::Backends(_)
             | Self::Config(_)
             | Self::Sandbox(_)
             | Self::Template(_)

@@ -23,6 +23,7 @@ fn the_help_is_the_one_that_was_agreed_on() {
         "audit",
         "backup",
         "doctor",
+        "backends",
         "config",
         "sandbox",
         "template",
@@ -49,6 +50,23 @@ fn doctor_tells_what_this_host_can_do() {
     assert!(checks.iter().all(|check| check["status"] == "ok" || check["status"] == "degraded"), "{checks:#?}");
     let told = run(&["doctor"]).stdout;
     assert!(names.iter().all(|name| told.contains(name)), "{told}");
+}
+
+#[test]
+fn backends_tell_where_programs_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("aludel.toml");
+    for (backend, used, status) in [("auto", "local", 0), ("local", "local", 0), ("docker", "docker", 4)] {
+        let text = format!("[sandbox]\nbackend = \"{backend}\"\ndocker.host = \"unix:///nowhere.sock\"\n");
+        std::fs::write(&file, text).unwrap();
+        let told = |more: &[&str]| said(aludel(directory.path()).args(["backends", "--config"]).arg(&file).args(more));
+        let json = told(&["--json"]);
+        let report: Value = serde_json::from_str(&json.stdout).unwrap();
+        assert_eq!((json.status, &report["used"]), (Some(status), &json!(used)), "{json:?}");
+        let ready: Vec<_> = report["backends"].as_array().unwrap().iter().map(|found| &found["ready"]).collect();
+        assert_eq!(ready, [true, false]);
+        assert!(told(&[]).stdout.contains("nowhere.sock"));
+    }
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! `aludel backends`: where programs can run, and where they do.
+
+use aludel_sandbox::template::Choice;
+use aludel_sandbox::{Docker, Error, probe};
+use anyhow::Context as _;
+use clap::Args;
+use serde_json::json;
+
+use super::Context;
+use crate::config::BackendChoice;
+use crate::console::{Console, Stream};
+use crate::exit::{Exit, words};
+use crate::{json, paint, state};
+
+/// Tell where sandboxes can run, and where they do
+///
+/// A local sandbox is started and runs a program; the container engine is asked for its version, and no image is fetched.
+/// The exit status is 0 when the backend in use is ready, and 4 when it is not.
+#[derive(Debug, Args)]
+pub(crate) struct BackendsArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A backend, and the reason why it cannot be used if it cannot.
+struct Found {
+    name: &'static str,
+    detail: String,
+    is_ready: bool,
+}
+
+pub(crate) async fn run(args: &BackendsArgs, context: &Context) -> anyhow::Result<Exit> {
+    let settings = &context.config.sandbox;
+    let all = [local(context).await?, docker(context).await];
+    let has_template = *settings.template != Choice::Default;
+    let (used, reason) = match *settings.backend {
+        BackendChoice::Local => (Some("local"), "sandbox.backend names it"),
+        BackendChoice::Docker => (Some("docker"), "sandbox.backend names it"),
+        BackendChoice::Auto if has_template => {
+            (Some("local"), "only local sandboxes have templates (sandbox.template)")
+        }
+        BackendChoice::Auto => {
+            let first = all.iter().find(|found| found.is_ready).map(|found| found.name);
+            (first, "it is the first that is ready (sandbox.backend = \"auto\")")
+        }
+    };
+    let is_ready = all.iter().any(|found| found.is_ready && Some(found.name) == used);
+    if args.json {
+        let entry = |found: &Found| json!({ "name": found.name, "ready": found.is_ready, "detail": found.detail });
+        json::print(&json!({ "used": used, "backends": all.iter().map(entry).collect::<Vec<_>>() }))?;
+    } else {
+        show(&all, used, reason, is_ready)?;
+    }
+    Ok(if is_ready { Exit::Success } else { Exit::Ours })
+}
+
+async fn local(context: &Context) -> anyhow::Result<Found> {
+    let name = "local";
+    let looked = tokio::task::spawn_blocking(probe::probe).await.context("the examination ended early")?;
+    if let Some(missing) = looked.iter().find(|check| check.status == probe::Status::Missing) {
+        let detail = format!("{}: {}; `aludel doctor` tells the remedy", missing.name, missing.detail);
+        return Ok(Found { name, detail, is_ready: false });
+    }
+    state::make_data_directory(context)?;
+    let tried = probe::sandbox(&context.config.server.data).await;
+    let is_ready = tried.status != probe::Status::Missing;
+    let degraded = looked.iter().filter(|check| check.status == probe::Status::Degraded).map(|check| check.name);
+    let degraded = degraded.collect::<Vec<_>>().join(", ");
+    let detail = match (is_ready, degraded.is_empty()) {
+        (true, false) => format!("{}; with less protection: {degraded} (see `aludel doctor`)", tried.detail),
+        (true, true) => tried.detail,
+        (false, _) => format!("{}; `aludel doctor` tells the remedy", tried.detail),
+    };
+    Ok(Found { name, detail, is_ready })
+}
+
+async fn docker(context: &Context) -> Found {
+    let settings = context.config.sandbox.docker(&context.config.server.data);
+    let (is_ready, detail) = match Docker::probe(settings.host.as_deref()).await {
+        Ok(engine) => (true, format!("{engine} answers; the image is {}", settings.image)),
+        Err(Error::Setup(reason)) => (false, reason),
+        Err(error) => (false, words(&error.into())),
+    };
+    Found { name: "docker", detail, is_ready }
+}
+
+fn show(all: &[Found], used: Option<&str>, reason: &str, is_ready: bool) -> anyhow::Result<()> {
+    let mut console = Console::new();
+    for Found { name, detail, is_ready } in all {
+        let word = if *is_ready { paint::good("ready  ") } else { paint::faint("missing") };
+        console.line(Stream::Stdout, &format!("{word}  {name:6}  {detail}"))?;
+    }
+    let verdict = match used {
+        Some(name) if is_ready => paint::good(&format!("Programs run in {name} sandboxes: {reason}.")),
+        Some(name) => paint::error(&format!("Programs would run in {name} sandboxes ({reason}), and cannot.")),
+        None => paint::error("Programs can run nowhere: no backend is ready."),
+    };
+    Ok(console.line(Stream::Stdout, &format!("\n{verdict}"))?)
+}
