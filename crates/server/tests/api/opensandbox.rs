@@ -201,6 +201,24 @@ async fn a_program_is_interrupted_by_its_id_or_its_contexts() {
 }
 
 #[tokio::test]
+async fn the_use_of_a_sandbox_is_told_every_second() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen_with(data.path(), settings(), Vec::new(), ApprovalPolicy::default()).await;
+    let id = create(&server, json!({})).await;
+    let (base, headers) = endpoint(&server, &id, 44772).await;
+    let request = server.request(Method::GET, &format!("{base}/metrics/watch"));
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(name, value));
+    let mut figures = request.send().await.unwrap();
+    for _ in 0..2 {
+        let chunk = figures.chunk().await.unwrap().unwrap();
+        let figure: Value = serde_json::from_slice(chunk.strip_suffix(b"\n\n").unwrap()).unwrap();
+        assert!(figure["mem_total_mib"].as_f64().unwrap() > 0.0, "{figure}");
+    }
+    drop(figures);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_sandbox_is_reached_by_its_token_or_its_owners_key() {
     let data = tempfile::tempdir().unwrap();
     let mut server = start(data.path()).await;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use aludel_engine::execution::ExitStatus;
 use aludel_engine::sandboxes::{
@@ -10,7 +10,7 @@ use aludel_engine::sandboxes::{
 };
 use aludel_store::random_hex;
 use aludel_wire::opensandbox::code::{EventKind, Failure};
-use aludel_wire::opensandbox::commands::{CommandStatus, Metrics, RunCommand};
+use aludel_wire::opensandbox::commands::{CommandStatus, RunCommand};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
@@ -308,21 +308,6 @@ pub(super) async fn logs(
     }
     let kind = (CONTENT_TYPE, "text/plain; charset=utf-8".to_owned());
     Ok(([kind, (CURSOR, part.next.to_string())], text).into_response())
-}
-
-/// `GET /metrics`
-pub(super) async fn metrics(Reached { live, .. }: Reached) -> Json<Metrics> {
-    let limits = live.sandbox().limits().clone();
-    let (usage, now) = (live.usage().await, SystemTime::now());
-    let lived = now.duration_since(live.started()).unwrap_or_default().as_secs_f64().max(0.001);
-    let mebibytes = |bytes: u64| (bytes >> 10) as f64 / 1024.0;
-    Json(Metrics {
-        cpu_count: f64::from(limits.cpus.ceil() as u32),
-        cpu_used_pct: (usage.cpu.as_secs_f64() / lived / limits.cpus * 100.0).min(100.0),
-        mem_total_mib: mebibytes(limits.memory),
-        mem_used_mib: mebibytes(usage.memory.min(limits.memory)),
-        timestamp: describe::millis(now),
-    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod error;
 mod events;
 mod files;
 mod lifecycle;
+mod metrics;
 mod reach;
 mod sessions;
 mod transfers;
@@ -108,5 +109,6 @@ fn served() -> Routes {
         .post("/directories", files::make_directories, "Make directories")
         .delete("/directories", files::remove_directories, "Remove directories")
         .get("/directories/list", files::list, "List a directory")
-        .get("/metrics", commands::metrics, "Tell the sandbox's usage")
+        .get("/metrics", metrics::retrieve, "Tell the sandbox's usage")
+        .get("/metrics/watch", metrics::watch, "Follow the sandbox's usage")
 }

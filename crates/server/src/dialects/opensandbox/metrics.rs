@@ -1,0 +1,58 @@
+//! The use that a sandbox makes of its limits.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aludel_engine::sandboxes::LiveSandbox;
+use aludel_wire::opensandbox::commands::Metrics;
+use axum::Json;
+use axum::body::Body;
+use axum::http::HeaderValue;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use tokio::time::interval;
+
+use super::describe;
+use super::reach::Reached;
+use crate::dialects::sandboxes::lines::line;
+
+/// Pause between two figures of a stream.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// `GET /metrics`
+pub(super) async fn retrieve(Reached { live, .. }: Reached) -> Json<Metrics> {
+    Json(measure(&live).await)
+}
+
+/// `GET /metrics/watch`: the same every second, until the client or the sandbox is gone.
+pub(super) async fn watch(Reached { live, .. }: Reached) -> Response {
+    let chunks = unfold(interval(PAUSE), move |mut clock| {
+        let live = Arc::clone(&live);
+        async move {
+            clock.tick().await;
+            let mut told = line(&measure(&live).await);
+            told.push(b'\n');
+            Some((Ok::<_, Infallible>(told), clock))
+        }
+    });
+    let mut response = Body::from_stream(chunks).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+async fn measure(live: &LiveSandbox) -> Metrics {
+    let limits = live.sandbox().limits().clone();
+    let (usage, now) = (live.usage().await, SystemTime::now());
+    let lived = now.duration_since(live.started()).unwrap_or_default().as_secs_f64().max(0.001);
+    let mebibytes = |bytes: u64| (bytes >> 10) as f64 / 1024.0;
+    Metrics {
+        cpu_count: f64::from(limits.cpus.ceil() as u32),
+        cpu_used_pct: (usage.cpu.as_secs_f64() / lived / limits.cpus * 100.0).min(100.0),
+        mem_total_mib: mebibytes(limits.memory),
+        mem_used_mib: mebibytes(usage.memory.min(limits.memory)),
+        timestamp: describe::millis(now),
+    }
+}
