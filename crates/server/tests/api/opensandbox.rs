@@ -209,9 +209,12 @@ async fn the_use_of_a_sandbox_is_told_every_second() {
     let request = server.request(Method::GET, &format!("{base}/metrics/watch"));
     let request = headers.iter().fold(request, |request, (name, value)| request.header(name, value));
     let mut figures = request.send().await.unwrap();
-    for _ in 0..2 {
-        let chunk = figures.chunk().await.unwrap().unwrap();
-        let figure: Value = serde_json::from_slice(chunk.strip_suffix(b"\n\n").unwrap()).unwrap();
+    let mut text = String::new();
+    while text.matches("\n\n").count() < 2 {
+        text.push_str(str::from_utf8(&figures.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    for figure in text.split_terminator("\n\n") {
+        let figure: Value = serde_json::from_str(figure).unwrap();
         assert!(figure["mem_total_mib"].as_f64().unwrap() > 0.0, "{figure}");
     }
     drop(figures);
