@@ -75,7 +75,7 @@ def test_a_command_runs_in_a_shell(client, how):
     (made,) = result.content.content
     assert client.files.download(made.file_id).read() == b"kept\n"
     assert (second.content.stdout, second.content.return_code) == ("kept\n", 0)
-    # What the client repeats is understood, and the files are still there.
+    # History that the client repeats is understood, and the files are still there.
     history = [user("uses the shell"), {"role": "assistant", "content": message.content}, user("2**20")]
     again = ask(client, history, how, container=message.container.id)
     assert results(again)[0].stdout == "1048576\n"
