@@ -8,6 +8,7 @@ use aludel_engine::execution::ending_of;
 use aludel_engine::sessions::check_name;
 use aludel_store::{FileRecord, NewBlob, NewUpload, Tenant, UploadId, UploadRecord, UploadStatus, now};
 use aludel_wire::gemini::{FileMetadata, UploadedFile};
+use axum::body::HttpBody;
 use axum::extract::{FromRequest, Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
@@ -210,8 +211,10 @@ async fn go_on(app: &App, ticket: &Ticket, headers: &HeaderMap, request: Request
 
 /// Reads a body of at most so many bytes to disk.
 async fn receive(app: &App, tenant: &Tenant, request: Request, most: u64) -> Result<NewBlob, ApiError> {
-    let mut body = request.into_body().into_data_stream();
-    let mut blob = app.store.new_blob(tenant, 0).await?;
+    let body = request.into_body();
+    // Reserved at once: of several that come together, those that fit go through.
+    let mut blob = app.store.new_blob(tenant, body.size_hint().lower().min(most)).await?;
+    let mut body = body.into_data_stream();
     while let Some(chunk) = timeout(SILENCE, body.next()).await.map_err(|_| ApiError::too_slow())? {
         let chunk = chunk.map_err(|error| ApiError::bad_request(format!("The body broke off: {error}")))?;
         if blob.bytes() + chunk.len() as u64 > most {
