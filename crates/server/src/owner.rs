@@ -1,7 +1,7 @@
 //! Requests of the server's own user, who holds its data directory and needs no key.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -14,9 +14,7 @@ use tower::ServiceExt;
 
 use crate::app::App;
 use crate::router::{self, AllRoutes};
-
-/// Time that a connection may be idle between two requests.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+use crate::serve::HEAD_TIMEOUT;
 
 /// The mark of a request that came over a connection of the server's own user.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +42,7 @@ impl OwnerService {
         });
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-        let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer).with_upgrades());
+        let mut served = pin!(http.serve_connection(TokioIo::new(stream), answer).with_upgrades());
         tokio::select! {
             // A client that breaks the protocol or goes away harms itself alone.
             _broken = &mut served => {}

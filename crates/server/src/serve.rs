@@ -31,7 +31,7 @@ use crate::{dialects, router};
 /// Connections at once. For one more, one that asks nothing is closed.
 const CONNECTIONS: usize = 2048;
 /// Time that a connection may take to send the head of a request, or may be idle between two.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// Time that a new connection may take to send the head of its first request.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which requests may go on after the server was asked to end.
