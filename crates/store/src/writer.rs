@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(crate) struct Writer {
     line: Line,
-    /// Whoever has the place at the head of the line has this, too.
+    /// Taken with the head of the line alone.
     held: Mutex<Held>,
 }
 

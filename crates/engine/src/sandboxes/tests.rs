@@ -51,6 +51,17 @@ async fn nothing_of_one_tenant_is_there_for_another() {
     assert_eq!(backend.list(None).await.unwrap().len(), 1);
 }
 
+#[tokio::test]
+async fn the_tunnels_of_one_sandbox_are_bounded() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _backend) = engine(data.path(), Settings::default()).await;
+    let live = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
+    let mut tunnels: Vec<_> = (0..32).map(|_| live.tunnel().unwrap()).collect();
+    assert!(live.tunnel().is_none());
+    tunnels.pop();
+    assert!(live.tunnel().is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_ends_in_time_and_connecting_never_shortens_it() {
     let data = tempfile::tempdir().unwrap();
