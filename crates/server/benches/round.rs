@@ -4,24 +4,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+#[path = "stack/mod.rs"]
+mod stack;
+
 use std::time::{Duration, Instant};
 
 use aludel_agent::Item;
 use aludel_agent::upstream::{Capabilities, Delta, FinishReason, Request, Upstream, UpstreamError};
-use aludel_engine::{ApprovalPolicy, Engine, Model, Settings};
-use aludel_sandbox::{
-    Backend, Event, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Start, template,
-};
-use aludel_server::{App, serve};
-use aludel_store::Store;
+use aludel_sandbox::{Backend, Event, Limits, Sandbox, SandboxId, SandboxSpec};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+
+use self::stack::Stack;
 
 /// Programs of one response, beside a response with one.
 const EXTRA: usize = 10;
@@ -33,7 +28,7 @@ async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let count = arguments.iter().find_map(|argument| argument.parse().ok());
     let wants = |name: &str| arguments.iter().all(|argument| argument.parse::<usize>().is_ok() || argument == name);
-    let stack = Stack::start().await;
+    let stack = Stack::start(Scripted).await;
     if wants("extra") {
         extra(&stack, count.unwrap_or(50)).await;
     }
@@ -55,10 +50,10 @@ async fn extra(stack: &Stack, count: usize) {
             run(&*sandbox, &program(number, cell)).await;
         }
         let cell = start.elapsed() / EXTRA as u32;
-        let plain = stack.respond(&tool, 0, "0").await;
-        let first = stack.respond(&tool, 1, "1").await;
-        let many = stack.respond(&tool, 1 + EXTRA, "2").await;
-        let writing = stack.respond(&tool, 1 + EXTRA, "write").await;
+        let plain = respond(stack, &tool, 0, "0").await;
+        let first = respond(stack, &tool, 1, "1").await;
+        let many = respond(stack, &tool, 1 + EXTRA, "2").await;
+        let writing = respond(stack, &tool, 1 + EXTRA, "write").await;
         if number > 0 {
             none.push(plain);
             one.push(first);
@@ -78,14 +73,14 @@ async fn extra(stack: &Stack, count: usize) {
 /// Whole responses, each with one program in a container of its own.
 async fn many(stack: &Stack, count: usize) {
     let tool = json!({ "type": "code_interpreter", "container": { "type": "auto" } });
-    stack.respond(&tool, 1, "warm").await;
+    respond(stack, &tool, 1, "warm").await;
     for (name, programs) in [("whole responses without a program", 0), ("whole responses with a program", 1)] {
         let each = count.div_ceil(CLIENTS);
         let start = Instant::now();
         let clients = (0..CLIENTS).map(|_| async {
             let mut took = Vec::new();
             for _ in 0..each {
-                took.push(stack.respond(&tool, programs, "many").await);
+                took.push(respond(stack, &tool, programs, "many").await);
             }
             took
         });
@@ -96,78 +91,15 @@ async fn many(stack: &Stack, count: usize) {
     }
 }
 
-/// A server with everything below it.
-struct Stack {
-    local: Local,
-    client: reqwest::Client,
-    url: String,
-    stop: oneshot::Sender<()>,
-    running: JoinHandle<()>,
-    _data: tempfile::TempDir,
-}
-
-impl Stack {
-    async fn start() -> Self {
-        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-        let templates: PathBuf = target.join("aludel-test");
-        let template = template::ensure(&templates, false, &mut |_| ()).unwrap();
-        // Beside the build, on a disk: what it costs to store is what is measured.
-        let data = tempfile::tempdir_in(&target).unwrap();
-        let limits = Limits::default();
-        let config = LocalConfig {
-            data: data.path().to_owned(),
-            template,
-            limits: limits.clone(),
-            pool: 4,
-            require: Require::Default,
-            start: Start::Fork,
-        };
-        let local = Local::start(config).await.unwrap();
-        let store = Store::open(&data.path().join("state")).await.unwrap();
-        let settings = Settings { limits, ..Settings::default() };
-        let model = Model::new("m", "a bench", Arc::new(Scripted));
-        let backend = Arc::new(local.clone());
-        let engine = Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), settings);
-        let app = App::new(Arc::new(engine), aludel_server::Settings::default());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let (stop, stopped) = oneshot::channel::<()>();
-        let running = tokio::spawn(async move {
-            let stopped = async {
-                let _dropped = stopped.await;
-            };
-            serve(app, listener, stopped).await.unwrap();
-        });
-        // A second installation fails, and the first one serves.
-        let _installed = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { local, client, url, stop, running, _data: data }
-    }
-
-    async fn stop(self) {
-        let Self { local, stop, running, .. } = self;
-        drop(stop);
-        running.await.unwrap();
-        local.shutdown().await;
-    }
-
-    async fn post(&self, path: &str, body: &Value) -> Value {
-        let answer = self.client.post(format!("{}{path}", self.url)).json(body).send().await.unwrap();
-        let (status, answer) = (answer.status(), answer.text().await.unwrap());
-        assert!(status.is_success(), "{status}: {answer}");
-        serde_json::from_str(&answer).unwrap()
-    }
-
-    /// Asks for a response with so many programs, and returns the time that it took.
-    async fn respond(&self, tool: &Value, programs: usize, kind: &str) -> Duration {
-        let body = json!({ "model": "m", "input": format!("{programs} {kind}"), "tools": [tool] });
-        let start = Instant::now();
-        let answer = self.post("/v1/responses", &body).await;
-        let took = start.elapsed();
-        let calls = answer["output"].as_array().unwrap().iter().filter(|item| item["type"] == "code_interpreter_call");
-        assert_eq!((calls.count(), &answer["status"]), (programs, &json!("completed")), "{answer}");
-        took
-    }
+/// Asks for a response with so many programs, and returns the time that it took.
+async fn respond(stack: &Stack, tool: &Value, programs: usize, kind: &str) -> Duration {
+    let body = json!({ "model": "m", "input": format!("{programs} {kind}"), "tools": [tool] });
+    let start = Instant::now();
+    let answer = stack.post("/v1/responses", &body).await;
+    let took = start.elapsed();
+    let calls = answer["output"].as_array().unwrap().iter().filter(|item| item["type"] == "code_interpreter_call");
+    assert_eq!((calls.count(), &answer["status"]), (programs, &json!("completed")), "{answer}");
+    took
 }
 
 /// A model that calls for as many programs as the question says, one after the other, and answers at once.
