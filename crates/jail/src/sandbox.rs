@@ -102,19 +102,21 @@ impl Sandbox {
     }
 
     /// Ranks the process that last said to be the checkpoint, and no other: what is forked between two cells is ended like a cell.
-    pub(crate) fn rank_checkpoint(&mut self) {
-        let Some(socket) = &self.wake else { return };
+    /// Returns true if there was such a word.
+    pub(crate) fn rank_checkpoint(&mut self) -> bool {
+        let Some(socket) = &self.wake else { return false };
         // A program may say so without end, and spoils the rank of its own checkpoint.
         let words = std::iter::from_fn(|| first_word(socket.as_fd()).ok()).take(WORDS);
-        let Some(pid) = words.filter_map(|word| word.sender).last() else { return };
+        let Some(pid) = words.filter_map(|word| word.sender).last() else { return false };
         let rank = rank_of(pid);
         // Looked up after it was opened: a number that is another sandbox's by now is seen.
         if namespace_of(pid).is_none_or(|of| Some(of) != self.init.pid.and_then(namespace_of)) {
-            return;
+            return true;
         }
         self.forget_checkpoint();
         write_rank(rank.as_ref(), LAST);
         self.checkpoint = rank;
+        true
     }
 
     /// Ranks the checkpoint like all others.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use self::timers::LateCheckpoint;
 use self::watches::{Watch, Watched};
 use crate::cgroup::{self, Hierarchy};
 use crate::idmap::IdMap;
@@ -68,6 +69,8 @@ struct Warden {
     resting: Vec<(Instant, u64)>,
     /// Sandboxes in the foreground, and until when, the first to leave it first.
     foreground: VecDeque<(Instant, u64)>,
+    /// Checkpoints that cells which have just begun may have asked for.
+    late_checkpoints: Vec<LateCheckpoint>,
     /// Time of the next count of locks and sockets.
     objects_due: Instant,
     /// The shell of the next sandbox.
@@ -124,6 +127,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             next_watch: CHILDREN + 1,
             resting: Vec::new(),
             foreground: VecDeque::new(),
+            late_checkpoints: Vec::new(),
             objects_due: Instant::now(),
             spare: None,
             spare_due: Instant::now(),

@@ -106,7 +106,7 @@ impl Warden {
                 }
             }
             Request::Foreground { id } => {
-                self.rank_checkpoint(id);
+                self.rank_checkpoint_of_cell(id);
                 self.put_into_foreground(id);
             }
             Request::Freeze { id } => {

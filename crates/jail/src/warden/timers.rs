@@ -9,6 +9,7 @@ use super::Warden;
 use crate::cgroup::Share;
 use crate::idmap::IdMap;
 use crate::locks::Locks;
+use crate::sandbox::Sandbox;
 use crate::shell::Spare;
 use crate::{StepError, sandbox, sockets};
 
@@ -18,14 +19,35 @@ const FOREGROUND: Duration = Duration::from_secs(1);
 const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between a sandbox and the shell of the next one: its first program shall have the processors.
 const SPARE_DELAY: Duration = Duration::from_millis(10);
+/// Times after the start of a cell at which a checkpoint that was taken for it may have said so.
+const LATE_CHECKPOINTS: [Duration; 3] =
+    [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(80)];
 /// Time between a shell that could not be made ahead and the next one.
 const SPARE_PAUSE: Duration = Duration::from_secs(1);
+
+/// A checkpoint that a cell may have asked for, and that has not said that it is there.
+pub(super) struct LateCheckpoint {
+    id: u64,
+    since: Instant,
+    looks: usize,
+}
+
+impl LateCheckpoint {
+    fn due(&self) -> Option<Instant> {
+        LATE_CHECKPOINTS.get(self.looks).map(|after| self.since + *after)
+    }
+}
 
 impl Warden {
     /// Runs the timers that are due; returns the time to the next one.
     pub(super) fn run_timers(&mut self) -> Option<Timespec> {
         let now = Instant::now();
-        let next = [self.watch_the_rested(now), self.put_into_background(now), self.enforce_object_limits(now)];
+        let next = [
+            self.watch_the_rested(now),
+            self.put_into_background(now),
+            self.rank_late_checkpoints(now),
+            self.enforce_object_limits(now),
+        ];
         let spare_due = self.spare.is_none().then_some(self.spare_due);
         let wait = match next.into_iter().flatten().chain(spare_due).min()? {
             next if next <= now => Duration::ZERO,
@@ -88,11 +110,33 @@ impl Warden {
         }
     }
 
-    /// Ranks the checkpoint before it is needed.
-    pub(super) fn rank_checkpoint(&mut self, id: u64) {
-        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
-            sandbox.rank_checkpoint();
+    /// Ranks the checkpoint before it is needed. Returns true if there is a new one.
+    pub(super) fn rank_checkpoint(&mut self, id: u64) -> bool {
+        self.sandboxes.get_mut(&id).is_some_and(Sandbox::rank_checkpoint)
+    }
+
+    /// The same at the start of a cell, whose checkpoint may be taken only now.
+    pub(super) fn rank_checkpoint_of_cell(&mut self, id: u64) {
+        self.late_checkpoints.retain(|late| late.id != id);
+        if !self.rank_checkpoint(id) {
+            self.late_checkpoints.push(LateCheckpoint { id, since: Instant::now(), looks: 0 });
         }
+    }
+
+    /// Looks for checkpoints that cells wait for; returns the time of the next look.
+    fn rank_late_checkpoints(&mut self, now: Instant) -> Option<Instant> {
+        let mut late = std::mem::take(&mut self.late_checkpoints);
+        late.retain_mut(|late| {
+            while late.due().is_some_and(|due| due <= now) {
+                late.looks += 1;
+                if self.rank_checkpoint(late.id) {
+                    return false;
+                }
+            }
+            late.due().is_some()
+        });
+        self.late_checkpoints = late;
+        self.late_checkpoints.iter().filter_map(LateCheckpoint::due).min()
     }
 
     /// Ends sandboxes that hold more locks or sockets, which no control group counts, than anybody needs; returns the time of the next count.
