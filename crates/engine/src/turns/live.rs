@@ -21,6 +21,8 @@ use super::{Failure, FailureKind, Frame};
 const KEPT: Duration = Duration::from_secs(600);
 /// Requests that are known; of the tenant that has most, the oldest ended ones go first.
 const MOST: usize = 2000;
+/// Requests that are forgotten at once when there are as many.
+const ROOM: usize = MOST / 16;
 /// Bytes of all ended requests that are kept in memory; the oldest ended ones go first.
 const MAX_BYTES: usize = 128 << 20;
 /// The same of one tenant.
@@ -155,7 +157,9 @@ impl LiveTurns {
                 return Err(entry.known());
             }
         }
-        forget_old(&mut all);
+        if all.len() >= MOST {
+            forget_old(&mut all);
+        }
         if all.len() >= MOST {
             make_room(&mut all);
         }
@@ -225,16 +229,18 @@ fn forget_old(all: &mut HashMap<TurnId, Entry>) {
     all.retain(|_, entry| !entry.has_ended() || entry.began().elapsed() < KEPT);
 }
 
-/// Forgets the oldest ended request of the tenant that has most of them.
+/// Forgets ended requests, each time the oldest one of the tenant that has most of them. Many at once: looking through all of them costs more
+/// than a request does otherwise.
 fn make_room(all: &mut HashMap<TurnId, Entry>) {
-    let mut counts: HashMap<&Tenant, usize> = HashMap::new();
-    let ended = || all.iter().filter(|(_, entry)| entry.has_ended());
-    for (_, entry) in ended() {
-        *counts.entry(entry.tenant()).or_default() += 1;
+    let mut by_tenant: HashMap<&Tenant, Vec<(Instant, &TurnId)>> = HashMap::new();
+    for (id, entry) in all.iter().filter(|(_, entry)| entry.has_ended()) {
+        by_tenant.entry(entry.tenant()).or_default().push((entry.began(), id));
     }
-    let count = |entry: &Entry| counts.get(entry.tenant()).copied().unwrap_or_default();
-    let oldest = ended().max_by_key(|(_, entry)| (count(entry), Reverse(entry.began())));
-    if let Some(id) = oldest.map(|(id, _)| id.clone()) {
+    let mut ended: Vec<_> = by_tenant.into_values().collect();
+    ended.iter_mut().for_each(|ended| ended.sort_by_key(|(began, _)| Reverse(*began)));
+    let oldest = std::iter::from_fn(|| ended.iter_mut().max_by_key(|ended| ended.len())?.pop());
+    let forgotten: Vec<TurnId> = oldest.take(ROOM).map(|(_, id)| id.clone()).collect();
+    for id in forgotten {
         all.remove(&id);
     }
 }
