@@ -7,19 +7,25 @@ its own results only: the host believes nothing it cannot bound.
 Frames in: start, configure, touch, execute, shown. Frames out: ready, configured, touched, display, result, flushed, error, done, failed, resumed.
 """
 
+import _signal
+import ctypes
 import gc
 import os
-import signal
 import sys
 
 from kernel_channel import CONTROL_FD, WARDEN_FD, Channel, Silence, is_readable
-from kernel_checkpoint import IDLE, IDLE_AFTER_FIRST, Checkpoints
+from kernel_checkpoint import IDLE, SLEEP, Checkpoints, is_alone
 from kernel_errors import describe_error
 from kernel_limits import MemoryLimit, keep_descriptors_back
 from kernel_output import Output, flush_streams
 from kernel_pages import WrittenPages
 from kernel_preload import INLINE, Unsuitable, preload, preloaded_modules  # noqa: F401: the zygote asks for them here
 from kernel_shell import build_shell, show_forms
+
+# Bytes of a Mersenne Twister's state that are random, the first ones.
+MERSENNE_STATE = 624 * 4
+# Rehearsals after which the interpreter has adapted the code of a cell to its types, and writes to it no more.
+REHEARSALS = 20
 
 
 class Kernel:
@@ -32,25 +38,33 @@ class Kernel:
         self.written = WrittenPages()
         self.shell = None
         self.cell_number = 0
+        # Address of the state of numpy's global generator.
+        self.generator = None
         # The file that the next cell is read from.
         self.script_path = None
 
     def prepare(self, imports_all, modules=()):
         """Runs in the zygote, once. For a single program, what it does not import itself need not be imported."""
         sys.modules["kernel"] = sys.modules[__name__]
+        self.output.open_streams()
         self.shell = build_shell(self.output, self.memory, lambda: self.script_path or f"<cell {self.cell_number}>")
         if imports_all:
             preload(self.shell, modules)
         else:
             # Matplotlib sets itself up with it when it is imported.
             os.environ["MPLBACKEND"] = INLINE
-        for rehearsal in ("1 + 1", "def f():\n    undefined_name\n\nf()", "1 +"):
+        rehearsals = ["def f():\n    undefined_name\n\nf()", "1 +"] + ["1 + 1"] * (REHEARSALS if imports_all else 1)
+        for rehearsal in rehearsals:
             self.execute(rehearsal)
         self.forget_rehearsals()
 
-    def note_written_pages(self):
-        """Runs in the zygote, once."""
+    def note_memory(self):
+        """Runs in the zygote, once, when all is imported."""
         self.written.measure(self.output, self.execute)
+        self.memory.baseline()
+        if "numpy" in sys.modules:
+            generator = sys.modules["numpy"].random.get_bit_generator()
+            self.generator = generator.ctypes.state_address
 
     def forget_rehearsals(self):
         """The user's first cell is number 1 and finds nothing of ours."""
@@ -69,10 +83,8 @@ class Kernel:
         self.start_fresh()
         self.send({"type": "ready"})
         while True:
-            idle = IDLE_AFTER_FIRST if self.cell_number == 1 else IDLE
-            if self.is_checkpoint_due() and not is_readable(CONTROL_FD, idle):
-                if not self.checkpoints.take() and self.checkpoints.pid is not None:
-                    self.written.copy_ahead()
+            if self.is_checkpoint_due() and not is_readable(CONTROL_FD, IDLE):
+                self.take_ahead()
             try:
                 frame = self.output.channel.receive()
             except EOFError:
@@ -92,6 +104,17 @@ class Kernel:
             elif kind == "touch":
                 self.touch()
 
+    def take_ahead(self):
+        """Takes a checkpoint before the next cell is there, for it to find it taken and for a thread that ends the kernel meanwhile."""
+        # For many kernels the first cell is the last.
+        if self.cell_number == 1 and is_alone():
+            return
+        if not self.checkpoints.take() and self.checkpoints.pid is not None:
+            self.written.copy_ahead()
+            if not is_readable(CONTROL_FD, SLEEP) and is_alone(but=self.checkpoints.pid):
+                self.checkpoints.drop()
+                self.checkpoints.bury(waits=True)
+
     def is_checkpoint_due(self):
         return self.checkpoints.are_wanted and self.cell_number > 0 and self.checkpoints.pid is None
 
@@ -101,12 +124,9 @@ class Kernel:
     def start_fresh(self):
         """Undoes what forks of one process would share."""
         gc.enable()
-        sys.stdin = open(0, closefd=False)
-        sys.stdout = sys.__stdout__ = self.output.standard_stream(1)
-        sys.stderr = sys.__stderr__ = self.output.standard_stream(2)
-        # The standard library's generator reseeds itself after a fork; numpy's global one does not.
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
+        # The standard library's generator is reseeded in a fork; numpy's global one is not.
+        if self.generator is not None:
+            ctypes.memmove(self.generator, os.urandom(MERSENNE_STATE), MERSENNE_STATE)
         # Programs import their own modules from the workspace; after all others, so that a file called random.py hides nothing.
         sys.path[0:1] = []
         sys.path.append("")
@@ -171,8 +191,8 @@ class Kernel:
         self.memory.lower()
         error = None
         try:
-            # An earlier cell may have put its own in place.
-            signal.signal(signal.SIGINT, output.interrupt)
+            # An earlier cell may have put its own in place. Not by `signal`, which makes members of enumerations of all it returns.
+            _signal.signal(_signal.SIGINT, output.interrupt)
             output.in_cell = True
             result = self.shell.run_cell(code, store_history=True)
             output.in_cell = False
@@ -239,12 +259,12 @@ def end_child(error):
 
 # The one kernel of the process, and of its forks.
 KERNEL = Kernel()
-prepare, note_written_pages, run = KERNEL.prepare, KERNEL.note_written_pages, KERNEL.run
+prepare, note_memory, run = KERNEL.prepare, KERNEL.note_memory, KERNEL.run
 
 if __name__ == "__main__":
     # A new interpreter, started by the zygote's child after the lockdown.
     for inherited in (CONTROL_FD, WARDEN_FD):
         os.set_inheritable(inherited, False)
     prepare("--lean" not in sys.argv, preloaded_modules(sys.argv))
-    note_written_pages()
+    note_memory()
     run()

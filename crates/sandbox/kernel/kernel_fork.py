@@ -1,8 +1,10 @@
-"""Forks of a kernel that its program does not see."""
+"""Forks that a program does not see: of the zygote, before there is one, and of its kernel."""
 
 import ctypes
+import gc
 import os
 import platform
+import threading
 import warnings
 
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
@@ -46,3 +48,34 @@ def fork_unseen():
 
 def run_hooks():
     ctypes.pythonapi.PyOS_AfterFork_Child()
+
+
+class QuietForks:
+    """As a context: forks of a process with one thread, without those hooks of the standard library that see to other threads and to locks
+    which they hold. These write to 150 pages, which are copied for it."""
+
+    OF_THREADS = ("logging", "threading")
+
+    def __init__(self):
+        def marker():
+            pass
+
+        # Found, since the interpreter has no name for them.
+        os.register_at_fork(before=marker, after_in_child=marker, after_in_parent=marker)
+        self.lists = [holder for holder in gc.get_referrers(marker) if isinstance(holder, list)]
+        for hooks in self.lists:
+            hooks.remove(marker)
+
+    def __enter__(self):
+        self.kept = [hooks[:] for hooks in self.lists]
+        for hooks in self.lists:
+            hooks[:] = [hook for hook in hooks if getattr(hook, "__module__", None) not in self.OF_THREADS]
+
+    def __exit__(self, *_error):
+        for hooks, kept in zip(self.lists, self.kept):
+            hooks[:] = kept
+
+
+def become_another():
+    """The part of what a fork leaves out that its child does need."""
+    threading.main_thread()._set_native_id()

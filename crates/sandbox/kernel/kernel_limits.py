@@ -1,5 +1,6 @@
 """Limits of a kernel's process that leave room for telling about them: memory and descriptors."""
 
+import os
 import resource
 
 # Descriptors that the program cannot have, for the kernel to go on when it has used up all others.
@@ -14,29 +15,31 @@ class MemoryLimit:
     def __init__(self):
         self.bytes = None
         self._baseline = None
-        # Prebuilt, so that using it needs no memory.
+        # Both prebuilt, so that using them needs no memory.
         self._lifted = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        self._lowered = None
+        self.is_lifted = False
 
     def set(self, most, is_hard):
         self.bytes = most
-        if is_hard:
-            # No control group counts: what a process may hold is bounded here, before any code of the user's runs.
-            bound = self.baseline() + most
-            self._lifted = (bound, bound)
-            self.lift()
+        bound = self.baseline() + most if is_hard else resource.RLIM_INFINITY
+        # Where no control group counts, what a process may hold is bounded here, before any code of the user's runs.
+        self._lifted = (bound, bound)
+        self._lowered = (self.baseline() + max(most - (most >> 3), most - (64 << 20)), bound)
         self.lower()
 
     def lower(self):
         """Makes Python raise MemoryError a little before the kernel would kill us; the difference is for telling about it."""
-        if self.bytes is None:
+        if self._lowered is None:
             return
-        soft = self.baseline() + max(self.bytes - (self.bytes >> 3), self.bytes - (64 << 20))
         # Still above after an error: lowering now would fail the next allocation whatever it is for.
-        if data_in_use() < soft - (16 << 20):
-            resource.setrlimit(resource.RLIMIT_DATA, (soft, self._lifted[1]))
+        if not self.is_lifted or data_in_use() < self._lowered[0] - (16 << 20):
+            resource.setrlimit(resource.RLIMIT_DATA, self._lowered)
+            self.is_lifted = False
 
     def lift(self):
         """Makes room for telling about an error."""
+        self.is_lifted = True
         resource.setrlimit(resource.RLIMIT_DATA, self._lifted)
 
     def baseline(self):
@@ -68,10 +71,12 @@ def keep_descriptors_back():
 
 def data_in_use():
     try:
-        with AllDescriptors(), open("/proc/self/status") as status:
-            for line in status:
-                if line.startswith("VmData:"):
-                    return int(line.split()[1]) << 10
-    except OSError:
-        pass  # the program has taken the last descriptor, too
-    return 0
+        with AllDescriptors():
+            # Without a file object, which takes longer than reading.
+            status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(status, 4096).partition(b"VmData:")[2].split(maxsplit=1)[0]) << 10
+        finally:
+            os.close(status)
+    except (OSError, IndexError):
+        return 0  # the program has taken the last descriptor, too

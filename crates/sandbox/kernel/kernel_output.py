@@ -88,6 +88,21 @@ class Output:
         if self.in_cell and not self.shielded:
             raise KeyboardInterrupt
 
+    def open_streams(self):
+        """Makes the standard streams. In the zygote, its forks find them made; over a pipe, since they ask about that when they are made."""
+        sys.stdin = sys.__stdin__ = open(0, closefd=False)
+        reader, writer = os.pipe()
+        for descriptor, name in ((1, "stdout"), (2, "stderr")):
+            kept = os.dup(descriptor)
+            os.dup2(writer, descriptor)
+            stream = self.standard_stream(descriptor)
+            os.dup2(kept, descriptor)
+            os.close(kept)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+        os.close(reader)
+        os.close(writer)
+
     def standard_stream(self, descriptor):
         buffered = io.BufferedWriter(StandardStream(self, descriptor))
         return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)

@@ -3,10 +3,13 @@
 import os
 import resource
 import threading
+import time
 import unittest
 from unittest import mock
 
+import kernel
 import kernel_channel
+import kernel_checkpoint
 import kernel_errors
 import kernel_fork
 import kernel_limits
@@ -135,8 +138,25 @@ class LimitsTest(unittest.TestCase):
             told.assert_not_called()
             limit.set(1 << 30, is_hard=False)
             limit.set(1 << 30, is_hard=True)
+            limit.lift()
+            limit.lower()
         soft, hard = (1 << 30) - (64 << 20) + (100 << 20), (1 << 30) + (100 << 20)
-        self.assertEqual([call.args[1] for call in told.call_args_list], [(soft, -1), (hard, hard), (soft, hard)])
+        self.assertEqual([call.args[1] for call in told.call_args_list], [(soft, -1), (soft, hard), (hard, hard), (soft, hard)])
+
+    def test_what_an_error_left_in_use_keeps_the_limit_up(self):
+        limit = kernel_limits.MemoryLimit()
+        with mock.patch.object(resource, "setrlimit") as told, mock.patch.object(kernel_limits, "data_in_use", lambda: 1 << 20):
+            limit.set(1 << 30, is_hard=False)
+            limit.lift()
+        with mock.patch.object(resource, "setrlimit") as told, mock.patch.object(kernel_limits, "data_in_use", lambda: 1 << 30):
+            limit.lower()
+            told.assert_not_called()
+
+    def test_data_in_use_is_what_the_system_counts(self):
+        held = bytearray(64 << 20)
+        before = kernel_limits.data_in_use()
+        del held
+        self.assertGreaterEqual(before - kernel_limits.data_in_use(), 64 << 20)
 
     def test_a_copy_needs_half_of_the_memory(self):
         limit = kernel_limits.MemoryLimit()
@@ -159,6 +179,49 @@ class ForkTest(unittest.TestCase):
         with self.assertRaises(ChildProcessError):
             os.waitpid(pid, 0)
         self.assertEqual(os.waitpid(pid, kernel_fork.WAIT_FOR_ALL)[1], 7 << 8)
+
+
+    def test_hooks_that_others_registered_run_in_quiet_forks(self):
+        ran = []
+        os.register_at_fork(before=lambda: ran.append("before"), after_in_child=lambda: ran.append("child"))
+        quietly = kernel_fork.QuietForks()
+        self.assertEqual(len(quietly.lists), 3)
+        with mock.patch.object(threading, "_after_fork") as of_threads, quietly:
+            hooks = [hook for hooks in quietly.lists for hook in hooks]
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0 if ran == ["before", "child"] and not of_threads.called else 1)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        self.assertFalse([hook for hook in hooks if hook.__module__ in quietly.OF_THREADS])
+        self.assertIn("_after_fork", [hook.__name__ for hooks in quietly.lists for hook in hooks if hasattr(hook, "__name__")])
+
+
+class CheckpointTest(unittest.TestCase):
+    def ahead(self, quiet, alone):
+        """Takes a checkpoint ahead of the third cell, and returns the names of what was done with it."""
+        made = kernel.Kernel()
+        made.cell_number = 2
+        made.checkpoints = mock.Mock(pid=7, take=mock.Mock(return_value=False))
+        with mock.patch.object(kernel, "is_readable", lambda *_: not quiet), mock.patch.object(kernel, "is_alone", lambda **_: alone):
+            made.take_ahead()
+        return [name for name, *_ in made.checkpoints.method_calls]
+
+    def test_it_is_given_up_in_a_long_silence(self):
+        self.assertEqual(self.ahead(quiet=False, alone=True), ["take"])
+        self.assertEqual(self.ahead(quiet=True, alone=False), ["take"])
+        self.assertEqual(self.ahead(quiet=True, alone=True), ["take", "drop", "bury"])
+
+    def test_one_that_was_given_up_leaves_no_process(self):
+        checkpoints = kernel_checkpoint.Checkpoints(None, None)
+        checkpoints.pid, _hooks_are_due = kernel_fork.fork_unseen()
+        if checkpoints.pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        pid = checkpoints.pid
+        checkpoints.drop()
+        checkpoints.bury(waits=True)
+        with self.assertRaises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 class PagesTest(unittest.TestCase):

@@ -15,7 +15,7 @@ def prepare(_imports_all, _modules):
     pass
 
 
-def note_written_pages():
+def note_memory():
     pass
 
 

@@ -13,6 +13,7 @@ import socket
 import sys
 
 import kernel
+import kernel_fork
 import zygote_heap
 
 WARDEN_FD = 3
@@ -48,24 +49,27 @@ class SockFprog(ctypes.Structure):
     _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
 
-def fork():
+def fork(quietly):
     """Forks into the pid namespace chosen by setns, as a child of our parent.
 
     The C library's fork cannot do that. What it would do besides is done here: the child's thread id is written where the C library
-    keeps it, and the interpreter's own hooks are run. Handlers that C libraries registered are not run; nothing that needs them is used
-    in the zygote.
+    keeps it, and the interpreter's own hooks are run, but for those of `kernel_fork.QuietForks`. Handlers that C libraries registered
+    are not run; nothing that needs them is used in the zygote.
     """
     libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(tid_address))
     arguments = CloneArgs(
         flags=CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID,
         child_tid=tid_address.value,
     )
-    ctypes.pythonapi.PyOS_BeforeFork()
-    pid = libc.syscall(SYS_CLONE3, ctypes.addressof(arguments), ctypes.sizeof(arguments), 0, 0, 0, 0)
+    with quietly:
+        ctypes.pythonapi.PyOS_BeforeFork()
+        pid = libc.syscall(SYS_CLONE3, ctypes.addressof(arguments), ctypes.sizeof(arguments), 0, 0, 0, 0)
+        if pid == 0:
+            ctypes.pythonapi.PyOS_AfterFork_Child()
+        else:
+            ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
-    else:
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        kernel_fork.become_another()
     return pid
 
 
@@ -106,6 +110,27 @@ def calls_of(steps, descriptors, filters):
         arguments.extend([0] * (7 - len(arguments)))
         calls.append((step["name"], arguments, step["returns"], keep_alive))
     return calls, missing
+
+
+class Understood:
+    """The last request. The next one mostly differs in its number alone, and what is read anew is written to pages that children share."""
+
+    def __init__(self, filters):
+        self.filters = filters
+        self.text = self.last = self.descriptors = self.made = None
+
+    def request(self, message):
+        """Returns the number of a request, which comes first in it, and the request."""
+        number, _comma, text = message.partition(b",")
+        if text != self.text:
+            self.text, self.last, self.descriptors = text, json.loads(message), None
+        return int(number.rpartition(b":")[2]), self.last
+
+    def calls(self, descriptors):
+        """Returns its calls, as `calls_of` makes them."""
+        if descriptors != self.descriptors:
+            self.descriptors, self.made = descriptors, calls_of(self.last["lockdown"], descriptors, self.filters)
+        return self.made
 
 
 def lock_down(calls):
@@ -232,6 +257,7 @@ def main():
         warden.send(json.dumps({"failed": [0, str(reason)[:MAX_REASON]]}).encode())
         return
     del reserved
+    quietly = kernel_fork.QuietForks()
     # Low numbers are taken, so that a received descriptor never sits where the lockdown will put another.
     devnull = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     while devnull < 10:
@@ -246,24 +272,25 @@ def main():
     gc.disable()
     if not is_lean:
         zygote_heap.use_huge_pages()
-    kernel.note_written_pages()
+    kernel.note_memory()
+    understood = Understood(filters)
     warden.send(b'"ready"')
     while True:
         message, received, _flags, _address = socket.recv_fds(warden, MAX_MESSAGE, MAX_DESCRIPTORS)
         if not message:
             return
-        request = json.loads(message)
-        number, program = request["number"], request["program"]
+        number, request = understood.request(message)
+        program = request["program"]
         # A kernel's own: flags of a shared one would be seen by all sandboxes.
         stdin = None if program == "command" else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         descriptors = descriptors_by_name(received, stdin)
-        calls, missing = calls_of(request["lockdown"], descriptors, filters)
+        calls, missing = understood.calls(descriptors)
         if stdin is not None:
             received.append(stdin)
         if libc.setns(descriptors["shell"], CLONE_NEWPID) < 0:
             answer = {"failed": [number, f"join the process namespace: {os.strerror(ctypes.get_errno())}"]}
         else:
-            pid = fork()
+            pid = fork(quietly)
             if pid == 0:
                 become(program, calls, missing, descriptors, request["landlock"])
             failure = f"clone: {os.strerror(ctypes.get_errno())}"

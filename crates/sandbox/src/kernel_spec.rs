@@ -60,6 +60,8 @@ const PYTHON_ENV: [(&str, &str); 9] = [
 const ZYGOTE: (&str, &str) = ("zygote.py", include_str!("../kernel/zygote.py"));
 /// The zygote's memory.
 const HEAP: (&str, &str) = ("zygote_heap.py", include_str!("../kernel/zygote_heap.py"));
+/// Forks without hooks.
+const FORK: (&str, &str) = ("kernel_fork.py", include_str!("../kernel/kernel_fork.py"));
 /// Speaks with the host.
 const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
 
@@ -67,11 +69,11 @@ const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kern
 const PYTHON_PROGRAMS: [(&str, &str); 14] = [
     ZYGOTE,
     HEAP,
+    FORK,
     CHANNEL,
     ("kernel.py", include_str!("../kernel/kernel.py")),
     ("kernel_checkpoint.py", include_str!("../kernel/kernel_checkpoint.py")),
     ("kernel_errors.py", include_str!("../kernel/kernel_errors.py")),
-    ("kernel_fork.py", include_str!("../kernel/kernel_fork.py")),
     ("kernel_limits.py", include_str!("../kernel/kernel_limits.py")),
     ("kernel_output.py", include_str!("../kernel/kernel_output.py")),
     ("kernel_pages.py", include_str!("../kernel/kernel_pages.py")),
@@ -117,7 +119,7 @@ impl KernelSpec {
 
     /// Python without a package, for a trial of a sandbox.
     pub(crate) fn trial(interpreter: &str) -> Self {
-        let programs = [ZYGOTE, HEAP, CHANNEL, ("kernel.py", include_str!("../kernel/trial.py"))];
+        let programs = [ZYGOTE, HEAP, FORK, CHANNEL, ("kernel.py", include_str!("../kernel/trial.py"))];
         let programs = programs.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
         Self { programs, checkpoints: false, ..Self::python(interpreter).lean() }
     }

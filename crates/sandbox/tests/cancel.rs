@@ -31,6 +31,7 @@ async fn a_checkpoint_that_is_given_up_while_it_wakes_leaves_nothing() {
     for round in 0..20 {
         let sandbox = sandbox(&scratch.local, limits()).await;
         run(&sandbox, "x = 1").await;
+        run(&sandbox, "pass").await;
         wait_beside(&sandbox, CHECKPOINT).await;
         let mut execution = sandbox.execute("import os; os._exit(1)").await.unwrap();
         let resumed = async { while execution.next().await.is_some() {} };

@@ -62,6 +62,16 @@ async fn running_out_of_memory_twice_leaves_the_state_twice() {
 }
 
 #[tokio::test]
+async fn a_kernel_with_nothing_going_on_has_a_copy_from_its_second_cell_on() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    run(&sandbox, "x = 1").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    wait_beside(&sandbox, &format!("! {CHECKPOINT}")).await;
+    run(&sandbox, "pass").await;
+    wait_beside(&sandbox, CHECKPOINT).await;
+}
+
+#[tokio::test]
 async fn a_kernel_that_ends_between_two_cells_goes_on_too() {
     let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, &later("os._exit(1)")).await;

@@ -68,6 +68,7 @@ async fn a_kernel_starts_where_it_is_told_to() {
     assert!(matches!(&refused, Err(Error::Start(reason)) if reason.contains("/nowhere")), "{refused:?}");
     // A checkpoint from before would not know of it.
     run(&sandbox, "x = 1").await;
+    run(&sandbox, "pass").await;
     drop(kernel);
     wait_beside(&sandbox, CHECKPOINT).await;
     sandbox.first_kernel().configure(&within("/tmp")).await.unwrap();
@@ -107,6 +108,7 @@ async fn kernels_share_one_limit_of_memory() {
 async fn a_program_goes_on_when_the_first_kernel_dies() {
     let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "x = 1").await;
+    run(&sandbox, "pass").await;
     wait_beside(&sandbox, CHECKPOINT).await;
     let arguments = ["sh", "-c", "read word; echo $word"].map(str::to_owned).into();
     let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into(), pty: None };
