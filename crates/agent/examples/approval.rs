@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
-use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::demo::Demo;
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_agent::{Agent, Approval, ApprovalRequest, BareSandbox, CodeInterpreter, Event};
 use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Require, SandboxId, SandboxSpec, Start, template};
 use futures_util::StreamExt;
@@ -34,8 +34,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut arguments = std::env::args().skip(1);
     let builder = match (arguments.next(), arguments.next()) {
-        (Some(url), Some(model)) => Agent::builder(Chat::new(ChatOptions {
-            protocol: Protocol::Chat,
+        (Some(url), Some(model)) => Agent::builder(HttpUpstream::new(HttpOptions {
+            protocol: Protocol::ChatCompletions,
             url,
             model,
             key: None,

@@ -13,7 +13,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 
 use crate::fenced::{Piece, Scanner};
 use crate::partial_json::StringField;
-use crate::upstream::chat::{Chat, ChatOptions, Protocol, Transport};
+use crate::upstream::http::{HttpOptions, HttpUpstream, Protocol, Transport};
 use crate::upstream::{Capabilities, Delta, Request, Sampling, ToolChoice, Upstream, UpstreamError};
 use crate::{arguments_of, code_of, excerpt, framed};
 
@@ -27,7 +27,8 @@ const ATTEMPTS: usize = 3;
 pub fn upstream(bytes: &[u8]) {
     let Some((&[choice, cut], body)) = bytes.split_first_chunk() else { return };
     let answer = |cut| {
-        let chat = Chat::over(options(choice), Arc::new(Answer { choice, cut, body: Bytes::copy_from_slice(body) }));
+        let chat =
+            HttpUpstream::over(options(choice), Arc::new(Answer { choice, cut, body: Bytes::copy_from_slice(body) }));
         let deltas = chat.expect("the options are fine").call(request()).collect::<Vec<_>>();
         runtime().block_on(deltas)
     };
@@ -80,9 +81,10 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime")
 }
 
-fn options(choice: u8) -> ChatOptions {
-    ChatOptions {
-        protocol: [Protocol::Chat, Protocol::Responses, Protocol::Anthropic, Protocol::Gemini][usize::from(choice % 4)],
+fn options(choice: u8) -> HttpOptions {
+    HttpOptions {
+        protocol: [Protocol::ChatCompletions, Protocol::Responses, Protocol::Anthropic, Protocol::Gemini]
+            [usize::from(choice % 4)],
         url: "http://localhost/v1".into(),
         model: "m".into(),
         key: None,

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant, SystemTime};
 
-use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_agent::upstream::{
     Delta, FinishReason, Request, Sampling, ToolChoice, Unreachable, Upstream, UpstreamError,
 };
@@ -17,11 +17,11 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 async fn ask(url: String) -> (Vec<Delta>, Option<UpstreamError>) {
-    ask_of(&Chat::new(options_at(url)).unwrap(), vec![Item::user("Hello?")]).await
+    ask_of(&HttpUpstream::new(options_at(url)).unwrap(), vec![Item::user("Hello?")]).await
 }
 
 /// Asks once and returns what came, up to the first error.
-async fn ask_of(chat: &Chat, items: Vec<Item>) -> (Vec<Delta>, Option<UpstreamError>) {
+async fn ask_of(chat: &HttpUpstream, items: Vec<Item>) -> (Vec<Delta>, Option<UpstreamError>) {
     let request = Request {
         instructions: String::new(),
         items,
@@ -227,7 +227,7 @@ async fn thoughts_go_back_to_those_who_want_them() {
         ),
     ] {
         let upstream = ScriptedUpstream::start(script).await;
-        let chat = Chat::new(options_at(upstream.url())).unwrap();
+        let chat = HttpUpstream::new(options_at(upstream.url())).unwrap();
         while upstream.requests().len() < expected.len() {
             let (_, error) = ask_of(&chat, thoughtful()).await;
             assert_eq!(error, None, "{how}");
@@ -287,8 +287,8 @@ async fn what_keeps_a_connection_from_being_made_is_named() {
 
 #[test]
 fn options_that_cannot_work_are_refused_at_once() {
-    let with_key = |key: &str| ChatOptions {
-        protocol: Protocol::Chat,
+    let with_key = |key: &str| HttpOptions {
+        protocol: Protocol::ChatCompletions,
         key: Some(Secret::new(key).from_origin("env:TEST_KEY")),
         ..options_at("http://localhost/v1".into())
     };
@@ -299,7 +299,7 @@ fn options_that_cannot_work_are_refused_at_once() {
         (with_key("two\nlines"), "env:TEST_KEY"),
         (with_key(" "), "env:TEST_KEY"),
     ] {
-        let error = Chat::new(options.clone()).unwrap_err();
+        let error = HttpUpstream::new(options.clone()).unwrap_err();
         assert!(error.contains(words), "{options:?}: {error}");
         assert!(!error.contains("hunter2") && !error.contains("two\nlines"), "{error}");
     }

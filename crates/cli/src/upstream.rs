@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
 use aludel_agent::upstream::demo::Demo;
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_agent::upstream::{Capabilities, Fallback, Upstream};
 
 use crate::config::{Api, Model, Surroundings};
@@ -76,7 +76,7 @@ fn with_fallback(
 }
 
 /// The model itself; without an endpoint it is the script.
-fn upstream(endpoint: Option<Arc<Chat>>) -> Arc<dyn Upstream> {
+fn upstream(endpoint: Option<Arc<HttpUpstream>>) -> Arc<dyn Upstream> {
     match endpoint {
         Some(endpoint) => endpoint,
         None => Arc::new(Demo::new(Duration::ZERO)),
@@ -84,13 +84,13 @@ fn upstream(endpoint: Option<Arc<Chat>>) -> Arc<dyn Upstream> {
 }
 
 /// Makes the upstream of a model that is not the script.
-fn endpoint(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Option<Arc<Chat>>> {
+fn endpoint(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Option<Arc<HttpUpstream>>> {
     if model.is_demo() {
         return Ok(None);
     }
-    let options = ChatOptions {
+    let options = HttpOptions {
         protocol: match *model.api {
-            Api::Chat | Api::Demo => Protocol::Chat,
+            Api::Chat | Api::Demo => Protocol::ChatCompletions,
             Api::Responses => Protocol::Responses,
             Api::Anthropic => Protocol::Anthropic,
             Api::Gemini => Protocol::Gemini,
@@ -104,6 +104,6 @@ fn endpoint(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Option
         max_output_tokens: model.max_output_tokens.0,
         requests: model.requests.0.and_then(|requests| usize::try_from(requests).ok()),
     };
-    let chat = Chat::new(options).map_err(|error| usage(format!("{}: {error}", model.url.origin)))?;
+    let chat = HttpUpstream::new(options).map_err(|error| usage(format!("{}: {error}", model.url.origin)))?;
     Ok(Some(Arc::new(chat)))
 }

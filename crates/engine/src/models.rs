@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use aludel_agent::upstream::Upstream;
-use aludel_agent::upstream::chat::Chat;
+use aludel_agent::upstream::http::HttpUpstream;
 use aludel_sandbox::template::TemplateName;
 
 use crate::error::{Error, Missing};
@@ -20,7 +20,7 @@ pub struct Model {
     /// The model itself.
     pub upstream: Arc<dyn Upstream>,
     /// The endpoint that takes requests of its protocol as they are, if it has one.
-    pub endpoint: Option<Arc<Chat>>,
+    pub endpoint: Option<Arc<HttpUpstream>>,
     /// The models that step in for it, in order, by name.
     pub fallback: Vec<String>,
     /// The parts of programs that clients see in its answers, if it has the code interpreter without being asked for it.

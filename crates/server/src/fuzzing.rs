@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
-use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol, Transport};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol, Transport};
 use aludel_engine::sessions::check_name;
 use aludel_engine::{Engine, Model, SessionFile, Shown};
 use aludel_sandbox::memory::Memory;
@@ -473,8 +473,8 @@ impl Server {
 
 /// Two models that call a program where it is offered, and answer where it is not. The second one always has the tool.
 fn models() -> [Model; 2] {
-    let options = ChatOptions {
-        protocol: Protocol::Chat,
+    let options = HttpOptions {
+        protocol: Protocol::ChatCompletions,
         url: "http://localhost/v1".into(),
         model: "m".into(),
         key: None,
@@ -484,7 +484,7 @@ fn models() -> [Model; 2] {
         max_output_tokens: None,
         requests: None,
     };
-    let chat = Arc::new(Chat::over(options, Arc::new(Scripted)).expect("the options are fine"));
+    let chat = Arc::new(HttpUpstream::over(options, Arc::new(Scripted)).expect("the options are fine"));
     let named = |name| Model { endpoint: Some(Arc::clone(&chat)), ..Model::new(name, "a fuzzer", chat.clone()) };
     [named("m"), Model { code_interpreter: Some(Shown::All), ..named("plain") }]
 }

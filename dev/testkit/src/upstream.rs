@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use aludel_agent::upstream::chat::Transport;
+use aludel_agent::upstream::http::Transport;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream;

@@ -3,8 +3,8 @@
 //! An upstream knows nothing of sandboxes, budgets or rounds. It turns a [`Request`] into its own protocol, and what comes back into
 //! [`Delta`]s, bounded and checked; the loop does the rest.
 
-pub mod chat;
 pub mod demo;
+pub mod http;
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
-use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_agent::{Agent, AgentBuilder, CodeInterpreter, Event, Item, Secret, Turn, text_of};
 use aludel_sandbox::memory::{ScriptedCell, simple};
 use aludel_testkit::{Bench, ScriptedTransport};
@@ -13,14 +13,14 @@ use futures_util::StreamExt;
 
 /// A model and the way to it.
 pub struct Model {
-    pub options: ChatOptions,
+    pub options: HttpOptions,
     transport: Arc<ScriptedTransport>,
 }
 
 /// A model at this address that can do everything.
-pub fn options_at(url: String) -> ChatOptions {
-    ChatOptions {
-        protocol: Protocol::Chat,
+pub fn options_at(url: String) -> HttpOptions {
+    HttpOptions {
+        protocol: Protocol::ChatCompletions,
         url,
         model: "scripted".into(),
         key: Some(Secret::new("sk-very-secret").from_origin("env:TEST_KEY")),
@@ -46,7 +46,7 @@ pub fn plain(transport: &Arc<ScriptedTransport>) -> Model {
 
 /// An agent without tools.
 pub fn builder(Model { options, transport }: Model) -> AgentBuilder {
-    Agent::builder(Chat::over(options, transport).unwrap())
+    Agent::builder(HttpUpstream::over(options, transport).unwrap())
 }
 
 /// An agent with the interpreter.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aludel_agent::Item;
 use aludel_agent::upstream::Capabilities;
-use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_sandbox::memory::{Memory, ScriptedCell, simple};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, MimeBundle, MimeData, Offer, Outcome, Templates};
@@ -56,8 +56,8 @@ fn engine_on(
     template: Option<TemplateName>,
     settings: Settings,
 ) -> Arc<Engine> {
-    let options = ChatOptions {
-        protocol: Protocol::Chat,
+    let options = HttpOptions {
+        protocol: Protocol::ChatCompletions,
         url: "http://localhost/v1".into(),
         model: "m".into(),
         key: None,
@@ -67,7 +67,7 @@ fn engine_on(
         max_output_tokens: None,
         requests: None,
     };
-    let upstream = Arc::new(Chat::over(options, ScriptedTransport::new(script)).unwrap());
+    let upstream = Arc::new(HttpUpstream::over(options, ScriptedTransport::new(script)).unwrap());
     let model = Model { template, ..Model::new("m", "", upstream) };
     Arc::new(Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), settings))
 }

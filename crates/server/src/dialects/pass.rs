@@ -4,7 +4,7 @@
 //! the two lists of a protocol, and no others.
 
 use aludel_agent::upstream::Upstream as _;
-use aludel_agent::upstream::chat::{Chat, Forwarded, Target};
+use aludel_agent::upstream::http::{Forwarded, HttpUpstream, Target};
 use aludel_engine::Work;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes};
@@ -121,7 +121,7 @@ fn is_for_the_operator(status: StatusCode) -> bool {
 }
 
 /// The body with the name by which the server knows the model.
-fn with_model(Passing { body, model, .. }: Passing<'_>, server: &Chat) -> Bytes {
+fn with_model(Passing { body, model, .. }: Passing<'_>, server: &HttpUpstream) -> Bytes {
     let (given, name) = match model {
         None => return body.clone(),
         Some(Named::Json(given)) => (given.get(), serde_json::Value::from(server.name()).to_string()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_agent::upstream::chat::Forwarded;
+use aludel_agent::upstream::http::Forwarded;
 use aludel_agent::upstream::{Capabilities, Delta, ModelCall, Request, Upstream, UpstreamError};
 use aludel_engine::Model;
 use axum::http::HeaderMap;

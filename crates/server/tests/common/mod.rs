@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
-use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_engine::execution::Limits;
 use aludel_engine::{ApprovalPolicy, Engine, Model};
 use aludel_sandbox::memory::{Memory, ScriptedCell};
@@ -145,8 +145,8 @@ fn script(code: &str, cell: &mut ScriptedCell) {
 
 /// A model of this name at this address.
 pub fn model(name: &str, url: String) -> Model {
-    let chat = Chat::new(ChatOptions {
-        protocol: Protocol::Chat,
+    let chat = HttpUpstream::new(HttpOptions {
+        protocol: Protocol::ChatCompletions,
         url,
         model: format!("{name}-upstream"),
         key: None,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use aludel_agent::upstream::chat::{Protocol, Target};
+use aludel_agent::upstream::http::{Protocol, Target};
 use aludel_store::Tenant;
 use axum::body::Bytes;
 use axum::http::HeaderMap;

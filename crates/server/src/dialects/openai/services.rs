@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_agent::upstream::chat::Target;
+use aludel_agent::upstream::http::Target;
 use aludel_store::Tenant;
 use axum::extract::State;
 use axum::http::HeaderMap;

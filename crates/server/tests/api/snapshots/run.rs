@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use aludel_agent::upstream::Capabilities;
-use aludel_agent::upstream::chat::{Chat, ChatOptions, Protocol};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_engine::{Engine, Model};
 use aludel_sandbox::Backend;
 use aludel_sandbox::memory::Memory;
@@ -157,8 +157,8 @@ impl Server {
 }
 
 fn model(case: &Case, upstream: &Arc<ScriptedTransport>) -> Model {
-    let options = ChatOptions {
-        protocol: Protocol::Chat,
+    let options = HttpOptions {
+        protocol: Protocol::ChatCompletions,
         // Nobody listens there.
         url: "http://127.0.0.1:1/v1".to_owned(),
         model: "m-upstream".to_owned(),
@@ -170,7 +170,7 @@ fn model(case: &Case, upstream: &Arc<ScriptedTransport>) -> Model {
         requests: None,
     };
     let upstream = Arc::clone(upstream);
-    let chat = if case.reachable { Chat::over(options, upstream) } else { Chat::new(options) };
+    let chat = if case.reachable { HttpUpstream::over(options, upstream) } else { HttpUpstream::new(options) };
     let chat = Arc::new(chat.unwrap());
     Model { endpoint: case.passes.then(|| Arc::clone(&chat)), ..Model::new("m", "a test", chat) }
 }

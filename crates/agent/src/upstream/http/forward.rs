@@ -8,7 +8,7 @@ use futures_util::stream::{BoxStream, try_unfold};
 use reqwest::header::{HeaderMap, HeaderName};
 use reqwest::{Method, StatusCode, Url};
 
-use super::{Chat, Protocol, UpstreamError, chain};
+use super::{HttpUpstream, Protocol, UpstreamError, chain};
 
 /// Pause before a request that reached nobody is sent again.
 const BREATH: Duration = Duration::from_millis(100);
@@ -35,12 +35,12 @@ pub struct Forwarded {
     pub body: BoxStream<'static, Result<Bytes, UpstreamError>>,
 }
 
-impl Chat {
+impl HttpUpstream {
     /// Returns true if requests to this method can be handed on.
     pub fn forwards(&self, target: Target) -> bool {
         match target {
             Target::Answers(protocol) => self.options.protocol == protocol,
-            Target::Beside(_) => matches!(self.options.protocol, Protocol::Chat | Protocol::Responses),
+            Target::Beside(_) => matches!(self.options.protocol, Protocol::ChatCompletions | Protocol::Responses),
         }
     }
 

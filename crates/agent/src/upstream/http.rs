@@ -1,15 +1,15 @@
-//! Models behind HTTP, whatever they speak: Chat Completions, as nearly all do, Responses, Anthropic's Messages or Gemini.
+//! Models behind HTTP: Chat Completions, Responses, Anthropic's Messages or Gemini.
 
 mod answer;
 mod anthropic;
 mod endpoint;
-mod failure;
+mod error;
 mod forward;
 mod gemini;
-mod manners;
+mod quirks;
 mod render;
 mod responses;
-mod seals;
+mod signatures;
 mod sse;
 mod transport;
 
@@ -31,10 +31,10 @@ use crate::flow::Flow;
 use crate::secret::Secret;
 use answer::Answer;
 use endpoint::Endpoint;
-use failure::chain;
+use error::chain;
 pub use forward::{Forwarded, Target};
-use manners::Manners;
-use seals::Seals;
+use quirks::Quirks;
+use signatures::Signatures;
 pub use transport::Transport;
 
 /// Bytes of one answer.
@@ -54,7 +54,7 @@ const EPILOGUE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Chat Completions.
-    Chat,
+    ChatCompletions,
     /// Responses.
     Responses,
     /// Anthropic's Messages.
@@ -65,7 +65,7 @@ pub enum Protocol {
 
 /// Settings of a model behind HTTP.
 #[derive(Debug, Clone)]
-pub struct ChatOptions {
+pub struct HttpOptions {
     /// Its protocol.
     pub protocol: Protocol,
     /// The base, which usually ends in `/v1`. A query, as some clouds want it, is kept.
@@ -88,21 +88,21 @@ pub struct ChatOptions {
 
 /// An upstream behind HTTP.
 #[derive(Debug, Clone)]
-pub struct Chat {
-    options: ChatOptions,
+pub struct HttpUpstream {
+    options: HttpOptions,
     transport: Arc<dyn Transport>,
     endpoint: Endpoint,
     /// Headers that every request has: the key, and what else the protocol wants.
     headers: HeaderMap,
-    manners: Manners,
-    seals: Seals,
+    quirks: Quirks,
+    signatures: Signatures,
     /// One place for each request that may be under way, if there is a limit.
     places: Option<Arc<Semaphore>>,
 }
 
-impl Chat {
+impl HttpUpstream {
     /// Makes the upstream; nothing is sent before the first call. The error says what is wrong with the options.
-    pub fn new(options: ChatOptions) -> Result<Self, String> {
+    pub fn new(options: HttpOptions) -> Result<Self, String> {
         let endpoint = Endpoint::parse(&options.url, options.protocol, &options.model)?;
         // A second installation fails, and the first one serves.
         let _installed = rustls::crypto::ring::default_provider().install_default();
@@ -119,12 +119,12 @@ impl Chat {
     }
 
     /// Makes an upstream whose requests go this way.
-    pub fn over(options: ChatOptions, transport: Arc<dyn Transport>) -> Result<Self, String> {
+    pub fn over(options: HttpOptions, transport: Arc<dyn Transport>) -> Result<Self, String> {
         let endpoint = Endpoint::parse(&options.url, options.protocol, &options.model)?;
         let headers = headers(&options)?;
-        let manners = Manners::of(&endpoint);
+        let quirks = Quirks::of(&endpoint);
         let places = options.requests.map(|requests| Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS))));
-        Ok(Self { options, transport, endpoint, headers, manners, seals: Seals::default(), places })
+        Ok(Self { options, transport, endpoint, headers, quirks, signatures: Signatures::default(), places })
     }
 
     /// A place among the requests under way, given back when it is dropped. `None` where there is no limit.
@@ -142,7 +142,7 @@ const OURS: [HeaderName; 7] =
     [ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING];
 
 /// Parses the headers of every request. The client does not log those that are secret.
-fn headers(options: &ChatOptions) -> Result<HeaderMap, String> {
+fn headers(options: &HttpOptions) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &options.headers {
         let parsed: HeaderName = name.parse().map_err(|_| format!("`{name}` is not a name of a header"))?;
@@ -163,7 +163,7 @@ fn headers(options: &ChatOptions) -> Result<HeaderMap, String> {
         return Err(format!("{} is empty", named()));
     }
     let (name, value) = match options.protocol {
-        Protocol::Chat | Protocol::Responses => (AUTHORIZATION, format!("Bearer {}", key.expose())),
+        Protocol::ChatCompletions | Protocol::Responses => (AUTHORIZATION, format!("Bearer {}", key.expose())),
         Protocol::Anthropic => (HeaderName::from_static("x-api-key"), key.expose().to_owned()),
         Protocol::Gemini => (HeaderName::from_static("x-goog-api-key"), key.expose().to_owned()),
     };
@@ -177,14 +177,14 @@ fn headers(options: &ChatOptions) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-impl Upstream for Chat {
+impl Upstream for HttpUpstream {
     fn name(&self) -> &str {
         &self.options.model
     }
 
     fn provider(&self) -> &'static str {
         match self.options.protocol {
-            Protocol::Chat | Protocol::Responses => "openai",
+            Protocol::ChatCompletions | Protocol::Responses => "openai",
             Protocol::Anthropic => "anthropic",
             Protocol::Gemini => "gcp.gemini",
         }
@@ -210,26 +210,28 @@ impl Upstream for Chat {
     }
 }
 
-impl Chat {
+impl HttpUpstream {
     async fn answer(&self, request: &Request, answer: &mut Answer) -> Result<(), UpstreamError> {
         let _place = self.place()?;
         let mut attempt = 1;
         let mut lessons = 0;
         loop {
-            let style = self.manners.style();
+            let style = self.quirks.style();
             let (model, vision) = (&self.options.model, self.options.capabilities.vision);
             let body = match self.options.protocol {
-                Protocol::Chat => serde_json::to_vec(&render::request(model, request, vision, style)),
+                Protocol::ChatCompletions => serde_json::to_vec(&render::request(model, request, vision, style)),
                 Protocol::Responses => serde_json::to_vec(&responses::request(model, request, vision)),
-                Protocol::Anthropic => serde_json::to_vec(&anthropic::request(model, request, vision, &self.seals)),
-                Protocol::Gemini => serde_json::to_vec(&gemini::request(model, request, vision, &self.seals)),
+                Protocol::Anthropic => {
+                    serde_json::to_vec(&anthropic::request(model, request, vision, &self.signatures))
+                }
+                Protocol::Gemini => serde_json::to_vec(&gemini::request(model, request, vision, &self.signatures)),
             };
             let body = body.map_err(|error| self.not_understood(error.to_string(), ""))?;
             let error = match self.attempt(body, &request.headers, answer).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            if lessons < LESSONS && self.manners.learn(style, &error) {
+            if lessons < LESSONS && self.quirks.learn(style, &error) {
                 lessons += 1;
                 continue;
             }
@@ -269,7 +271,7 @@ impl Chat {
         let sent = String::from_utf8_lossy(&body);
         let odd = |error: serde_json::Error| self.not_understood(format!("its JSON is no answer ({error})"), &sent);
         match self.options.protocol {
-            Protocol::Chat => {}
+            Protocol::ChatCompletions => {}
             Protocol::Responses => {
                 self.response_whole(serde_json::from_slice(&body).map_err(odd)?, answer).await?;
                 answer.end().await;
@@ -345,7 +347,7 @@ impl Chat {
                     return Ok(());
                 }
                 match self.options.protocol {
-                    Protocol::Chat => self.chunk(&data, answer).await?,
+                    Protocol::ChatCompletions => self.chunk(&data, answer).await?,
                     Protocol::Responses => self.response_event(&data, &mut events, answer).await?,
                     Protocol::Anthropic => self.anthropic_event(&data, &mut messages, answer).await?,
                     Protocol::Gemini => self.gemini_event(&data, &mut calls, answer).await?,
@@ -387,7 +389,7 @@ impl Chat {
 
     async fn thoughts(&self, answer: &mut Answer, content: Option<String>, other_name: Option<String>) {
         if content.as_ref().is_some_and(|text| !text.is_empty()) {
-            self.manners.saw_thoughts();
+            self.quirks.saw_thoughts();
         }
         answer.reasoning(content.or(other_name)).await;
     }

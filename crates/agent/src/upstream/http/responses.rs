@@ -10,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Chat;
+use super::HttpUpstream;
 use super::answer::Answer;
 use crate::item::{Item, Part, text_of};
 use crate::upstream::{AnswerFormat, Request, ToolChoice, UpstreamError, Usage};
@@ -188,7 +188,7 @@ pub(super) struct Events {
     in_pieces: HashSet<u32>,
 }
 
-impl Chat {
+impl HttpUpstream {
     /// Takes one event of the stream.
     pub(super) async fn response_event(
         &self,

@@ -6,9 +6,9 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Chat;
+use super::HttpUpstream;
 use super::answer::Answer;
-use super::seals::Seals;
+use super::signatures::Signatures;
 use crate::item::{Item, Part};
 use crate::upstream::{AnswerFormat, Request, ToolChoice, UpstreamError, Usage};
 
@@ -18,15 +18,15 @@ pub(super) const VERSION: &str = "2023-06-01";
 const MAX_TOKENS: u32 = 16_384;
 
 /// The body of a request.
-pub(super) fn request(model: &str, request: &Request, vision: bool, seals: &Seals) -> Value {
+pub(super) fn request(model: &str, request: &Request, vision: bool, signatures: &Signatures) -> Value {
     let sampling = &request.sampling;
     let max_tokens = sampling.max_output_tokens.unwrap_or(MAX_TOKENS);
     let mut body = Map::new();
     body.insert("model".into(), json!(model));
     body.insert("max_tokens".into(), json!(max_tokens));
     body.insert("stream".into(), json!(true));
-    let budget = thinking_budget(request, max_tokens, seals);
-    body.insert("messages".into(), messages(&request.items, vision, budget.is_some().then_some(seals)).into());
+    let budget = thinking_budget(request, max_tokens, signatures);
+    body.insert("messages".into(), messages(&request.items, vision, budget.is_some().then_some(signatures)).into());
     let mut instructions = request.instructions.clone();
     if let Some(form) = form_of(sampling.format.as_ref()) {
         instructions.push_str(&form);
@@ -70,7 +70,7 @@ pub(super) fn request(model: &str, request: &Request, vision: bool, seals: &Seal
 }
 
 /// Returns the tokens that the model may think: `None` when it must call a tool, or when thoughts that it wants back are lost.
-fn thinking_budget(request: &Request, max_tokens: u32, seals: &Seals) -> Option<u32> {
+fn thinking_budget(request: &Request, max_tokens: u32, signatures: &Signatures) -> Option<u32> {
     let share = match request.sampling.reasoning_effort.as_deref()? {
         "minimal" | "low" => 8,
         "medium" => 4,
@@ -87,7 +87,7 @@ fn thinking_budget(request: &Request, max_tokens: u32, seals: &Seals) -> Option<
                 .checked_sub(1)
                 .and_then(|before| since.get(before))
                 .is_none_or(|item| !matches!(item, Item::Call(_)));
-            is_first && seals.of(&call.id).is_none()
+            is_first && signatures.of(&call.id).is_none()
         }
         _ => false,
     });
@@ -107,7 +107,7 @@ fn form_of(format: Option<&AnswerFormat>) -> Option<String> {
 }
 
 /// Messages alternate between user and assistant; what follows in one role is one message.
-fn messages(items: &[Item], vision: bool, seals: Option<&Seals>) -> Vec<Value> {
+fn messages(items: &[Item], vision: bool, signatures: Option<&Signatures>) -> Vec<Value> {
     let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
     let mut add = |role: &'static str, blocks: Vec<Value>| match messages.last_mut() {
         Some((last, content)) if *last == role => content.extend(blocks),
@@ -125,7 +125,7 @@ fn messages(items: &[Item], vision: bool, seals: Option<&Seals>) -> Vec<Value> {
                     Item::Assistant(_) => None,
                     _ => Some(None),
                 });
-                let sealed = seals.zip(call.flatten()).and_then(|(seals, call)| seals.of(&call.id));
+                let sealed = signatures.zip(call.flatten()).and_then(|(signatures, call)| signatures.of(&call.id));
                 if let Some(Value::Array(sealed)) = sealed {
                     add("assistant", sealed);
                 }
@@ -273,10 +273,10 @@ impl Events {
     }
 
     /// Keeps the thoughts that led to a call. Those that nobody saw have no place in the conversation, so they count as lost.
-    fn keep(&mut self, seals: &Seals, call_id: &str) {
+    fn keep(&mut self, signatures: &Signatures, call_id: &str) {
         let sealed = std::mem::take(&mut self.sealed);
         if sealed.iter().any(|block| block.get("thinking").is_some_and(|text| text != "")) {
-            seals.keep(call_id, Value::Array(sealed));
+            signatures.keep(call_id, Value::Array(sealed));
         }
     }
 
@@ -291,7 +291,7 @@ impl Events {
     }
 }
 
-impl Chat {
+impl HttpUpstream {
     /// Takes one event of the stream.
     pub(super) async fn anthropic_event(
         &self,
@@ -308,7 +308,7 @@ impl Chat {
                 answer.text(Some(block.text.clone())).await;
                 match block.kind.as_str() {
                     "tool_use" => {
-                        events.keep(&self.seals, &block.id);
+                        events.keep(&self.signatures, &block.id);
                         events.open = Some(event.index);
                         let call = piece(event.index, Some(block.id), Some(block.name), String::new());
                         answer.call(call).await.map_err(|what| self.too_large(what))?;
@@ -360,7 +360,7 @@ impl Chat {
             answer.reasoning(Some(block.thinking.clone())).await;
             events.seal(&block);
             if block.kind == "tool_use" {
-                events.keep(&self.seals, &block.id);
+                events.keep(&self.signatures, &block.id);
                 let arguments = block.input.unwrap_or_else(|| json!({})).to_string();
                 let index = u32::try_from(index).unwrap_or(u32::MAX);
                 let call = piece(index, Some(block.id), Some(block.name), arguments);

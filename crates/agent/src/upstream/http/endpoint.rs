@@ -17,7 +17,7 @@ impl Endpoint {
     /// Takes the base as people write it: with or without a slash at its end, or with the method already there.
     pub(super) fn parse(base: &str, protocol: Protocol, model: &str) -> Result<Self, String> {
         let method = match protocol {
-            Protocol::Chat => "/chat/completions".to_owned(),
+            Protocol::ChatCompletions => "/chat/completions".to_owned(),
             Protocol::Responses => "/responses".to_owned(),
             Protocol::Anthropic => "/messages".to_owned(),
             Protocol::Gemini => {
@@ -26,7 +26,7 @@ impl Endpoint {
         };
         // Base URLs of the two vendors that have one API each.
         let version = match protocol {
-            Protocol::Chat | Protocol::Responses => None,
+            Protocol::ChatCompletions | Protocol::Responses => None,
             Protocol::Anthropic => Some("/v1"),
             Protocol::Gemini => Some("/v1beta"),
         };
@@ -101,10 +101,10 @@ mod tests {
             ("https://host/v1/chat/completions/", "https://host/v1/chat/completions"),
             ("https://host/x?api-version=1#y", "https://host/x/chat/completions?api-version=1"),
         ] {
-            assert_eq!(Endpoint::parse(base, Protocol::Chat, "m").unwrap().url().as_str(), url, "{base}");
+            assert_eq!(Endpoint::parse(base, Protocol::ChatCompletions, "m").unwrap().url().as_str(), url, "{base}");
         }
         assert_eq!(
-            Endpoint::parse("https://host/x?key=1", Protocol::Chat, "m").unwrap().shown(),
+            Endpoint::parse("https://host/x?key=1", Protocol::ChatCompletions, "m").unwrap().shown(),
             "https://host/x/chat/completions"
         );
     }
@@ -129,7 +129,7 @@ mod tests {
             ("https://host/v1/chat/completions", "https://host/v1/audio/speech"),
             ("https://host/x?api-version=1", "https://host/x/audio/speech?api-version=1"),
         ] {
-            let endpoint = Endpoint::parse(base, Protocol::Chat, "m").unwrap();
+            let endpoint = Endpoint::parse(base, Protocol::ChatCompletions, "m").unwrap();
             assert_eq!(endpoint.beside("audio/speech").as_str(), url, "{base}");
         }
     }
@@ -143,7 +143,11 @@ mod tests {
             ("http://192.168.0.1/v1", false),
             ("https://localhost.example/v1", false),
         ] {
-            assert_eq!(Endpoint::parse(base, Protocol::Chat, "m").unwrap().is_loopback(), expected, "{base}");
+            assert_eq!(
+                Endpoint::parse(base, Protocol::ChatCompletions, "m").unwrap().is_loopback(),
+                expected,
+                "{base}"
+            );
         }
     }
 }

@@ -7,7 +7,7 @@ use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName, RETRY_AFTER};
 use serde_json::Value;
 
-use super::{Chat, Protocol, sse};
+use super::{HttpUpstream, Protocol, sse};
 use crate::excerpt;
 use crate::upstream::{Unreachable, UpstreamError};
 
@@ -18,7 +18,7 @@ const MAX_ERROR: usize = 64 << 10;
 /// Characters of what the other side said that a message repeats.
 const MAX_DETAIL: usize = 300;
 
-impl Chat {
+impl HttpUpstream {
     /// The error that an answer without success is.
     pub(super) async fn status_error(&self, response: reqwest::Response) -> UpstreamError {
         let status = response.status();
@@ -111,7 +111,7 @@ impl Chat {
 
     pub(super) fn not_understood(&self, detail: String, sent: &str) -> UpstreamError {
         let api = match self.options.protocol {
-            Protocol::Chat => "a Chat Completions API",
+            Protocol::ChatCompletions => "a Chat Completions API",
             Protocol::Responses => "a Responses API",
             Protocol::Anthropic => "Anthropic's Messages API",
             Protocol::Gemini => "the Gemini API",

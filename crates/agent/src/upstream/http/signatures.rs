@@ -14,33 +14,33 @@ const MAX_SEAL: usize = 256 << 10;
 
 /// All of them. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Seals(Arc<Mutex<Kept>>);
+pub(super) struct Signatures(Arc<Mutex<Kept>>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    seals: HashMap<String, Value>,
+    signatures: HashMap<String, Value>,
     order: VecDeque<String>,
 }
 
-impl Seals {
+impl Signatures {
     /// Keeps what belongs to a call.
     pub(super) fn keep(&self, call_id: &str, seal: Value) {
         if seal.to_string().len() > MAX_SEAL {
             return;
         }
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.seals.insert(call_id.to_owned(), seal).is_none() {
+        if kept.signatures.insert(call_id.to_owned(), seal).is_none() {
             kept.order.push_back(call_id.to_owned());
         }
         while kept.order.len() > MAX_CALLS {
             if let Some(oldest) = kept.order.pop_front() {
-                kept.seals.remove(&oldest);
+                kept.signatures.remove(&oldest);
             }
         }
     }
 
     /// Returns the seal of a call.
     pub(super) fn of(&self, call_id: &str) -> Option<Value> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).seals.get(call_id).cloned()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).signatures.get(call_id).cloned()
     }
 }

@@ -8,9 +8,9 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Chat;
+use super::HttpUpstream;
 use super::answer::Answer;
-use super::seals::Seals;
+use super::signatures::Signatures;
 use crate::item::{Item, Part, text_of};
 use crate::random;
 use crate::upstream::{AnswerFormat, Request, ToolChoice, UpstreamError, Usage};
@@ -19,10 +19,10 @@ use crate::upstream::{AnswerFormat, Request, ToolChoice, UpstreamError, Usage};
 const NO_SEAL: &str = "skip_thought_signature_validator";
 
 /// The body of a request.
-pub(super) fn request(model: &str, request: &Request, vision: bool, seals: &Seals) -> Value {
+pub(super) fn request(model: &str, request: &Request, vision: bool, signatures: &Signatures) -> Value {
     let sampling = &request.sampling;
     let mut body = Map::new();
-    body.insert("contents".into(), contents(&request.items, vision, seals).into());
+    body.insert("contents".into(), contents(&request.items, vision, signatures).into());
     if !request.instructions.is_empty() {
         body.insert("systemInstruction".into(), json!({ "parts": [{ "text": request.instructions }] }));
     }
@@ -83,7 +83,7 @@ fn thinking(model: &str, effort: &str) -> Value {
     }
 }
 
-fn contents(items: &[Item], vision: bool, seals: &Seals) -> Vec<Value> {
+fn contents(items: &[Item], vision: bool, signatures: &Signatures) -> Vec<Value> {
     let mut contents: Vec<(&str, Vec<Value>)> = Vec::new();
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut add = |role: &'static str, parts: Vec<Value>| match contents.last_mut() {
@@ -104,7 +104,7 @@ fn contents(items: &[Item], vision: bool, seals: &Seals) -> Vec<Value> {
                 let args: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
                 let args = if args.is_object() { args } else { json!({ "arguments": args }) };
                 let mut part = json!({ "functionCall": { "name": call.name, "args": args } });
-                match seals.of(&call.id) {
+                match signatures.of(&call.id) {
                     Some(seal) => part["thoughtSignature"] = seal,
                     // Of calls at once only the first one is sealed.
                     None if is_first_call => part["thoughtSignature"] = NO_SEAL.into(),
@@ -213,7 +213,7 @@ struct Failure {
     message: String,
 }
 
-impl Chat {
+impl HttpUpstream {
     /// Takes one event of the stream. `calls` counts the calls of the answer.
     pub(super) async fn gemini_event(
         &self,
@@ -260,7 +260,7 @@ impl Chat {
             // This API knows calls by their names alone.
             let id = format!("call_{}{}", random::word(), random::word());
             if let Some(seal) = part.thought_signature {
-                self.seals.keep(&id, seal.into());
+                self.signatures.keep(&id, seal.into());
             }
             let arguments = call.args.unwrap_or_else(|| json!({})).to_string();
             let function = CalledFunctionDelta { name: Some(call.name), arguments };

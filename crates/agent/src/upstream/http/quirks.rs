@@ -8,7 +8,7 @@ use crate::upstream::UpstreamError;
 
 /// Requirements of one server. Clones share what they learn.
 #[derive(Debug, Clone)]
-pub(super) struct Manners(Arc<Mutex<Known>>);
+pub(super) struct Quirks(Arc<Mutex<Known>>);
 
 #[derive(Debug)]
 struct Known {
@@ -18,7 +18,7 @@ struct Known {
     thoughts: Option<bool>,
 }
 
-impl Manners {
+impl Quirks {
     /// Returns the requirements of a server that was never asked.
     pub(super) fn of(endpoint: &Endpoint) -> Self {
         // OpenAI's own models refuse the name that all others know.
@@ -76,7 +76,9 @@ mod tests {
             ("http://localhost:8000/v1", MaxTokens::Plain),
         ] {
             assert_eq!(
-                Manners::of(&Endpoint::parse(url, super::super::Protocol::Chat, "m").unwrap()).style().max_tokens,
+                Quirks::of(&Endpoint::parse(url, super::super::Protocol::ChatCompletions, "m").unwrap())
+                    .style()
+                    .max_tokens,
                 expected,
                 "{url}"
             );
