@@ -183,6 +183,18 @@ fn keys_are_made_listed_and_revoked_while_the_server_runs() {
     assert_eq!(keys(&["revoke", &id]).status, Some(0));
     assert!(keys(&["revoke", "phone"]).stdout.starts_with("revoked key_"), "the other one has the name alone");
 
+    let short = keys(&["create", "guest", "--expires", "1s"]);
+    let guest = short.stdout.trim_end();
+    let says_so = || ask(&address, "GET /v1/models", Some(guest), "").contains("has expired");
+    wait_until(says_so, "a key is served long after it expired");
+    assert!(keys(&["list"]).stdout.lines().any(|line| line.contains("expired") && line.contains("guest  until 20")));
+    assert!(keys(&["expire", "guest", "2200-01-01"]).stdout.contains("expires at 2200-01-01T00:00:00Z"));
+    let is_served = || ask(&address, "GET /v1/models", Some(guest), "").starts_with("HTTP/1.1 200 ");
+    wait_until(is_served, "a key that was given more time is refused");
+    assert!(keys(&["expire", "guest", "never"]).stdout.contains("never expires"));
+    let over = keys(&["create", "late", "--expires", "2020-01-01"]);
+    assert!(over.status == Some(2) && over.stderr.contains("is over already"), "{over:#?}");
+
     let with_key = |key: &str| {
         let mut command = aludel(data.path());
         command.args(["keys", "create", "moved", "--key", "env:OLD_KEY", "--data"]).arg(data.path());

@@ -147,7 +147,7 @@ mod tests {
         let store = aludel_store::Store::open(data.path()).await.unwrap();
         let mut tenants = Vec::new();
         for name in 0..count {
-            let key = store.create_key(&name.to_string()).await.unwrap();
+            let key = store.create_key(&name.to_string(), None).await.unwrap();
             tenants.push(store.tenant_of_key(&key.secret).await.unwrap().unwrap());
         }
         tenants

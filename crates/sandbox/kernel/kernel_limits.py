@@ -23,7 +23,7 @@ class MemoryLimit:
     def set(self, most, is_hard):
         self.bytes = most
         bound = self.baseline() + most if is_hard else resource.RLIM_INFINITY
-        # Where no control group counts, what a process may hold is bounded here, before any code of the user's runs.
+        # Bounds a process, before any code of the user's runs, on a host where no control group counts.
         self._lifted = (bound, bound)
         self._lowered = (self.baseline() + max(most - (most >> 3), most - (64 << 20)), bound)
         self.lower()

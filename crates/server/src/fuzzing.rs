@@ -321,7 +321,7 @@ impl Server {
         let data = tempfile::tempdir().expect("a directory");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let store = runtime.block_on(Store::open(data.path())).expect("a store");
-        let key = |name| runtime.block_on(store.create_key(name)).expect("a key").secret;
+        let key = |name| runtime.block_on(store.create_key(name, None)).expect("a key").secret;
         let (key, other_key) = (key("one"), key("other"));
         let tenant = runtime.block_on(store.tenant_of_key(&key)).expect("the store").expect("a tenant");
         let settings = aludel_engine::Settings { sessions: 10_000, ..Default::default() };

@@ -143,7 +143,7 @@ async fn figures_are_off_by_default_and_need_the_key_that_all_else_needs() {
     server.stop().await;
     let data = tempfile::tempdir().unwrap();
     let server = listen(data.path(), measured(), Vec::new()).await;
-    let key = server.store.create_key("a test").await.unwrap().secret;
+    let key = server.store.create_key("a test", None).await.unwrap().secret;
     server.get("/metrics").await.refused(401, "API key");
     let server = server.with_key(&key);
     assert_eq!(value(&figures(&server).await, "aludel_containers_live"), "0");

@@ -19,7 +19,7 @@ const ROUND: Duration = Duration::from_secs(10);
 async fn main() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
-    let key = store.create_key("small").await.unwrap();
+    let key = store.create_key("small", None).await.unwrap();
     let tenant = store.tenant_of_key(&key.secret).await.unwrap().unwrap();
     let id = ResponseId::new();
     let response = ResponseRecord {

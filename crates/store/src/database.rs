@@ -46,7 +46,7 @@ macro_rules! counted {
 }
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 11] = [
+const FORMATS: [&str; 12] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -273,6 +273,9 @@ CREATE TABLE metered (
     output_tokens INTEGER NOT NULL, programs INTEGER NOT NULL, program_ms INTEGER NOT NULL, sandbox_ms INTEGER NOT NULL,
     PRIMARY KEY (tenant, day, model)
 ) STRICT, WITHOUT ROWID;
+",
+    "
+ALTER TABLE keys ADD COLUMN expires_at INTEGER;
 ",
 ];
 
@@ -606,6 +609,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 12, known: 11 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 13, known: 12 })));
     }
 }

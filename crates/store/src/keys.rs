@@ -1,6 +1,6 @@
 //! API keys. Only their hashes are kept; a key is shown once, when it is made.
 
-use rusqlite::{Row, params};
+use rusqlite::{Connection, Row, params};
 use sha2::{Digest, Sha256};
 
 use crate::database::{all, one};
@@ -23,6 +23,8 @@ pub struct KeyRecord {
     pub created_at: i64,
     /// Time at which it was revoked, seconds since 1970.
     pub revoked_at: Option<i64>,
+    /// Time from which on it is refused, seconds since 1970; `None` if it stays.
+    pub expires_at: Option<i64>,
 }
 
 /// A new API key.
@@ -41,37 +43,55 @@ impl KeyRecord {
             hint: row.get(2)?,
             created_at: row.get(3)?,
             revoked_at: row.get(4)?,
+            expires_at: row.get(5)?,
         })
+    }
+
+    /// Returns true if it was not revoked and has not expired.
+    pub fn is_active(&self) -> bool {
+        self.revoked_at.is_none() && !self.has_expired()
+    }
+
+    /// Returns true if its time is over.
+    pub fn has_expired(&self) -> bool {
+        self.expires_at.is_some_and(|at| at <= now())
     }
 }
 
 impl Store {
-    /// Makes a key, and with it a tenant.
-    pub async fn create_key(&self, name: &str) -> Result<NewKey, Error> {
+    /// Makes a key, and with it a tenant. It is refused from `expires_at` on, seconds since 1970, if that is given.
+    pub async fn create_key(&self, name: &str, expires_at: Option<i64>) -> Result<NewKey, Error> {
         let (id, secret) = (KeyId::new(), format!("{KEY_PREFIX}{}", random_hex()));
         // It is random, so there is none like it.
-        let _new = self.insert_key(&id, name, &secret).await?;
+        let _new = self.insert_key(&id, name, &secret, expires_at).await?;
         Ok(NewKey { id, secret })
     }
 
     /// Takes a key that was made elsewhere, which must be long and random, and makes a tenant for it. `None` if it was here before, revoked or
     /// not.
-    pub async fn add_key(&self, name: &str, secret: &str) -> Result<Option<KeyId>, Error> {
+    pub async fn add_key(&self, name: &str, secret: &str, expires_at: Option<i64>) -> Result<Option<KeyId>, Error> {
         let id = KeyId::new();
-        Ok(self.insert_key(&id, name, secret).await?.then_some(id))
+        Ok(self.insert_key(&id, name, secret, expires_at).await?.then_some(id))
     }
 
-    /// Inserts a key. Returns whether it is new.
-    async fn insert_key(&self, id: &KeyId, name: &str, secret: &str) -> Result<bool, Error> {
+    /// Inserts a key. Returns true if it is new.
+    async fn insert_key(&self, id: &KeyId, name: &str, secret: &str, expires_at: Option<i64>) -> Result<bool, Error> {
         let (id, name, hash, hint) = (id.clone(), name.to_owned(), hash(secret), hint(secret));
-        let query = "INSERT INTO keys (id, name, hash, hint, created_at) VALUES (?1, ?2, ?3, ?4, ?5) \
+        let query = "INSERT INTO keys (id, name, hash, hint, created_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
                      ON CONFLICT (hash) DO NOTHING";
-        self.write(move |database| Ok(database.execute(query, params![id, name, hash, hint, now()])? > 0)).await
+        self.write(move |database| Ok(database.execute(query, params![id, name, hash, hint, now(), expires_at])? > 0))
+            .await
+    }
+
+    /// Has a key be refused from this time on, seconds since 1970, or lets it stay. Returns true if there is such a key.
+    pub async fn set_expiry(&self, id: KeyId, expires_at: Option<i64>) -> Result<bool, Error> {
+        let query = "UPDATE keys SET expires_at = ?2 WHERE id = ?1";
+        self.write(move |database| Ok(database.execute(query, params![id, expires_at])? > 0)).await
     }
 
     /// Returns all keys, revoked ones too, oldest first.
     pub async fn keys(&self) -> Result<Vec<KeyRecord>, Error> {
-        let query = "SELECT id, name, hint, created_at, revoked_at FROM keys ORDER BY id";
+        let query = "SELECT id, name, hint, created_at, revoked_at, expires_at FROM keys ORDER BY id";
         self.read_any(move |database| all(database, query, [], KeyRecord::read)).await
     }
 
@@ -81,13 +101,22 @@ impl Store {
         self.write(move |database| Ok(database.execute(query, params![id, now()])? > 0)).await
     }
 
-    /// Returns the tenant of a key that was not revoked.
+    /// Returns the tenant of a key that was not revoked and has not expired.
     pub async fn tenant_of_key(&self, secret: &str) -> Result<Option<Tenant>, Error> {
         // Keys are long and random, so a plain hash cannot be searched, and looking it up tells nothing by its time.
         let hash = hash(secret);
-        let query = "SELECT id FROM keys WHERE hash = ?1 AND revoked_at IS NULL";
-        let id = self.read_any(move |database| one(database, query, [hash], |row| row.get::<_, KeyId>(0))).await?;
-        Ok(id.map(|id| Tenant::of_key(&id)))
+        let query =
+            "SELECT id FROM keys WHERE hash = ?1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)";
+        let found =
+            move |database: &Connection| one(database, query, params![hash, now()], |row| row.get::<_, KeyId>(0));
+        Ok(self.read_any(found).await?.map(|id| Tenant::of_key(&id)))
+    }
+
+    /// Returns true if there is such a key that would be known, had it not expired.
+    pub async fn has_expired(&self, secret: &str) -> Result<bool, Error> {
+        let hash = hash(secret);
+        let query = "SELECT EXISTS (SELECT 1 FROM keys WHERE hash = ?1 AND revoked_at IS NULL AND expires_at <= ?2)";
+        self.read_any(move |database| Ok(database.query_row(query, params![hash, now()], |row| row.get(0))?)).await
     }
 
     /// Returns whether there was ever a key. Revoking the last one does not open the door again.

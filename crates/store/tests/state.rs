@@ -58,7 +58,7 @@ fn count(directory: &Path) -> usize {
 
 /// Two tenants that both have keys.
 async fn tenants(store: &Store) -> (Tenant, Tenant) {
-    let (first, second) = (store.create_key("a").await.unwrap(), store.create_key("b").await.unwrap());
+    let (first, second) = (store.create_key("a", None).await.unwrap(), store.create_key("b", None).await.unwrap());
     let first = store.tenant_of_key(&first.secret).await.unwrap().unwrap();
     let second = store.tenant_of_key(&second.secret).await.unwrap().unwrap();
     assert_ne!(first, second);
@@ -237,7 +237,7 @@ async fn a_revoked_key_is_no_key_and_no_key_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     assert!(!store.has_keys().await.unwrap());
-    let key = store.create_key("laptop").await.unwrap();
+    let key = store.create_key("laptop", None).await.unwrap();
     assert!(store.tenant_of_key(&key.secret).await.unwrap().is_some());
     assert!(store.tenant_of_key("sk-aludel-0000").await.unwrap().is_none());
     assert!(store.revoke_key(key.id.clone()).await.unwrap());
@@ -314,7 +314,7 @@ async fn one_server_serves_a_directory() {
     let store = Store::open(directory.path()).await.unwrap();
     assert!(matches!(Store::open(directory.path()).await, Err(Error::InUse(_))));
     let beside = Store::open_beside(directory.path()).await.unwrap();
-    let key = beside.create_key("k").await.unwrap();
+    let key = beside.create_key("k", None).await.unwrap();
     assert!(store.tenant_of_key(&key.secret).await.unwrap().is_some());
     drop((store, beside));
     Store::open(directory.path()).await.unwrap();
@@ -538,7 +538,7 @@ async fn items_are_found_by_their_ids_among_what_their_tenant_stored() {
 async fn a_program_is_decided_once_by_its_tenant_and_by_what_was_seen() {
     let data = tempfile::tempdir().unwrap();
     let store = Store::open(data.path()).await.unwrap();
-    let key = store.create_key("other").await.unwrap();
+    let key = store.create_key("other", None).await.unwrap();
     let (ada, eve) = (Tenant::local(), store.tenant_of_key(&key.secret).await.unwrap().unwrap());
     let new = NewApproval {
         request: "resp_1".into(),

@@ -130,7 +130,7 @@ async fn a_turn_and_all_of_it_survives_a_restart() {
 async fn turns_are_their_tenants_alone() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
-    let key = store.create_key("other").await.unwrap();
+    let key = store.create_key("other", None).await.unwrap();
     let other = store.tenant_of_key(&key.secret).await.unwrap().unwrap();
     let turn = create(&store, "resp_1").await;
     assert!(matches!(

@@ -1,11 +1,17 @@
 //! `aludel keys`: who may use the server.
 
+use std::str::FromStr;
+
 use aludel_agent::Secret;
 use aludel_store::{KeyId, KeyRecord, Store};
 use anyhow::Context as _;
 use clap::Subcommand;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 
 use super::Context;
+use crate::config::Span;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
 use crate::{config, console, state, terminal};
@@ -27,9 +33,21 @@ pub(crate) enum KeysCommand {
         /// Place of a key that clients have already, env:NAME or file:PATH, to be taken instead of a new one
         #[arg(long, value_name = "WHERE")]
         key: Option<String>,
+        /// Refuse it after this time, such as 30d, or from this day on, such as 2027-01-01 (UTC)
+        #[arg(long, value_name = "WHEN")]
+        expires: Option<When>,
     },
     /// List the keys
     List,
+    /// Change the time from which on a key is refused; one that has expired is served again
+    Expire {
+        /// Its id, key_…, or its name if no other key has it
+        #[arg(value_name = "ID|NAME")]
+        key: String,
+        /// From now, such as 30d, or the beginning of a day, such as 2027-01-01 (UTC), or `never`
+        #[arg(value_name = "WHEN")]
+        when: When,
+    },
     /// Refuse a key from now on; what was made with it stays
     Revoke {
         /// Its id, key_…, or its name if no other key has it
@@ -41,7 +59,8 @@ pub(crate) enum KeysCommand {
 pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Result<Exit> {
     let mut console = Console::new();
     match command {
-        KeysCommand::Create { name, key } => {
+        KeysCommand::Create { name, key, expires } => {
+            let expires_at = expires.and_then(|When(at)| at);
             let given = match key {
                 Some(key) => given(&key, context)?,
                 None => None,
@@ -50,13 +69,13 @@ pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             let store = Store::open_beside(&directory).await;
             let store = store.with_context(|| format!("cannot open the server's state in {}", directory.display()))?;
             if let Some(secret) = given {
-                let added = store.add_key(&name, secret.expose()).await.context("cannot add the key")?;
+                let added = store.add_key(&name, secret.expose(), expires_at).await.context("cannot add the key")?;
                 let id =
                     added.ok_or_else(|| usage("--key: this key is here already; `aludel keys list` shows them"))?;
                 console.line(Stream::Stdout, &format!("added {id}"))?;
                 return Ok(Exit::Success);
             }
-            let key = store.create_key(&name).await.context("cannot make a key")?;
+            let key = store.create_key(&name, expires_at).await.context("cannot make a key")?;
             console::tell(&format!("made {}; this is the key, which is shown only now:", key.id));
             console.line(Stream::Stdout, &key.secret)?;
         }
@@ -70,6 +89,15 @@ pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             for key in keys {
                 console.line(Stream::Stdout, &line(&key))?;
             }
+        }
+        KeysCommand::Expire { key, when: When(at) } => {
+            let store = state::open_beside(context).await?;
+            let id = find(&store.keys().await.context("cannot read the keys")?, &key)?;
+            if !store.set_expiry(id.clone(), at).await.context("cannot change the key")? {
+                return Err(unknown(&key));
+            }
+            let until = at.map_or_else(|| "never expires".to_owned(), |at| format!("expires at {}", time(at)));
+            console.line(Stream::Stdout, &format!("{id} {until}"))?;
         }
         KeysCommand::Revoke { key } => {
             let store = state::open_beside(context).await?;
@@ -112,7 +140,62 @@ fn given(text: &str, context: &Context) -> anyhow::Result<Option<Secret>> {
     Ok(secret)
 }
 
+/// A time at which a key expires, seconds since 1970; `None` is never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct When(Option<i64>);
+
+impl FromStr for When {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "never" {
+            return Ok(Self(None));
+        }
+        let now = Timestamp::now().as_second();
+        let at = match text.parse::<Date>() {
+            Ok(day) => day.to_zoned(TimeZone::UTC).map_err(|error| error.to_string())?.timestamp().as_second(),
+            Err(_) => {
+                let span: Span = text.parse().map_err(|error| format!("{error}; a day like 2027-01-01, or never"))?;
+                now + i64::try_from(span.duration().as_secs()).unwrap_or(i64::MAX - now)
+            }
+        };
+        if at <= now {
+            Err("is over already; `aludel keys revoke` refuses a key now".to_owned())
+        } else {
+            Ok(Self(Some(at)))
+        }
+    }
+}
+
+/// A time as people and programs read it.
+fn time(seconds: i64) -> String {
+    Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
 fn line(key: &KeyRecord) -> String {
-    let state = if key.revoked_at.is_some() { "revoked" } else { "active" };
-    format!("{}  {:8}{state:9}{}", key.id, key.hint, terminal::name(&key.name))
+    let state = match key {
+        KeyRecord { revoked_at: Some(_), .. } => "revoked",
+        key if key.has_expired() => "expired",
+        _ => "active",
+    };
+    let until = key.expires_at.map(|at| format!("  until {}", time(at))).unwrap_or_default();
+    format!("{}  {:8}{state:9}{}{until}", key.id, key.hint, terminal::name(&key.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_expires_after_a_span_or_on_a_day() {
+        let now = Timestamp::now().as_second();
+        let when = |text: &str| text.parse::<When>().map(|When(at)| at);
+        assert_eq!(when("never"), Ok(None));
+        assert!(when("30d").unwrap().is_some_and(|at| (at - now - 30 * 86_400).abs() <= 1));
+        assert_eq!(when("2200-01-01"), Ok(Some(7_258_118_400)));
+        for (text, words) in [("2020-01-01", "over already"), ("soon", "2027-01-01"), ("0s", "no time"), ("", "number")]
+        {
+            assert!(when(text).unwrap_err().contains(words), "{text}");
+        }
+    }
 }

@@ -24,7 +24,7 @@ fn new(seconds: u64) -> NewSandbox {
 }
 
 async fn tenant(engine: &Engine, name: &str) -> Tenant {
-    let key = engine.store.create_key(name).await.unwrap();
+    let key = engine.store.create_key(name, None).await.unwrap();
     engine.store.tenant_of_key(&key.secret).await.unwrap().unwrap()
 }
 

@@ -263,7 +263,7 @@ async fn live_sessions_are_shared_between_tenants() {
     let place = Place::enter(data.path(), Settings { sessions: 6, ..settings() }).await;
     let mut tenants = Vec::new();
     for name in ["greedy", "good", "new"] {
-        let key = place.store.create_key(name).await.unwrap();
+        let key = place.store.create_key(name, None).await.unwrap();
         tenants.push(place.store.tenant_of_key(&key.secret).await.unwrap().unwrap());
     }
     let [greedy, good, new] = &tenants[..] else { unreachable!() };

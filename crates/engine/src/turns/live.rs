@@ -506,7 +506,7 @@ mod tests {
         let all = LiveTurns::default();
         let mut ended = Vec::new();
         for name in ["a", "b", "c", "d", "e"] {
-            let secret = store.create_key(name).await.unwrap().secret;
+            let secret = store.create_key(name, None).await.unwrap().secret;
             let tenant = store.tenant_of_key(&secret).await.unwrap().unwrap();
             let live = begun(&all, &tenant, name, MAX_BYTES_EACH - MB);
             all.end(&live, done(Value::Null), false);

@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::{Instrument, error};
 
+use super::callers::Refused;
 use super::fair::Fair;
 use super::unread;
 use crate::app::App;
@@ -177,14 +178,19 @@ async fn identify(app: &App, key: Option<&str>, headers: &HeaderMap, is_owner: b
     if is_owner && key.is_none() {
         return Ok(Caller(Tenant::local()));
     }
-    if let Some(key) = key
-        && let Some(tenant) = app.callers.tenant_of(&app.store, key).await?
-    {
-        return Ok(Caller(tenant));
-    }
+    let refused = match key {
+        Some(key) => match app.callers.tenant_of(&app.store, key).await? {
+            Ok(tenant) => return Ok(Caller(tenant)),
+            Err(refused) => Some(refused),
+        },
+        None => None,
+    };
     if app.callers.has_keys(&app.store).await? {
-        return Err(ApiError::unauthorized(match key {
-            Some(_) => "Incorrect API key provided.",
+        return Err(ApiError::unauthorized(match refused {
+            Some(Refused::Unknown) => "Incorrect API key provided.",
+            Some(Refused::Expired) => {
+                "This API key has expired. Ask the operator of this server for more time or a new one."
+            }
             None => "You didn't provide an API key. Send it as: Authorization: Bearer YOUR_KEY.",
         }));
     }

@@ -11,17 +11,26 @@ pub(crate) const FRESH: Duration = Duration::from_secs(1);
 /// Keys that are remembered; with more, all are forgotten.
 const MAX_KEYS: usize = 10_000;
 
+/// The reason for which a key is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is none like it, or it was revoked.
+    Unknown,
+    /// Its time is over.
+    Expired,
+}
+
 /// Answers about keys.
 #[derive(Debug)]
 pub(crate) struct Callers {
     known: Mutex<Known>,
-    /// Time for which an answer holds. A key that was revoked is refused after that.
+    /// Time for which an answer holds. A key that was revoked, or has expired, is refused after that.
     fresh: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    tenants: HashMap<String, (Instant, Option<Tenant>)>,
+    tenants: HashMap<String, (Instant, Result<Tenant, Refused>)>,
     /// True if there are keys at all. Once there were, there are.
     has_keys: Option<(Instant, bool)>,
 }
@@ -33,13 +42,17 @@ impl Callers {
     }
 
     /// Returns the tenant of a key.
-    pub(crate) async fn tenant_of(&self, store: &Store, key: &str) -> Result<Option<Tenant>, Error> {
+    pub(crate) async fn tenant_of(&self, store: &Store, key: &str) -> Result<Result<Tenant, Refused>, Error> {
         let known =
             self.lock().tenants.get(key).filter(|(at, _)| at.elapsed() < self.fresh).map(|(_, tenant)| tenant.clone());
         if let Some(tenant) = known {
             return Ok(tenant);
         }
-        let tenant = store.tenant_of_key(key).await?;
+        let tenant = match store.tenant_of_key(key).await? {
+            Some(tenant) => Ok(tenant),
+            None if store.has_expired(key).await? => Err(Refused::Expired),
+            None => Err(Refused::Unknown),
+        };
         let mut known = self.lock();
         if known.tenants.len() >= MAX_KEYS {
             known.tenants.clear();
@@ -76,21 +89,23 @@ mod tests {
         let store = Store::open(data.path()).await.unwrap();
         let callers = Callers::new(FRESH);
         assert!(!callers.has_keys(&store).await.unwrap());
-        let key = store.create_key("a").await.unwrap();
-        assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_some());
+        let key = store.create_key("a", None).await.unwrap();
+        assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_ok());
         store.revoke_key(key.id).await.unwrap();
         let asked = |at: Instant| callers.lock().tenants.get_mut(&key.secret).unwrap().0 = at;
         asked(Instant::now());
-        assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_some());
+        assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_ok());
         let long_ago = Instant::now().checked_sub(FRESH).unwrap();
         asked(long_ago);
-        assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_none());
+        assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_err());
+        let expired = store.create_key("b", Some(0)).await.unwrap();
+        assert_eq!(callers.tenant_of(&store, &expired.secret).await.unwrap(), Err(Refused::Expired));
         callers.lock().has_keys = Some((long_ago, false));
         assert!(callers.has_keys(&store).await.unwrap());
         for number in 0..=MAX_KEYS {
-            callers.lock().tenants.insert(number.to_string(), (Instant::now(), None));
+            callers.lock().tenants.insert(number.to_string(), (Instant::now(), Err(Refused::Unknown)));
         }
-        callers.tenant_of(&store, "one more").await.unwrap();
+        callers.tenant_of(&store, "one more").await.unwrap().unwrap_err();
         assert_eq!(callers.lock().tenants.len(), 1);
     }
 }

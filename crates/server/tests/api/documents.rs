@@ -12,7 +12,7 @@ const DIALECTS: [&str; 7] = ["openai", "assistants", "anthropic", "gemini", "mcp
 async fn every_route_is_described_to_everybody() {
     let data = tempfile::tempdir().unwrap();
     let server = listen(data.path(), settings(), Vec::new()).await;
-    let _key = server.store.create_key("one").await.unwrap();
+    let _key = server.store.create_key("one", None).await.unwrap();
     tokio::time::sleep(KEYS_FRESH).await;
     let page = server.get("/docs").await;
     assert_eq!(

@@ -120,8 +120,8 @@ async fn requests_that_make_no_sense_are_refused_in_e2bs_words() {
 async fn a_sandbox_is_reached_with_its_own_token_alone() {
     let data = tempfile::tempdir().unwrap();
     let server = start(data.path()).await;
-    let key = server.store.create_key("one").await.unwrap();
-    let other = server.store.create_key("other").await.unwrap();
+    let key = server.store.create_key("one", None).await.unwrap();
+    let other = server.store.create_key("other", None).await.unwrap();
     tokio::time::sleep(KEYS_FRESH).await;
     // The form that some versions of the SDKs want.
     let digits = key.secret.strip_prefix(aludel_store::KEY_PREFIX).unwrap();

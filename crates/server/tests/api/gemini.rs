@@ -152,7 +152,7 @@ async fn errors_and_models_are_in_its_words() {
     assert_eq!(listed["models"][0]["name"], "models/m");
     assert_eq!(server.get("/v1beta/models/m").await.ok()["name"], "models/m");
     assert!(server.get("/v1/models").await.ok().get("data").is_some(), "OpenAI's");
-    let key = server.store.create_key("k").await.unwrap().secret;
+    let key = server.store.create_key("k", None).await.unwrap().secret;
     tokio::time::sleep(KEYS_FRESH).await;
     error(&send(&server, GENERATE, &body).await, 401, "UNAUTHENTICATED", "key");
     let with_key = server.request(Method::GET, "/v1/models").header("x-goog-api-key", &key);
@@ -184,8 +184,8 @@ async fn files_come_in_pieces_without_a_key_and_are_in_the_workspace() {
     let upstream =
         ScriptedUpstream::start(vec![Scripted::Python("print('marker-7f3a', 6 * 7)"), Scripted::Text("42")]).await;
     let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
-    let key = server.store.create_key("a").await.unwrap().secret;
-    let other = server.store.create_key("b").await.unwrap().secret;
+    let key = server.store.create_key("a", None).await.unwrap().secret;
+    let other = server.store.create_key("b", None).await.unwrap().secret;
     let ask = async |key: &str, method, path: &str| {
         server.ask(server.request(method, path).header("x-goog-api-key", key)).await
     };

@@ -69,7 +69,7 @@ async fn with_keys_nobody_gets_in_without_one() {
     let data = tempfile::tempdir().unwrap();
     let mut server = listen(data.path(), settings(), Vec::new()).await;
     server.get("/v1/files").await.ok();
-    let key = server.store.create_key("one").await.unwrap();
+    let key = server.store.create_key("one", None).await.unwrap();
     tokio::time::sleep(KEYS_FRESH).await;
     let error = server.get("/v1/files").await.refused(401, "provide an API key");
     assert_eq!((&error["type"], &error["code"]), (&json!("authentication_error"), &json!("invalid_api_key")));
@@ -90,7 +90,8 @@ async fn with_keys_nobody_gets_in_without_one() {
 async fn tenants_do_not_see_each_other() {
     let data = tempfile::tempdir().unwrap();
     let mut server = listen(data.path(), settings(), Vec::new()).await;
-    let (one, other) = (server.store.create_key("one").await.unwrap(), server.store.create_key("other").await.unwrap());
+    let (one, other) =
+        (server.store.create_key("one", None).await.unwrap(), server.store.create_key("other", None).await.unwrap());
     server.use_key(&one.secret);
     let file = server.upload("a.txt", b"mine").await;
     let container = server.post("/v1/containers", json!({ "name": "c", "file_ids": [file] })).await.ok();
@@ -151,7 +152,7 @@ async fn a_key_decides_about_its_own_programs_only_where_the_operator_lets_it() 
         let policy = ApprovalPolicy { by_key, ..ApprovalPolicy::default() };
         let mut server = listen_with(data.path(), settings(), Vec::new(), policy).await;
         server.post("/v1/approvals/appr_1", decision()).await.refused(404, "not found");
-        let key = server.store.create_key("one").await.unwrap();
+        let key = server.store.create_key("one", None).await.unwrap();
         server.use_key(&key.secret);
         let (status, words) = if by_key { (404, "not found") } else { (403, "Only the operator decides") };
         server.post("/v1/approvals/appr_1", decision()).await.refused(status, words);
@@ -172,7 +173,7 @@ async fn a_listener_that_others_reach_needs_keys() {
     };
     assert!(matches!(serve_on("0.0.0.0:0").await, Err(ServeError::NoKeys(_))));
     assert!(serve_on("127.0.0.1:0").await.is_ok());
-    store.create_key("k").await.unwrap();
+    store.create_key("k", None).await.unwrap();
     assert!(serve_on("0.0.0.0:0").await.is_ok());
 }
 
@@ -181,7 +182,7 @@ async fn readiness_follows_the_backend() {
     let data = tempfile::tempdir().unwrap();
     let backend = Memory::default();
     let store = Store::open(data.path()).await.unwrap();
-    store.create_key("k").await.unwrap();
+    store.create_key("k", None).await.unwrap();
     let shared = Arc::new(backend.clone());
     let engine = Engine::new(store, shared, [], Default::default(), Vec::new(), Default::default());
     let app = App::new(Arc::new(engine), Default::default());
@@ -246,7 +247,8 @@ async fn the_memory_of_large_bodies_is_shared() {
     let data = tempfile::tempdir().unwrap();
     let settings = settings().server(|server| server.bodies = 128 << 20);
     let mut server = listen(data.path(), settings, Vec::new()).await;
-    let (one, other) = (server.store.create_key("one").await.unwrap(), server.store.create_key("other").await.unwrap());
+    let (one, other) =
+        (server.store.create_key("one", None).await.unwrap(), server.store.create_key("other", None).await.unwrap());
     // One tenant sends most of large bodies, and holds them.
     let mut held = Vec::new();
     for _ in 0..6 {
@@ -337,7 +339,7 @@ async fn a_server_without_keys_is_not_opened_by_a_proxy() {
     from("127.0.0.1, 192.0.2.7").await.refused(403, "proxy");
     from("unknown").await.refused(403, "proxy");
     from("127.0.0.1, ::1").await.ok();
-    let key = server.store.create_key("one").await.unwrap();
+    let key = server.store.create_key("one", None).await.unwrap();
     tokio::time::sleep(KEYS_FRESH).await;
     let request = server.request(Method::GET, "/v1/files").header("x-forwarded-for", "192.0.2.7");
     server.ask(request.bearer_auth(key.secret)).await.ok();
@@ -515,7 +517,7 @@ async fn web_pages_ask_where_the_operator_lets_them() {
     server.stop().await;
     let origins = "https://app.example.com,http://localhost:3000".parse().unwrap();
     let mut server = listen(data.path(), settings().server(|server| server.origins = origins), Vec::new()).await;
-    let key = server.store.create_key("page").await.unwrap().secret;
+    let key = server.store.create_key("page", None).await.unwrap().secret;
     server.use_key(&key);
     let answer = server.ask(page(server.request(Method::GET, "/v1/models"))).await;
     assert_eq!(answer.headers["access-control-allow-origin"], "https://app.example.com");
@@ -541,7 +543,7 @@ async fn web_pages_ask_where_the_operator_lets_them() {
 async fn a_connection_outlives_a_refusal_by_the_head() {
     let data = tempfile::tempdir().unwrap();
     let server = listen(data.path(), settings(), Vec::new()).await;
-    let key = server.store.create_key("mine").await.unwrap().secret;
+    let key = server.store.create_key("mine", None).await.unwrap().secret;
     let mut stream = TcpStream::connect(server.address()).await.unwrap();
     let mut ask = async |key: &str, bytes: usize, body: Option<usize>| {
         let head = format!(

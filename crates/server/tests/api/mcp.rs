@@ -262,7 +262,8 @@ async fn files_are_written_listed_read_and_deleted() {
 async fn nothing_of_one_tenant_is_there_for_another() {
     let data = tempfile::tempdir().unwrap();
     let mut server = listen(data.path(), quick(), Vec::new()).await;
-    let (one, other) = (server.store.create_key("one").await.unwrap(), server.store.create_key("other").await.unwrap());
+    let (one, other) =
+        (server.store.create_key("one", None).await.unwrap(), server.store.create_key("other", None).await.unwrap());
     server.use_key(&one.secret);
     let connection = connect(&server).await;
     let made = Modern::new(&server).python("x = 1").await;
@@ -357,7 +358,7 @@ async fn a_program_that_nobody_approved_does_not_run() {
 async fn only_the_operator_decides_where_keys_may_not() {
     let data = tempfile::tempdir().unwrap();
     let mut server = held(data.path()).await;
-    let key = server.store.create_key("one").await.unwrap();
+    let key = server.store.create_key("one", None).await.unwrap();
     server.use_key(&key.secret);
     let client = Modern { server: &server, capabilities: json!({ "elicitation": {} }) };
     let waits = client.python(PRINTS).await;
@@ -420,7 +421,7 @@ async fn what_makes_no_sense_is_refused_in_json_rpc() {
         .await;
     assert_eq!(plain.status, 406);
     assert!(message(&plain)["error"]["message"].as_str().unwrap().contains("text/event-stream"));
-    server.store.create_key("one").await.unwrap();
+    server.store.create_key("one", None).await.unwrap();
     tokio::time::sleep(KEYS_FRESH).await;
     let refused = server.ask(client.request("tools/list", json!({}))).await;
     assert_eq!((refused.status.as_u16(), refused.headers["www-authenticate"].as_bytes()), (401, b"Bearer".as_slice()));

@@ -225,8 +225,8 @@ async fn the_use_of_a_sandbox_is_told_every_second() {
 async fn a_sandbox_is_reached_by_its_token_or_its_owners_key() {
     let data = tempfile::tempdir().unwrap();
     let mut server = start(data.path()).await;
-    let key = server.store.create_key("one").await.unwrap();
-    let other = server.store.create_key("other").await.unwrap();
+    let key = server.store.create_key("one", None).await.unwrap();
+    let other = server.store.create_key("other", None).await.unwrap();
     tokio::time::sleep(KEYS_FRESH).await;
     server.use_key(&key.secret);
     let id = create(&server, json!({ "secureAccess": true })).await;

@@ -35,7 +35,7 @@ async fn a_client_without_tools_gets_programs_and_files_in_its_text() {
     let upstream = ScriptedUpstream::start(script).await;
     let settings = settings().server(|server| server.url = Some("https://aludel.example.com/".to_owned()));
     let mut server = listen(data.path(), settings, vec![interpreting(&upstream, Shown::All)]).await;
-    let key = server.store.create_key("chat").await.unwrap().secret;
+    let key = server.store.create_key("chat", None).await.unwrap().secret;
     server.use_key(&key);
     let question = json!({ "role": "user", "content": "a picture?" });
     let message = answer(&server, &json!([question])).await;

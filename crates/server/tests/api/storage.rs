@@ -134,7 +134,7 @@ async fn work_is_counted_for_its_key() {
     let data = tempfile::tempdir().unwrap();
     let upstream = ScriptedUpstream::start(vec![Scripted::Python("show()"), Scripted::Text("A picture.")]).await;
     let mut server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
-    let key = server.store.create_key("one").await.unwrap();
+    let key = server.store.create_key("one", None).await.unwrap();
     server.use_key(&key.secret);
     let tool = json!({ "type": "code_interpreter", "container": { "type": "auto" } });
     server.post("/v1/responses", json!({ "model": "m", "input": "hello", "tools": [tool] })).await.ok();

@@ -191,7 +191,7 @@ async fn run(case: Case, backend: Arc<dyn Backend>) -> String {
     let mut recorder = Recorder::new(server.connector.clone());
     if case.has_keys {
         for name in ["key", "other key"] {
-            recorder.names.fix(&store.create_key(name).await.unwrap().secret, name);
+            recorder.names.fix(&store.create_key(name, None).await.unwrap().secret, name);
         }
         // The server looks at most once a second whether there are any, and it has not looked yet.
     }
