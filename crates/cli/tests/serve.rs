@@ -192,6 +192,13 @@ fn keys_are_made_listed_and_revoked_while_the_server_runs() {
     let is_served = || ask(&address, "GET /v1/models", Some(guest), "").starts_with("HTTP/1.1 200 ");
     wait_until(is_served, "a key that was given more time is refused");
     assert!(keys(&["expire", "guest", "never"]).stdout.contains("never expires"));
+    assert!(
+        keys(&["limit", "guest", "--tokens", "9", "--requests", "0"]).stdout.ends_with("0 requests, 9 tokens a day\n")
+    );
+    let says_so = || ask(&address, "POST /v1/conversations", Some(guest), "{}").contains("budget of 0 requests a day");
+    wait_until(says_so, "a budget that is used up is not seen");
+    assert!(keys(&["limit", "guest", "--requests", "none"]).stdout.ends_with(" 9 tokens a day\n"));
+    assert!(keys(&["list"]).stdout.contains("guest  9 tokens a day"));
     let over = keys(&["create", "late", "--expires", "2020-01-01"]);
     assert!(over.status == Some(2) && over.stderr.contains("is over already"), "{over:#?}");
 

@@ -14,7 +14,7 @@ use tracing::Instrument;
 use crate::dialects::assistants;
 use crate::dialects::mcp::{self, Mcp};
 use crate::error::ApiError;
-use crate::http::{Callers, FRESH, Origins};
+use crate::http::{Budgets, Callers, FRESH, Origins};
 use crate::telemetry::{Telemetry, Traces, watched};
 
 /// A server that is ready to serve.
@@ -33,6 +33,7 @@ pub struct App {
     pub(crate) started: i64,
     /// Tenants by key.
     pub(crate) callers: Callers,
+    pub(crate) budgets: Budgets,
     /// The server's address as people reach it, if it was configured.
     pub(crate) url: Option<String>,
     /// The web pages that may ask from a browser.
@@ -122,6 +123,7 @@ impl App {
             unrecovered: OnceLock::new(),
             started: now(),
             callers: Callers::new(keys_fresh),
+            budgets: Budgets::new(keys_fresh),
             url,
             origins,
             link_secret: OnceCell::new(),

@@ -46,7 +46,7 @@ macro_rules! counted {
 }
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 12] = [
+const FORMATS: [&str; 13] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -276,6 +276,11 @@ CREATE TABLE metered (
 ",
     "
 ALTER TABLE keys ADD COLUMN expires_at INTEGER;
+",
+    "
+ALTER TABLE keys ADD COLUMN requests_per_day INTEGER;
+ALTER TABLE keys ADD COLUMN tokens_per_day INTEGER;
+ALTER TABLE keys ADD COLUMN program_seconds_per_day INTEGER;
 ",
 ];
 
@@ -609,6 +614,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 13, known: 12 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 14, known: 13 })));
     }
 }

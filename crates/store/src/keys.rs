@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::database::{all, one};
 use crate::id::{hex, random_hex};
-use crate::{Error, KeyId, Store, Tenant, now};
+use crate::{Budget, Error, KeyId, Store, Tenant, now};
 
 /// Beginning of every key that is made here; hexadecimal digits follow.
 pub const KEY_PREFIX: &str = "sk-aludel-";
@@ -25,6 +25,8 @@ pub struct KeyRecord {
     pub revoked_at: Option<i64>,
     /// Time from which on it is refused, seconds since 1970; `None` if it stays.
     pub expires_at: Option<i64>,
+    /// The most that is done for it on a day.
+    pub budget: Budget,
 }
 
 /// A new API key.
@@ -44,6 +46,7 @@ impl KeyRecord {
             created_at: row.get(3)?,
             revoked_at: row.get(4)?,
             expires_at: row.get(5)?,
+            budget: Budget::read(row, 6)?,
         })
     }
 
@@ -91,7 +94,8 @@ impl Store {
 
     /// Returns all keys, revoked ones too, oldest first.
     pub async fn keys(&self) -> Result<Vec<KeyRecord>, Error> {
-        let query = "SELECT id, name, hint, created_at, revoked_at, expires_at FROM keys ORDER BY id";
+        let query = "SELECT id, name, hint, created_at, revoked_at, expires_at, requests_per_day, tokens_per_day, \
+                     program_seconds_per_day FROM keys ORDER BY id";
         self.read_any(move |database| all(database, query, [], KeyRecord::read)).await
     }
 

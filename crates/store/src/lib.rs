@@ -9,6 +9,7 @@ mod assistants;
 mod audit;
 mod backup;
 mod blobs;
+mod budgets;
 mod containers;
 mod conversations;
 mod database;
@@ -41,6 +42,7 @@ pub use approvals::{ApprovalRecord, ApprovalStatus, Decided, Decision, NewApprov
 pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, Tampered};
 pub use backup::Backup;
 pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob};
+pub use budgets::{Budget, UsedUp};
 pub use containers::{
     ContainerFileRecord, ContainerRecord, NewContainer, NewContainerFile, Place, Source, WrittenFiles,
 };

@@ -8,10 +8,10 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use aludel_store::{
-    ApprovalStatus, AuditChain, AuditEntry, AuditEvent, ContainerFileId, ContainerId, Decided, Decision, Error,
-    FileRecord, NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile, NewUpload, Order, PageQuery, Place,
-    ResponseId, ResponseRecord, ResponseText, Room, Source, Store, Swept, Tampered, Tenant, UploadStatus,
-    program_digest,
+    ApprovalStatus, AuditChain, AuditEntry, AuditEvent, Budget, ContainerFileId, ContainerId, Decided, Decision, Error,
+    FileRecord, Metered, NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile, NewUpload, Order, PageQuery,
+    Place, ResponseId, ResponseRecord, ResponseText, Room, Source, Store, Swept, Tampered, Tenant, UploadStatus,
+    UsedUp, Work, program_digest, today,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -788,4 +788,29 @@ async fn a_page_of_large_rows_is_cut_and_says_so() {
     store.add_thread(&tenant, thread.clone(), &serde_json::json!({}), messages).await.unwrap();
     let found = store.messages(&tenant, &thread, None, page(100)).await.unwrap();
     assert_eq!((found.data.len(), found.has_more), (5, true));
+}
+
+#[tokio::test]
+async fn a_budget_is_used_up_by_the_work_of_today() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open(data.path()).await.unwrap();
+    let key = store.create_key("a", None).await.unwrap();
+    let tenant = store.tenant_of_key(&key.secret).await.unwrap().unwrap();
+    let work = Work { requests: 2, input_tokens: 60, output_tokens: 40, program_ms: 3999, ..Work::default() };
+    let on = |day, model: &str| Metered { tenant: tenant.clone(), day, model: model.to_owned(), work };
+    store.meter(vec![on(today(), "m"), on(today() - 1, "m"), on(today(), "n")]).await.unwrap();
+    assert_eq!(store.used_up(&tenant).await.unwrap(), None);
+    let none = Budget::default();
+    for (budget, used_up) in [
+        (Budget { requests: Some(5), tokens: Some(201), program_seconds: Some(8) }, None),
+        (Budget { requests: Some(4), ..none }, Some(UsedUp::Requests(4))),
+        (Budget { tokens: Some(200), ..none }, Some(UsedUp::Tokens(200))),
+        (Budget { program_seconds: Some(7), ..none }, Some(UsedUp::ProgramSeconds(7))),
+        (none, None),
+    ] {
+        assert!(store.set_budget(key.id.clone(), budget).await.unwrap());
+        assert_eq!(store.used_up(&tenant).await.unwrap(), used_up, "{budget:?}");
+        assert_eq!(store.keys().await.unwrap()[0].budget, budget);
+    }
+    assert_eq!(store.used_up(&Tenant::local()).await.unwrap(), None);
 }

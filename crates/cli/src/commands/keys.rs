@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use aludel_agent::Secret;
-use aludel_store::{KeyId, KeyRecord, Store};
+use aludel_store::{Budget, KeyId, KeyRecord, Store};
 use anyhow::Context as _;
 use clap::Subcommand;
 use jiff::Timestamp;
@@ -47,6 +47,24 @@ pub(crate) enum KeysCommand {
         /// From now, such as 30d, or the beginning of a day, such as 2027-01-01 (UTC), or `never`
         #[arg(value_name = "WHEN")]
         when: When,
+    },
+    /// Bound what is done for a key on a day of UTC; what is not given stays as it is
+    ///
+    /// A key that has used up a budget may still read, delete and cancel. Counts are some seconds late, and what began goes on to its end.
+    /// Tokens are those that models' servers tell: those of requests that are handed on as they were are not known.
+    Limit {
+        /// Its id, key_…, or its name if no other key has it
+        #[arg(value_name = "ID|NAME")]
+        key: String,
+        /// Requests for which a model is asked, or `none`
+        #[arg(long, value_name = "NUMBER")]
+        requests: Option<Most>,
+        /// Tokens that models read and write, or `none`
+        #[arg(long, value_name = "NUMBER")]
+        tokens: Option<Most>,
+        /// Seconds for which programs run, or `none`
+        #[arg(long, value_name = "NUMBER")]
+        program_seconds: Option<Most>,
     },
     /// Refuse a key from now on; what was made with it stays
     Revoke {
@@ -98,6 +116,24 @@ pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             }
             let until = at.map_or_else(|| "never expires".to_owned(), |at| format!("expires at {}", time(at)));
             console.line(Stream::Stdout, &format!("{id} {until}"))?;
+        }
+        KeysCommand::Limit { key, requests, tokens, program_seconds } => {
+            let store = state::open_beside(context).await?;
+            let keys = store.keys().await.context("cannot read the keys")?;
+            let id = find(&keys, &key)?;
+            let record = keys.iter().find(|key| key.id == id).ok_or_else(|| unknown(&key))?;
+            let changed = |given: Option<Most>, before| given.map_or(before, |Most(most)| most);
+            let budget = Budget {
+                requests: changed(requests, record.budget.requests),
+                tokens: changed(tokens, record.budget.tokens),
+                program_seconds: changed(program_seconds, record.budget.program_seconds),
+            };
+            if !store.set_budget(id.clone(), budget).await.context("cannot change the key")? {
+                return Err(unknown(&key));
+            }
+            let bounds = bounds(&budget);
+            let bounds = if bounds.is_empty() { "has no budget".to_owned() } else { bounds };
+            console.line(Stream::Stdout, &format!("{id} {bounds}"))?;
         }
         KeysCommand::Revoke { key } => {
             let store = state::open_beside(context).await?;
@@ -167,6 +203,31 @@ impl FromStr for When {
     }
 }
 
+/// A part of a budget; `None` is without an end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Most(Option<u64>);
+
+impl FromStr for Most {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        // The state keeps it as a number with a sign.
+        let most = text.parse().ok().filter(|most| *most <= i64::MAX.unsigned_abs());
+        most.map(|most| Self(Some(most))).ok_or_else(|| "is a whole number, or none".to_owned())
+    }
+}
+
+/// A budget in words, empty if there is none.
+fn bounds(budget: &Budget) -> String {
+    let Budget { requests, tokens, program_seconds } = budget;
+    let parts = [(requests, "requests"), (tokens, "tokens"), (program_seconds, "seconds of programs")];
+    let parts: Vec<_> = parts.iter().filter_map(|(most, of)| most.map(|most| format!("{most} {of}"))).collect();
+    if parts.is_empty() { String::new() } else { format!("{} a day", parts.join(", ")) }
+}
+
 /// A time as people and programs read it.
 fn time(seconds: i64) -> String {
     Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
@@ -179,7 +240,9 @@ fn line(key: &KeyRecord) -> String {
         _ => "active",
     };
     let until = key.expires_at.map(|at| format!("  until {}", time(at))).unwrap_or_default();
-    format!("{}  {:8}{state:9}{}{until}", key.id, key.hint, terminal::name(&key.name))
+    let bounds = bounds(&key.budget);
+    let bounds = if bounds.is_empty() { bounds } else { format!("  {bounds}") };
+    format!("{}  {:8}{state:9}{}{until}{bounds}", key.id, key.hint, terminal::name(&key.name))
 }
 
 #[cfg(test)]

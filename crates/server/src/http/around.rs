@@ -156,6 +156,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
         return Ok(next.run(request).await);
     }
     Scope::note_tenant(&caller.0);
+    app.budgets.check(&app.store, &caller.0, request.method(), request.uri().path()).await?;
     let place = app.requests.enter(&caller.0).map_err(|no_room| {
         let message = match no_room {
             NoRoom::AtAll => {

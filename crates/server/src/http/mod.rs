@@ -1,6 +1,7 @@
 //! HTTP for every route: callers, and bodies that are read with bounds.
 
 mod around;
+mod budgets;
 mod callers;
 mod cors;
 mod download;
@@ -16,6 +17,7 @@ mod routes;
 mod unread;
 
 pub(crate) use around::{Caller, HEALTH, Held, READY, around, bearer, is_local_host};
+pub(crate) use budgets::Budgets;
 pub(crate) use callers::{Callers, FRESH};
 pub use cors::Origins;
 pub(crate) use download::{download, show};

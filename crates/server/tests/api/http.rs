@@ -8,7 +8,7 @@ use crate::common::{Answer, KEYS_FRESH, client, files_in, listen, listen_with, m
 use aludel_engine::{ApprovalPolicy, Engine};
 use aludel_sandbox::memory::Memory;
 use aludel_server::{App, ServeError, serve};
-use aludel_store::Store;
+use aludel_store::{Budget, Store};
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -83,6 +83,32 @@ async fn with_keys_nobody_gets_in_without_one() {
     // A key's verdict is cached for a moment.
     tokio::time::sleep(KEYS_FRESH).await;
     server.get("/v1/files").await.refused(401, "Incorrect API key");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_key_whose_budget_is_used_up_may_read_and_delete() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = listen(data.path(), settings(), Vec::new()).await;
+    let key = server.store.create_key("one", None).await.unwrap();
+    server.use_key(&key.secret);
+    let file = server.upload("a.txt", b"mine").await;
+    let budget = Budget { requests: Some(0), ..Budget::default() };
+    assert!(server.store.set_budget(key.id.clone(), budget).await.unwrap());
+    tokio::time::sleep(KEYS_FRESH).await;
+    let asked = server.post("/v1/responses", json!({ "model": "m", "input": "x" })).await;
+    assert_eq!(asked.headers["x-should-retry"], "false");
+    let wait: u64 = asked.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=24 * 3600).contains(&wait), "{wait}");
+    assert_eq!(asked.refused(429, "budget of 0 requests a day")["code"], "insufficient_quota");
+    let asked = server.post("/v1/messages", json!({ "model": "m", "max_tokens": 1, "messages": [] })).await;
+    assert_eq!((asked.status.as_u16(), &asked.json()["error"]["type"]), (429, &json!("rate_limit_error")));
+    server.post("/v1/responses/resp_1/cancel", json!({})).await.refused(404, "not found");
+    server.get(&format!("/v1/files/{file}")).await.ok();
+    server.delete(&format!("/v1/files/{file}")).await.ok();
+    assert!(server.store.set_budget(key.id, Budget::default()).await.unwrap());
+    tokio::time::sleep(KEYS_FRESH).await;
+    server.upload("b.txt", b"mine").await;
     server.stop().await;
 }
 

@@ -1,0 +1,76 @@
+//! Budgets of keys: requests that cost something are refused when one is used up.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aludel_store::{Error, Store, Tenant, UsedUp};
+use axum::http::Method;
+use jiff::Timestamp;
+
+use crate::error::ApiError;
+
+/// Tenants that are remembered; with more, all are forgotten.
+const MAX_TENANTS: usize = 10_000;
+/// Seconds of a day.
+const DAY: i64 = 24 * 3600;
+
+/// Budgets that are used up, asked of the store at most once a second for each tenant.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    known: Mutex<HashMap<Tenant, (Instant, Option<UsedUp>)>>,
+    /// Time for which an answer holds.
+    fresh: Duration,
+}
+
+impl Budgets {
+    /// Answers that hold for this long.
+    pub(crate) fn new(fresh: Duration) -> Self {
+        Self { known: Mutex::default(), fresh }
+    }
+
+    /// Refuses a request of a tenant that has used up its budget of the day. It may still read, delete and cancel.
+    pub(crate) async fn check(
+        &self,
+        store: &Store,
+        tenant: &Tenant,
+        method: &Method,
+        path: &str,
+    ) -> Result<(), ApiError> {
+        if method.is_safe() || *method == Method::DELETE || path.ends_with("/cancel") {
+            return Ok(());
+        }
+        let Some(used_up) = self.used_up(store, tenant).await? else { return Ok(()) };
+        let budget = match used_up {
+            UsedUp::Requests(most) => format!("{most} requests"),
+            UsedUp::Tokens(most) => format!("{most} tokens"),
+            UsedUp::ProgramSeconds(most) => format!("{most} seconds of programs"),
+        };
+        let tomorrow = Duration::from_secs((DAY - Timestamp::now().as_second().rem_euclid(DAY)).unsigned_abs());
+        let message = format!(
+            "This API key has used up its budget of {budget} a day. It has one again at midnight UTC; the operator of this \
+             server can give it more (`aludel keys limit`)."
+        );
+        let error = ApiError::too_many(message, tomorrow).code("insufficient_quota");
+        Err(ApiError { should_retry: Some(false), ..error })
+    }
+
+    async fn used_up(&self, store: &Store, tenant: &Tenant) -> Result<Option<UsedUp>, Error> {
+        let known = self.lock().get(tenant).filter(|(at, _)| at.elapsed() < self.fresh).map(|(_, used_up)| *used_up);
+        if let Some(used_up) = known {
+            return Ok(used_up);
+        }
+        let used_up = store.used_up(tenant).await?;
+        let mut known = self.lock();
+        if known.len() >= MAX_TENANTS {
+            known.clear();
+        }
+        known.insert(tenant.clone(), (Instant::now(), used_up));
+        Ok(used_up)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Tenant, (Instant, Option<UsedUp>)>> {
+        // Nothing that could panic happens while it is held.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
