@@ -93,6 +93,22 @@ async fn figures_count_what_a_turn_did_and_say_nothing_of_it() {
     let figures = figures_with(&server, &[lines, vec![ALONE.to_owned()]].concat()).await;
     assert!(!figures.contains(MARKER), "{figures}");
     assert!(figures.ends_with("# EOF\n"));
+    // The dashboard asks for nothing else.
+    let dashboard = include_str!("../../../packaging/grafana/aludel.json");
+    assert!(serde_json::from_str::<Value>(dashboard).is_ok());
+    let is_of_name = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+    let asked_for = dashboard.match_indices("aludel_").map(|(start, _)| {
+        let rest = &dashboard[start..];
+        &rest[..rest.find(|letter| !is_of_name(letter)).unwrap()]
+    });
+    let mut count = 0;
+    for name in asked_for {
+        let is_there =
+            figures.lines().any(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])));
+        assert!(is_there, "{name}");
+        count += 1;
+    }
+    assert!(count > 20, "{count}");
     server.stop().await;
 }
 
