@@ -74,31 +74,84 @@ impl Sandboxes {
     }
 
     async fn start_as(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Self> {
-        match *context.config.sandbox.backend {
-            BackendChoice::Local => local(context, wanted).await,
-            BackendChoice::Docker => docker(context, wanted).await,
-            // Containers have no templates.
-            BackendChoice::Auto if *wanted.template != Choice::Default => local(context, wanted).await,
-            BackendChoice::Auto => {
-                let of_local = match local(context, wanted).await {
-                    Ok(started) => return Ok(started),
-                    Err(error) => words(&error),
-                };
-                let of_docker = match docker(context, wanted).await {
-                    Ok(started) => {
+        let Candidates { places, .. } = candidates(*context.config.sandbox.backend, wanted.template);
+        let mut failed: Vec<(Place, anyhow::Error)> = Vec::new();
+        for &place in places {
+            let started = match place {
+                Place::Local => local(context, wanted).await,
+                Place::Docker => docker(context, wanted).await,
+            };
+            match started {
+                Ok(started) => {
+                    if !failed.is_empty() {
+                        let failed = reasons(&failed).join("; ");
                         console::warn(&format!(
-                            "sandboxes are containers, since local ones are not possible: {of_local}"
+                            "sandboxes run in {}, since others are not possible: {failed}",
+                            place.name()
                         ));
-                        return Ok(started);
                     }
-                    Err(error) => words(&error),
-                };
-                anyhow::bail!(
-                    "no backend can be used (sandbox.backend = \"auto\")\n  local: {of_local}\n  docker: {of_docker}"
-                )
+                    return Ok(started);
+                }
+                Err(error) => failed.push((place, error)),
             }
         }
+        match failed.pop() {
+            // Of a single one, the error is the whole story.
+            Some((_, error)) if failed.is_empty() => Err(error),
+            Some(last) => {
+                failed.push(last);
+                let reasons = reasons(&failed).join("\n  ");
+                anyhow::bail!("no backend can be used (sandbox.backend = \"auto\")\n  {reasons}")
+            }
+            None => anyhow::bail!("there is no backend to try"),
+        }
     }
+}
+
+fn reasons(failed: &[(Place, anyhow::Error)]) -> Vec<String> {
+    failed.iter().map(|(place, error)| format!("{}: {}", place.name(), words(error))).collect()
+}
+
+/// A backend that programs can be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Local,
+    Docker,
+}
+
+impl Place {
+    /// All of them, in the order of `auto`.
+    pub(crate) const ALL: &[Self] = &[Self::Local, Self::Docker];
+
+    /// Its word in the settings.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Docker => "docker",
+        }
+    }
+}
+
+/// Backends of which the first that works is taken.
+pub(crate) struct Candidates {
+    /// The backends, in the order in which they are tried.
+    pub(crate) places: &'static [Place],
+    /// The reason for the choice, in words.
+    pub(crate) reason: &'static str,
+}
+
+/// Returns the backends to be tried for sandboxes of this template.
+pub(crate) fn candidates(choice: BackendChoice, template: &Choice) -> Candidates {
+    let (places, reason) = match choice {
+        BackendChoice::Local => (&[Place::Local][..], "sandbox.backend names it"),
+        BackendChoice::Docker => (&[Place::Docker][..], "sandbox.backend names it"),
+        // Containers have no templates.
+        BackendChoice::Auto if *template != Choice::Default => {
+            (&[Place::Local][..], "only local sandboxes have templates (sandbox.template)")
+        }
+        BackendChoice::Auto => (Place::ALL, "it is the first that is ready (sandbox.backend = \"auto\")"),
+    };
+    Candidates { places, reason }
 }
 
 /// Properties of a backend that is to be started.

@@ -1,15 +1,14 @@
 //! `aludel backends`: where programs can run, and where they do.
 
-use aludel_sandbox::template::Choice;
 use aludel_sandbox::{Docker, Error, probe};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
 use super::Context;
-use crate::config::BackendChoice;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, words};
+use crate::sandboxes::{Candidates, Place, candidates};
 use crate::{json, paint, state};
 
 /// Tell where sandboxes can run, and where they do
@@ -25,29 +24,32 @@ pub(crate) struct BackendsArgs {
 
 /// A backend, and the reason why it cannot be used if it cannot.
 struct Found {
-    name: &'static str,
+    place: Place,
     detail: String,
     is_ready: bool,
 }
 
 pub(crate) async fn run(args: &BackendsArgs, context: &Context) -> anyhow::Result<Exit> {
     let settings = &context.config.sandbox;
-    let all = [local(context).await?, docker(context).await];
-    let has_template = *settings.template != Choice::Default;
-    let (used, reason) = match *settings.backend {
-        BackendChoice::Local => (Some("local"), "sandbox.backend names it"),
-        BackendChoice::Docker => (Some("docker"), "sandbox.backend names it"),
-        BackendChoice::Auto if has_template => {
-            (Some("local"), "only local sandboxes have templates (sandbox.template)")
-        }
-        BackendChoice::Auto => {
-            let first = all.iter().find(|found| found.is_ready).map(|found| found.name);
-            (first, "it is the first that is ready (sandbox.backend = \"auto\")")
+    let mut all = Vec::new();
+    for place in Place::ALL {
+        all.push(match place {
+            Place::Local => local(context).await?,
+            Place::Docker => docker(context).await,
+        });
+    }
+    let Candidates { places, reason } = candidates(*settings.backend, &settings.template);
+    let used = match places {
+        [only] => Some(*only),
+        several => {
+            several.iter().copied().find(|place| all.iter().any(|found| found.place == *place && found.is_ready))
         }
     };
-    let is_ready = all.iter().any(|found| found.is_ready && Some(found.name) == used);
+    let is_ready = all.iter().any(|found| found.is_ready && Some(found.place) == used);
+    let used = used.map(Place::name);
     if args.json {
-        let entry = |found: &Found| json!({ "name": found.name, "ready": found.is_ready, "detail": found.detail });
+        let entry =
+            |found: &Found| json!({ "name": found.place.name(), "ready": found.is_ready, "detail": found.detail });
         json::print(&json!({ "used": used, "backends": all.iter().map(entry).collect::<Vec<_>>() }))?;
     } else {
         show(&all, used, reason, is_ready)?;
@@ -56,11 +58,11 @@ pub(crate) async fn run(args: &BackendsArgs, context: &Context) -> anyhow::Resul
 }
 
 async fn local(context: &Context) -> anyhow::Result<Found> {
-    let name = "local";
+    let place = Place::Local;
     let looked = tokio::task::spawn_blocking(probe::probe).await.context("the examination ended early")?;
     if let Some(missing) = looked.iter().find(|check| check.status == probe::Status::Missing) {
         let detail = format!("{}: {}; `aludel doctor` tells the remedy", missing.name, missing.detail);
-        return Ok(Found { name, detail, is_ready: false });
+        return Ok(Found { place, detail, is_ready: false });
     }
     state::make_data_directory(context)?;
     let tried = probe::sandbox(&context.config.server.data).await;
@@ -72,7 +74,7 @@ async fn local(context: &Context) -> anyhow::Result<Found> {
         (true, true) => tried.detail,
         (false, _) => format!("{}; `aludel doctor` tells the remedy", tried.detail),
     };
-    Ok(Found { name, detail, is_ready })
+    Ok(Found { place, detail, is_ready })
 }
 
 async fn docker(context: &Context) -> Found {
@@ -82,12 +84,13 @@ async fn docker(context: &Context) -> Found {
         Err(Error::Setup(reason)) => (false, reason),
         Err(error) => (false, words(&error.into())),
     };
-    Found { name: "docker", detail, is_ready }
+    Found { place: Place::Docker, detail, is_ready }
 }
 
 fn show(all: &[Found], used: Option<&str>, reason: &str, is_ready: bool) -> anyhow::Result<()> {
     let mut console = Console::new();
-    for Found { name, detail, is_ready } in all {
+    for Found { place, detail, is_ready } in all {
+        let name = place.name();
         let word = if *is_ready { paint::good("ready  ") } else { paint::faint("missing") };
         console.line(Stream::Stdout, &format!("{word}  {name:6}  {detail}"))?;
     }
