@@ -15,6 +15,7 @@ pub mod files;
 mod frame;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+mod interpreter;
 mod kernel;
 mod kernel_spec;
 mod limits;
@@ -39,6 +40,7 @@ pub use conformance::{Programs, conformance};
 pub use driver::{Execution, Interrupter};
 pub use error::Error;
 pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
+pub use interpreter::{Interpreter, InterpreterBuilder, Ran};
 pub use kernel::{CHART, Cell, CommandLine, Kernel, KernelOptions, TABLE};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use limits::Limits;

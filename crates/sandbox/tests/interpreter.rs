@@ -1,0 +1,21 @@
+//! The shortest way to run programs.
+
+use aludel_sandbox::{Interpreter, Limits};
+
+#[tokio::test]
+async fn local_sandbox_programs_run_with_their_variables_and_files() {
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test");
+    let limits = Limits { disk: 1 << 20, ..Limits::default() };
+    let interpreter = Interpreter::builder().data(data).limits(limits).start().await.expect("an interpreter");
+    assert_eq!(interpreter.run("x = 1\nx + 1").await.expect("it runs").text(), Some("2"));
+    interpreter.write("a.txt", "abc").await.expect("it is written");
+    let ran = interpreter.run("print(open('a.txt').read() * x)\nopen('b.txt', 'w').write('made')\n1 / 0").await;
+    let ran = ran.expect("it runs");
+    assert_eq!((ran.stdout.as_str(), ran.is_completed()), ("abc\n", false));
+    assert_eq!(ran.error.expect("an error").name, "ZeroDivisionError");
+    assert_eq!(ran.finished.files[0].path, "b.txt");
+    assert_eq!(interpreter.read("b.txt").await.expect("it is read"), b"made");
+    assert!(interpreter.read("nothing").await.is_err());
+    assert!(interpreter.write("large", vec![0; 2 << 20]).await.is_err());
+    interpreter.close().await.expect("it ends");
+}
