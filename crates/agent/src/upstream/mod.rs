@@ -18,9 +18,16 @@ pub use call::ModelCall;
 pub use error::{Unreachable, UpstreamError};
 pub use fallback::Fallback;
 
+mod answer;
+mod anthropic;
 pub(crate) mod call;
+mod chat_completions;
 mod error;
 mod fallback;
+mod gemini;
+mod protocol;
+mod responses;
+mod signatures;
 
 /// A language model that can be called.
 pub trait Upstream: Send + Sync {

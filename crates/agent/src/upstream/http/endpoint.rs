@@ -2,7 +2,7 @@
 
 use reqwest::Url;
 
-use super::Protocol;
+use crate::upstream::protocol::Api;
 
 /// The address of the one method that we call, below a base.
 #[derive(Debug, Clone)]
@@ -14,48 +14,20 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Takes the base as people write it: with or without a slash at its end, or with the method already there.
-    pub(super) fn parse(base: &str, protocol: Protocol, model: &str) -> Result<Self, String> {
-        let method = match protocol {
-            Protocol::ChatCompletions => "/chat/completions".to_owned(),
-            Protocol::Responses => "/responses".to_owned(),
-            Protocol::Anthropic => "/messages".to_owned(),
-            Protocol::Gemini => {
-                format!("/models/{}:streamGenerateContent", model.strip_prefix("models/").unwrap_or(model))
-            }
-        };
-        // Base URLs of the two vendors that have one API each.
-        let version = match protocol {
-            Protocol::ChatCompletions | Protocol::Responses => None,
-            Protocol::Anthropic => Some("/v1"),
-            Protocol::Gemini => Some("/v1beta"),
-        };
-        let base = base.trim();
-        let mut url = Url::parse(base).map_err(|error| {
-            // A URL that cannot be parsed may hold a password.
-            let shown = if base.contains('@') { "" } else { base };
-            format!("the url {shown:?}: {error}; it looks like https://host/v1")
-        })?;
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err("the url holds a user name or a password, which would end up in messages: give the key \
-                        as `key`"
-                .to_owned());
-        }
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(format!("the url {base:?} must begin with http:// or https://"));
-        }
+    /// Puts it together. The method may be at the end of the base already.
+    pub(super) fn new(mut url: Url, api: &Api, method: String) -> Self {
         let path = url.path().trim_end_matches('/');
         let path = path.strip_suffix(&method).unwrap_or(path);
-        let version = version.filter(|_| path.is_empty()).unwrap_or_default();
-        let path = format!("{path}{version}{method}");
+        let base_path = if path.is_empty() { api.base_path } else { "" };
+        let path = format!("{path}{base_path}{method}");
         url.set_path(&path);
         url.set_fragment(None);
-        if protocol == Protocol::Gemini {
-            url.query_pairs_mut().append_pair("alt", "sse");
+        if let Some((name, value)) = api.query {
+            url.query_pairs_mut().append_pair(name, value);
         }
         let mut shown = url.clone();
         shown.set_query(None);
-        Ok(Self { url, method, shown: shown.into() })
+        Self { url, method, shown: shown.into() }
     }
 
     pub(super) fn url(&self) -> Url {
@@ -74,22 +46,43 @@ impl Endpoint {
     pub(super) fn shown(&self) -> String {
         self.shown.clone()
     }
+}
 
-    pub(super) fn is_loopback(&self) -> bool {
-        let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+/// Parses a base as people write it: with or without a slash at its end, or with the method already there.
+pub(super) fn base(base: &str) -> Result<Url, String> {
+    let base = base.trim();
+    let url = Url::parse(base).map_err(|error| {
+        // A URL that cannot be parsed may hold a password.
+        let shown = if base.contains('@') { "" } else { base };
+        format!("the url {shown:?}: {error}; it looks like https://host/v1")
+    })?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("the url holds a user name or a password, which would end up in messages: give the key \
+                    as `key`"
+            .to_owned());
     }
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(format!("the url {base:?} must begin with http:// or https://"));
+    }
+    Ok(url)
+}
 
-    /// Returns true for an API with OpenAI's own models.
-    pub(super) fn is_openai(&self) -> bool {
-        let host = self.url.host_str().unwrap_or_default();
-        host == "api.openai.com" || host.ends_with(".openai.azure.com")
-    }
+/// Returns true for this host itself.
+pub(super) fn is_loopback(base: &Url) -> bool {
+    let host = base.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::protocol::Protocol;
+
+    fn parse(base: &str, protocol: Protocol) -> Endpoint {
+        let base = super::base(base).unwrap();
+        let adapter = protocol.adapter(&base);
+        Endpoint::new(base, adapter.api(), adapter.path("m"))
+    }
 
     #[test]
     fn a_base_is_taken_as_people_write_it() {
@@ -101,12 +94,9 @@ mod tests {
             ("https://host/v1/chat/completions/", "https://host/v1/chat/completions"),
             ("https://host/x?api-version=1#y", "https://host/x/chat/completions?api-version=1"),
         ] {
-            assert_eq!(Endpoint::parse(base, Protocol::ChatCompletions, "m").unwrap().url().as_str(), url, "{base}");
+            assert_eq!(parse(base, Protocol::ChatCompletions).url().as_str(), url, "{base}");
         }
-        assert_eq!(
-            Endpoint::parse("https://host/x?key=1", Protocol::ChatCompletions, "m").unwrap().shown(),
-            "https://host/x/chat/completions"
-        );
+        assert_eq!(parse("https://host/x?key=1", Protocol::ChatCompletions).shown(), "https://host/x/chat/completions");
     }
 
     #[test]
@@ -118,7 +108,7 @@ mod tests {
             ("https://host", Protocol::Gemini, "https://host/v1beta/models/m:streamGenerateContent?alt=sse"),
             ("https://host/x", Protocol::Gemini, "https://host/x/models/m:streamGenerateContent?alt=sse"),
         ] {
-            assert_eq!(Endpoint::parse(base, protocol, "m").unwrap().url().as_str(), url, "{base}");
+            assert_eq!(parse(base, protocol).url().as_str(), url, "{base}");
         }
     }
 
@@ -129,7 +119,7 @@ mod tests {
             ("https://host/v1/chat/completions", "https://host/v1/audio/speech"),
             ("https://host/x?api-version=1", "https://host/x/audio/speech?api-version=1"),
         ] {
-            let endpoint = Endpoint::parse(base, Protocol::ChatCompletions, "m").unwrap();
+            let endpoint = parse(base, Protocol::ChatCompletions);
             assert_eq!(endpoint.beside("audio/speech").as_str(), url, "{base}");
         }
     }
@@ -143,11 +133,7 @@ mod tests {
             ("http://192.168.0.1/v1", false),
             ("https://localhost.example/v1", false),
         ] {
-            assert_eq!(
-                Endpoint::parse(base, Protocol::ChatCompletions, "m").unwrap().is_loopback(),
-                expected,
-                "{base}"
-            );
+            assert_eq!(is_loopback(&super::base(base).unwrap()), expected, "{base}");
         }
     }
 }

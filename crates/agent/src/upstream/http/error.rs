@@ -2,13 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use aludel_wire::chat::{ErrorBody, ErrorEnvelope};
+use aludel_wire::chat::ErrorEnvelope;
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName, RETRY_AFTER};
 use serde_json::Value;
 
-use super::{HttpUpstream, Protocol, sse};
+use super::{HttpUpstream, sse};
 use crate::excerpt;
+use crate::upstream::protocol::Fault;
 use crate::upstream::{Unreachable, UpstreamError};
 
 /// The wait in milliseconds, as some servers tell it.
@@ -77,7 +78,7 @@ impl HttpUpstream {
             sse::Malformed::NotEvents => {
                 self.not_understood("it is no stream of events".into(), &String::from_utf8_lossy(beginning))
             }
-            sse::Malformed::TooLong => self.too_large(("one event", sse::Malformed::LIMIT)),
+            sse::Malformed::TooLong => self.too_large("one event", sse::Malformed::LIMIT),
         }
     }
 
@@ -85,9 +86,13 @@ impl HttpUpstream {
         UpstreamError::Dropped { endpoint: self.endpoint.shown(), detail: self.detail(detail) }
     }
 
-    /// An error in the place of an answer; one without a message is shown as it was sent.
-    pub(super) fn reported(&self, error: &ErrorBody, sent: &str) -> UpstreamError {
-        self.failed(&error.message, sent)
+    /// The error that a fault of an answer is.
+    pub(super) fn fault(&self, fault: Fault, sent: &str) -> UpstreamError {
+        match fault {
+            Fault::NotUnderstood(detail) => self.not_understood(detail, sent),
+            Fault::Failed(message) => self.failed(&message, sent),
+            Fault::TooLarge(what, limit) => self.too_large(what, limit),
+        }
     }
 
     /// An answer that ended as failed; one without a message is shown as it was sent. What would have been a status before the answer
@@ -103,23 +108,12 @@ impl HttpUpstream {
         }
     }
 
-    /// The upstream's word that it failed, without any reason.
-    pub(super) fn gave_up(&self) -> UpstreamError {
-        let detail = "it stopped with the finish_reason `error`".to_owned();
-        UpstreamError::Reported { endpoint: self.endpoint.shown(), detail }
-    }
-
     pub(super) fn not_understood(&self, detail: String, sent: &str) -> UpstreamError {
-        let api = match self.options.protocol {
-            Protocol::ChatCompletions => "a Chat Completions API",
-            Protocol::Responses => "a Responses API",
-            Protocol::Anthropic => "Anthropic's Messages API",
-            Protocol::Gemini => "the Gemini API",
-        };
+        let api = self.adapter.api().name;
         UpstreamError::NotUnderstood { endpoint: self.endpoint.shown(), api, detail, excerpt: self.detail(sent) }
     }
 
-    pub(super) fn too_large(&self, (what, limit): (&'static str, u64)) -> UpstreamError {
+    pub(super) fn too_large(&self, what: &'static str, limit: u64) -> UpstreamError {
         UpstreamError::TooLarge { endpoint: self.endpoint.shown(), what, limit }
     }
 

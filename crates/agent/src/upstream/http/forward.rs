@@ -5,16 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, try_unfold};
-use reqwest::header::{HeaderMap, HeaderName};
+use reqwest::header::HeaderMap;
 use reqwest::{Method, StatusCode, Url};
 
 use super::{HttpUpstream, Protocol, UpstreamError, chain};
 
 /// Pause before a request that reached nobody is sent again.
 const BREATH: Duration = Duration::from_millis(100);
-
-/// The header that tells the version of Anthropic's protocol.
-pub(super) const VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// A method of an endpoint to which requests are handed on.
 #[derive(Debug, Clone, Copy)]
@@ -40,14 +37,14 @@ impl HttpUpstream {
     pub fn forwards(&self, target: Target) -> bool {
         match target {
             Target::Answers(protocol) => self.options.protocol == protocol,
-            Target::Beside(_) => matches!(self.options.protocol, Protocol::ChatCompletions | Protocol::Responses),
+            Target::Beside(_) => self.adapter.api().has_openai_methods,
         }
     }
 
     /// Hands a request on: with these headers and this body, and our own key. Any status is an answer; an error means that there is none.
     /// Redirects are not followed. A request that reached nobody is sent once more.
     pub async fn forward(&self, target: Target, headers: HeaderMap, body: Bytes) -> Result<Forwarded, UpstreamError> {
-        let place = self.place()?;
+        let permit = self.permit()?;
         let url = match target {
             Target::Answers(_) => self.endpoint.url(),
             Target::Beside(method) => self.endpoint.beside(method),
@@ -61,13 +58,13 @@ impl HttpUpstream {
         };
         let (status, headers) = (response.status(), response.headers().clone());
         let patience = self.options.idle_timeout;
-        let body = (response.bytes_stream().boxed(), self.clone(), place);
-        let body = try_unfold(body, move |(mut body, chat, place)| async move {
+        let body = (response.bytes_stream().boxed(), self.clone(), permit);
+        let body = try_unfold(body, move |(mut body, upstream, permit)| async move {
             match tokio::time::timeout(patience, body.next()).await {
-                Err(_) => Err(chat.idle()),
+                Err(_) => Err(upstream.idle()),
                 Ok(None) => Ok(None),
-                Ok(Some(Err(error))) => Err(chat.dropped(&chain(&error))),
-                Ok(Some(Ok(piece))) => Ok(Some((piece, (body, chat, place)))),
+                Ok(Some(Err(error))) => Err(upstream.dropped(&chain(&error))),
+                Ok(Some(Ok(piece))) => Ok(Some((piece, (body, upstream, permit)))),
             }
         });
         Ok(Forwarded { status, headers, body: body.boxed() })
@@ -80,9 +77,10 @@ impl HttpUpstream {
         mut headers: HeaderMap,
         body: Bytes,
     ) -> Result<reqwest::Response, UpstreamError> {
-        let version = headers.get(VERSION).cloned();
+        let version = self.adapter.api().version.as_ref();
+        let version = version.and_then(|(name, _)| Some((name.clone(), headers.get(name)?.clone())));
         headers.extend(self.headers.clone());
-        headers.extend(version.map(|version| (VERSION, version)));
+        headers.extend(version);
         let mut request = reqwest::Request::new(Method::POST, url);
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.into());

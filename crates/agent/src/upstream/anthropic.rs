@@ -1,24 +1,49 @@
 //! Anthropic's Messages API as an upstream: requests into it, its events out of it.
 
-use aludel_wire::chat::{CallDelta, CalledFunctionDelta};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::HttpUpstream;
-use super::answer::Answer;
+use super::answer::{Answer, CallPiece};
+use super::protocol::{Adapter, Api, Exchange, Fault};
 use super::signatures::Signatures;
+use super::{AnswerFormat, FinishReason, Request, ToolChoice, Usage};
 use crate::item::{Item, Part};
-use crate::upstream::{AnswerFormat, Request, ToolChoice, UpstreamError, Usage};
 
-/// The version of the API that is spoken.
-pub(super) const VERSION: &str = "2023-06-01";
+static API: Api = Api {
+    name: "Anthropic's Messages API",
+    provider: "anthropic",
+    base_path: "/v1",
+    query: None,
+    key: (HeaderName::from_static("x-api-key"), ""),
+    version: Some((HeaderName::from_static("anthropic-version"), "2023-06-01")),
+    has_openai_methods: false,
+};
 /// Tokens of one answer when nobody says how many: the API wants a figure.
 const MAX_TOKENS: u32 = 16_384;
 
+/// The protocol, with the signatures of one server.
+#[derive(Debug, Default)]
+pub(super) struct Messages(Signatures);
+
+impl Adapter for Messages {
+    fn api(&self) -> &'static Api {
+        &API
+    }
+
+    fn path(&self, _model: &str) -> String {
+        "/messages".to_owned()
+    }
+
+    fn exchange(&self) -> Box<dyn Exchange> {
+        Box::new(Reply { signatures: self.0.clone(), ..Reply::default() })
+    }
+}
+
 /// The body of a request.
-pub(super) fn request(model: &str, request: &Request, vision: bool, signatures: &Signatures) -> Value {
+fn request(model: &str, request: &Request, vision: bool, signatures: &Signatures) -> Value {
     let sampling = &request.sampling;
     let max_tokens = sampling.max_output_tokens.unwrap_or(MAX_TOKENS);
     let mut body = Map::new();
@@ -197,7 +222,7 @@ struct Event {
 
 /// A message whole, or as it begins.
 #[derive(Deserialize)]
-pub(super) struct Message {
+struct Message {
     #[serde(default)]
     content: Vec<Block>,
     stop_reason: Option<String>,
@@ -247,9 +272,10 @@ struct Failure {
     message: String,
 }
 
-/// One answer so far.
+/// One request and the answer so far.
 #[derive(Default)]
-pub(super) struct Events {
+struct Reply {
+    signatures: Signatures,
     /// Thoughts that come before a call, as they have to be given back.
     sealed: Vec<Value>,
     /// The thoughts that are being written.
@@ -259,8 +285,8 @@ pub(super) struct Events {
     usage: Tokens,
 }
 
-impl Events {
-    async fn count(&mut self, tokens: Option<Tokens>, answer: &mut Answer) {
+impl Reply {
+    fn count(&mut self, tokens: Option<Tokens>, answer: &mut Answer) {
         let Some(tokens) = tokens else { return };
         let usage = &mut self.usage;
         usage.input_tokens = usage.input_tokens.max(tokens.input_tokens);
@@ -269,14 +295,14 @@ impl Events {
         usage.cache_creation_input_tokens = usage.cache_creation_input_tokens.max(tokens.cache_creation_input_tokens);
         let cached = usage.cache_read_input_tokens;
         let input = usage.input_tokens + cached + usage.cache_creation_input_tokens;
-        answer.used(Usage { input, cached, output: usage.output_tokens, reasoning: 0 }).await;
+        answer.usage(Usage { input, cached, output: usage.output_tokens, reasoning: 0 });
     }
 
     /// Keeps the thoughts that led to a call. Those that nobody saw have no place in the conversation, so they count as lost.
-    fn keep(&mut self, signatures: &Signatures, call_id: &str) {
+    fn keep(&mut self, call_id: &str) {
         let sealed = std::mem::take(&mut self.sealed);
         if sealed.iter().any(|block| block.get("thinking").is_some_and(|text| text != "")) {
-            signatures.keep(call_id, Value::Array(sealed));
+            self.signatures.keep(call_id, Value::Array(sealed));
         }
     }
 
@@ -291,97 +317,91 @@ impl Events {
     }
 }
 
-impl HttpUpstream {
-    /// Takes one event of the stream.
-    pub(super) async fn anthropic_event(
-        &self,
-        data: &str,
-        events: &mut Events,
-        answer: &mut Answer,
-    ) -> Result<(), UpstreamError> {
+impl Exchange for Reply {
+    fn request(&mut self, model: &str, request: &Request, vision: bool) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(&self::request(model, request, vision, &self.signatures))
+    }
+
+    fn event(&mut self, data: &str, answer: &mut Answer) -> Result<(), Fault> {
         let event: Event = serde_json::from_str(data)
-            .map_err(|error| self.not_understood(format!("an event is not of the Messages API ({error})"), data))?;
+            .map_err(|error| Fault::NotUnderstood(format!("an event is not of the Messages API ({error})")))?;
+        let number = Some(event.index);
         match event.kind.as_str() {
-            "message_start" => events.count(event.message.and_then(|message| message.usage), answer).await,
+            "message_start" => self.count(event.message.and_then(|message| message.usage), answer),
             "content_block_start" => {
-                let block = event.content_block.unwrap_or_default();
-                answer.text(Some(block.text.clone())).await;
+                let mut block = event.content_block.unwrap_or_default();
+                answer.text(Some(std::mem::take(&mut block.text)));
                 match block.kind.as_str() {
                     "tool_use" => {
-                        events.keep(&self.signatures, &block.id);
-                        events.open = Some(event.index);
-                        let call = piece(event.index, Some(block.id), Some(block.name), String::new());
-                        answer.call(call).await.map_err(|what| self.too_large(what))?;
+                        self.keep(&block.id);
+                        self.open = number;
+                        let (id, name) = (Some(block.id), Some(block.name));
+                        answer.call(CallPiece { number, id, name, ..CallPiece::default() })?;
                     }
-                    "thinking" => events.thoughts = block,
-                    _ => events.seal(&block),
+                    "thinking" => self.thoughts = block,
+                    _ => self.seal(&block),
                 }
             }
             "content_block_delta" => {
                 let delta = event.delta.unwrap_or_default();
-                answer.text(delta.text).await;
-                if let Some(fragment) = delta.partial_json.filter(|fragment| !fragment.is_empty()) {
-                    events.open = None;
-                    let call = piece(event.index, None, None, fragment);
-                    answer.call(call).await.map_err(|what| self.too_large(what))?;
+                answer.text(delta.text);
+                if let Some(arguments) = delta.partial_json.filter(|fragment| !fragment.is_empty()) {
+                    self.open = None;
+                    answer.call(CallPiece { number, arguments, ..CallPiece::default() })?;
                 }
                 if let Some(thinking) = delta.thinking {
-                    events.thoughts.thinking.push_str(&thinking);
-                    answer.reasoning(Some(thinking)).await;
+                    self.thoughts.thinking.push_str(&thinking);
+                    answer.reasoning(Some(thinking));
                 }
-                events.thoughts.signature.push_str(&delta.signature.unwrap_or_default());
+                self.thoughts.signature.push_str(&delta.signature.unwrap_or_default());
             }
             "content_block_stop" => {
-                let thoughts = std::mem::take(&mut events.thoughts);
-                events.seal(&thoughts);
-                if let Some(index) = events.open.take() {
+                let thoughts = std::mem::take(&mut self.thoughts);
+                self.seal(&thoughts);
+                if let number @ Some(_) = self.open.take() {
                     // A call without arguments.
-                    let call = piece(index, None, None, "{}".to_owned());
-                    answer.call(call).await.map_err(|what| self.too_large(what))?;
+                    answer.call(CallPiece { number, arguments: "{}".to_owned(), ..CallPiece::default() })?;
                 }
             }
             "message_delta" => {
-                events.count(event.usage, answer).await;
+                self.count(event.usage, answer);
                 if let Some(reason) = event.delta.and_then(|delta| delta.stop_reason) {
-                    answer.finish(reason_of(&reason));
+                    answer.finish(finish(&reason));
                 }
             }
-            "error" => return Err(self.failed(&event.error.map(|error| error.message).unwrap_or_default(), data)),
+            "error" => return Err(Fault::Failed(event.error.map(|error| error.message).unwrap_or_default())),
             _ => {}
         }
         Ok(())
     }
 
-    /// Takes a message that came whole.
-    pub(super) async fn anthropic_whole(&self, message: Message, answer: &mut Answer) -> Result<(), UpstreamError> {
-        let mut events = Events::default();
+    fn whole(&mut self, body: &str, answer: &mut Answer) -> Result<(), Fault> {
+        let message: Message = serde_json::from_str(body)
+            .map_err(|error| Fault::NotUnderstood(format!("its JSON is no message ({error})")))?;
         for (index, block) in message.content.into_iter().enumerate() {
-            answer.text(Some(block.text.clone())).await;
-            answer.reasoning(Some(block.thinking.clone())).await;
-            events.seal(&block);
+            self.seal(&block);
+            answer.text(Some(block.text));
+            answer.reasoning(Some(block.thinking));
             if block.kind == "tool_use" {
-                events.keep(&self.signatures, &block.id);
-                let arguments = block.input.unwrap_or_else(|| json!({})).to_string();
-                let index = u32::try_from(index).unwrap_or(u32::MAX);
-                let call = piece(index, Some(block.id), Some(block.name), arguments);
-                answer.call(call).await.map_err(|what| self.too_large(what))?;
+                self.keep(&block.id);
+                answer.call(CallPiece {
+                    number: u32::try_from(index).ok(),
+                    id: Some(block.id),
+                    name: Some(block.name),
+                    arguments: block.input.unwrap_or_else(|| json!({})).to_string(),
+                })?;
             }
         }
-        events.count(message.usage, answer).await;
-        answer.finish(reason_of(message.stop_reason.as_deref().unwrap_or("end_turn")));
+        self.count(message.usage, answer);
+        answer.finish(finish(message.stop_reason.as_deref().unwrap_or("end_turn")));
         Ok(())
     }
 }
 
-/// The reason in the words of the protocol that [`Answer`] knows.
-fn reason_of(reason: &str) -> &str {
+fn finish(reason: &str) -> FinishReason {
     match reason {
-        "max_tokens" | "model_context_window_exceeded" => "length",
-        "refusal" => "content_filter",
-        _ => "stop",
+        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+        "refusal" => FinishReason::ContentFilter,
+        _ => FinishReason::Stop,
     }
-}
-
-fn piece(index: u32, id: Option<String>, name: Option<String>, arguments: String) -> CallDelta {
-    CallDelta { index: Some(index), id, kind: None, function: CalledFunctionDelta { name, arguments } }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::endpoint::Endpoint;
-use super::render::{MaxTokens, Style};
+use reqwest::Url;
+
+use super::request::{MaxTokens, Style};
 use crate::upstream::UpstreamError;
 
 /// Requirements of one server. Clones share what they learn.
@@ -20,9 +21,9 @@ struct Known {
 
 impl Quirks {
     /// Returns the requirements of a server that was never asked.
-    pub(super) fn of(endpoint: &Endpoint) -> Self {
+    pub(super) fn of(base: &Url) -> Self {
         // OpenAI's own models refuse the name that all others know.
-        let max_tokens = if endpoint.is_openai() { MaxTokens::OfCompletion } else { MaxTokens::Plain };
+        let max_tokens = if is_openai(base) { MaxTokens::OfCompletion } else { MaxTokens::Plain };
         Self(Arc::new(Mutex::new(Known { max_tokens, stream_options: true, thoughts: None })))
     }
 
@@ -64,6 +65,12 @@ impl Quirks {
     }
 }
 
+/// Returns true for an API with OpenAI's own models.
+fn is_openai(base: &Url) -> bool {
+    let host = base.host_str().unwrap_or_default();
+    host == "api.openai.com" || host.ends_with(".openai.azure.com")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,13 +82,7 @@ mod tests {
             ("https://mine.openai.azure.com/openai/v1", MaxTokens::OfCompletion),
             ("http://localhost:8000/v1", MaxTokens::Plain),
         ] {
-            assert_eq!(
-                Quirks::of(&Endpoint::parse(url, super::super::Protocol::ChatCompletions, "m").unwrap())
-                    .style()
-                    .max_tokens,
-                expected,
-                "{url}"
-            );
+            assert_eq!(Quirks::of(&url.parse().unwrap()).style().max_tokens, expected, "{url}");
         }
     }
 }

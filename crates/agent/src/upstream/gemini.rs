@@ -2,24 +2,52 @@
 
 use std::collections::HashMap;
 
-use aludel_wire::chat::{CallDelta, CalledFunctionDelta};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::HttpUpstream;
-use super::answer::Answer;
+use super::answer::{Answer, CallPiece};
+use super::protocol::{Adapter, Api, Exchange, Fault};
 use super::signatures::Signatures;
+use super::{AnswerFormat, FinishReason, Request, ToolChoice, Usage};
 use crate::item::{Item, Part, text_of};
 use crate::random;
-use crate::upstream::{AnswerFormat, Request, ToolChoice, UpstreamError, Usage};
+
+static API: Api = Api {
+    name: "the Gemini API",
+    provider: "gcp.gemini",
+    base_path: "/v1beta",
+    query: Some(("alt", "sse")),
+    key: (HeaderName::from_static("x-goog-api-key"), ""),
+    version: None,
+    has_openai_methods: false,
+};
 
 /// Stand-in for a lost seal; Google's documentation names it for conversations that began elsewhere.
 const NO_SEAL: &str = "skip_thought_signature_validator";
 
+/// The protocol, with the signatures of one server.
+#[derive(Debug, Default)]
+pub(super) struct Gemini(Signatures);
+
+impl Adapter for Gemini {
+    fn api(&self) -> &'static Api {
+        &API
+    }
+
+    fn path(&self, model: &str) -> String {
+        format!("/models/{}:streamGenerateContent", model.strip_prefix("models/").unwrap_or(model))
+    }
+
+    fn exchange(&self) -> Box<dyn Exchange> {
+        Box::new(Generation { signatures: self.0.clone(), calls: 0 })
+    }
+}
+
 /// The body of a request.
-pub(super) fn request(model: &str, request: &Request, vision: bool, signatures: &Signatures) -> Value {
+fn request(model: &str, request: &Request, vision: bool, signatures: &Signatures) -> Value {
     let sampling = &request.sampling;
     let mut body = Map::new();
     body.insert("contents".into(), contents(&request.items, vision, signatures).into());
@@ -155,7 +183,7 @@ fn parts(parts: &[Part], vision: bool) -> Vec<Value> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
-pub(super) struct Piece {
+struct Piece {
     candidates: Vec<Candidate>,
     usage_metadata: Option<Tokens>,
     prompt_feedback: Option<Feedback>,
@@ -213,75 +241,77 @@ struct Failure {
     message: String,
 }
 
-impl HttpUpstream {
-    /// Takes one event of the stream. `calls` counts the calls of the answer.
-    pub(super) async fn gemini_event(
-        &self,
-        data: &str,
-        calls: &mut u32,
-        answer: &mut Answer,
-    ) -> Result<(), UpstreamError> {
-        let piece: Piece = serde_json::from_str(data)
-            .map_err(|error| self.not_understood(format!("an event is not of the Gemini API ({error})"), data))?;
-        self.gemini_piece(piece, calls, data, answer).await
+/// One request and its answer.
+struct Generation {
+    signatures: Signatures,
+    /// Calls of the answer so far.
+    calls: u32,
+}
+
+impl Exchange for Generation {
+    fn request(&mut self, model: &str, request: &Request, vision: bool) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(&self::request(model, request, vision, &self.signatures))
     }
 
-    /// Takes a piece of an answer.
-    pub(super) async fn gemini_piece(
-        &self,
-        piece: Piece,
-        calls: &mut u32,
-        sent: &str,
-        answer: &mut Answer,
-    ) -> Result<(), UpstreamError> {
-        if let Some(error) = &piece.error {
-            return Err(self.failed(&error.message, sent));
+    fn event(&mut self, data: &str, answer: &mut Answer) -> Result<(), Fault> {
+        let piece: Piece = serde_json::from_str(data)
+            .map_err(|error| Fault::NotUnderstood(format!("an event is not of the Gemini API ({error})")))?;
+        if let Some(error) = piece.error {
+            return Err(Fault::Failed(error.message));
         }
         if let Some(tokens) = &piece.usage_metadata {
-            let usage = Usage {
+            answer.usage(Usage {
                 input: tokens.prompt_token_count + tokens.tool_use_prompt_token_count,
                 cached: tokens.cached_content_token_count,
                 output: tokens.candidates_token_count + tokens.thoughts_token_count,
                 reasoning: tokens.thoughts_token_count,
-            };
-            answer.used(usage).await;
+            });
         }
         if piece.prompt_feedback.is_some_and(|feedback| feedback.block_reason.is_some()) {
-            answer.finish("content_filter");
+            answer.finish(FinishReason::ContentFilter);
         }
         let Some(candidate) = piece.candidates.into_iter().next() else { return Ok(()) };
         for part in candidate.content.parts {
-            if part.thought {
-                answer.reasoning(part.text).await;
-                continue;
-            }
-            answer.text(part.text).await;
-            let Some(call) = part.function_call else { continue };
-            // This API knows calls by their names alone.
-            let id = format!("call_{}{}", random::word(), random::word());
-            if let Some(seal) = part.thought_signature {
-                self.signatures.keep(&id, seal.into());
-            }
-            let arguments = call.args.unwrap_or_else(|| json!({})).to_string();
-            let function = CalledFunctionDelta { name: Some(call.name), arguments };
-            let delta = CallDelta { index: Some(*calls), id: Some(id), kind: None, function };
-            *calls += 1;
-            answer.call(delta).await.map_err(|what| self.too_large(what))?;
+            self.part(part, answer)?;
         }
         if let Some(reason) = candidate.finish_reason {
             answer.finish(match reason.as_str() {
-                "MAX_TOKENS" => "length",
+                "MAX_TOKENS" => FinishReason::Length,
                 "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "IMAGE_SAFETY" => {
-                    "content_filter"
+                    FinishReason::ContentFilter
                 }
                 "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" => {
-                    return Err(
-                        self.failed("the model called a function in a way that its server could not read", sent)
-                    );
+                    let words = "the model called a function in a way that its server could not read";
+                    return Err(Fault::Failed(words.to_owned()));
                 }
-                _ => "stop",
+                _ => FinishReason::Stop,
             });
         }
+        Ok(())
+    }
+
+    /// A whole answer is one piece.
+    fn whole(&mut self, body: &str, answer: &mut Answer) -> Result<(), Fault> {
+        self.event(body, answer)
+    }
+}
+
+impl Generation {
+    fn part(&mut self, part: ContentPart, answer: &mut Answer) -> Result<(), Fault> {
+        if part.thought {
+            answer.reasoning(part.text);
+            return Ok(());
+        }
+        answer.text(part.text);
+        let Some(call) = part.function_call else { return Ok(()) };
+        // This API knows calls by their names alone.
+        let id = format!("call_{}{}", random::word(), random::word());
+        if let Some(signature) = part.thought_signature {
+            self.signatures.keep(&id, signature.into());
+        }
+        let arguments = call.args.unwrap_or_else(|| json!({})).to_string();
+        answer.call(CallPiece { number: Some(self.calls), id: Some(id), name: Some(call.name), arguments })?;
+        self.calls += 1;
         Ok(())
     }
 }

@@ -4,19 +4,47 @@
 
 use std::collections::HashSet;
 
-use aludel_wire::chat::{CallDelta, CalledFunctionDelta};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use reqwest::header::AUTHORIZATION;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::HttpUpstream;
-use super::answer::Answer;
+use super::answer::{Answer, CallPiece};
+use super::protocol::{Adapter, Api, Exchange, Fault};
+use super::{AnswerFormat, FinishReason, Request, ToolChoice, Usage};
 use crate::item::{Item, Part, text_of};
-use crate::upstream::{AnswerFormat, Request, ToolChoice, UpstreamError, Usage};
+
+static API: Api = Api {
+    name: "a Responses API",
+    provider: "openai",
+    base_path: "",
+    query: None,
+    key: (AUTHORIZATION, "Bearer "),
+    version: None,
+    has_openai_methods: true,
+};
+
+/// The protocol.
+#[derive(Debug)]
+pub(super) struct Responses;
+
+impl Adapter for Responses {
+    fn api(&self) -> &'static Api {
+        &API
+    }
+
+    fn path(&self, _model: &str) -> String {
+        "/responses".to_owned()
+    }
+
+    fn exchange(&self) -> Box<dyn Exchange> {
+        Box::new(Response::default())
+    }
+}
 
 /// The body of a request.
-pub(super) fn request(model: &str, request: &Request, vision: bool) -> Value {
+fn request(model: &str, request: &Request, vision: bool) -> Value {
     let sampling = &request.sampling;
     let mut body = Map::new();
     let mut set = |name: &str, value: Value| {
@@ -136,7 +164,7 @@ struct ContentPart {
 
 /// A response as it ended.
 #[derive(Deserialize)]
-pub(super) struct Object {
+struct Object {
     #[serde(default)]
     output: Vec<OutputItem>,
     usage: Option<Tokens>,
@@ -181,95 +209,95 @@ impl Tokens {
     }
 }
 
-/// The events of one answer.
+/// One response.
 #[derive(Default)]
-pub(super) struct Events {
+struct Response {
     /// Calls whose arguments came in pieces; the others' come at their end.
     in_pieces: HashSet<u32>,
 }
 
-impl HttpUpstream {
-    /// Takes one event of the stream.
-    pub(super) async fn response_event(
-        &self,
-        data: &str,
-        events: &mut Events,
-        answer: &mut Answer,
-    ) -> Result<(), UpstreamError> {
+impl Exchange for Response {
+    fn request(&mut self, model: &str, request: &Request, vision: bool) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(&self::request(model, request, vision))
+    }
+
+    fn event(&mut self, data: &str, answer: &mut Answer) -> Result<(), Fault> {
         let event: Event = serde_json::from_str(data)
-            .map_err(|error| self.not_understood(format!("an event is not of the Responses API ({error})"), data))?;
+            .map_err(|error| Fault::NotUnderstood(format!("an event is not of the Responses API ({error})")))?;
         let delta = event.delta.and_then(|delta| delta.as_str().map(str::to_owned));
-        let too_large = |what| self.too_large(what);
+        let number = event.output_index;
         match event.kind.as_str() {
-            "response.output_text.delta" => answer.text(delta).await,
-            "response.refusal.delta" => answer.refusal(delta).await,
-            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => answer.reasoning(delta).await,
+            "response.output_text.delta" => answer.text(delta),
+            "response.refusal.delta" => answer.refusal(delta),
+            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => answer.reasoning(delta),
             "response.output_item.added" => {
                 if let Some(item) = event.item.filter(|item| item.kind == "function_call") {
-                    answer
-                        .call(piece(event.output_index, Some(item.call_id), Some(item.name), String::new()))
-                        .await
-                        .map_err(too_large)?;
+                    let (id, name) = (Some(item.call_id), Some(item.name));
+                    answer.call(CallPiece { number, id, name, ..CallPiece::default() })?;
                 }
             }
             "response.function_call_arguments.delta" => {
-                events.in_pieces.extend(event.output_index);
-                let fragment = delta.unwrap_or_default();
-                answer.call(piece(event.output_index, None, None, fragment)).await.map_err(too_large)?;
+                self.in_pieces.extend(number);
+                let arguments = delta.unwrap_or_default();
+                answer.call(CallPiece { number, arguments, ..CallPiece::default() })?;
             }
             "response.function_call_arguments.done" => {
-                let told = event.output_index.is_some_and(|index| events.in_pieces.contains(&index));
+                let told = number.is_some_and(|number| self.in_pieces.contains(&number));
                 if !told && let Some(arguments) = event.arguments {
-                    answer.call(piece(event.output_index, None, None, arguments)).await.map_err(too_large)?;
+                    answer.call(CallPiece { number, arguments, ..CallPiece::default() })?;
                 }
             }
             "response.completed" | "response.incomplete" | "response.failed" => {
                 if let Some(object) = event.response {
-                    self.response_end(&object, answer, data).await?;
+                    end(&object, answer)?;
                 }
             }
-            "error" => return Err(self.failed(event.message.as_deref().unwrap_or_default(), data)),
+            "error" => return Err(Fault::Failed(event.message.unwrap_or_default())),
             _ => {}
         }
         Ok(())
     }
 
-    /// Takes a response that came whole.
-    pub(super) async fn response_whole(&self, object: Object, answer: &mut Answer) -> Result<(), UpstreamError> {
-        for (index, item) in object.output.iter().enumerate() {
-            if item.kind == "function_call" {
-                let index = u32::try_from(index).ok();
-                let call = piece(index, Some(item.call_id.clone()), Some(item.name.clone()), item.arguments.clone());
-                answer.call(call).await.map_err(|what| self.too_large(what))?;
-            }
-            for part in item.content.iter().flatten().filter(|_| item.kind == "message") {
-                match part.kind.as_str() {
-                    "refusal" => answer.refusal(Some(part.refusal.clone())).await,
-                    _ => answer.text(Some(part.text.clone())).await,
+    fn whole(&mut self, body: &str, answer: &mut Answer) -> Result<(), Fault> {
+        let mut object: Object = serde_json::from_str(body)
+            .map_err(|error| Fault::NotUnderstood(format!("its JSON is no response ({error})")))?;
+        for (index, item) in std::mem::take(&mut object.output).into_iter().enumerate() {
+            match item.kind.as_str() {
+                "function_call" => answer.call(CallPiece {
+                    number: u32::try_from(index).ok(),
+                    id: Some(item.call_id),
+                    name: Some(item.name),
+                    arguments: item.arguments,
+                })?,
+                "message" => {
+                    for part in item.content.into_iter().flatten() {
+                        match part.kind.as_str() {
+                            "refusal" => answer.refusal(Some(part.refusal)),
+                            _ => answer.text(Some(part.text)),
+                        }
+                    }
                 }
+                _ => {}
             }
         }
-        self.response_end(&object, answer, "").await
-    }
-
-    async fn response_end(&self, object: &Object, answer: &mut Answer, sent: &str) -> Result<(), UpstreamError> {
-        if let Some(tokens) = &object.usage {
-            answer.used(tokens.usage()).await;
-        }
-        if let Some(error) = &object.error {
-            return Err(self.failed(&error.message, sent));
-        }
-        let reason = object.incomplete_details.as_ref().map(|details| details.reason.as_str());
-        answer.finish(match (object.status.as_deref(), reason) {
-            (Some("failed" | "cancelled"), _) => return Err(self.failed("", sent)),
-            (_, Some("max_output_tokens")) => "length",
-            (_, Some(other)) => other,
-            (_, None) => "stop",
-        });
-        Ok(())
+        end(&object, answer)
     }
 }
 
-fn piece(index: Option<u32>, id: Option<String>, name: Option<String>, arguments: String) -> CallDelta {
-    CallDelta { index, id, kind: None, function: CalledFunctionDelta { name, arguments } }
+fn end(object: &Object, answer: &mut Answer) -> Result<(), Fault> {
+    if let Some(tokens) = &object.usage {
+        answer.usage(tokens.usage());
+    }
+    if let Some(error) = &object.error {
+        return Err(Fault::Failed(error.message.clone()));
+    }
+    if matches!(object.status.as_deref(), Some("failed" | "cancelled")) {
+        return Err(Fault::Failed(String::new()));
+    }
+    answer.finish(match object.incomplete_details.as_ref().map(|details| details.reason.as_str()) {
+        Some("max_output_tokens") => FinishReason::Length,
+        Some("content_filter") => FinishReason::ContentFilter,
+        _ => FinishReason::Stop,
+    });
+    Ok(())
 }

@@ -1,0 +1,115 @@
+//! An answer as it comes: the protocol's pieces in, deltas out.
+
+use super::protocol::Fault;
+use super::{Delta, FinishReason, Usage};
+
+/// Bytes of one call's arguments.
+const MAX_ARGUMENTS: usize = 1 << 20;
+/// Calls in one answer.
+const MAX_CALLS: usize = 64;
+
+/// An answer that is being read.
+#[derive(Default)]
+pub(super) struct Answer {
+    deltas: Vec<Delta>,
+    calls: Vec<StartedCall>,
+    finish: Option<FinishReason>,
+}
+
+/// A call that has started: what it is known by at the upstream, and the bytes of its arguments so far.
+struct StartedCall {
+    number: Option<u32>,
+    id: String,
+    size: usize,
+}
+
+/// A piece of a call. The first of each has the name.
+#[derive(Default)]
+pub(super) struct CallPiece {
+    /// The number that the upstream gives to the call.
+    pub(super) number: Option<u32>,
+    pub(super) id: Option<String>,
+    pub(super) name: Option<String>,
+    /// The next characters of its arguments.
+    pub(super) arguments: String,
+}
+
+impl Answer {
+    /// Takes the deltas that are ready.
+    pub(super) fn take(&mut self) -> Vec<Delta> {
+        std::mem::take(&mut self.deltas)
+    }
+
+    /// Returns true once all of it has come, but for the usage.
+    pub(super) fn is_whole(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    pub(super) fn text(&mut self, text: Option<String>) {
+        self.deltas.extend(text.filter(|text| !text.is_empty()).map(Delta::Text));
+    }
+
+    pub(super) fn reasoning(&mut self, text: Option<String>) {
+        self.deltas.extend(text.filter(|text| !text.is_empty()).map(Delta::Reasoning));
+    }
+
+    pub(super) fn refusal(&mut self, text: Option<String>) {
+        self.deltas.extend(text.filter(|text| !text.is_empty()).map(Delta::Refusal));
+    }
+
+    pub(super) fn call(&mut self, piece: CallPiece) -> Result<(), Fault> {
+        let index = match self.find(&piece) {
+            Some(index) => index,
+            None => {
+                if self.calls.len() == MAX_CALLS {
+                    return Err(Fault::TooLarge("the list of its calls", MAX_CALLS as u64));
+                }
+                let index = self.calls.len();
+                let id = piece.id.unwrap_or_default();
+                self.calls.push(StartedCall { number: piece.number, id: id.clone(), size: 0 });
+                self.deltas.push(Delta::CallStarted { index, id, name: piece.name.unwrap_or_default() });
+                index
+            }
+        };
+        let fragment = piece.arguments;
+        if !fragment.is_empty() {
+            let call = &mut self.calls[index];
+            call.size += fragment.len();
+            if call.size > MAX_ARGUMENTS {
+                return Err(Fault::TooLarge("the arguments of a call", MAX_ARGUMENTS as u64));
+            }
+            self.deltas.push(Delta::CallArguments { index, fragment });
+        }
+        Ok(())
+    }
+
+    /// The call that the piece belongs to, unless it starts a new one. Servers differ in what they tell calls apart by.
+    fn find(&self, piece: &CallPiece) -> Option<usize> {
+        let id = piece.id.as_deref().filter(|id| !id.is_empty());
+        match (piece.number, id) {
+            // Some number every call 0; then only the id tells.
+            (Some(number), id) => self
+                .calls
+                .iter()
+                .rposition(|call| call.number == Some(number))
+                .filter(|at| id.is_none_or(|id| self.calls[*at].id.is_empty() || self.calls[*at].id == id)),
+            (None, Some(id)) => self.calls.iter().position(|call| call.id == id),
+            (None, None) if piece.name.as_deref().is_some_and(|name| !name.is_empty()) => None,
+            (None, None) => self.calls.len().checked_sub(1),
+        }
+    }
+
+    /// Some send a running figure with every piece; the reader takes the last.
+    pub(super) fn usage(&mut self, usage: Usage) {
+        self.deltas.push(Delta::Usage(usage));
+    }
+
+    pub(super) fn finish(&mut self, reason: FinishReason) {
+        self.finish = Some(reason);
+    }
+
+    /// Returns the last delta.
+    pub(super) fn end(&self) -> Delta {
+        Delta::Finished(self.finish.unwrap_or(FinishReason::Stop))
+    }
+}
