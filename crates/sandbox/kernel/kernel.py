@@ -62,9 +62,10 @@ class Kernel:
         """Runs in the zygote, once, when all is imported."""
         self.written.measure(self.output, self.execute)
         self.memory.baseline()
-        if "numpy" in sys.modules:
-            generator = sys.modules["numpy"].random.get_bit_generator()
-            self.generator = generator.ctypes.state_address
+        generator = getattr(getattr(sys.modules.get("numpy"), "random", None), "get_bit_generator", None)
+        # Before numpy 1.24 nothing names it.
+        if generator is not None:
+            self.generator = generator().ctypes.state_address
 
     def forget_rehearsals(self):
         """The user's first cell is number 1 and finds nothing of ours."""
@@ -127,6 +128,8 @@ class Kernel:
         # The standard library's generator is reseeded in a fork; numpy's global one is not.
         if self.generator is not None:
             ctypes.memmove(self.generator, os.urandom(MERSENNE_STATE), MERSENNE_STATE)
+        elif "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
         # Programs import their own modules from the workspace; after all others, so that a file called random.py hides nothing.
         sys.path[0:1] = []
         sys.path.append("")
