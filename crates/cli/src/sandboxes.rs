@@ -279,7 +279,7 @@ async fn ensure(directory: PathBuf, force: bool) -> anyhow::Result<Template> {
 
 /// Says that no sandbox can be started here, if so.
 pub(crate) async fn require_sandboxes(data: &Path) -> anyhow::Result<()> {
-    let tried = probe::sandbox(data).await;
+    let tried = probe::sandbox(data, aludel_sandbox::Require::Default).await;
     if tried.status == Status::Missing {
         let mend = tried.mend.map(|mend| format!("; {mend}")).unwrap_or_default();
         anyhow::bail!("sandboxes cannot be started here: {}{mend}", tried.detail);

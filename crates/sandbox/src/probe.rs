@@ -6,7 +6,7 @@ use std::path::Path;
 use aludel_jail::cgroup::Hierarchy;
 use aludel_jail::probe::Host;
 
-use crate::trial;
+use crate::{Require, trial};
 
 /// The settings of a host that keep namespaces from users.
 const USER_NAMESPACES: &str = "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0 \
@@ -42,9 +42,9 @@ pub fn probe() -> Vec<Check> {
     vec![kernel(&host), namespaces(&host), ids(&host), cgroups(&host), seccomp(&host), landlock(&host), crashes(&host)]
 }
 
-/// Starts a sandbox and runs a program in it, see [`trial()`].
-pub async fn sandbox(data: &Path) -> Check {
-    let (status, detail, mend) = match trial(data).await {
+/// Starts a sandbox and runs a program in it, see [`trial()`]. Where more is required than the host enforces, none is started.
+pub async fn sandbox(data: &Path, require: Require) -> Check {
+    let (status, detail, mend) = match trial(data, require).await {
         Ok(took) => (Status::Ok, format!("one was started and ran a program, in {} ms", took.as_millis()), None),
         Err(error) => {
             // A template that cannot be made says itself what to do.

@@ -11,7 +11,7 @@ const PROGRAM: (&str, &str) = ("print(6 * 7, flush=True)", "42\n");
 
 /// Starts a sandbox, runs a program in it, and returns the time that this took. Without the default template it starts from a bare one, which
 /// is made of the host's own files within seconds and removed again; nothing is fetched.
-pub async fn trial(data: &Path) -> Result<Duration, Error> {
+pub async fn trial(data: &Path, require: Require) -> Result<Duration, Error> {
     let directory = data.to_path_buf();
     let template = tokio::task::spawn_blocking(move || match template::state(&directory) {
         State::Ready(template) => Ok(template),
@@ -20,7 +20,7 @@ pub async fn trial(data: &Path) -> Result<Duration, Error> {
     });
     let template = template.await.map_err(|error| Error::Setup(error.to_string()))??;
     let started = Instant::now();
-    let tried = trial_of(data, template.clone()).await;
+    let tried = trial_of(data, template.clone(), require).await;
     let elapsed = started.elapsed();
     tokio::task::spawn_blocking(move || template::remove_bare(&template))
         .await
@@ -29,13 +29,13 @@ pub async fn trial(data: &Path) -> Result<Duration, Error> {
 }
 
 /// Starts a sandbox from this template, with all that it preloads, and runs a program in it.
-pub async fn trial_of(data: &Path, template: Template) -> Result<(), Error> {
+pub async fn trial_of(data: &Path, template: Template, require: Require) -> Result<(), Error> {
     let config = LocalConfig {
         data: data.to_path_buf(),
         template,
         limits: Limits::default(),
         pool: 0,
-        require: Require::Default,
+        require,
         start: Start::Fork,
     };
     let backend = Local::start(config).await?;

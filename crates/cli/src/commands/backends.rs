@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::Context;
+use crate::config::Require;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, words};
 use crate::sandboxes::{Candidates, Place, candidates};
@@ -65,7 +66,7 @@ async fn local(context: &Context) -> anyhow::Result<Found> {
         return Ok(Found { place, detail, is_ready: false });
     }
     state::make_data_directory(context)?;
-    let tried = probe::sandbox(&context.config.server.data).await;
+    let tried = probe::sandbox(&context.config.server.data, (*context.config.sandbox.require).into()).await;
     let is_ready = tried.status != probe::Status::Missing;
     let degraded = looked.iter().filter(|check| check.status == probe::Status::Degraded).map(|check| check.name);
     let degraded = degraded.collect::<Vec<_>>().join(", ");
@@ -80,7 +81,10 @@ async fn local(context: &Context) -> anyhow::Result<Found> {
 async fn docker(context: &Context) -> Found {
     let settings = context.config.sandbox.docker(&context.config.server.data);
     let (is_ready, detail) = match Docker::probe(settings.host.as_deref()).await {
-        Ok(engine) => (true, format!("{engine} answers; the image is {}", settings.image)),
+        Ok((_, warnings)) if *context.config.sandbox.require == Require::Strict && !warnings.is_empty() => {
+            (false, format!("{}, and sandbox.require is strict", warnings.join(", ")))
+        }
+        Ok((engine, _)) => (true, format!("{engine} answers; the image is {}", settings.image)),
         Err(Error::Setup(reason)) => (false, reason),
         Err(error) => (false, words(&error.into())),
     };

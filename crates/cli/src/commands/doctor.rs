@@ -51,7 +51,7 @@ pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<
     // Anything missing was told already.
     if checks.iter().all(|check| check.status != Status::Missing) {
         state::make_data_directory(context)?;
-        checks.push(probe::sandbox(&data).await);
+        checks.push(probe::sandbox(&data, (*context.config.sandbox.require).into()).await);
     }
     let usable = checks.iter().all(|check| check.status != Status::Missing);
     if args.json {

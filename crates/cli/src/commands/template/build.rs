@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use aludel_sandbox::template::{self, Recipe, TemplateName};
-use aludel_sandbox::{Template, trial_of};
+use aludel_sandbox::{Require, Template, trial_of};
 use anyhow::Context as _;
 use clap::Args;
 
@@ -83,7 +83,7 @@ pub(super) async fn keep(
     tried: bool,
     context: &Context,
 ) -> anyhow::Result<Template> {
-    if tried && let Err(error) = trial_of(&context.config.server.data, built.clone()).await {
+    if tried && let Err(error) = trial_of(&context.config.server.data, built.clone(), Require::Default).await {
         let removed = tokio::task::spawn_blocking(move || template::discard(built)).await;
         removed.context("the removal ended early")??;
         return Err(error).context(format!("no sandbox works in the template `{name}`, so it was not kept"));

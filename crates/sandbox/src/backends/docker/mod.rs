@@ -75,9 +75,11 @@ struct Inner {
 }
 
 impl Docker {
-    /// Returns the engine that answers at this host, or the reason why none does.
-    pub async fn probe(host: Option<&str>) -> Result<String, Error> {
-        Ok(Engine::connect(host, String::new()).await?.version)
+    /// Returns the engine that answers at this host, with warnings of what it does not enforce, or the reason why none does.
+    pub async fn probe(host: Option<&str>) -> Result<(String, Vec<String>), Error> {
+        let engine = Engine::connect(host, String::new()).await?;
+        let warnings = warnings(&engine);
+        Ok((engine.version, warnings))
     }
 
     /// Connects to the engine, removes what dead instances left and makes sure that the image is there. `told` hears of the progress.
@@ -131,11 +133,14 @@ impl Docker {
 
     /// Returns the parts of the isolation that the engine cannot enforce, in words.
     pub fn warnings(&self) -> Vec<String> {
-        let enforces = self.0.engine.enforces_resources;
-        let missing =
-            "the container engine does not enforce memory or processes (rootless without delegated control groups)";
-        if enforces { Vec::new() } else { vec![missing.to_owned()] }
+        warnings(&self.0.engine)
     }
+}
+
+fn warnings(engine: &Engine) -> Vec<String> {
+    let missing =
+        "the container engine does not enforce memory or processes (rootless without delegated control groups)";
+    if engine.enforces_resources { Vec::new() } else { vec![missing.to_owned()] }
 }
 
 impl Inner {
