@@ -6,5 +6,7 @@ pub(crate) mod docker;
 pub(crate) mod local;
 pub mod memory;
 mod registry;
+#[cfg(feature = "docker")]
+mod stdio;
 mod streams;
 pub(crate) mod templates;

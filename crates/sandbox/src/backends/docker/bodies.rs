@@ -7,6 +7,7 @@ use bollard::models::{
 };
 
 use super::{Inner, USER};
+use crate::backends::stdio::COMMAND;
 use crate::{KernelSpec, Limits};
 
 /// Memory of the container that serves files, beside the files, bytes.
@@ -15,8 +16,6 @@ const SERVER_MEMORY: u64 = 64 << 20;
 const TMP_INODES: u64 = 32 << 10;
 /// Bytes of the kernel's programs at most.
 const PROGRAMS_BYTES: u64 = 1 << 20;
-/// Runs the program that stdin begins with.
-const BOOTSTRAP: &str = "import os,struct\ndef r(n):\n b=b''\n while len(b)<n:\n  p=os.read(0,n-len(b))\n  if not p: os._exit(0)\n  b+=p\n return b\nexec(compile(r(struct.unpack('>I',r(4))[0]),'aludel','exec'))";
 
 impl Inner {
     /// A container without network, capabilities, a writable root or a way to get more rights.
@@ -52,7 +51,7 @@ impl Inner {
             user: Some(format!("{USER}:{USER}")),
             hostname: Some("sandbox".to_owned()),
             working_dir: Some("/mnt/data".to_owned()),
-            entrypoint: Some(["python3", "-I", "-c", BOOTSTRAP].map(str::to_owned).into()),
+            entrypoint: Some(COMMAND.map(str::to_owned).into()),
             cmd: Some(Vec::new()),
             // When we go away, stdin ends, and with it the container.
             open_stdin: Some(true),

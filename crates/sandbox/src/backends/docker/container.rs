@@ -1,18 +1,15 @@
 //! One container, from before it is asked for until it is gone.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use bollard::container::AttachContainerResults;
 use bollard::models::ContainerCreateBody;
-use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio_util::bytes::Bytes;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::engine::Engine;
 use crate::Error;
+use crate::backends::stdio::Stdio;
 
 /// A container. A task of its own makes it and removes it, so that a step which has begun is seen through whoever goes away. Dropping it
 /// removes the container.
@@ -42,11 +39,6 @@ impl Container {
         &self.name
     }
 
-    /// Returns true if its end was asked for.
-    pub(super) fn is_ended(&self) -> bool {
-        self.ended.is_cancelled()
-    }
-
     /// The token that ends it.
     pub(super) fn end(&self) -> &CancellationToken {
         &self.ended
@@ -59,7 +51,7 @@ impl Container {
         body: ContainerCreateBody,
         volume: Option<Volume>,
         needs: N,
-    ) -> oneshot::Receiver<Result<AttachContainerResults, Error>> {
+    ) -> oneshot::Receiver<Result<Stdio, Error>> {
         let (started, answer) = oneshot::channel();
         self.is_gone.send_replace(false);
         let (engine, name, ended, is_gone) =
@@ -108,24 +100,6 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         self.ended.cancel();
-    }
-}
-
-/// Writes to a container's stdin, `first` and then messages as they come, until either end is gone.
-pub(super) async fn feed(
-    mut input: Pin<Box<dyn AsyncWrite + Send>>,
-    first: Vec<Bytes>,
-    mut messages: mpsc::UnboundedReceiver<Bytes>,
-) {
-    for bytes in first {
-        if input.write_all(&bytes).await.is_err() {
-            return;
-        }
-    }
-    while let Some(message) = messages.recv().await {
-        if input.write_all(&message).await.is_err() {
-            return;
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::pin::pin;
 
-use bollard::container::AttachContainerResults;
+use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error as EngineError;
 use bollard::models::{ContainerCreateBody, VolumeCreateRequest};
 use bollard::query_parameters::{
@@ -14,6 +14,7 @@ use bollard::query_parameters::{
 use bollard::{API_DEFAULT_VERSION, Docker as Client};
 use futures_util::StreamExt;
 
+use crate::backends::stdio::{Printed, Stdio};
 use crate::{Error, Usage};
 
 /// The beginning of the names of images that are built where they run, and never pulled.
@@ -102,7 +103,7 @@ impl Engine {
     }
 
     /// Makes and starts a container, and returns its streams.
-    pub(super) async fn run(&self, name: &str, body: ContainerCreateBody) -> Result<AttachContainerResults, Error> {
+    pub(super) async fn run(&self, name: &str, body: ContainerCreateBody) -> Result<Stdio, Error> {
         let body = ContainerCreateBody { labels: Some(self.labels()), ..body };
         let options = CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };
         let made = self.client.create_container(Some(options), body).await;
@@ -113,7 +114,14 @@ impl Engine {
         let attached = attached.map_err(|error| self.failed("attach to a container", &error))?;
         let started = self.client.start_container(name, None::<StartContainerOptions>).await;
         started.map_err(|error| self.failed("start a container", &error))?;
-        Ok(attached)
+        let AttachContainerResults { output, input } = attached;
+        let output = output.filter_map(async |piece| match piece {
+            Ok(LogOutput::StdOut { message }) => Some(Ok(Printed::Out(message))),
+            Ok(LogOutput::StdErr { message }) => Some(Ok(Printed::Err(message))),
+            Ok(_) => None,
+            Err(error) => Some(Err(error.to_string())),
+        });
+        Ok(Stdio { output: output.boxed(), input })
     }
 
     /// Removes a container and waits until it is gone. One that is not there is fine.

@@ -5,42 +5,33 @@ mod bodies;
 mod container;
 mod engine;
 mod leftovers;
-mod link;
-mod mux;
-mod sandbox;
-mod workspace;
+mod shell;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::{oneshot, watch};
-use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use self::container::{Container, Volume, over};
 use self::engine::Engine;
 use self::leftovers::Instance;
-use self::link::DockerLink;
-use self::mux::Mux;
-use self::sandbox::{DockerSandbox, Shell, start_kernel};
-use self::workspace::DockerWorkspace;
-use super::registry::Registry;
+use self::shell::Shell;
+use super::registry::{Registration, Registry};
+use super::stdio::{FirstProcess, Place, StdioSandbox, StdioWorkspace};
 use crate::backend::{Backend, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec, Status};
-use crate::driver::Driver;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// The image of the default template.
 pub const DEFAULT_IMAGE: &str = "aludel/default:latest";
 /// The user and group of every process in a container.
 const USER: u32 = 10_000;
-/// The longest that a container may take to import what kernels need.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
-const CONTAINER_PROGRAM: &str = include_str!("../../../kernel/container.py");
-const WORKSPACE_PROGRAM: &str = include_str!("../../../kernel/workspace.py");
+
+/// A volume in memory, which has the name of the container that serves it.
+type Files = StdioWorkspace<Container>;
 
 /// Settings of the docker backend.
 #[derive(Debug, Clone)]
@@ -162,53 +153,47 @@ impl Inner {
         let (container, alive) = (self.container(""), self.alive.subscribe());
         let shell = Arc::new(Shell::new(container, Arc::clone(&self.engine)));
         registration.bind(&shell)?;
-        let ended = shell.container.end().clone();
+        let ended = shell.end().clone();
         let made = tokio::select! {
-            made = self.make_for(&shell, workspace, &kernel, &limits, alive) => made,
+            made = self.make_for(&shell, workspace, kernel, limits, alive, registration) => made,
             () = ended.cancelled() => Err(over()),
         };
-        let (mux, workspace, link) = match made {
-            Ok(made) => made,
+        match made {
+            Ok(sandbox) => Ok(Arc::new(sandbox)),
             Err(error) => {
-                shell.container.remove().await;
-                return Err(error);
+                shell.remove().await;
+                Err(error)
             }
-        };
-        let first = Arc::new(Driver::new(link, workspace, limits));
-        Ok(Arc::new(DockerSandbox { first, spec: kernel, shell, mux, kernels: AtomicU32::new(1), registration }))
+        }
     }
 
     async fn make_for(
         &self,
         shell: &Arc<Shell>,
         workspace: Option<Arc<dyn Workspace>>,
-        kernel: &KernelSpec,
-        limits: &Limits,
+        kernel: Arc<KernelSpec>,
+        limits: Limits,
         alive: watch::Receiver<()>,
-    ) -> Result<(Arc<Mux>, Arc<dyn Workspace>, DockerLink), Error> {
+        registration: Registration<Shell>,
+    ) -> Result<StdioSandbox<Shell>, Error> {
         let workspace = match workspace {
             Some(workspace) => workspace,
-            None => Arc::new(self.new_workspace(limits).await?),
+            None => Arc::new(self.new_workspace(&limits).await?),
         };
         let foreign = Error::NotSupported("the workspace of another backend");
-        let files = DockerWorkspace::of(&workspace, &self.instance.id).ok_or(foreign)?;
+        let files = Files::of(&workspace, &self.instance.id).ok_or(foreign)?;
         if files.is_lost() {
             return Err(Error::WorkspaceLost);
         }
-        let body = self.body(kernel, limits, files.volume());
+        let body = self.body(&kernel, &limits, files.home().name());
         let started = shell.container.start(&self.engine, body, None, (Arc::clone(&workspace), alive));
-        let attached = started.await.map_err(|_| over())??;
-        let programs: HashMap<_, _> = kernel.programs.iter().map(|(name, text)| (name, text)).collect();
-        let programs = serde_json::to_vec(&programs).map_err(|error| Error::Setup(error.to_string()))?;
-        let first = vec![framed(CONTAINER_PROGRAM.as_bytes()), framed(&programs)];
-        let mux = Mux::start(attached, first, shell.container.end());
-        mux.ready(READY_TIMEOUT).await?;
-        let link = start_kernel(shell, &mux, 1, kernel.checkpoints, limits, self.engine.enforces_resources).await?;
-        Ok((mux, workspace, link))
+        let stdio = started.await.map_err(|_| over())??;
+        let first = FirstProcess { place: Arc::clone(shell), stdio, origin: "image" };
+        first.start(kernel, limits, workspace, registration).await
     }
 
     /// Makes an empty workspace.
-    async fn new_workspace(&self, limits: &Limits) -> Result<DockerWorkspace, Error> {
+    async fn new_workspace(&self, limits: &Limits) -> Result<Files, Error> {
         let container = self.container("-files");
         let volume = container.name().to_owned();
         let options = HashMap::from([
@@ -224,14 +209,9 @@ impl Inner {
         let needed = Volume { name: volume.clone(), options, made };
         let started = container.start(&self.engine, body, Some(needed), self.alive.subscribe());
         is_made.await.map_err(|_| over())??;
-        let attached = started.await.map_err(|_| over())??;
-        let first = vec![framed(WORKSPACE_PROGRAM.as_bytes())];
-        let workspace = DockerWorkspace::new(container, attached, first, volume, self.instance.id.clone(), limits);
-        let workspace = Arc::new(workspace);
-        let waiting = Arc::clone(&workspace);
-        let ready = tokio::task::spawn_blocking(move || waiting.ready()).await;
-        ready.map_err(|error| Error::Setup(error.to_string()))??;
-        Arc::into_inner(workspace).ok_or_else(over)
+        let stdio = started.await.map_err(|_| over())??;
+        let end = container.end().clone();
+        Files::start(container, end, stdio, self.instance.id.clone(), limits).await
     }
 
     /// Notes whether a sandbox could be made.
@@ -245,12 +225,6 @@ impl Inner {
         };
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
-}
-
-/// Bytes with their length before them.
-fn framed(bytes: &[u8]) -> Bytes {
-    let length = (bytes.len() as u32).to_be_bytes();
-    [&length[..], bytes].concat().into()
 }
 
 impl Drop for Inner {
@@ -275,7 +249,7 @@ impl Backend for Docker {
     fn destroy<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             if let Some(shell) = self.0.registry.end(id) {
-                shell.container.remove().await;
+                shell.remove().await;
             }
             Ok(())
         })

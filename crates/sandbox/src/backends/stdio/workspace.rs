@@ -1,18 +1,19 @@
-//! The files of a session: a volume in memory, and a container of their own that serves them. The other end is `kernel/workspace.py`.
+//! The files of a session, which a process beside them serves. The other end is `kernel/workspace.py`.
 
 use std::any::Any;
+use std::fmt::Debug;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bollard::container::{AttachContainerResults, LogOutput};
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
+use tokio_util::sync::CancellationToken;
 
-use super::container::{Container, feed};
+use super::{Printed, Stdio, WORKSPACE_PROGRAM, feed, framed};
 use crate::workspace::{
     FULL, FileEntry, Fingerprint, Found, MAX_PATH, Room, Workspace, copy, file_error, mime_of, relative,
 };
@@ -23,11 +24,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest answer, bytes.
 const MAX_ANSWER: usize = 8 << 20;
 
-/// The files of one session. Dropping it removes them.
+/// The files of one session. Dropping it drops their home, which removes them.
 #[derive(Debug)]
-pub(super) struct DockerWorkspace {
+pub(in crate::backends) struct StdioWorkspace<H> {
     server: Arc<Server>,
-    volume: String,
+    home: H,
     /// The instance of the backend that made it.
     instance: String,
     limits: [u64; 2],
@@ -36,7 +37,7 @@ pub(super) struct DockerWorkspace {
 /// The way to the program that serves the files.
 #[derive(Debug)]
 struct Server {
-    container: Container,
+    end: CancellationToken,
     link: Mutex<ServerLink>,
 }
 
@@ -78,32 +79,32 @@ struct Answer {
     takes_files: bool,
 }
 
-impl DockerWorkspace {
-    /// Takes over the streams of the container that serves the files.
-    pub(super) fn new(
-        container: Container,
-        attached: AttachContainerResults,
-        first: Vec<Bytes>,
-        volume: String,
+impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
+    /// Takes over the streams of the process that serves the files, and waits until files can be asked for. `end` is the token that ends their
+    /// home.
+    pub(in crate::backends) async fn start(
+        home: H,
+        end: CancellationToken,
+        stdio: Stdio,
         instance: String,
         limits: &Limits,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let (requests, messages) = tokio::sync::mpsc::unbounded_channel();
         let (told, answers) = mpsc::channel();
-        let AttachContainerResults { mut output, input } = attached;
-        tokio::spawn(feed(input, first, messages));
-        let end = container.end().clone();
+        let Stdio { mut output, input } = stdio;
+        tokio::spawn(feed(input, vec![framed(WORKSPACE_PROGRAM.as_bytes())], messages));
+        let ending = end.clone();
         tokio::spawn(async move {
             let mut buffer = BytesMut::new();
             while let Some(Ok(output)) = tokio::select! {
                 output = output.next() => output,
-                () = end.cancelled() => None,
+                () = ending.cancelled() => None,
             } {
-                let LogOutput::StdOut { message } = output else { continue };
+                let Printed::Out(message) = output else { continue };
                 buffer.extend_from_slice(&message);
                 while let Some(answer) = next_answer(&mut buffer) {
                     let Ok(answer) = answer else {
-                        end.cancel();
+                        ending.cancel();
                         return;
                     };
                     if told.send(answer).is_err() {
@@ -112,32 +113,30 @@ impl DockerWorkspace {
                 }
             }
             // Without its server the workspace is lost.
-            end.cancel();
+            ending.cancel();
         });
-        let link = Mutex::new(ServerLink { requests, answers });
-        let limits = [limits.disk, limits.files];
-        Self { server: Arc::new(Server { container, link }), volume, instance, limits }
-    }
-
-    /// Waits until files can be asked for. Blocks.
-    pub(super) fn ready(&self) -> Result<(), Error> {
-        lock(&self.server.link).answer().map(drop).map_err(|error| Error::Setup(format!("the workspace: {error}")))
+        let server = Arc::new(Server { end, link: Mutex::new(ServerLink { requests, answers }) });
+        let waiting = Arc::clone(&server);
+        let ready = tokio::task::spawn_blocking(move || lock(&waiting.link).answer().map(drop)).await;
+        let failed = |error: io::Error| Error::Setup(format!("the workspace: {error}"));
+        ready.map_err(|error| Error::Setup(error.to_string()))?.map_err(failed)?;
+        Ok(Self { server, home, instance, limits: [limits.disk, limits.files] })
     }
 
     /// The workspace, if this instance of the backend made it.
-    pub(super) fn of<'a>(workspace: &'a Arc<dyn Workspace>, instance: &str) -> Option<&'a Self> {
+    pub(in crate::backends) fn of<'a>(workspace: &'a Arc<dyn Workspace>, instance: &str) -> Option<&'a Self> {
         let found: &Self = (&**workspace as &dyn Any).downcast_ref()?;
         (found.instance == instance).then_some(found)
     }
 
-    /// The name of its volume.
-    pub(super) fn volume(&self) -> &str {
-        &self.volume
+    /// The place of the files.
+    pub(in crate::backends) fn home(&self) -> &H {
+        &self.home
     }
 
     /// Returns true if its files are gone.
-    pub(super) fn is_lost(&self) -> bool {
-        self.server.container.is_ended()
+    pub(in crate::backends) fn is_lost(&self) -> bool {
+        self.server.end.is_cancelled()
     }
 }
 
@@ -169,7 +168,7 @@ impl ServerLink {
 }
 
 fn lost() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the container that serves the workspace is gone")
+    io::Error::new(io::ErrorKind::BrokenPipe, "the process that serves the workspace is gone")
 }
 
 /// Takes the next answer, if it is complete.
@@ -231,7 +230,7 @@ impl io::Write for Writer<'_> {
     }
 }
 
-impl Workspace for DockerWorkspace {
+impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
     fn files(&self) -> Result<Vec<FileEntry>, Error> {
         let mut files = Vec::new();
         self.walk(self.limits[1].saturating_add(1), &mut |found| {

@@ -1,4 +1,4 @@
-//! The way to one kernel of a container.
+//! The way to one kernel of a sandbox.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::bytes::{Buf, BytesMut};
 
-use super::Shell;
+use super::Place;
 use super::mux::{CHUNK, Item, KernelStreams, Mux};
 use crate::frame::{self, FromKernel, MAX_FRAME, ToKernel};
 use crate::link::{Control, Exit, Input, Link, Signal, Stream};
@@ -21,9 +21,9 @@ const RESUME_TIMEOUT: Duration = Duration::from_secs(12);
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The shared end of the way to a kernel. Dropping it ends the kernel.
-pub(super) struct KernelControl {
+pub(super) struct KernelControl<P> {
     mux: Arc<Mux>,
-    shell: Arc<Shell>,
+    place: Arc<P>,
     number: u32,
     checkpoint: bool,
     is_ended: AtomicBool,
@@ -31,18 +31,18 @@ pub(super) struct KernelControl {
 }
 
 /// The exclusive end.
-pub(super) struct DockerLink {
-    control: Arc<KernelControl>,
+pub(super) struct StdioLink<P> {
+    control: Arc<KernelControl<P>>,
     streams: KernelStreams,
     frames: BytesMut,
     /// Printed bytes that are not yet taken, by stream.
     printed: [Vec<u8>; 2],
 }
 
-impl DockerLink {
+impl<P: Place> StdioLink<P> {
     /// Starts a kernel and waits until it is ready.
     pub(super) async fn start(
-        shell: Arc<Shell>,
+        place: Arc<P>,
         mux: Arc<Mux>,
         number: u32,
         checkpoint: bool,
@@ -51,7 +51,7 @@ impl DockerLink {
         let streams = mux.start_kernel(number);
         let exit = streams.exit.clone();
         let control =
-            Arc::new(KernelControl { mux, shell, number, checkpoint, is_ended: AtomicBool::new(false), exit });
+            Arc::new(KernelControl { mux, place, number, checkpoint, is_ended: AtomicBool::new(false), exit });
         let mut link = Self { control, streams, frames: BytesMut::new(), printed: Default::default() };
         let gone = |error: io::Error| Error::KernelGone(error.to_string());
         link.send(start).await.map_err(gone)?;
@@ -118,10 +118,10 @@ impl DockerLink {
     }
 }
 
-impl Link for DockerLink {
-    type Control = KernelControl;
+impl<P: Place> Link for StdioLink<P> {
+    type Control = KernelControl<P>;
 
-    fn control(&self) -> &Arc<KernelControl> {
+    fn control(&self) -> &Arc<KernelControl<P>> {
         &self.control
     }
 
@@ -211,7 +211,7 @@ impl Link for DockerLink {
     }
 }
 
-impl Control for KernelControl {
+impl<P: Place> Control for KernelControl<P> {
     fn signal(&self, signal: Signal) {
         let number = match signal {
             Signal::Interrupt => 2,
@@ -221,7 +221,7 @@ impl Control for KernelControl {
     }
 
     fn keeps_checkpoint(&self) -> bool {
-        self.checkpoint && !self.is_ended.load(Ordering::Relaxed) && !self.shell.is_ended()
+        self.checkpoint && !self.is_ended.load(Ordering::Relaxed) && !self.place.end().is_cancelled()
     }
 
     fn end(&self) {
@@ -230,15 +230,15 @@ impl Control for KernelControl {
     }
 
     fn paused(&self) -> watch::Receiver<bool> {
-        self.shell.paused()
+        self.place.paused()
     }
 
     async fn usage(&self) -> Usage {
-        self.shell.usage().await
+        self.place.usage().await
     }
 }
 
-impl Drop for KernelControl {
+impl<P> Drop for KernelControl<P> {
     fn drop(&mut self) {
         self.mux.forget(self.number);
     }

@@ -1,14 +1,12 @@
-//! A live sandbox: a container in which kernels run.
+//! A live sandbox: a process that forks kernels.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::BoxFuture;
-use tokio::sync::watch;
 
-use super::container::Container;
-use super::engine::Engine;
-use super::link::DockerLink;
+use super::Place;
+use super::link::StdioLink;
 use super::mux::Mux;
 use crate::backend::{Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
@@ -17,65 +15,38 @@ use crate::frame::ToKernel;
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::{Error, KernelSpec, Limits, Workspace};
 
-/// A container in which kernels run.
-#[derive(Debug)]
-pub(super) struct Shell {
-    pub(super) container: Container,
-    engine: Arc<Engine>,
-    is_paused: watch::Sender<bool>,
-    /// Held by whoever pauses or resumes.
-    pausing: tokio::sync::Mutex<()>,
-}
-
-impl Shell {
-    pub(super) fn new(container: Container, engine: Arc<Engine>) -> Self {
-        Self { container, engine, is_paused: watch::Sender::new(false), pausing: tokio::sync::Mutex::default() }
-    }
-
-    pub(super) fn is_ended(&self) -> bool {
-        self.container.is_ended()
-    }
-
-    pub(super) fn paused(&self) -> watch::Receiver<bool> {
-        self.is_paused.subscribe()
-    }
-
-    pub(super) async fn usage(&self) -> Usage {
-        self.engine.usage(self.container.name()).await
-    }
-
-    async fn pause(&self, pauses: bool) -> Result<(), Error> {
-        let _alone = self.pausing.lock().await;
-        if *self.is_paused.borrow() != pauses {
-            self.engine.pause(self.container.name(), pauses).await?;
-            self.is_paused.send_replace(pauses);
-        }
-        Ok(())
-    }
-}
-
 /// A live sandbox. Dropping it destroys it, once its kernels are dropped, too.
 #[derive(Debug)]
-pub(super) struct DockerSandbox {
-    pub(super) first: Arc<Driver<DockerLink>>,
-    pub(super) spec: Arc<KernelSpec>,
-    pub(super) shell: Arc<Shell>,
-    pub(super) mux: Arc<Mux>,
+pub(in crate::backends) struct StdioSandbox<P: Place> {
+    first: Arc<Driver<StdioLink<P>>>,
+    spec: Arc<KernelSpec>,
+    place: Arc<P>,
+    mux: Arc<Mux>,
     /// The number of the last kernel.
-    pub(super) kernels: AtomicU32,
-    pub(super) registration: Registration<Shell>,
+    kernels: AtomicU32,
+    registration: Registration<P>,
 }
 
-impl DockerSandbox {
+impl<P: Place> StdioSandbox<P> {
+    pub(super) fn new(
+        first: Driver<StdioLink<P>>,
+        spec: Arc<KernelSpec>,
+        place: Arc<P>,
+        mux: Arc<Mux>,
+        registration: Registration<P>,
+    ) -> Self {
+        Self { first: Arc::new(first), spec, place, mux, kernels: AtomicU32::new(1), registration }
+    }
+
     async fn pause_or_resume(&self, pauses: bool) -> Result<(), Error> {
         // In a task: a caller that goes away halfway would leave it stopped with its clocks running.
-        let shell = Arc::clone(&self.shell);
-        let done = tokio::spawn(async move { shell.pause(pauses).await }).await;
+        let place = Arc::clone(&self.place);
+        let done = tokio::spawn(async move { place.pause(pauses).await }).await;
         done.unwrap_or_else(|error| Err(Error::Setup(error.to_string())))
     }
 }
 
-impl Sandbox for DockerSandbox {
+impl<P: Place> Sandbox for StdioSandbox<P> {
     fn id(&self) -> &SandboxId {
         self.registration.id()
     }
@@ -93,7 +64,7 @@ impl Sandbox for DockerSandbox {
     }
 
     fn is_alive(&self) -> bool {
-        self.first.is_alive() && !self.shell.is_ended()
+        self.first.is_alive() && !self.place.end().is_cancelled()
     }
 
     fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, Error>> {
@@ -106,15 +77,14 @@ impl Sandbox for DockerSandbox {
 
     fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
         Box::pin(async move {
-            if *self.shell.paused().borrow() {
+            if *self.place.paused().borrow() {
                 return Err(Error::Paused);
             }
             if self.mux.living() >= self.limits().kernels.max(1) as usize {
                 return Err(Error::Full);
             }
             let number = self.kernels.fetch_add(1, Ordering::Relaxed) + 1;
-            let is_bounded = self.shell.engine.enforces_resources;
-            let link = start_kernel(&self.shell, &self.mux, number, false, self.limits(), is_bounded).await?;
+            let link = start_kernel(&self.place, &self.mux, number, false, self.limits()).await?;
             let kernel = Driver::new(link, Arc::clone(self.workspace()), self.limits().clone());
             kernel.configure(&options).await?;
             Ok(Arc::new(kernel) as _)
@@ -122,7 +92,7 @@ impl Sandbox for DockerSandbox {
     }
 
     fn usage(&self) -> BoxFuture<'_, Usage> {
-        Box::pin(self.shell.usage())
+        Box::pin(self.place.usage())
     }
 
     fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
@@ -135,21 +105,21 @@ impl Sandbox for DockerSandbox {
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            self.shell.container.remove().await;
+            self.place.remove().await;
             Ok(())
         })
     }
 }
 
-pub(super) async fn start_kernel(
-    shell: &Arc<Shell>,
+/// Starts a kernel.
+pub(super) async fn start_kernel<P: Place>(
+    place: &Arc<P>,
     mux: &Arc<Mux>,
     number: u32,
     checkpoints: bool,
     limits: &Limits,
-    is_bounded: bool,
-) -> Result<DockerLink, Error> {
+) -> Result<StdioLink<P>, Error> {
     let threads = (limits.cpus.ceil() as u32).max(1);
-    let start = ToKernel::Start { memory: limits.memory, threads, hard: !is_bounded, checkpoints };
-    DockerLink::start(Arc::clone(shell), Arc::clone(mux), number, checkpoints, &start).await
+    let start = ToKernel::Start { memory: limits.memory, threads, hard: !place.enforces_resources(), checkpoints };
+    StdioLink::start(Arc::clone(place), Arc::clone(mux), number, checkpoints, &start).await
 }

@@ -1,10 +1,9 @@
-//! The kernels of one container over its one pair of streams. The other end is `kernel/container.py`.
+//! The kernels of one sandbox over its one pair of streams. The other end is `kernel/container.py`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bollard::container::{AttachContainerResults, LogOutput};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -12,7 +11,7 @@ use tokio::time::timeout;
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
-use super::container::feed;
+use super::{Printed, Stdio, feed};
 use crate::link::{Exit, Stream};
 use crate::process::ExitStatus;
 use crate::{Error, Usage};
@@ -23,7 +22,7 @@ pub(super) const CHUNK: usize = 64 << 10;
 const WINDOW: usize = 1 << 20;
 /// Bytes of a message's header.
 const HEADER: usize = 10;
-/// Bytes of the error output that are kept, for telling why a container ended.
+/// Bytes of the error output that are kept, for telling why a sandbox ended.
 const LAST_WORDS: usize = 2 << 10;
 
 /// Kinds of messages.
@@ -72,7 +71,7 @@ pub(super) enum Item {
     Failed(String),
 }
 
-/// The end of a kernel, as the container tells it.
+/// The end of a kernel, as the first process tells it.
 #[derive(Deserialize)]
 struct Exited {
     code: i32,
@@ -89,11 +88,11 @@ struct Route {
     credit: Arc<Semaphore>,
 }
 
-/// The streams of a container.
+/// The streams of a sandbox's first process.
 pub(super) struct Mux {
     out: mpsc::UnboundedSender<Bytes>,
     routes: Mutex<HashMap<u32, Route>>,
-    /// The last words of the container's first process, for the reason of its end.
+    /// The last words of the first process, for the reason of its end.
     last_words: Mutex<String>,
     is_ready: watch::Sender<Option<bool>>,
     end: CancellationToken,
@@ -113,12 +112,12 @@ pub(super) struct KernelStreams {
 }
 
 impl Mux {
-    /// Takes over the streams of a container. `first` is what its first process reads first; a message that breaks the rules ends it.
-    pub(super) fn start(attached: AttachContainerResults, first: Vec<Bytes>, end: &CancellationToken) -> Arc<Self> {
+    /// Takes over the streams of a first process. `first` is what it reads first; a message that breaks the rules ends it.
+    pub(super) fn start(stdio: Stdio, first: Vec<Bytes>, end: &CancellationToken) -> Arc<Self> {
         let (out, messages) = mpsc::unbounded_channel();
         let (routes, last_words, is_ready) = (Mutex::default(), Mutex::default(), watch::Sender::new(None));
         let mux = Arc::new(Self { out, routes, last_words, is_ready, end: end.clone() });
-        let AttachContainerResults { mut output, input } = attached;
+        let Stdio { mut output, input } = stdio;
         tokio::spawn(feed(input, first, messages));
         let listener = Arc::clone(&mux);
         tokio::spawn(async move {
@@ -129,16 +128,19 @@ impl Mux {
                     () = listener.end.cancelled() => None,
                 };
                 match output {
-                    Some(Ok(LogOutput::StdOut { message })) => {
+                    Some(Ok(Printed::Out(message))) => {
                         buffer.extend_from_slice(&message);
                         if listener.take(&mut buffer).is_none() {
                             listener.end.cancel();
                             break;
                         }
                     }
-                    Some(Ok(LogOutput::StdErr { message })) => listener.keep_words(&message),
-                    Some(Ok(_)) => {}
-                    Some(Err(_)) | None => break,
+                    Some(Ok(Printed::Err(message))) => listener.keep_words(&message),
+                    Some(Err(reason)) => {
+                        listener.keep_words(reason.as_bytes());
+                        break;
+                    }
+                    None => break,
                 }
             }
             listener.close();
@@ -147,22 +149,22 @@ impl Mux {
     }
 
     /// Waits until kernels can be started.
-    pub(super) async fn ready(&self, limit: Duration) -> Result<(), Error> {
+    pub(super) async fn ready(&self, limit: Duration, origin: &str) -> Result<(), Error> {
         let mut ready = self.is_ready.subscribe();
         match timeout(limit, ready.wait_for(Option::is_some)).await {
             Ok(Ok(ready)) if *ready == Some(true) => Ok(()),
             Ok(_) => {
                 let words = lock(&self.last_words).clone();
                 let mend = if words.contains("IPython") {
-                    "; the image needs IPython, as templates/default has it"
+                    format!("; the {origin} needs IPython, as templates/default has it")
                 } else if words.is_empty() {
-                    "; the image needs `python3` in its path"
+                    format!("; the {origin} needs `python3` in its path")
                 } else {
-                    ""
+                    String::new()
                 };
-                Err(Error::Setup(format!("the container ended before it was ready: {}{mend}", words.trim())))
+                Err(Error::Setup(format!("the sandbox ended before it was ready: {}{mend}", words.trim())))
             }
-            Err(_) => Err(Error::Timeout { what: "container", limit }),
+            Err(_) => Err(Error::Timeout { what: "first word of the sandbox", limit }),
         }
     }
 
@@ -228,7 +230,7 @@ impl Mux {
         message.put_u8(stream);
         message.put_u32(payload.len() as u32);
         message.put_slice(payload);
-        // A container that has ended tells its end another way.
+        // One that has ended tells its end another way.
         let _ended = self.out.send(message.freeze());
     }
 
@@ -310,7 +312,7 @@ impl Mux {
         words.drain(..cut);
     }
 
-    /// The container has ended.
+    /// The first process has ended.
     fn close(&self) {
         self.is_ready.send_replace(Some(false));
         for route in lock(&self.routes).values() {
@@ -338,7 +340,7 @@ mod tests {
         Mux { out, routes, last_words, is_ready: watch::Sender::new(Some(true)), end: CancellationToken::new() }
     }
 
-    /// Tells messages of a container, and returns true if they keep the rules.
+    /// Tells messages of a sandbox, and returns true if they keep the rules.
     fn keeps(mux: &Mux, kind: Kind, stream: u8, payload: &[u8], count: usize) -> bool {
         let mut message = BytesMut::new();
         message.put_u8(kind as u8);
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_says_unasked_is_bounded() {
+    fn what_a_sandbox_says_unasked_is_bounded() {
         for (kind, stream, payload, most) in [
             (Kind::Data, 1, &[b'x'; CHUNK][..], WINDOW / CHUNK),
             (Kind::Data, 0, &[][..], 0),

@@ -1,0 +1,59 @@
+//! The container of a sandbox, as a place of kernels.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::container::Container;
+use super::engine::Engine;
+use crate::backends::stdio::Place;
+use crate::{Error, Usage};
+
+/// A container in which kernels run.
+#[derive(Debug)]
+pub(super) struct Shell {
+    pub(super) container: Container,
+    engine: Arc<Engine>,
+    is_paused: watch::Sender<bool>,
+    /// Held by whoever pauses or resumes.
+    pausing: tokio::sync::Mutex<()>,
+}
+
+impl Shell {
+    /// The place that this container is.
+    pub(super) fn new(container: Container, engine: Arc<Engine>) -> Self {
+        Self { container, engine, is_paused: watch::Sender::new(false), pausing: tokio::sync::Mutex::default() }
+    }
+}
+
+impl Place for Shell {
+    fn end(&self) -> &CancellationToken {
+        self.container.end()
+    }
+
+    async fn remove(&self) {
+        self.container.remove().await;
+    }
+
+    fn enforces_resources(&self) -> bool {
+        self.engine.enforces_resources
+    }
+
+    fn paused(&self) -> watch::Receiver<bool> {
+        self.is_paused.subscribe()
+    }
+
+    async fn pause(&self, pauses: bool) -> Result<(), Error> {
+        let _alone = self.pausing.lock().await;
+        if *self.is_paused.borrow() != pauses {
+            self.engine.pause(self.container.name(), pauses).await?;
+            self.is_paused.send_replace(pauses);
+        }
+        Ok(())
+    }
+
+    async fn usage(&self) -> Usage {
+        self.engine.usage(self.container.name()).await
+    }
+}

@@ -1,0 +1,128 @@
+//! Sandboxes that are reached by the standard streams of a process in them, which forks their kernels.
+
+mod link;
+mod mux;
+mod sandbox;
+mod workspace;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, watch};
+use tokio_util::bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use self::mux::Mux;
+pub(super) use self::sandbox::StdioSandbox;
+pub(super) use self::workspace::StdioWorkspace;
+use super::registry::Registration;
+use crate::driver::Driver;
+use crate::{Error, KernelSpec, Limits, Usage, Workspace};
+
+/// The program that forks kernels and passes on their streams.
+const SANDBOX_PROGRAM: &str = include_str!("../../../kernel/container.py");
+/// The program that serves files.
+const WORKSPACE_PROGRAM: &str = include_str!("../../../kernel/workspace.py");
+/// Runs the program that stdin begins with.
+const BOOTSTRAP: &str = "import os,struct\ndef r(n):\n b=b''\n while len(b)<n:\n  p=os.read(0,n-len(b))\n  if not p: os._exit(0)\n  b+=p\n return b\nexec(compile(r(struct.unpack('>I',r(4))[0]),'aludel','exec'))";
+/// The longest that the process may take to import what kernels need.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The command of the process whose streams lead here.
+pub(super) const COMMAND: [&str; 4] = ["python3", "-I", "-c", BOOTSTRAP];
+
+/// The standard streams of a process.
+pub(super) struct Stdio {
+    /// What it prints. The end, or an error, is its end.
+    pub(super) output: BoxStream<'static, Result<Printed, String>>,
+    /// What it reads.
+    pub(super) input: Pin<Box<dyn AsyncWrite + Send>>,
+}
+
+/// A piece of what a process prints.
+pub(super) enum Printed {
+    /// To its output.
+    Out(Bytes),
+    /// To its error output.
+    Err(Bytes),
+}
+
+/// The place of one sandbox, in which that process runs.
+pub(super) trait Place: fmt::Debug + Send + Sync + 'static {
+    /// The token that ends it.
+    fn end(&self) -> &CancellationToken;
+
+    /// Ends it, and waits until nothing of it is left.
+    fn remove(&self) -> impl Future<Output = ()> + Send;
+
+    /// Returns true if limits of memory, processes and processor time are enforced.
+    fn enforces_resources(&self) -> bool;
+
+    /// Returns whether it is paused, now and from now on.
+    fn paused(&self) -> watch::Receiver<bool>;
+
+    /// Stops everything in it, or lets it go on.
+    fn pause(&self, pauses: bool) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Returns the resources that it uses, as far as they are known.
+    fn usage(&self) -> impl Future<Output = Usage> + Send;
+}
+
+/// A process that runs [`COMMAND`] for a sandbox, before it has its first kernel.
+pub(super) struct FirstProcess<P> {
+    /// The place in which it runs.
+    pub(super) place: Arc<P>,
+    /// Its streams.
+    pub(super) stdio: Stdio,
+    /// The noun for what the place was made from.
+    pub(super) origin: &'static str,
+}
+
+impl<P: Place> FirstProcess<P> {
+    /// Starts the first kernel, and returns the sandbox. The process ends with it.
+    pub(super) async fn start(
+        self,
+        kernel: Arc<KernelSpec>,
+        limits: Limits,
+        workspace: Arc<dyn Workspace>,
+        registration: Registration<P>,
+    ) -> Result<StdioSandbox<P>, Error> {
+        let Self { place, stdio, origin } = self;
+        let programs: serde_json::Map<_, _> =
+            kernel.programs.iter().map(|(name, text)| (name.clone(), text.clone().into())).collect();
+        let programs = serde_json::to_vec(&programs).map_err(|error| Error::Setup(error.to_string()))?;
+        let first = vec![framed(SANDBOX_PROGRAM.as_bytes()), framed(&programs)];
+        let mux = Mux::start(stdio, first, place.end());
+        mux.ready(READY_TIMEOUT, origin).await?;
+        let link = sandbox::start_kernel(&place, &mux, 1, kernel.checkpoints, &limits).await?;
+        Ok(StdioSandbox::new(Driver::new(link, workspace, limits), kernel, place, mux, registration))
+    }
+}
+
+/// Bytes with their length before them.
+fn framed(bytes: &[u8]) -> Bytes {
+    let length = (bytes.len() as u32).to_be_bytes();
+    [&length[..], bytes].concat().into()
+}
+
+/// Writes to a process, `first` and then messages as they come, until either end is gone.
+async fn feed(
+    mut input: Pin<Box<dyn AsyncWrite + Send>>,
+    first: Vec<Bytes>,
+    mut messages: mpsc::UnboundedReceiver<Bytes>,
+) {
+    for bytes in first {
+        if input.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+    while let Some(message) = messages.recv().await {
+        if input.write_all(&message).await.is_err() {
+            return;
+        }
+    }
+}
