@@ -6,7 +6,7 @@ use bollard::models::{
     ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, MountVolumeOptions, ResourcesUlimits,
 };
 
-use super::{Inner, USER};
+use super::{Containers, USER};
 use crate::backends::stdio::COMMAND;
 use crate::{KernelSpec, Limits};
 
@@ -17,7 +17,7 @@ const TMP_INODES: u64 = 32 << 10;
 /// Bytes of the kernel's programs at most.
 const PROGRAMS_BYTES: u64 = 1 << 20;
 
-impl Inner {
+impl Containers {
     /// A container without network, capabilities, a writable root or a way to get more rights.
     fn bare(&self, volume: &str, memory: u64, processes: i64) -> ContainerCreateBody {
         let memory = i64::try_from(memory).unwrap_or(i64::MAX);

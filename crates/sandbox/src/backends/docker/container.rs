@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::Engine;
 use crate::Error;
-use crate::backends::stdio::Stdio;
+use crate::backends::stdio::{Stdio, over};
 
 /// A container. A task of its own makes it and removes it, so that a step which has begun is seen through whoever goes away. Dropping it
 /// removes the container.
 #[derive(Debug)]
-pub(super) struct Container {
+pub struct Container {
     name: String,
     ended: CancellationToken,
     is_gone: watch::Sender<bool>,
@@ -101,9 +101,4 @@ impl Drop for Container {
     fn drop(&mut self) {
         self.ended.cancel();
     }
-}
-
-/// The error of a container that ended while it was made.
-pub(super) fn over() -> Error {
-    Error::Over("the container ended while it was made".into())
 }

@@ -12,7 +12,7 @@ use crate::{Error, Usage};
 
 /// A container in which kernels run.
 #[derive(Debug)]
-pub(super) struct Shell {
+pub struct Shell {
     pub(super) container: Container,
     engine: Arc<Engine>,
     is_paused: watch::Sender<bool>,

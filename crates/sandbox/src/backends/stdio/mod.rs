@@ -1,5 +1,6 @@
 //! Sandboxes that are reached by the standard streams of a process in them, which forks their kernels.
 
+mod backend;
 mod link;
 mod mux;
 mod sandbox;
@@ -16,8 +17,10 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::backend::over;
+pub(super) use self::backend::{Host, Life, StdioBackend};
 use self::mux::Mux;
-pub(super) use self::sandbox::StdioSandbox;
+use self::sandbox::StdioSandbox;
 pub(super) use self::workspace::StdioWorkspace;
 use super::registry::Registration;
 use crate::driver::Driver;
@@ -36,7 +39,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) const COMMAND: [&str; 4] = ["python3", "-I", "-c", BOOTSTRAP];
 
 /// The standard streams of a process.
-pub(super) struct Stdio {
+pub struct Stdio {
     /// What it prints. The end, or an error, is its end.
     pub(super) output: BoxStream<'static, Result<Printed, String>>,
     /// What it reads.
@@ -52,7 +55,7 @@ pub(super) enum Printed {
 }
 
 /// The place of one sandbox, in which that process runs.
-pub(super) trait Place: fmt::Debug + Send + Sync + 'static {
+pub trait Place: fmt::Debug + Send + Sync + 'static {
     /// The token that ends it.
     fn end(&self) -> &CancellationToken;
 
@@ -73,18 +76,18 @@ pub(super) trait Place: fmt::Debug + Send + Sync + 'static {
 }
 
 /// A process that runs [`COMMAND`] for a sandbox, before it has its first kernel.
-pub(super) struct FirstProcess<P> {
+struct FirstProcess<P> {
     /// The place in which it runs.
-    pub(super) place: Arc<P>,
+    place: Arc<P>,
     /// Its streams.
-    pub(super) stdio: Stdio,
+    stdio: Stdio,
     /// The noun for what the place was made from.
-    pub(super) origin: &'static str,
+    origin: &'static str,
 }
 
 impl<P: Place> FirstProcess<P> {
     /// Starts the first kernel, and returns the sandbox. The process ends with it.
-    pub(super) async fn start(
+    async fn start(
         self,
         kernel: Arc<KernelSpec>,
         limits: Limits,

@@ -17,7 +17,7 @@ use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// A live sandbox. Dropping it destroys it, once its kernels are dropped, too.
 #[derive(Debug)]
-pub(in crate::backends) struct StdioSandbox<P: Place> {
+pub(super) struct StdioSandbox<P: Place> {
     first: Arc<Driver<StdioLink<P>>>,
     spec: Arc<KernelSpec>,
     place: Arc<P>,

@@ -26,7 +26,7 @@ const MAX_ANSWER: usize = 8 << 20;
 
 /// The files of one session. Dropping it drops their home, which removes them.
 #[derive(Debug)]
-pub(in crate::backends) struct StdioWorkspace<H> {
+pub struct StdioWorkspace<H> {
     server: Arc<Server>,
     home: H,
     /// The instance of the backend that made it.
@@ -124,18 +124,18 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
     }
 
     /// The workspace, if this instance of the backend made it.
-    pub(in crate::backends) fn of<'a>(workspace: &'a Arc<dyn Workspace>, instance: &str) -> Option<&'a Self> {
+    pub(super) fn of<'a>(workspace: &'a Arc<dyn Workspace>, instance: &str) -> Option<&'a Self> {
         let found: &Self = (&**workspace as &dyn Any).downcast_ref()?;
         (found.instance == instance).then_some(found)
     }
 
     /// The place of the files.
-    pub(in crate::backends) fn home(&self) -> &H {
+    pub(super) fn home(&self) -> &H {
         &self.home
     }
 
     /// Returns true if its files are gone.
-    pub(in crate::backends) fn is_lost(&self) -> bool {
+    pub(super) fn is_lost(&self) -> bool {
         self.server.end.is_cancelled()
     }
 }

@@ -1,0 +1,220 @@
+//! A backend of such sandboxes.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{FirstProcess, Place, Stdio, StdioSandbox, StdioWorkspace};
+use crate::backend::{Backend, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec, Status};
+use crate::backends::registry::{Registration, Registry};
+use crate::{Error, KernelSpec, Limits, Workspace};
+
+/// Whoever has places for sandboxes.
+pub trait Host: Debug + Send + Sync + Sized + 'static {
+    /// The place of a sandbox.
+    type Place: Place;
+    /// The place of a workspace's files.
+    type Home: Debug + Send + Sync + 'static;
+    /// The noun for what a place is made from.
+    const ORIGIN: &'static str;
+
+    /// Makes an empty workspace.
+    fn make_workspace(
+        &self,
+        life: &Life,
+        limits: &Limits,
+    ) -> impl Future<Output = Result<StdioWorkspace<Self::Home>, Error>> + Send;
+
+    /// Returns a place in which nothing runs yet.
+    fn place(&self, life: &Life) -> Arc<Self::Place>;
+
+    /// Starts a place's first process. A task of its own holds `needs` until nothing of the place is left.
+    fn start<N: Send + 'static>(
+        &self,
+        place: &Self::Place,
+        home: &Self::Home,
+        kernel: &KernelSpec,
+        limits: &Limits,
+        needs: N,
+    ) -> impl Future<Output = Result<Stdio, Error>> + Send;
+}
+
+/// A backend whose sandboxes are reached by the standard streams of a process in them. Cheap to clone; the last clone that is dropped ends
+/// everything.
+#[derive(Debug)]
+pub struct StdioBackend<H: Host>(Arc<Inner<H>>);
+
+impl<H: Host> Clone for StdioBackend<H> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+#[derive(Debug)]
+struct Inner<H: Host> {
+    host: H,
+    life: Life,
+    registry: Arc<Registry<H::Place>>,
+    capabilities: Capabilities,
+    failure: Mutex<Option<String>>,
+}
+
+/// The life of an instance of a backend.
+#[derive(Debug)]
+pub struct Life {
+    instance: String,
+    end: CancellationToken,
+    /// Everything that is there holds a receiver; none is left when all is gone.
+    alive: watch::Sender<()>,
+}
+
+impl Life {
+    /// The name of the instance.
+    pub(in crate::backends) fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// The token that ends everything.
+    pub(in crate::backends) fn end(&self) -> &CancellationToken {
+        &self.end
+    }
+
+    /// A hold that keeps the backend's end waiting.
+    pub(in crate::backends) fn hold(&self) -> watch::Receiver<()> {
+        self.alive.subscribe()
+    }
+}
+
+impl<H: Host> StdioBackend<H> {
+    /// A backend without sandboxes.
+    pub(in crate::backends) fn new(host: H, instance: String, capabilities: Capabilities) -> Self {
+        let life = Life { instance, end: CancellationToken::new(), alive: watch::Sender::new(()) };
+        Self(Arc::new(Inner { host, life, registry: Arc::default(), capabilities, failure: Mutex::default() }))
+    }
+
+    /// The host.
+    pub(in crate::backends) fn host(&self) -> &H {
+        &self.0.host
+    }
+}
+
+impl<H: Host> Inner<H> {
+    async fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
+        let SandboxSpec { limits, workspace, language, owner, profile, template } = spec;
+        if template.is_some() {
+            return Err(Error::NotSupported("several templates"));
+        }
+        let kernel = Arc::clone(self.capabilities.kernel_of(language.as_deref())?);
+        if profile == Profile::Services {
+            return Err(Error::NotSupported("services in a sandbox (only sandbox.backend = \"local\" does)"));
+        }
+        let registration = Registry::register(&self.registry, id, owner)?;
+        let place = self.host.place(&self.life);
+        registration.bind(&place)?;
+        let ended = place.end().clone();
+        let made = tokio::select! {
+            made = self.make_in(&place, workspace, kernel, limits, registration) => made,
+            () = ended.cancelled() => Err(over()),
+        };
+        match made {
+            Ok(sandbox) => Ok(Arc::new(sandbox)),
+            Err(error) => {
+                place.remove().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn make_in(
+        &self,
+        place: &Arc<H::Place>,
+        workspace: Option<Arc<dyn Workspace>>,
+        kernel: Arc<KernelSpec>,
+        limits: Limits,
+        registration: Registration<H::Place>,
+    ) -> Result<StdioSandbox<H::Place>, Error> {
+        let workspace = match workspace {
+            Some(workspace) => workspace,
+            None => Arc::new(self.host.make_workspace(&self.life, &limits).await?),
+        };
+        let foreign = Error::NotSupported("the workspace of another backend");
+        let files = StdioWorkspace::<H::Home>::of(&workspace, &self.life.instance).ok_or(foreign)?;
+        if files.is_lost() {
+            return Err(Error::WorkspaceLost);
+        }
+        let needs = (Arc::clone(&workspace), self.life.hold());
+        let stdio = self.host.start(place, files.home(), &kernel, &limits, needs).await?;
+        let first = FirstProcess { place: Arc::clone(place), stdio, origin: H::ORIGIN };
+        first.start(kernel, limits, workspace, registration).await
+    }
+
+    /// Notes whether a sandbox could be made.
+    fn note(&self, error: Option<&Error>) {
+        let failure = match error {
+            Some(Error::Setup(reason)) => Some(reason.clone()),
+            Some(Error::Timeout { .. }) => error.map(ToString::to_string),
+            // The others say nothing of the host.
+            Some(_) => return,
+            None => None,
+        };
+        *self.failure() = failure;
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<String>> {
+        // A panic while holding it leaves plain data that is still consistent.
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<H: Host> Drop for Inner<H> {
+    fn drop(&mut self) {
+        self.life.end.cancel();
+    }
+}
+
+impl<H: Host> Backend for StdioBackend<H> {
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    fn create(&self, id: SandboxId, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>> {
+        Box::pin(async move {
+            let made = self.0.make(id, spec).await;
+            self.0.note(made.as_ref().err());
+            made
+        })
+    }
+
+    fn destroy<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            if let Some(place) = self.0.registry.end(id) {
+                place.remove().await;
+            }
+            Ok(())
+        })
+    }
+
+    fn list<'a>(&'a self, owner: Option<&'a str>) -> BoxFuture<'a, Result<Vec<SandboxId>, Error>> {
+        Box::pin(async move { Ok(self.0.registry.list(owner)) })
+    }
+
+    fn health(&self) -> Health {
+        let failure = self.0.failure().clone();
+        Health { status: failure.map_or(Status::Ready, |reason| Status::Degraded { reason }), pooled: 0 }
+    }
+
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.0.life.end.cancel();
+            self.0.life.alive.closed().await;
+        })
+    }
+}
+
+/// The error of a place that ended while it was made.
+pub(in crate::backends) fn over() -> Error {
+    Error::Over("the sandbox ended while it was made".into())
+}
