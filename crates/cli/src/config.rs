@@ -38,7 +38,7 @@ use declare::Key;
 use given::{Setting, Switch};
 use model::{GivenModel, Overlay};
 use nearest::nearest;
-use sandbox::Sandbox;
+pub(crate) use sandbox::Sandbox;
 use server::Server;
 use size::Size;
 pub(crate) use span::Span;

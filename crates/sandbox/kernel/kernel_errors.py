@@ -1,7 +1,10 @@
 """Exceptions as people read them: the user's own frames, and cells by their number."""
 
+import os
 import traceback
 
+# The directory of the kernel's own programs.
+OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 MAX_TRACEBACK = 16 << 10
 MAX_FRAMES_SHOWN = 12
 
@@ -48,7 +51,7 @@ def describe_one(error):
     frames = [
         entry
         for entry in traceback.extract_tb(error.__traceback__)
-        if not entry.filename.startswith("/run/aludel/") and "/IPython/core/" not in entry.filename
+        if not entry.filename.startswith(OWN) and "/IPython/core/" not in entry.filename
     ]
     first_own = next((place for place, entry in enumerate(frames) if is_own(entry)), None)
     lines = []

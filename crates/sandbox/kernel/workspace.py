@@ -1,4 +1,4 @@
-"""The server of a workspace's files. It runs in a container of its own beside the sandbox's, which shares the files with it and nothing else.
+"""The server of a workspace's files. It runs beside the sandbox's processes: in a container of its own, or as one more process.
 
 No link is followed: every part of a path is opened by itself. It speaks frames over stdin and stdout: the length of the rest, the length of a JSON
 header, the header, and bytes. Each request has one answer, but for `walk`, whose last one says so.
@@ -17,6 +17,8 @@ MAX_READ = 256 << 10
 MAX_ENTRIES = 500
 MAX_PATH = 1024
 MAX_DEPTH = 32
+# Files of one directory that are counted.
+MAX_COUNTED = 100_000
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -174,8 +176,25 @@ def op_remove(path):
 
 def op_room():
     found = os.statvfs(ROOT)
-    used = (found.f_blocks - found.f_bfree) * found.f_frsize
-    return {"used": used, "limit": found.f_blocks * found.f_frsize, "takes_files": found.f_ffree > 0}
+    # Where they share a file system with everything else, files are counted one by one.
+    if os.path.ismount(ROOT):
+        used, limit = (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
+    else:
+        used = bytes_below(ROOT)
+        limit = used + found.f_bavail * found.f_frsize
+    return {"used": used, "limit": limit, "takes_files": found.f_ffree > 0 or found.f_files == 0}
+
+
+def bytes_below(root):
+    """Returns the bytes that the files below a directory take."""
+    used = 0
+    for _path, _directories, names, directory in os.fwalk(root):
+        for name in names[:MAX_COUNTED]:
+            try:
+                used += os.stat(name, dir_fd=directory, follow_symlinks=False).st_blocks * 512
+            except OSError:
+                pass  # it is gone
+    return used
 
 
 OPERATIONS = {

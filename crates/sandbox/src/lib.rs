@@ -33,6 +33,8 @@ pub use backend::{
 };
 #[cfg(feature = "docker")]
 pub use backends::docker::{DEFAULT_IMAGE, Docker, DockerConfig};
+#[cfg(feature = "e2b")]
+pub use backends::e2b::{E2b, E2bConfig};
 pub use backends::local::{Local, LocalConfig, Require, Start};
 pub use backends::memory;
 pub use backends::templates::Templates;

@@ -1,12 +1,12 @@
 //! `aludel backends`: where programs can run, and where they do.
 
-use aludel_sandbox::{Docker, Error, probe};
+use aludel_sandbox::{Docker, E2b, Error, probe};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
 use super::Context;
-use crate::config::Require;
+use crate::config::{BackendChoice, Require};
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, words};
 use crate::sandboxes::{Candidates, Place, candidates};
@@ -14,7 +14,8 @@ use crate::{json, paint, state};
 
 /// Tell where sandboxes can run, and where they do
 ///
-/// A local sandbox is started and runs a program; the container engine is asked for its version, and no image is fetched.
+/// A local sandbox is started and runs a program; the container engine is asked for its version, and no image is fetched;
+/// a service is asked if its key is set, and makes no sandbox.
 /// The exit status is 0 when the backend in use is ready, and 4 when it is not.
 #[derive(Debug, Args)]
 pub(crate) struct BackendsArgs {
@@ -37,10 +38,11 @@ pub(crate) async fn run(args: &BackendsArgs, context: &Context) -> anyhow::Resul
         all.push(match place {
             Place::Local => local(context).await?,
             Place::Docker => docker(context).await,
+            Place::E2b => e2b(context).await?,
         });
     }
-    let Candidates { places, reason } = candidates(*settings.backend, &settings.template);
-    let used = match places {
+    let Candidates { places, reason } = candidates(settings, &settings.template);
+    let used = match &*places {
         [only] => Some(*only),
         several => {
             several.iter().copied().find(|place| all.iter().any(|found| found.place == *place && found.is_ready))
@@ -89,6 +91,25 @@ async fn docker(context: &Context) -> Found {
         Err(error) => (false, words(&error.into())),
     };
     Found { place: Place::Docker, detail, is_ready }
+}
+
+async fn e2b(context: &Context) -> anyhow::Result<Found> {
+    let (place, settings) = (Place::E2b, &context.config.sandbox);
+    if !settings.has_e2b_key() && *settings.backend != BackendChoice::E2b {
+        let detail = "no key is set (sandbox.e2b.key)".to_owned();
+        return Ok(Found { place, detail, is_ready: false });
+    }
+    let settings = settings.e2b(&context.surroundings)?;
+    let template = settings.template.clone();
+    let (is_ready, detail) = match E2b::probe(settings).await {
+        Ok(_) if *context.config.sandbox.require == Require::Strict => {
+            (false, format!("{}, and sandbox.require is strict", E2b::warnings().join(", ")))
+        }
+        Ok(url) => (true, format!("{url} answers; the template is {template}")),
+        Err(Error::Setup(reason)) => (false, reason),
+        Err(error) => (false, words(&error.into())),
+    };
+    Ok(Found { place, detail, is_ready })
 }
 
 fn show(all: &[Found], used: Option<&str>, reason: &str, is_ready: bool) -> anyhow::Result<()> {

@@ -7,12 +7,13 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 
 use aludel_sandbox::template::{Choice, TemplateName};
-use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, Limits};
+use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, E2bConfig, Limits};
 use aludel_store::KeyId;
 
 use super::declare::{choice, settings, values};
 use super::given::{ConfigError, Setting};
-use super::{Entry, Size, Span, Switch};
+use super::key::KeySource;
+use super::{Entry, Size, Span, Surroundings, Switch};
 
 /// Names of settings that every sandbox can have its own of, or that only a server uses.
 const NOT_COMMON: [&str; 15] = [
@@ -42,9 +43,11 @@ settings! {
     /// Sandboxes: their origin, and the limits of each.
     pub(crate) struct Sandbox of "sandbox" {
         /// Origin of sandboxes: `local` makes them of Linux namespaces on this host, `docker` takes containers of an engine, Docker's
-        /// or Podman's, and `auto` takes the first that works.
+        /// or Podman's, `e2b` takes those of a service that speaks E2B's protocol, and `auto` takes the first that works: a service whose key is
+        /// in the settings, this host, containers.
         ///
-        /// Containers start in seconds instead of milliseconds, and have no ports and terminals, so nothing of E2B and OpenSandbox.
+        /// Containers and sandboxes of a service start in seconds instead of milliseconds, and have no ports and terminals, so nothing of E2B
+        /// and OpenSandbox is served with them. Programs and files leave this host for a service.
         backend: Backend = Backend::Auto;
         /// Template of sandboxes: `default`, or the name of one of your own, as `aludel template build --name NAME` makes it.
         template: Choice = Choice::Default;
@@ -94,6 +97,17 @@ settings! {
         docker_runtime as "docker.runtime": String = "default".to_owned();
         /// Socket of its engine, as `unix:///PATH`; `auto` for `DOCKER_HOST` or the first in the usual places.
         docker_host as "docker.host": String = "auto".to_owned();
+        /// Key of an account at E2B, or of a server that speaks its protocol, as `env:NAME` or `file:PATH`. With it, `sandbox.backend = "auto"`
+        /// takes sandboxes there; with `sandbox.backend = "e2b"` it is `E2B_API_KEY` unless it is given.
+        e2b_key as "e2b.key": KeySource = KeySource::None;
+        /// Domain of that service; `auto` for `E2B_DOMAIN` or `e2b.app`.
+        e2b_domain as "e2b.domain": String = "auto".to_owned();
+        /// Address of its API; `auto` for `E2B_API_URL` or `https://api.DOMAIN`.
+        e2b_url as "e2b.url": String = "auto".to_owned();
+        /// Address of its sandboxes; `auto` for `E2B_SANDBOX_URL`, or one for each of them below the domain.
+        e2b_sandbox_url as "e2b.sandbox_url": String = "auto".to_owned();
+        /// Template of sandboxes there, which has Python and IPython.
+        e2b_template as "e2b.template": String = E2bConfig::TEMPLATE.to_owned();
     }
 }
 
@@ -147,6 +161,29 @@ impl Sandbox {
         }
     }
 
+    /// Returns true if the settings have a key of E2B.
+    pub(crate) fn has_e2b_key(&self) -> bool {
+        *self.e2b_key != KeySource::None
+    }
+
+    /// The settings of the backend `e2b`.
+    pub(crate) fn e2b(&self, surroundings: &Surroundings) -> Result<E2bConfig, ConfigError> {
+        let named = |setting: &Setting<String>, variable: &str| {
+            let given = Some((**setting).clone()).filter(|text| text != "auto");
+            given.or_else(|| surroundings.variable(variable).map(str::to_owned))
+        };
+        let key = self.e2b_key.fetch_for("the key of E2B (sandbox.e2b.key)", surroundings)?;
+        let key = key.map(|key| key.expose().to_owned());
+        let key = key.or_else(|| surroundings.variable("E2B_API_KEY").map(str::to_owned));
+        Ok(E2bConfig {
+            key: key.unwrap_or_default(),
+            domain: named(&self.e2b_domain, "E2B_DOMAIN").unwrap_or_else(|| E2bConfig::DOMAIN.to_owned()),
+            url: named(&self.e2b_url, "E2B_API_URL"),
+            sandbox_url: named(&self.e2b_sandbox_url, "E2B_SANDBOX_URL"),
+            template: (*self.e2b_template).clone(),
+        })
+    }
+
     /// The limits of one sandbox; what has no key is the engine's default.
     pub(crate) fn limits(&self) -> Limits {
         let (memory, disk) = (self.memory.0.bytes(), self.disk.bytes());
@@ -170,12 +207,14 @@ impl Sandbox {
 choice! {
     /// The origin of sandboxes.
     pub(crate) enum Backend {
-        /// The first that can be used: `Local`, then `Docker`.
+        /// The first that can be used: `E2b` if the settings have its key, then `Local`, then `Docker`.
         Auto = "auto",
         /// Linux namespaces on this host.
         Local = "local",
         /// Containers of an engine, Docker's or Podman's: cells and files, without services, commands, terminals, ports and a pool.
         Docker = "docker",
+        /// Sandboxes of a service that speaks E2B's protocol: cells and files, as with `Docker`.
+        E2b = "e2b",
     }
 }
 

@@ -3,10 +3,12 @@
 pub(crate) mod directory;
 #[cfg(feature = "docker")]
 pub(crate) mod docker;
+#[cfg(feature = "e2b")]
+pub(crate) mod e2b;
 pub(crate) mod local;
 pub mod memory;
 mod registry;
-#[cfg(feature = "docker")]
+#[cfg(any(feature = "docker", feature = "e2b"))]
 mod stdio;
 mod streams;
 pub(crate) mod templates;

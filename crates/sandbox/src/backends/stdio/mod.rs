@@ -27,7 +27,7 @@ use crate::driver::Driver;
 use crate::{Error, KernelSpec, Limits, Usage, Workspace};
 
 /// The program that forks kernels and passes on their streams.
-const SANDBOX_PROGRAM: &str = include_str!("../../../kernel/container.py");
+const SANDBOX_PROGRAM: &str = include_str!("../../../kernel/first_process.py");
 /// The program that serves files.
 const WORKSPACE_PROGRAM: &str = include_str!("../../../kernel/workspace.py");
 /// Runs the program that stdin begins with.

@@ -1,4 +1,4 @@
-//! The kernels of one sandbox over its one pair of streams. The other end is `kernel/container.py`.
+//! The kernels of one sandbox over its one pair of streams. The other end is `kernel/first_process.py`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

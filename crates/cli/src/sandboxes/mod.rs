@@ -1,16 +1,20 @@
 //! Getting from a configuration to a backend that runs.
 
+mod elsewhere;
+mod place;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, Status};
 use aludel_sandbox::template::{Choice, TemplateName};
-use aludel_sandbox::{Backend, Docker, KernelSpec, Local, LocalConfig, Offer, Start, Template, Templates, template};
+use aludel_sandbox::{Backend, KernelSpec, Local, LocalConfig, Offer, Start, Template, Templates, template};
 use anyhow::Context as _;
 
+pub(crate) use self::place::{Candidates, Place, candidates};
 use crate::commands::Context;
-use crate::config::{BackendChoice, MAX_TEMPLATES, Require};
+use crate::config::MAX_TEMPLATES;
 use crate::exit::{usage, words};
 use crate::progress::TemplateProgress;
 use crate::{console, state};
@@ -74,12 +78,13 @@ impl Sandboxes {
     }
 
     async fn start_as(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Self> {
-        let Candidates { places, .. } = candidates(*context.config.sandbox.backend, wanted.template);
+        let Candidates { places, .. } = candidates(&context.config.sandbox, wanted.template);
         let mut failed: Vec<(Place, anyhow::Error)> = Vec::new();
-        for &place in places {
+        for place in places {
             let started = match place {
                 Place::Local => local(context, wanted).await,
-                Place::Docker => docker(context, wanted).await,
+                Place::Docker => elsewhere::docker(context, wanted).await,
+                Place::E2b => elsewhere::e2b(context, wanted).await,
             };
             match started {
                 Ok(started) => {
@@ -112,48 +117,6 @@ fn reasons(failed: &[(Place, anyhow::Error)]) -> Vec<String> {
     failed.iter().map(|(place, error)| format!("{}: {}", place.name(), words(error))).collect()
 }
 
-/// A backend that programs can be given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    Local,
-    Docker,
-}
-
-impl Place {
-    /// All of them, in the order of `auto`.
-    pub(crate) const ALL: &[Self] = &[Self::Local, Self::Docker];
-
-    /// Its word in the settings.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Docker => "docker",
-        }
-    }
-}
-
-/// Backends of which the first that works is taken.
-pub(crate) struct Candidates {
-    /// The backends, in the order in which they are tried.
-    pub(crate) places: &'static [Place],
-    /// The reason for the choice, in words.
-    pub(crate) reason: &'static str,
-}
-
-/// Returns the backends to be tried for sandboxes of this template.
-pub(crate) fn candidates(choice: BackendChoice, template: &Choice) -> Candidates {
-    let (places, reason) = match choice {
-        BackendChoice::Local => (&[Place::Local][..], "sandbox.backend names it"),
-        BackendChoice::Docker => (&[Place::Docker][..], "sandbox.backend names it"),
-        // Containers have no templates.
-        BackendChoice::Auto if *template != Choice::Default => {
-            (&[Place::Local][..], "only local sandboxes have templates (sandbox.template)")
-        }
-        BackendChoice::Auto => (Place::ALL, "it is the first that is ready (sandbox.backend = \"auto\")"),
-    };
-    Candidates { places, reason }
-}
-
 /// Properties of a backend that is to be started.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
@@ -162,29 +125,6 @@ struct Wanted<'a> {
     pool: usize,
     /// True if nothing is imported ahead.
     is_lean: bool,
-}
-
-/// Starts the docker backend.
-async fn docker(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
-    if let Some(name) = wanted.template.own() {
-        anyhow::bail!(
-            "a container has its image instead of the template `{name}` (sandbox.template); name one by sandbox.docker.image"
-        );
-    }
-    state::make_data_directory(context)?;
-    let settings = context.config.sandbox.docker(&context.config.server.data);
-    let mut told = |step: &str| console::tell(step);
-    let backend = Docker::start(settings, &mut told).await.context("containers cannot be used as sandboxes")?;
-    if context.verbose {
-        console::tell(&format!("sandboxes are containers of the engine {}", backend.engine()));
-    }
-    let warnings = backend.warnings();
-    if *context.config.sandbox.require == Require::Strict && !warnings.is_empty() {
-        anyhow::bail!("{}, and sandbox.require is strict", warnings.join(", "));
-    }
-    tell(&warnings, context.verbose);
-    // The image is the operator's: nobody knows its packages before a program looks.
-    Ok(Sandboxes { backend: Arc::new(backend), packages: Vec::new() })
 }
 
 /// Starts the local backend.

@@ -1,8 +1,8 @@
-"""The first process of a container: imports what kernels need, forks them, and passes on what they say.
+"""The first process of a sandbox that is reached by its streams: imports what kernels need, forks them, and passes on what they say.
 
 It speaks messages over stdin and stdout: a kind, the number of a kernel, a stream and the length of what follows (HEADER). Stream 0 is the
 kernel's channel, 1 and 2 are what its programs print. Nobody sends more of a stream than was granted, so one that is not read holds up no other.
-When stdin ends, the host has gone, and this process takes the container along.
+When stdin ends, the host has gone, and this process takes all that it started along.
 """
 
 import json
@@ -12,9 +12,11 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 
 HEADER = struct.Struct(">BIBI")
 (KERNEL, DATA, SIGNAL, END, RESUME, GRANT, STARTED, FAILED, EXITED, RESUMED, READY) = range(1, 12)
+# The directory of the kernel's programs; a temporary one where nothing can be written there.
 PROGRAMS = "/run/aludel"
 # Bytes of one message.
 CHUNK = 64 << 10
@@ -212,9 +214,12 @@ def become(descriptors):
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # When memory runs out, kernels go before this process, which tells why.
-        with open("/proc/self/oom_score_adj", "w") as rank:
-            rank.write("1000")
+        # When memory runs out, kernels go before this process, which tells why. Some hosts rank by themselves.
+        try:
+            with open("/proc/self/oom_score_adj", "w") as rank:
+                rank.write("1000")
+        except OSError:
+            pass
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         control, warden, stdout, stderr = descriptors
         for ours, place, inherited in ((control, 3, False), (warden, 4, False), (stdout, 1, True), (stderr, 2, True)):
@@ -226,8 +231,42 @@ def become(descriptors):
         os._exit(status)
 
 
+def end_all():
+    """Ends this process and those that descend from it. In a container it is the first, and all end with it."""
+    for _ in range(100):
+        children = descendants()
+        for pid in children:
+            kill(pid, signal.SIGKILL)
+        if not children:
+            break
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+    os._exit(0)
+
+
+def descendants():
+    """Returns the processes that descend from this one, but for those that have ended."""
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat") as file:
+                    state, parent = file.read().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue  # it has ended
+            if state != "Z":
+                parents[int(name)] = int(parent)
+    found = {os.getpid()}
+    while below := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= below
+    return found - {os.getpid()}
+
+
 def oom_kills():
-    """Processes of the container that were ended for want of memory."""
+    """Processes of the sandbox that were ended for want of memory."""
     for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
         try:
             with open(path) as counts:
@@ -319,7 +358,7 @@ def main():
             if key.data == "host":
                 data = os.read(0, 256 << 10)
                 if not data:
-                    os._exit(0)
+                    end_all()
                 buffer += data
                 while len(buffer) >= HEADER.size:
                     kind, number, stream, length = HEADER.unpack_from(buffer)
@@ -347,6 +386,8 @@ def read_exactly(count):
 
 
 if __name__ == "__main__":
+    if not os.access(PROGRAMS, os.W_OK):
+        PROGRAMS = tempfile.mkdtemp(prefix="aludel-")
     for program, text in json.loads(read_exactly(struct.unpack(">I", read_exactly(4))[0])).items():
         with open(os.path.join(PROGRAMS, program), "w") as file:
             file.write(text)

@@ -1,0 +1,51 @@
+//! Backends whose sandboxes are not this program's own.
+
+use std::sync::Arc;
+
+use aludel_sandbox::{Docker, E2b};
+use anyhow::Context as _;
+
+use super::{Sandboxes, Wanted, tell};
+use crate::commands::Context;
+use crate::config::Require;
+use crate::{console, state};
+
+/// Starts the docker backend.
+pub(super) async fn docker(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+    refuse_template(wanted, "a container has its image", "sandbox.docker.image")?;
+    state::make_data_directory(context)?;
+    let settings = context.config.sandbox.docker(&context.config.server.data);
+    let mut told = |step: &str| console::tell(step);
+    let backend = Docker::start(settings, &mut told).await.context("containers cannot be used as sandboxes")?;
+    if context.verbose {
+        console::tell(&format!("sandboxes are containers of the engine {}", backend.engine()));
+    }
+    check(context, &backend.warnings())?;
+    Ok(Sandboxes { backend: Arc::new(backend), packages: Vec::new() })
+}
+
+/// Starts the E2B backend.
+pub(super) async fn e2b(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+    refuse_template(wanted, "a sandbox of E2B has one of the service", "sandbox.e2b.template")?;
+    let settings = context.config.sandbox.e2b(&context.surroundings)?;
+    let backend = E2b::start(settings).await.context("sandboxes of E2B cannot be used")?;
+    console::tell(&format!("programs and their files go to {}", backend.url()));
+    check(context, &E2b::warnings())?;
+    Ok(Sandboxes { backend: Arc::new(backend), packages: Vec::new() })
+}
+
+fn refuse_template(wanted: Wanted<'_>, instead: &str, setting: &str) -> anyhow::Result<()> {
+    if let Some(name) = wanted.template.own() {
+        anyhow::bail!("{instead} instead of the template `{name}` (sandbox.template); name one by {setting}");
+    }
+    Ok(())
+}
+
+/// Tells the missing parts of the isolation, or refuses to go on with them.
+fn check(context: &Context, warnings: &[String]) -> anyhow::Result<()> {
+    if *context.config.sandbox.require == Require::Strict && !warnings.is_empty() {
+        anyhow::bail!("{}, and sandbox.require is strict", warnings.join(", "));
+    }
+    tell(warnings, context.verbose);
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! The choice of a backend.
+
+use aludel_sandbox::template::Choice;
+
+use crate::config::{BackendChoice, Sandbox};
+
+/// A backend that programs can be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    E2b,
+    Local,
+    Docker,
+}
+
+impl Place {
+    /// All of them, in the order of `auto`.
+    pub(crate) const ALL: &[Self] = &[Self::E2b, Self::Local, Self::Docker];
+
+    /// Its word in the settings.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::E2b => "e2b",
+            Self::Local => "local",
+            Self::Docker => "docker",
+        }
+    }
+
+    /// Returns true if the settings say enough to try it unasked. Nothing leaves this host because of a key that lies about.
+    fn is_set_up(self, settings: &Sandbox) -> bool {
+        match self {
+            Self::E2b => settings.has_e2b_key(),
+            Self::Local | Self::Docker => true,
+        }
+    }
+}
+
+/// Backends of which the first that works is taken.
+pub(crate) struct Candidates {
+    /// The backends, in the order in which they are tried.
+    pub(crate) places: Vec<Place>,
+    /// The reason for the choice, in words.
+    pub(crate) reason: &'static str,
+}
+
+/// Returns the backends to be tried for sandboxes of this template.
+pub(crate) fn candidates(settings: &Sandbox, template: &Choice) -> Candidates {
+    let named = |place| (vec![place], "sandbox.backend names it");
+    let (places, reason) = match *settings.backend {
+        BackendChoice::Local => named(Place::Local),
+        BackendChoice::Docker => named(Place::Docker),
+        BackendChoice::E2b => named(Place::E2b),
+        // The others have no templates of ours.
+        BackendChoice::Auto if *template != Choice::Default => {
+            (vec![Place::Local], "only local sandboxes have templates (sandbox.template)")
+        }
+        BackendChoice::Auto => {
+            let places = Place::ALL.iter().copied().filter(|place| place.is_set_up(settings)).collect();
+            (places, "it is the first that is ready (sandbox.backend = \"auto\")")
+        }
+    };
+    Candidates { places, reason }
+}

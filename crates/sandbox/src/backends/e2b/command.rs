@@ -1,0 +1,190 @@
+//! One command in a sandbox of the service, from before it is asked for until it is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aludel_wire::e2b::process::{Output, ProcessEvent};
+use futures_util::StreamExt;
+use tokio::io::{AsyncReadExt, DuplexStream};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+use tokio_util::bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use super::envd::{Envd, Events, Running};
+use super::machine::Machine;
+use crate::backends::stdio::{Place, Printed, Stdio};
+use crate::{Error, Usage};
+
+/// Bytes of input that wait for the service.
+const INPUT: usize = 256 << 10;
+/// Pieces of output that wait for whoever reads them.
+const OUTPUT_PIECES: usize = 16;
+/// Time that a command has for its end once it has no input, and once it was killed.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A command in a sandbox of the service. A task of its own starts it and ends it, so that a step which has begun is seen through whoever goes
+/// away. Dropping it ends the command.
+#[derive(Debug)]
+pub struct RemoteCommand {
+    ended: CancellationToken,
+    is_gone: watch::Sender<bool>,
+    never_paused: watch::Sender<bool>,
+}
+
+impl RemoteCommand {
+    /// A command that is to be started, which ends with `parent`.
+    pub(super) fn new(parent: &CancellationToken) -> Self {
+        let (is_gone, never_paused) = (watch::Sender::new(true), watch::Sender::new(false));
+        Self { ended: parent.child_token(), is_gone, never_paused }
+    }
+
+    /// Starts it in a sandbox of the service. The task holds `needs` until it has ended.
+    pub(super) fn start<N: Send + 'static>(
+        &self,
+        machine: &Arc<Machine>,
+        arguments: &[&'static str],
+        environment: &[(&str, &str)],
+        needs: N,
+    ) -> oneshot::Receiver<Result<Stdio, Error>> {
+        let (started, answer) = oneshot::channel();
+        self.is_gone.send_replace(false);
+        let (ended, is_gone) = (self.ended.clone(), self.is_gone.clone());
+        let (envd, machine_end) = (machine.envd().cloned(), machine.end().clone());
+        let arguments = arguments.to_vec();
+        let environment: Vec<_> =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        tokio::spawn(async move {
+            if let Some(envd) = envd.filter(|_| !ended.is_cancelled()) {
+                let environment: Vec<_> = environment.iter().map(|(name, value)| (&**name, &**value)).collect();
+                match envd.start(&arguments, &environment).await {
+                    Ok(running) => {
+                        tokio::select! {
+                            () = follow(&envd, running, started, &ended) => {}
+                            // All of the sandbox ends, this with it.
+                            () = machine_end.cancelled() => {}
+                        }
+                    }
+                    Err(error) => {
+                        let _nobody = started.send(Err(error));
+                    }
+                }
+            }
+            ended.cancel();
+            drop(needs);
+            is_gone.send_replace(true);
+        });
+        answer
+    }
+}
+
+/// Passes on a command's streams until its end, and ends it when that is asked for.
+async fn follow(
+    envd: &Envd,
+    running: Running,
+    started: oneshot::Sender<Result<Stdio, Error>>,
+    ended: &CancellationToken,
+) {
+    let Running { pid, mut events } = running;
+    let (input, ours) = tokio::io::duplex(INPUT);
+    let (told, pieces) = mpsc::channel(OUTPUT_PIECES);
+    let output = tokio_stream(pieces).boxed();
+    if started.send(Ok(Stdio { output, input: Box::pin(input) })).is_ok() {
+        tokio::select! {
+            () = feed(envd, pid, ours) => {}
+            is_over = tell(&mut events, told) => if is_over { return },
+            () = ended.cancelled() => {}
+        }
+    }
+    if let Err(error) = envd.close_stdin(pid).await {
+        tracing::debug!(%error, "the input of a command could not be ended");
+    }
+    if timeout(END_TIMEOUT, over(&mut events)).await.is_ok() {
+        return;
+    }
+    match envd.kill(pid).await {
+        Ok(()) => {
+            let _late = timeout(END_TIMEOUT, over(&mut events)).await;
+        }
+        Err(error) => tracing::warn!(%error, "a command could not be killed"),
+    }
+}
+
+/// Sends what is written, as much at once as there is, until the writer is gone or the service does not take it.
+async fn feed(envd: &Envd, pid: u32, mut input: DuplexStream) {
+    let mut bytes = Vec::with_capacity(INPUT);
+    loop {
+        bytes.clear();
+        match input.read_buf(&mut bytes).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if let Err(error) = envd.send_input(pid, &bytes).await {
+            tracing::warn!(%error, "a command's input did not arrive");
+            return;
+        }
+    }
+}
+
+/// Passes on what is printed. Returns true at the command's end, and false if nobody reads any more or the events broke off.
+async fn tell(events: &mut Events, told: mpsc::Sender<Result<Printed, String>>) -> bool {
+    loop {
+        let piece = match events.next().await {
+            Ok(Some(ProcessEvent::Data(Output::Stdout(bytes)))) => Ok(Printed::Out(Bytes::from(bytes.0))),
+            Ok(Some(ProcessEvent::Data(Output::Stderr(bytes)))) => Ok(Printed::Err(Bytes::from(bytes.0))),
+            Ok(Some(ProcessEvent::End(_))) => return true,
+            Ok(Some(_)) => continue,
+            Ok(None) => return false,
+            Err(reason) => Err(reason),
+        };
+        let is_last = piece.is_err();
+        if told.send(piece).await.is_err() || is_last {
+            return false;
+        }
+    }
+}
+
+/// Waits for the end of a command, whatever it prints.
+async fn over(events: &mut Events) {
+    while !matches!(events.next().await, Ok(Some(ProcessEvent::End(_)) | None) | Err(_)) {}
+}
+
+/// What a channel brings, as a stream.
+fn tokio_stream<T: Send + 'static>(receiver: mpsc::Receiver<T>) -> impl futures_util::Stream<Item = T> + Send {
+    futures_util::stream::unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver)))
+}
+
+impl Drop for RemoteCommand {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
+impl Place for RemoteCommand {
+    fn end(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    async fn remove(&self) {
+        self.ended.cancel();
+        // The sender is ours.
+        let mut gone = self.is_gone.subscribe();
+        let _gone = gone.wait_for(|gone| *gone).await;
+    }
+
+    fn enforces_resources(&self) -> bool {
+        false
+    }
+
+    fn paused(&self) -> watch::Receiver<bool> {
+        self.never_paused.subscribe()
+    }
+
+    async fn pause(&self, _pauses: bool) -> Result<(), Error> {
+        Err(Error::NotSupported("pausing a sandbox (sandbox.backend = \"e2b\")"))
+    }
+
+    async fn usage(&self) -> Usage {
+        Usage::default()
+    }
+}

@@ -1,0 +1,184 @@
+//! The commands of one sandbox: `envd`'s service `process.Process`, by Connect's JSON over HTTP.
+
+use std::time::Duration;
+
+use aludel_wire::e2b::process::{
+    EventMessage, Input, ProcessConfig, ProcessEvent, SelectRequest, Selector, SendInputRequest, SendSignalRequest,
+    Signal, StartRequest,
+};
+use aludel_wire::e2b::{Bytes as Base64, EndStream};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Response};
+use serde::Serialize;
+use tokio_util::bytes::{Buf, Bytes, BytesMut};
+
+use super::api::{json, read, reason, root, secret};
+use crate::Error;
+
+/// The longest that an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest message of a stream, bytes. A piece of output has some 32 KiB, which base64 makes longer by a third.
+const MAX_MESSAGE: usize = 4 << 20;
+/// The longest answer that says nothing, bytes.
+const MAX_ANSWER: usize = 64 << 10;
+/// The bit of a message that is compressed, which nobody asked for.
+const COMPRESSED: u8 = 1;
+/// The bit of the last message of a stream.
+const LAST: u8 = 2;
+
+/// The way to the commands of one sandbox.
+#[derive(Debug, Clone)]
+pub(super) struct Envd {
+    client: Client,
+    url: String,
+    id: String,
+    headers: HeaderMap,
+}
+
+/// A command that runs.
+pub(super) struct Running {
+    /// Its number.
+    pub(super) pid: u32,
+    /// Its events.
+    pub(super) events: Events,
+}
+
+/// The events of a command.
+pub(super) struct Events {
+    pieces: BoxStream<'static, reqwest::Result<Bytes>>,
+    buffer: BytesMut,
+}
+
+impl Envd {
+    /// The port at which it is.
+    pub(super) const PORT: u16 = 49983;
+
+    pub(super) fn new(
+        client: Client,
+        url: String,
+        id: String,
+        token: Option<&str>,
+        traffic_token: Option<&str>,
+    ) -> Result<Self, Error> {
+        let is_none = || Error::Setup("the service gave a sandbox an id or a token that cannot be sent".into());
+        let mut headers = HeaderMap::new();
+        let mut add = |name: &'static str, value: Option<HeaderValue>| -> Result<(), Error> {
+            headers.insert(HeaderName::from_static(name), value.ok_or_else(is_none)?);
+            Ok(())
+        };
+        add("e2b-sandbox-id", HeaderValue::from_str(&id).ok())?;
+        add("e2b-sandbox-port", Some(HeaderValue::from(Self::PORT)))?;
+        add("connect-protocol-version", Some(HeaderValue::from_static("1")))?;
+        if let Some(token) = token {
+            add("x-access-token", secret(token))?;
+        }
+        if let Some(token) = traffic_token {
+            add("e2b-traffic-access-token", secret(token))?;
+        }
+        Ok(Self { client, url, id, headers })
+    }
+
+    /// The id of the sandbox.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Starts a command. It goes on, whether its events are read or not.
+    pub(super) async fn start(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<Running, Error> {
+        let step = "start a command in the sandbox";
+        let mut arguments = arguments.iter().map(|argument| (*argument).to_owned());
+        let envs = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let process =
+            ProcessConfig { cmd: arguments.next().unwrap_or_default(), args: arguments.collect(), envs, cwd: None };
+        let message = json(&StartRequest { process, pty: None, tag: None, stdin: Some(true) })?;
+        let mut body = vec![0];
+        body.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
+        body.extend_from_slice(&message);
+        let request = self.client.post(format!("{}/process.Process/Start", self.url)).headers(self.headers.clone());
+        let sent = request.header(CONTENT_TYPE, "application/connect+json").body(body).send();
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, sent).await;
+        let answer = answer.map_err(|_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT })?;
+        let answer = self.check(step, answer).await?;
+        let mut events = Events { pieces: answer.bytes_stream().boxed(), buffer: BytesMut::new() };
+        let first = tokio::time::timeout(ANSWER_TIMEOUT, events.next()).await;
+        match first.map_err(|_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT })? {
+            Ok(Some(ProcessEvent::Start(started))) => Ok(Running { pid: started.pid, events }),
+            Ok(_) => Err(self.failed(step, "the first event is not its start")),
+            Err(reason) => Err(self.failed(step, &reason)),
+        }
+    }
+
+    /// Gives a command something to read.
+    pub(super) async fn send_input(&self, pid: u32, bytes: &[u8]) -> Result<(), Error> {
+        let input = Input::Stdin(Base64(bytes.to_vec()));
+        self.call("SendInput", &SendInputRequest { process: Selector::Pid(pid), input }).await
+    }
+
+    /// Ends what a command reads.
+    pub(super) async fn close_stdin(&self, pid: u32) -> Result<(), Error> {
+        self.call("CloseStdin", &SelectRequest { process: Selector::Pid(pid) }).await
+    }
+
+    /// Kills a command.
+    pub(super) async fn kill(&self, pid: u32) -> Result<(), Error> {
+        self.call("SendSignal", &SendSignalRequest { process: Selector::Pid(pid), signal: Signal::Kill }).await
+    }
+
+    async fn call<T: Serialize>(&self, method: &str, request: &T) -> Result<(), Error> {
+        let sent = self.client.post(format!("{}/process.Process/{method}", self.url)).headers(self.headers.clone());
+        let sent = sent.header(CONTENT_TYPE, "application/json").timeout(ANSWER_TIMEOUT).body(json(request)?);
+        let answer = self.check(method, sent.send().await).await?;
+        read(answer, MAX_ANSWER).await.map(drop).map_err(|reason| self.failed(method, &reason))
+    }
+
+    async fn check(&self, step: &str, answer: reqwest::Result<Response>) -> Result<Response, Error> {
+        let answer = answer.map_err(|error| self.failed(step, &root(&error)))?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let body = read(answer, MAX_ANSWER).await.unwrap_or_default();
+        Err(self.failed(step, &format!("{}: {}", status.as_u16(), reason(&body))))
+    }
+
+    fn failed(&self, step: &str, reason: &str) -> Error {
+        Error::Setup(format!("{step}: {reason} (sandbox {} at {})", self.id, self.url))
+    }
+}
+
+impl Events {
+    /// Returns the next event; `None` at the end of the stream. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Result<Option<ProcessEvent>, String> {
+        loop {
+            if let Some((flags, message)) = take(&mut self.buffer)? {
+                if flags & LAST != 0 {
+                    let end: EndStream = serde_json::from_slice(&message).map_err(|error| error.to_string())?;
+                    return end.error.map_or(Ok(None), |error| Err(reason(error.message.as_bytes())));
+                }
+                let EventMessage { event } = serde_json::from_slice(&message).map_err(|error| error.to_string())?;
+                return Ok(Some(event));
+            }
+            match self.pieces.next().await {
+                Some(Ok(piece)) => self.buffer.extend_from_slice(&piece),
+                Some(Err(error)) => return Err(root(&error)),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Takes the next message, if it is complete: its flags and its text.
+fn take(buffer: &mut BytesMut) -> Result<Option<(u8, Bytes)>, String> {
+    let Some(mut header) = buffer.get(..5) else { return Ok(None) };
+    let (flags, length) = (header.get_u8(), header.get_u32() as usize);
+    if length > MAX_MESSAGE || flags & COMPRESSED != 0 {
+        return Err("a message is too long or compressed".to_owned());
+    }
+    if buffer.len() < 5 + length {
+        return Ok(None);
+    }
+    buffer.advance(5);
+    Ok(Some((flags, buffer.split_to(length).freeze())))
+}
