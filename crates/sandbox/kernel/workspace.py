@@ -176,7 +176,7 @@ def op_remove(path):
 
 def op_room():
     found = os.statvfs(ROOT)
-    # Where they share a file system with everything else, files are counted one by one.
+    # On a file system shared with everything else, files are counted one by one.
     if os.path.ismount(ROOT):
         used, limit = (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
     else:

@@ -107,6 +107,12 @@ fn every_key_is_understood() {
         image = "registry.example.com/data:1"
         runtime = "runsc"
         host = "unix:///run/podman/podman.sock"
+        [sandbox.e2b]
+        key = "env:THE_KEY"
+        domain = "sandboxes.example.com"
+        url = "https://api.example.com"
+        sandbox_url = "https://sandbox.example.com"
+        template = "data"
         [approval]
         mode = "always"
         rules = "rules.toml"
@@ -146,11 +152,11 @@ fn every_key_is_understood() {
     );
     assert_eq!(**config.server.data, home.0.path().join("state"));
     assert_eq!(shown(&config, "server.origins").0, "https://app.example.com, http://localhost:3000");
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:54".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:60".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
-    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:60".into());
+    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:66".into());
     assert_eq!(shown(&config, "model.gpt-5.headers"), headers);
     assert_eq!(config.models.len(), 3);
     assert!(config.warnings.is_empty());
@@ -178,7 +184,7 @@ fn what_is_wrong_is_said_with_its_line() {
         ("[server]\nmetrics = 'yes'", "aludel.toml:2: server.metrics = \"yes\" is neither true nor false"),
         ("[server]\ntraces = 'collector:4318'", "is neither off nor an address like http://127.0.0.1:4318"),
         ("[sandbox]\npool = -1", "sandbox.pool = \"-1\" is not a number from 0 to 256"),
-        ("[sandbox]\nbackend = 'cloud'", "is none of: auto, local, docker"),
+        ("[sandbox]\nbackend = 'cloud'", "is none of: auto, local, docker, e2b"),
         ("[sandbox.docker]\nimge = 'a'", "aludel.toml:2: there is no `sandbox.docker.imge`; did you mean"),
         ("[server]\nlisten = '8080'", "is not an address and a port, like 127.0.0.1:8080"),
         ("[server]\ndata = '~/aludel'", "begins with ~"),

@@ -65,7 +65,7 @@ impl Api {
         let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).build().map_err(failed)?;
         let key = secret(&config.key).ok_or_else(|| {
             Error::Setup(
-                "the key of E2B (sandbox.e2b.key, or E2B_API_KEY) is empty or has characters that no key has".into(),
+                "there is no key of E2B, or none that can be sent: set E2B_API_KEY, or name its place by sandbox.e2b.key".into(),
             )
         })?;
         let headers = HeaderMap::from_iter([(HeaderName::from_static("x-api-key"), key)]);

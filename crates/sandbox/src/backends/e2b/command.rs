@@ -88,7 +88,7 @@ async fn follow(
     let Running { pid, mut events } = running;
     let (input, ours) = tokio::io::duplex(INPUT);
     let (told, pieces) = mpsc::channel(OUTPUT_PIECES);
-    let output = tokio_stream(pieces).boxed();
+    let output = stream_of(pieces).boxed();
     if started.send(Ok(Stdio { output, input: Box::pin(input) })).is_ok() {
         tokio::select! {
             () = feed(envd, pid, ours) => {}
@@ -149,8 +149,8 @@ async fn over(events: &mut Events) {
     while !matches!(events.next().await, Ok(Some(ProcessEvent::End(_)) | None) | Err(_)) {}
 }
 
-/// What a channel brings, as a stream.
-fn tokio_stream<T: Send + 'static>(receiver: mpsc::Receiver<T>) -> impl futures_util::Stream<Item = T> + Send {
+/// Turns a channel into a stream.
+fn stream_of<T: Send + 'static>(receiver: mpsc::Receiver<T>) -> impl futures_util::Stream<Item = T> + Send {
     futures_util::stream::unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver)))
 }
 

@@ -40,9 +40,9 @@ pub(super) const COMMAND: [&str; 4] = ["python3", "-I", "-c", BOOTSTRAP];
 
 /// The standard streams of a process.
 pub struct Stdio {
-    /// What it prints. The end, or an error, is its end.
+    /// Its output and error output. The end, or an error, is the end of the process.
     pub(super) output: BoxStream<'static, Result<Printed, String>>,
-    /// What it reads.
+    /// Its input.
     pub(super) input: Pin<Box<dyn AsyncWrite + Send>>,
 }
 
