@@ -8,7 +8,9 @@ pub(crate) mod e2b;
 pub(crate) mod local;
 pub mod memory;
 mod registry;
-#[cfg(any(feature = "docker", feature = "e2b"))]
+#[cfg(feature = "remote")]
+mod remote;
+#[cfg(any(feature = "docker", feature = "remote"))]
 mod stdio;
 mod streams;
 pub(crate) mod templates;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use aludel_wire::e2b::process::{
-    EventMessage, Input, ProcessConfig, ProcessEvent, SelectRequest, Selector, SendInputRequest, SendSignalRequest,
-    Signal, StartRequest,
+    EventMessage, Input, Output, ProcessConfig, ProcessEvent, SelectRequest, Selector, SendInputRequest,
+    SendSignalRequest, Signal, StartRequest,
 };
 use aludel_wire::e2b::{Bytes as Base64, EndStream};
 use futures_util::StreamExt;
@@ -14,8 +14,9 @@ use reqwest::{Client, Response};
 use serde::Serialize;
 use tokio_util::bytes::{Buf, Bytes, BytesMut};
 
-use super::api::{json, read, reason, root, secret};
 use crate::Error;
+use crate::backends::remote::{self, Event, json, read, reason, root, secret};
+use crate::backends::stdio::Printed;
 
 /// The longest that an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,23 +31,21 @@ const LAST: u8 = 2;
 
 /// The way to the commands of one sandbox.
 #[derive(Debug, Clone)]
-pub(super) struct Envd {
+pub struct Envd {
     client: Client,
     url: String,
     id: String,
     headers: HeaderMap,
 }
 
-/// A command that runs.
-pub(super) struct Running {
-    /// Its number.
-    pub(super) pid: u32,
-    /// Its events.
-    pub(super) events: Events,
+/// The input of a command.
+pub struct Stdin {
+    envd: Envd,
+    pid: u32,
 }
 
 /// The events of a command.
-pub(super) struct Events {
+pub struct Events {
     pieces: BoxStream<'static, reqwest::Result<Bytes>>,
     buffer: BytesMut,
 }
@@ -80,52 +79,6 @@ impl Envd {
         Ok(Self { client, url, id, headers })
     }
 
-    /// The id of the sandbox.
-    pub(super) fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// Starts a command. It goes on, whether its events are read or not.
-    pub(super) async fn start(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<Running, Error> {
-        let step = "start a command in the sandbox";
-        let mut arguments = arguments.iter().map(|argument| (*argument).to_owned());
-        let envs = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let process =
-            ProcessConfig { cmd: arguments.next().unwrap_or_default(), args: arguments.collect(), envs, cwd: None };
-        let message = json(&StartRequest { process, pty: None, tag: None, stdin: Some(true) })?;
-        let mut body = vec![0];
-        body.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
-        body.extend_from_slice(&message);
-        let request = self.client.post(format!("{}/process.Process/Start", self.url)).headers(self.headers.clone());
-        let sent = request.header(CONTENT_TYPE, "application/connect+json").body(body).send();
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, sent).await;
-        let answer = answer.map_err(|_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT })?;
-        let answer = self.check(step, answer).await?;
-        let mut events = Events { pieces: answer.bytes_stream().boxed(), buffer: BytesMut::new() };
-        let first = tokio::time::timeout(ANSWER_TIMEOUT, events.next()).await;
-        match first.map_err(|_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT })? {
-            Ok(Some(ProcessEvent::Start(started))) => Ok(Running { pid: started.pid, events }),
-            Ok(_) => Err(self.failed(step, "the first event is not its start")),
-            Err(reason) => Err(self.failed(step, &reason)),
-        }
-    }
-
-    /// Gives a command something to read.
-    pub(super) async fn send_input(&self, pid: u32, bytes: &[u8]) -> Result<(), Error> {
-        let input = Input::Stdin(Base64(bytes.to_vec()));
-        self.call("SendInput", &SendInputRequest { process: Selector::Pid(pid), input }).await
-    }
-
-    /// Ends what a command reads.
-    pub(super) async fn close_stdin(&self, pid: u32) -> Result<(), Error> {
-        self.call("CloseStdin", &SelectRequest { process: Selector::Pid(pid) }).await
-    }
-
-    /// Kills a command.
-    pub(super) async fn kill(&self, pid: u32) -> Result<(), Error> {
-        self.call("SendSignal", &SendSignalRequest { process: Selector::Pid(pid), signal: Signal::Kill }).await
-    }
-
     async fn call<T: Serialize>(&self, method: &str, request: &T) -> Result<(), Error> {
         let sent = self.client.post(format!("{}/process.Process/{method}", self.url)).headers(self.headers.clone());
         let sent = sent.header(CONTENT_TYPE, "application/json").timeout(ANSWER_TIMEOUT).body(json(request)?);
@@ -148,9 +101,68 @@ impl Envd {
     }
 }
 
+impl remote::Shell for Envd {
+    type Input = Stdin;
+    type Output = Events;
+
+    async fn start(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(Stdin, Events), Error> {
+        let step = "start a command in the sandbox";
+        let mut arguments = arguments.iter().map(|argument| (*argument).to_owned());
+        let envs = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let process =
+            ProcessConfig { cmd: arguments.next().unwrap_or_default(), args: arguments.collect(), envs, cwd: None };
+        let message = json(&StartRequest { process, pty: None, tag: None, stdin: Some(true) })?;
+        let mut body = vec![0];
+        body.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
+        body.extend_from_slice(&message);
+        let request = self.client.post(format!("{}/process.Process/Start", self.url)).headers(self.headers.clone());
+        let sent = request.header(CONTENT_TYPE, "application/connect+json").body(body).send();
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, sent).await;
+        let answer = answer.map_err(|_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT })?;
+        let answer = self.check(step, answer).await?;
+        let mut events = Events { pieces: answer.bytes_stream().boxed(), buffer: BytesMut::new() };
+        let first = tokio::time::timeout(ANSWER_TIMEOUT, events.read()).await;
+        match first.map_err(|_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT })? {
+            Ok(Some(ProcessEvent::Start(started))) => Ok((Stdin { envd: self.clone(), pid: started.pid }, events)),
+            Ok(_) => Err(self.failed(step, "the first event is not its start")),
+            Err(reason) => Err(self.failed(step, &reason)),
+        }
+    }
+}
+
+impl remote::Input for Stdin {
+    async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
+        let input = Input::Stdin(Base64(bytes.to_vec()));
+        self.envd.call("SendInput", &SendInputRequest { process: Selector::Pid(self.pid), input }).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        self.envd.call("CloseStdin", &SelectRequest { process: Selector::Pid(self.pid) }).await
+    }
+
+    async fn kill(&self) -> Result<(), Error> {
+        let request = SendSignalRequest { process: Selector::Pid(self.pid), signal: Signal::Kill };
+        self.envd.call("SendSignal", &request).await
+    }
+}
+
+impl remote::Output for Events {
+    async fn next(&mut self) -> Result<Event, String> {
+        loop {
+            return Ok(match self.read().await? {
+                Some(ProcessEvent::Data(Output::Stdout(bytes))) => Event::Printed(Printed::Out(Bytes::from(bytes.0))),
+                Some(ProcessEvent::Data(Output::Stderr(bytes))) => Event::Printed(Printed::Err(Bytes::from(bytes.0))),
+                Some(ProcessEvent::End(end)) => Event::Ended(if end.exit_code == 0 { Ok(()) } else { Err(end.status) }),
+                Some(_) => continue,
+                None => return Err("the events of the command ended before it did".to_owned()),
+            });
+        }
+    }
+}
+
 impl Events {
-    /// Returns the next event; `None` at the end of the stream. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Result<Option<ProcessEvent>, String> {
+    /// Returns the next event of the service; `None` at the end of the stream. Cancel-safe.
+    async fn read(&mut self) -> Result<Option<ProcessEvent>, String> {
         loop {
             if let Some((flags, message)) = take(&mut self.buffer)? {
                 if flags & LAST != 0 {

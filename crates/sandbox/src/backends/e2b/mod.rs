@@ -1,25 +1,15 @@
 //! The E2B backend: each sandbox is one of E2B's service, or of a server that speaks its protocol, and its files are in it.
-//!
-//! Sandboxes there end by themselves after [`LIFETIME`], which is put off as long as they are used here: a crash leaves nothing for long.
 
 mod api;
-mod command;
 mod envd;
-mod machine;
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
 use self::api::Api;
-use self::command::RemoteCommand;
-use self::machine::Machine;
-use super::stdio::{COMMAND, Host, Life, Stdio, StdioBackend, StdioWorkspace, over};
-use crate::backend::Capabilities;
-use crate::{Error, KernelSpec, Limits};
+use super::remote::{self, Service};
+use super::stdio::StdioBackend;
+use crate::Error;
 
-/// Time after which a sandbox ends there unless it is put off.
-const LIFETIME: Duration = Duration::from_secs(300);
 /// Settings of the E2B backend.
 #[derive(Clone)]
 pub struct E2bConfig {
@@ -52,45 +42,18 @@ impl fmt::Debug for E2bConfig {
 }
 
 /// The E2B backend.
-pub type E2b = StdioBackend<Service>;
-
-/// A service that has sandboxes.
-#[derive(Debug)]
-pub struct Service {
-    api: Arc<Api>,
-}
+pub type E2b = StdioBackend<Service<Api>>;
 
 impl E2b {
     /// Returns the address of the service, or the reason why it does not answer or takes no such key.
     pub async fn probe(config: E2bConfig) -> Result<String, Error> {
-        let api = Api::new(config)?;
-        api.check().await?;
-        Ok(api.url().to_owned())
+        Ok(Service::reach(Api::new(config)?).await?.url().to_owned())
     }
 
     /// Makes sure that the service answers and takes the key.
     pub async fn start(config: E2bConfig) -> Result<Self, Error> {
-        let api = Api::new(config)?;
-        api.check().await?;
-        // A checkpoint that takes over ends all other processes, and here those that serve it are among them.
-        let kernel = Arc::new(KernelSpec { checkpoints: false, ..KernelSpec::python("python3") });
-        let capabilities = Capabilities {
-            backend: "e2b",
-            checkpoints: false,
-            languages: vec![kernel],
-            enforces_resources: false,
-            enforces_disk: false,
-            reports_blocked: false,
-            kernels: true,
-            processes: false,
-            terminals: false,
-            attach: false,
-            pause: false,
-            fork: false,
-            connect: false,
-            templates: Vec::new(),
-        };
-        Ok(Self::new(Service { api: Arc::new(api) }, crate::random::hex::<6>(), capabilities))
+        let service = Service::reach(Api::new(config)?).await?;
+        Ok(Self::new(service, crate::random::hex::<6>(), remote::capabilities("e2b")))
     }
 
     /// Returns the parts of the isolation that are not enforced from here, in words.
@@ -100,46 +63,6 @@ impl E2b {
 
     /// The address of the service.
     pub fn url(&self) -> &str {
-        self.host().api.url()
-    }
-}
-
-/// The files of a session: in a sandbox of the service, served by a command in it.
-#[derive(Debug)]
-pub struct Home {
-    machine: Arc<Machine>,
-    _server: RemoteCommand,
-}
-
-impl Host for Service {
-    type Place = RemoteCommand;
-    type Home = Home;
-    const ORIGIN: &'static str = "template";
-
-    async fn make_workspace(&self, life: &Life, limits: &Limits) -> Result<StdioWorkspace<Home>, Error> {
-        let machine = Arc::new(Machine::new(life.end()));
-        machine.start(&self.api, life.hold()).await.map_err(|_| over())??;
-        let server = RemoteCommand::new(machine.end());
-        let started = server.start(&machine, &COMMAND, &[], life.hold());
-        let stdio = started.await.map_err(|_| over())??;
-        let end = machine.end().clone();
-        let home = Home { machine, _server: server };
-        StdioWorkspace::start(home, end, stdio, life.instance().to_owned(), limits).await
-    }
-
-    fn place(&self, life: &Life) -> Arc<RemoteCommand> {
-        Arc::new(RemoteCommand::new(life.end()))
-    }
-
-    async fn start<N: Send + 'static>(
-        &self,
-        place: &RemoteCommand,
-        home: &Home,
-        kernel: &KernelSpec,
-        _limits: &Limits,
-        needs: N,
-    ) -> Result<Stdio, Error> {
-        let environment: Vec<_> = kernel.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        place.start(&home.machine, &COMMAND, &environment, needs).await.map_err(|_| over())?
+        self.host().url()
     }
 }

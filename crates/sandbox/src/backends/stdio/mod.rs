@@ -47,7 +47,7 @@ pub struct Stdio {
 }
 
 /// A piece of what a process prints.
-pub(super) enum Printed {
+pub enum Printed {
     /// To its output.
     Out(Bytes),
     /// To its error output.

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_wire::e2b::process::{Output, ProcessEvent};
 use futures_util::StreamExt;
 use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
-use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use super::envd::{Envd, Events, Running};
 use super::machine::Machine;
+use super::{Event, Input, Output, Shell};
 use crate::backends::stdio::{Place, Printed, Stdio};
 use crate::{Error, Usage};
 
@@ -40,9 +38,9 @@ impl RemoteCommand {
     }
 
     /// Starts it in a sandbox of the service. The task holds `needs` until it has ended.
-    pub(super) fn start<N: Send + 'static>(
+    pub(super) fn start<S: Shell, N: Send + 'static>(
         &self,
-        machine: &Arc<Machine>,
+        machine: &Arc<Machine<S>>,
         arguments: &[&'static str],
         environment: &[(&str, &str)],
         needs: N,
@@ -50,17 +48,17 @@ impl RemoteCommand {
         let (started, answer) = oneshot::channel();
         self.is_gone.send_replace(false);
         let (ended, is_gone) = (self.ended.clone(), self.is_gone.clone());
-        let (envd, machine_end) = (machine.envd().cloned(), machine.end().clone());
+        let (shell, machine_end) = (machine.shell().cloned(), machine.end().clone());
         let arguments = arguments.to_vec();
         let environment: Vec<_> =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         tokio::spawn(async move {
-            if let Some(envd) = envd.filter(|_| !ended.is_cancelled()) {
+            if let Some(shell) = shell.filter(|_| !ended.is_cancelled()) {
                 let environment: Vec<_> = environment.iter().map(|(name, value)| (&**name, &**value)).collect();
-                match envd.start(&arguments, &environment).await {
-                    Ok(running) => {
+                match shell.start(&arguments, &environment).await {
+                    Ok((input, output)) => {
                         tokio::select! {
-                            () = follow(&envd, running, started, &ended) => {}
+                            () = follow(input, output, started, &ended) => {}
                             // All of the sandbox ends, this with it.
                             () = machine_end.cancelled() => {}
                         }
@@ -80,29 +78,28 @@ impl RemoteCommand {
 
 /// Passes on a command's streams until its end, and ends it when that is asked for.
 async fn follow(
-    envd: &Envd,
-    running: Running,
+    stdin: impl Input,
+    mut events: impl Output,
     started: oneshot::Sender<Result<Stdio, Error>>,
     ended: &CancellationToken,
 ) {
-    let Running { pid, mut events } = running;
     let (input, ours) = tokio::io::duplex(INPUT);
     let (told, pieces) = mpsc::channel(OUTPUT_PIECES);
     let output = stream_of(pieces).boxed();
     if started.send(Ok(Stdio { output, input: Box::pin(input) })).is_ok() {
         tokio::select! {
-            () = feed(envd, pid, ours) => {}
+            () = feed(&stdin, ours) => {}
             is_over = tell(&mut events, told) => if is_over { return },
             () = ended.cancelled() => {}
         }
     }
-    if let Err(error) = envd.close_stdin(pid).await {
+    if let Err(error) = stdin.close().await {
         tracing::debug!(%error, "the input of a command could not be ended");
     }
     if timeout(END_TIMEOUT, over(&mut events)).await.is_ok() {
         return;
     }
-    match envd.kill(pid).await {
+    match stdin.kill().await {
         Ok(()) => {
             let _late = timeout(END_TIMEOUT, over(&mut events)).await;
         }
@@ -111,7 +108,7 @@ async fn follow(
 }
 
 /// Sends what is written, as much at once as there is, until the writer is gone or the service does not take it.
-async fn feed(envd: &Envd, pid: u32, mut input: DuplexStream) {
+async fn feed(stdin: &impl Input, mut input: DuplexStream) {
     let mut bytes = Vec::with_capacity(INPUT);
     loop {
         bytes.clear();
@@ -119,7 +116,7 @@ async fn feed(envd: &Envd, pid: u32, mut input: DuplexStream) {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
-        if let Err(error) = envd.send_input(pid, &bytes).await {
+        if let Err(error) = stdin.send(&bytes).await {
             tracing::warn!(%error, "a command's input did not arrive");
             return;
         }
@@ -127,14 +124,11 @@ async fn feed(envd: &Envd, pid: u32, mut input: DuplexStream) {
 }
 
 /// Passes on what is printed. Returns true at the command's end, and false if nobody reads any more or the events broke off.
-async fn tell(events: &mut Events, told: mpsc::Sender<Result<Printed, String>>) -> bool {
+async fn tell(events: &mut impl Output, told: mpsc::Sender<Result<Printed, String>>) -> bool {
     loop {
         let piece = match events.next().await {
-            Ok(Some(ProcessEvent::Data(Output::Stdout(bytes)))) => Ok(Printed::Out(Bytes::from(bytes.0))),
-            Ok(Some(ProcessEvent::Data(Output::Stderr(bytes)))) => Ok(Printed::Err(Bytes::from(bytes.0))),
-            Ok(Some(ProcessEvent::End(_))) => return true,
-            Ok(Some(_)) => continue,
-            Ok(None) => return false,
+            Ok(Event::Printed(piece)) => Ok(piece),
+            Ok(Event::Ended(_)) => return true,
             Err(reason) => Err(reason),
         };
         let is_last = piece.is_err();
@@ -145,8 +139,8 @@ async fn tell(events: &mut Events, told: mpsc::Sender<Result<Printed, String>>) 
 }
 
 /// Waits for the end of a command, whatever it prints.
-async fn over(events: &mut Events) {
-    while !matches!(events.next().await, Ok(Some(ProcessEvent::End(_)) | None) | Err(_)) {}
+async fn over(events: &mut impl Output) {
+    while let Ok(Event::Printed(_)) = events.next().await {}
 }
 
 /// Turns a channel into a stream.
@@ -181,7 +175,7 @@ impl Place for RemoteCommand {
     }
 
     async fn pause(&self, _pauses: bool) -> Result<(), Error> {
-        Err(Error::NotSupported("pausing a sandbox (sandbox.backend = \"e2b\")"))
+        Err(Error::NotSupported("pausing a sandbox of a service (only sandbox.backend = \"local\" and \"docker\" do)"))
     }
 
     async fn usage(&self) -> Usage {

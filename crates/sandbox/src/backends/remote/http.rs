@@ -1,0 +1,82 @@
+//! Requests to a service, and what it answers.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use reqwest::header::HeaderValue;
+use reqwest::{Client, Response, StatusCode};
+use serde::Deserialize;
+
+use crate::Error;
+
+/// The longest that an answer may take. Making a sandbox is the slowest.
+pub(in crate::backends) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most that is shown of an error of the service, bytes.
+const MAX_REASON: usize = 500;
+
+/// The body of an error.
+#[derive(Deserialize)]
+struct Refusal {
+    message: String,
+}
+
+/// Makes a client of HTTP.
+pub(in crate::backends) fn client() -> Result<Client, Error> {
+    // Another part of the program may have done so already.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).build();
+    client.map_err(|error| Error::Setup(format!("make an HTTP client: {error}")))
+}
+
+/// Reads the body of an answer, of at most so many bytes.
+pub(in crate::backends) async fn read(answer: Response, most: usize) -> Result<Vec<u8>, String> {
+    let mut pieces = answer.bytes_stream();
+    let mut body = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| root(&error))?;
+        if body.len() + piece.len() > most {
+            return Err("it is too long".to_owned());
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body)
+}
+
+/// Returns the reason that an error's body gives, on one line.
+pub(in crate::backends) fn reason(body: &[u8]) -> String {
+    let text = match serde_json::from_slice(body) {
+        Ok(Refusal { message }) => message,
+        Err(_) => String::from_utf8_lossy(body).into_owned(),
+    };
+    let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    let end = text.floor_char_boundary(MAX_REASON);
+    text.get(..end).unwrap_or_default().trim().to_owned()
+}
+
+/// The innermost error, which says what went wrong. The outer ones repeat the address.
+pub(in crate::backends) fn root(error: &reqwest::Error) -> String {
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    if error.is_timeout() { "the time is over".to_owned() } else { innermost.to_string() }
+}
+
+/// A value of a header that is never shown; `None` for one that cannot be sent or says nothing.
+pub(in crate::backends) fn secret(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok().filter(|value| !value.is_empty())?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// The JSON of a request.
+pub(in crate::backends) fn json<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(value).map_err(|error| Error::Setup(error.to_string()))
+}
+
+/// Returns true if the answer is that of a service that has no such path.
+pub(in crate::backends) fn is_unknown(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
+}

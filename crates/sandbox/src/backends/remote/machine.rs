@@ -1,0 +1,153 @@
+//! One sandbox of the service, from before it is asked for until it is gone.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::{Control, Event, LIFETIME, Made, Output, Shell};
+use crate::{Error, Limits};
+
+/// Time between two requests that put off the end.
+const KEEP_PAUSE: Duration = Duration::from_secs(60);
+/// The longest that making the directory of the files may take.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Makes the directory of the files, by whatever rights there are.
+const PREPARE: &str =
+    "test -w /mnt/data || { sudo -n mkdir -p /mnt/data && sudo -n chown \"$(id -u):$(id -g)\" /mnt/data; }";
+
+/// A sandbox of the service. A task of its own makes it, keeps it and ends it, so that a step which has begun is seen through whoever goes away.
+/// Dropping it ends the sandbox.
+#[derive(Debug)]
+pub(super) struct Machine<S> {
+    ended: CancellationToken,
+    shell: Arc<OnceLock<S>>,
+}
+
+impl<S: Shell> Machine<S> {
+    /// A sandbox that is to be made, which ends with its backend.
+    pub(super) fn new(backend: &CancellationToken) -> Self {
+        Self { ended: backend.child_token(), shell: Arc::default() }
+    }
+
+    /// The token that ends it.
+    pub(super) fn end(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// The way to its commands, once it was made.
+    pub(super) fn shell(&self) -> Option<&S> {
+        self.shell.get()
+    }
+
+    /// Makes it, with a directory for files. The task holds `needs` until it is gone.
+    pub(super) fn start<C: Control<Shell = S>, N: Send + 'static>(
+        &self,
+        control: &Arc<C>,
+        limits: &Limits,
+        needs: N,
+    ) -> oneshot::Receiver<Result<(), Error>> {
+        let (started, answer) = oneshot::channel();
+        let (control, limits) = (Arc::clone(control), limits.clone());
+        let (ended, shell) = (self.ended.clone(), Arc::clone(&self.shell));
+        tokio::spawn(async move {
+            match make(&*control, &limits, &ended).await {
+                Ok((made, opened)) => {
+                    let _first = shell.set(opened);
+                    if started.send(Ok(())).is_ok() {
+                        keep(&*control, &made, &ended).await;
+                    }
+                    end(&*control, &made).await;
+                }
+                Err(error) => {
+                    let _nobody = started.send(Err(error));
+                }
+            }
+            ended.cancel();
+            drop(needs);
+        });
+        answer
+    }
+}
+
+impl<S> Drop for Machine<S> {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
+/// Makes a sandbox; one that cannot be prepared is ended.
+async fn make<C: Control>(
+    control: &C,
+    limits: &Limits,
+    ended: &CancellationToken,
+) -> Result<(C::Made, C::Shell), Error> {
+    if ended.is_cancelled() {
+        return Err(super::over());
+    }
+    let made = control.create(limits).await?;
+    let prepared = tokio::select! {
+        prepared = prepare(control, &made) => prepared,
+        () = ended.cancelled() => Err(super::over()),
+    };
+    match prepared {
+        Ok(shell) => Ok((made, shell)),
+        Err(error) => {
+            end(control, &made).await;
+            Err(error)
+        }
+    }
+}
+
+/// Opens a sandbox and makes the directory of its files.
+async fn prepare<C: Control>(control: &C, made: &C::Made) -> Result<C::Shell, Error> {
+    let shell = control.open(made).await?;
+    let prepared = timeout(PREPARE_TIMEOUT, make_directory(&shell)).await;
+    prepared.map_err(|_| Error::Timeout { what: "directory for files", limit: PREPARE_TIMEOUT })??;
+    Ok(shell)
+}
+
+async fn make_directory<S: Shell>(shell: &S) -> Result<(), Error> {
+    let failed = |reason: &str| Error::Setup(format!("make the directory /mnt/data in the sandbox: {reason}"));
+    let (_input, mut output) = shell.start(&["/bin/sh", "-c", PREPARE], &[]).await?;
+    loop {
+        match output.next().await {
+            Ok(Event::Printed(_)) => {}
+            Ok(Event::Ended(Ok(()))) => return Ok(()),
+            Ok(Event::Ended(Err(status))) => {
+                return Err(failed(&format!("{status}; the template must let its user do that")));
+            }
+            Err(reason) => return Err(failed(&reason)),
+        }
+    }
+}
+
+/// Puts off the end until it is asked for. A sandbox that is gone is over.
+async fn keep<C: Control>(control: &C, made: &C::Made, ended: &CancellationToken) {
+    let mut last = tokio::time::Instant::now();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(KEEP_PAUSE) => {}
+            () = ended.cancelled() => return,
+        }
+        match control.keep(made).await {
+            Ok(true) => last = tokio::time::Instant::now(),
+            Ok(false) => {
+                tracing::warn!(sandbox = made.id(), "a sandbox of the service has ended before its time");
+                return;
+            }
+            Err(error) if last.elapsed() < LIFETIME => {
+                tracing::warn!(sandbox = made.id(), %error, "a sandbox could not be told to stay");
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+async fn end<C: Control>(control: &C, made: &C::Made) {
+    if let Err(error) = control.kill(made).await {
+        tracing::warn!(sandbox = made.id(), %error, "a sandbox could not be ended; it ends by itself within {} s", LIFETIME.as_secs());
+    }
+}

@@ -1,0 +1,175 @@
+//! Sandboxes of a service that is reached over HTTP, whatever protocol it speaks. Their files are in them.
+//!
+//! Sandboxes there end by themselves after [`LIFETIME`], which is put off as long as they are used here: a crash leaves nothing for long.
+
+mod command;
+mod http;
+mod machine;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) use self::command::RemoteCommand;
+pub(super) use self::http::{ANSWER_TIMEOUT, client, is_unknown, json, read, reason, root, secret};
+use self::machine::Machine;
+use super::stdio::{COMMAND, Host, Life, Printed, Stdio, StdioWorkspace, over};
+use crate::backend::Capabilities;
+use crate::{Error, KernelSpec, Limits};
+
+/// Time after which a sandbox ends there unless it is put off.
+pub(super) const LIFETIME: Duration = Duration::from_secs(300);
+
+/// The control plane of a service: making sandboxes, putting off their end, and ending them.
+pub trait Control: Debug + Send + Sync + 'static {
+    /// A sandbox that was made.
+    type Made: Made;
+    /// The way to its commands.
+    type Shell: Shell;
+
+    /// The address.
+    fn url(&self) -> &str;
+
+    /// Returns an error unless the service answers and takes the key.
+    fn check(&self) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Makes a sandbox, which may not be ready yet.
+    fn create(&self, limits: &Limits) -> impl Future<Output = Result<Self::Made, Error>> + Send;
+
+    /// Returns the way to the commands of a sandbox, once it is ready.
+    fn open(&self, made: &Self::Made) -> impl Future<Output = Result<Self::Shell, Error>> + Send;
+
+    /// Puts off the end of a sandbox to [`LIFETIME`] from now on. Returns false if it is not there any more.
+    fn keep(&self, made: &Self::Made) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Ends a sandbox. One that is not there is fine.
+    fn kill(&self, made: &Self::Made) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// A sandbox that was made.
+pub trait Made: Send + Sync + 'static {
+    /// Its id.
+    fn id(&self) -> &str;
+}
+
+/// The way to the commands of a sandbox.
+pub trait Shell: Clone + Debug + Send + Sync + 'static {
+    /// The input of a command.
+    type Input: Input;
+    /// The output of a command.
+    type Output: Output;
+
+    /// Starts a command.
+    fn start(
+        &self,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> impl Future<Output = Result<(Self::Input, Self::Output), Error>> + Send;
+}
+
+/// The input of a command that runs, and its end.
+pub trait Input: Send + Sync + 'static {
+    /// Gives it something to read.
+    fn send(&self, bytes: &[u8]) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Ends what it reads.
+    fn close(&self) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Kills it.
+    fn kill(&self) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// The output of a command that runs.
+pub trait Output: Send + 'static {
+    /// Returns the next event; an error once there is none. Cancel-safe.
+    fn next(&mut self) -> impl Future<Output = Result<Event, String>> + Send;
+}
+
+/// Something that a command did.
+pub enum Event {
+    /// It printed something.
+    Printed(Printed),
+    /// It ended well, or as these words say; the last event.
+    Ended(Result<(), String>),
+}
+
+/// A service that has sandboxes.
+#[derive(Debug)]
+pub struct Service<C> {
+    control: Arc<C>,
+}
+
+impl<C: Control> Service<C> {
+    /// Makes sure that the service answers and takes the key.
+    pub(super) async fn reach(control: C) -> Result<Self, Error> {
+        control.check().await?;
+        Ok(Self { control: Arc::new(control) })
+    }
+
+    /// The address of the service.
+    pub(super) fn url(&self) -> &str {
+        self.control.url()
+    }
+}
+
+/// The capabilities of sandboxes that are reached this way.
+pub(super) fn capabilities(backend: &'static str) -> Capabilities {
+    // A checkpoint that takes over ends all other processes, and here those that serve it are among them.
+    let kernel = Arc::new(KernelSpec { checkpoints: false, ..KernelSpec::python("python3") });
+    Capabilities {
+        backend,
+        checkpoints: false,
+        languages: vec![kernel],
+        enforces_resources: false,
+        enforces_disk: false,
+        reports_blocked: false,
+        kernels: true,
+        processes: false,
+        terminals: false,
+        attach: false,
+        pause: false,
+        fork: false,
+        connect: false,
+        templates: Vec::new(),
+    }
+}
+
+/// The files of a session: in a sandbox of the service, served by a command in it.
+#[derive(Debug)]
+pub struct Home<S> {
+    machine: Arc<Machine<S>>,
+    _server: RemoteCommand,
+}
+
+impl<C: Control> Host for Service<C> {
+    type Place = RemoteCommand;
+    type Home = Home<C::Shell>;
+    const ORIGIN: &'static str = "template";
+
+    async fn make_workspace(&self, life: &Life, limits: &Limits) -> Result<StdioWorkspace<Self::Home>, Error> {
+        let machine = Arc::new(Machine::new(life.end()));
+        machine.start(&self.control, limits, life.hold()).await.map_err(|_| over())??;
+        let server = RemoteCommand::new(machine.end());
+        let started = server.start(&machine, &COMMAND, &[], life.hold());
+        let stdio = started.await.map_err(|_| over())??;
+        let end = machine.end().clone();
+        let home = Home { machine, _server: server };
+        StdioWorkspace::start(home, end, stdio, life.instance().to_owned(), limits).await
+    }
+
+    fn place(&self, life: &Life) -> Arc<RemoteCommand> {
+        Arc::new(RemoteCommand::new(life.end()))
+    }
+
+    async fn start<N: Send + 'static>(
+        &self,
+        place: &RemoteCommand,
+        home: &Self::Home,
+        kernel: &KernelSpec,
+        _limits: &Limits,
+        needs: N,
+    ) -> Result<Stdio, Error> {
+        let environment: Vec<_> = kernel.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        place.start(&home.machine, &COMMAND, &environment, needs).await.map_err(|_| over())?
+    }
+}
