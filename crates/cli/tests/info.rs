@@ -56,7 +56,8 @@ fn doctor_tells_what_this_host_can_do() {
 fn backends_tell_where_programs_run() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("aludel.toml");
-    for (backend, used, status) in [("auto", "local", 0), ("docker", "docker", 4), ("e2b", "e2b", 4)] {
+    let cases = [("auto", "local", 0), ("docker", "docker", 4), ("e2b", "e2b", 4), ("opensandbox", "opensandbox", 4)];
+    for (backend, used, status) in cases {
         let text = format!("[sandbox]\nbackend = \"{backend}\"\ndocker.host = \"unix:///nowhere.sock\"\n");
         std::fs::write(&file, text).unwrap();
         let told = |more: &[&str]| said(aludel(directory.path()).args(["backends", "--config"]).arg(&file).args(more));
@@ -64,12 +65,15 @@ fn backends_tell_where_programs_run() {
         let report: Value = serde_json::from_str(&json.stdout).unwrap();
         assert_eq!((json.status, &report["used"]), (Some(status), &json!(used)), "{json:?}");
         let ready: Vec<_> = report["backends"].as_array().unwrap().iter().map(|found| &found["ready"]).collect();
-        assert_eq!(ready, [false, true, false]);
+        assert_eq!(ready, [false, false, true, false]);
         if used == "docker" {
             assert!(told(&[]).stdout.contains("nowhere.sock"));
         }
         if used == "e2b" {
             assert!(told(&[]).stdout.contains("set E2B_API_KEY"));
+        }
+        if used == "opensandbox" {
+            assert!(told(&[]).stdout.contains("no answer from http://localhost:8080"));
         }
     }
 }

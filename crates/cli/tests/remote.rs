@@ -1,4 +1,4 @@
-//! Sandboxes of a server that speaks E2B's protocol, as a backend.
+//! Sandboxes of a server that speaks E2B's and OpenSandbox's protocols, as backends.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;
@@ -6,9 +6,13 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Child;
+use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_sandbox::{Backend, E2b, E2bConfig, Programs, conformance};
+use aludel_sandbox::{
+    Backend, E2b, E2bConfig, Error, Event, Limits, Network, OpenSandbox, OpenSandboxConfig, Outcome, Programs,
+    SandboxId, SandboxSpec, conformance,
+};
 use common::{aludel, data, said};
 
 /// A server with sandboxes, which ends with the test.
@@ -25,7 +29,7 @@ impl Server {
         Self(child, url)
     }
 
-    fn config(&self) -> E2bConfig {
+    fn e2b(&self) -> E2bConfig {
         E2bConfig {
             key: "any".to_owned(),
             domain: E2bConfig::DOMAIN.to_owned(),
@@ -33,6 +37,33 @@ impl Server {
             sandbox_url: Some(self.1.clone()),
             template: E2bConfig::TEMPLATE.to_owned(),
         }
+    }
+
+    fn opensandbox(&self) -> OpenSandboxConfig {
+        OpenSandboxConfig {
+            url: self.1.clone(),
+            key: None,
+            image: OpenSandboxConfig::IMAGE.to_owned(),
+            network: Network::None,
+            use_server_proxy: false,
+        }
+    }
+
+    /// Holds a backend of this server's sandboxes to the contract.
+    async fn check(&self, data: &Path, backend: &dyn Backend) {
+        let skipped = conformance(backend, &Programs::python()).await;
+        let left = tokio::time::timeout(Duration::from_secs(60), backend.shutdown()).await;
+        left.unwrap();
+        let skips = [
+            "a full workspace is told",
+            "a checkpoint takes over",
+            "a sandbox is paused",
+            "a port is connected to",
+            "a command runs in a terminal",
+        ];
+        assert_eq!(skipped, skips);
+        let listed = said(aludel(data).args(["sandbox", "ls", "--json", "--url", &self.1]));
+        assert_eq!(listed.stdout.trim(), "[]", "nothing is left there: {listed:?}");
     }
 }
 
@@ -47,18 +78,49 @@ impl Drop for Server {
 async fn the_e2b_backend_conforms() {
     let data = data();
     let server = Server::start(data.path());
-    let backend = E2b::start(server.config()).await.unwrap();
-    let skipped = conformance(&backend, &Programs::python()).await;
-    let left = tokio::time::timeout(Duration::from_secs(60), backend.shutdown()).await;
-    left.unwrap();
-    let skips = [
-        "a full workspace is told",
-        "a checkpoint takes over",
-        "a sandbox is paused",
-        "a port is connected to",
-        "a command runs in a terminal",
-    ];
-    assert_eq!(skipped, skips);
-    let listed = said(aludel(data.path()).args(["sandbox", "ls", "--json", "--url", &server.1]));
-    assert_eq!(listed.stdout.trim(), "[]", "nothing is left there: {listed:?}");
+    server.check(data.path(), &E2b::start(server.e2b()).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_opensandbox_backend_conforms() {
+    let data = data();
+    let server = Server::start(data.path());
+    server.check(data.path(), &OpenSandbox::start(server.opensandbox()).await.unwrap()).await;
+}
+
+/// A sandbox that its service ends in the middle of a program.
+async fn end_in_mid_run(server: &Server, data: &Path, backend: &dyn Backend) {
+    let make = |spec| backend.create(SandboxId::unique(), spec);
+    let sandbox = make(SandboxSpec::new(Limits::default())).await.unwrap();
+    let mut running = sandbox.execute("print('begun', flush=True)\nwhile True: pass").await.unwrap();
+    assert!(matches!(running.next().await, Some(Event::Stdout(text)) if text == "begun\n"));
+    let list = || said(aludel(data).args(["sandbox", "ls", "--json", "--url", &server.1])).stdout;
+    let listed: serde_json::Value = serde_json::from_str(&list()).unwrap();
+    let id = listed[0]["sandboxID"].as_str().unwrap().to_owned();
+    said(aludel(data).args(["sandbox", "kill", &id, "--url", &server.1]));
+    let told = tokio::time::timeout(Duration::from_secs(10), async {
+        loop {
+            match running.next().await {
+                Some(Event::Finished(finished)) => return finished,
+                Some(_) => {}
+                None => panic!("the events ended without an outcome"),
+            }
+        }
+    });
+    let told = told.await.unwrap();
+    assert!(matches!(told.outcome, Outcome::KernelDied(_)), "{told:?}");
+    assert!(!sandbox.is_alive());
+    let again = make(SandboxSpec::new(Limits::default()).with_workspace(Arc::clone(sandbox.workspace()))).await;
+    assert!(matches!(again, Err(Error::WorkspaceLost)), "{again:?}");
+    drop(sandbox);
+    tokio::time::timeout(Duration::from_secs(60), backend.shutdown()).await.unwrap();
+    assert_eq!(list().trim(), "[]");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_its_service_ends_is_told() {
+    let data = data();
+    let server = Server::start(data.path());
+    end_in_mid_run(&server, data.path(), &E2b::start(server.e2b()).await.unwrap()).await;
+    end_in_mid_run(&server, data.path(), &OpenSandbox::start(server.opensandbox()).await.unwrap()).await;
 }

@@ -37,6 +37,8 @@ pub use backends::docker::{DEFAULT_IMAGE, Docker, DockerConfig};
 pub use backends::e2b::{E2b, E2bConfig};
 pub use backends::local::{Local, LocalConfig, Require, Start};
 pub use backends::memory;
+#[cfg(feature = "opensandbox")]
+pub use backends::opensandbox::{Network, OpenSandbox, OpenSandboxConfig};
 pub use backends::templates::Templates;
 pub use conformance::{Programs, conformance};
 pub use driver::{Execution, Interrupter};

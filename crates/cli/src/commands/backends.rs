@@ -1,6 +1,6 @@
 //! `aludel backends`: where programs can run, and where they do.
 
-use aludel_sandbox::{Docker, E2b, Error, probe};
+use aludel_sandbox::{Docker, E2b, Error, OpenSandbox, probe};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::{json, paint, state};
 /// Tell where sandboxes can run, and where they do
 ///
 /// A local sandbox is started and runs a program; the container engine is asked for its version, and no image is fetched;
-/// a service is asked if its key is set, and makes no sandbox.
+/// a service is asked if the settings name it, and makes no sandbox.
 /// The exit status is 0 when the backend in use is ready, and 4 when it is not.
 #[derive(Debug, Args)]
 pub(crate) struct BackendsArgs {
@@ -39,6 +39,7 @@ pub(crate) async fn run(args: &BackendsArgs, context: &Context) -> anyhow::Resul
             Place::Local => local(context).await?,
             Place::Docker => docker(context).await,
             Place::E2b => e2b(context).await?,
+            Place::OpenSandbox => opensandbox(context).await?,
         });
     }
     let Candidates { places, reason } = candidates(settings, &settings.template);
@@ -100,16 +101,33 @@ async fn e2b(context: &Context) -> anyhow::Result<Found> {
         return Ok(Found { place, detail, is_ready: false });
     }
     let settings = settings.e2b(&context.surroundings)?;
-    let template = settings.template.clone();
-    let (is_ready, detail) = match E2b::probe(settings).await {
+    let origin = format!("the template is {}", settings.template);
+    Ok(service(context, place, E2b::probe(settings).await, &E2b::warnings(), &origin))
+}
+
+async fn opensandbox(context: &Context) -> anyhow::Result<Found> {
+    let (place, settings) = (Place::OpenSandbox, &context.config.sandbox);
+    if !settings.has_opensandbox_url() && *settings.backend != BackendChoice::OpenSandbox {
+        let detail = "no address is set (sandbox.opensandbox.url)".to_owned();
+        return Ok(Found { place, detail, is_ready: false });
+    }
+    let settings = settings.opensandbox(&context.surroundings)?;
+    let origin = format!("the image is {}", settings.image);
+    let warnings = OpenSandbox::warnings(settings.network);
+    Ok(service(context, place, OpenSandbox::probe(settings).await, &warnings, &origin))
+}
+
+/// A service that was asked.
+fn service(context: &Context, place: Place, asked: Result<String, Error>, warnings: &[String], origin: &str) -> Found {
+    let (is_ready, detail) = match asked {
         Ok(_) if *context.config.sandbox.require == Require::Strict => {
-            (false, format!("{}, and sandbox.require is strict", E2b::warnings().join(", ")))
+            (false, format!("{}, and sandbox.require is strict", warnings.join(", ")))
         }
-        Ok(url) => (true, format!("{url} answers; the template is {template}")),
+        Ok(url) => (true, format!("{url} answers; {origin}")),
         Err(Error::Setup(reason)) => (false, reason),
         Err(error) => (false, words(&error.into())),
     };
-    Ok(Found { place, detail, is_ready })
+    Found { place, detail, is_ready }
 }
 
 fn show(all: &[Found], used: Option<&str>, reason: &str, is_ready: bool) -> anyhow::Result<()> {
@@ -117,7 +135,7 @@ fn show(all: &[Found], used: Option<&str>, reason: &str, is_ready: bool) -> anyh
     for Found { place, detail, is_ready } in all {
         let name = place.name();
         let word = if *is_ready { paint::good("ready  ") } else { paint::faint("missing") };
-        console.line(Stream::Stdout, &format!("{word}  {name:6}  {detail}"))?;
+        console.line(Stream::Stdout, &format!("{word}  {name:11}  {detail}"))?;
     }
     let verdict = match used {
         Some(name) if is_ready => paint::good(&format!("Programs run in {name} sandboxes: {reason}.")),

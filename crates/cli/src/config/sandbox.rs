@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 
 use aludel_sandbox::template::{Choice, TemplateName};
-use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, E2bConfig, Limits};
+use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, E2bConfig, Limits, OpenSandboxConfig};
 use aludel_store::KeyId;
 
 use super::declare::{choice, settings, values};
@@ -43,8 +43,8 @@ settings! {
     /// Sandboxes: their origin, and the limits of each.
     pub(crate) struct Sandbox of "sandbox" {
         /// Origin of sandboxes: `local` makes them of Linux namespaces on this host, `docker` takes containers of an engine, Docker's
-        /// or Podman's, `e2b` takes those of a service that speaks E2B's protocol, and `auto` takes the first that works: a service whose key is
-        /// in the settings, this host, containers.
+        /// or Podman's, `e2b` and `opensandbox` take those of a service that speaks E2B's or OpenSandbox's protocol, and `auto` takes the first
+        /// that works: E2B if its key is in the settings, OpenSandbox if its address is, this host, containers.
         ///
         /// Containers and sandboxes of a service start in seconds instead of milliseconds, and have no ports and terminals, so nothing of E2B
         /// and OpenSandbox is served with them. Programs and files leave this host for a service.
@@ -108,6 +108,17 @@ settings! {
         e2b_sandbox_url as "e2b.sandbox_url": String = "auto".to_owned();
         /// Template of sandboxes there, which has Python and IPython.
         e2b_template as "e2b.template": String = E2bConfig::TEMPLATE.to_owned();
+        /// Address of a server that speaks OpenSandbox's protocol. With it, `sandbox.backend = "auto"` takes sandboxes there; with
+        /// `sandbox.backend = "opensandbox"` it is `OPEN_SANDBOX_DOMAIN` or `http://localhost:8080` unless it is given.
+        opensandbox_url as "opensandbox.url": String = "auto".to_owned();
+        /// Key that this server asks for, as `env:NAME` or `file:PATH`; `OPEN_SANDBOX_API_KEY` unless it is given.
+        opensandbox_key as "opensandbox.key": KeySource = KeySource::None;
+        /// Image of sandboxes there, which has Python and IPython.
+        opensandbox_image as "opensandbox.image": String = OpenSandboxConfig::IMAGE.to_owned();
+        /// Network that programs there reach: `none`, which the server must be able to promise, or the server's `default`.
+        opensandbox_network as "opensandbox.network": Network = Network::None;
+        /// Send all requests to the server itself, where the sandboxes' own addresses lead nowhere from here.
+        opensandbox_use_server_proxy as "opensandbox.use_server_proxy": Switch = Switch(false);
     }
 }
 
@@ -184,6 +195,34 @@ impl Sandbox {
         })
     }
 
+    /// Returns true if the settings have the address of an OpenSandbox server.
+    pub(crate) fn has_opensandbox_url(&self) -> bool {
+        *self.opensandbox_url != "auto"
+    }
+
+    /// The settings of the backend `opensandbox`.
+    pub(crate) fn opensandbox(&self, surroundings: &Surroundings) -> Result<OpenSandboxConfig, ConfigError> {
+        let url = Some((*self.opensandbox_url).clone()).filter(|url| url != "auto");
+        let domain = || surroundings.variable("OPEN_SANDBOX_DOMAIN").filter(|domain| !domain.is_empty());
+        let url = url.or_else(|| {
+            let domain = domain()?;
+            Some(if domain.contains("://") { domain.to_owned() } else { format!("http://{domain}") })
+        });
+        let key = self.opensandbox_key.fetch_for("the key of OpenSandbox (sandbox.opensandbox.key)", surroundings)?;
+        let key = key.map(|key| key.expose().to_owned());
+        let key = key.or_else(|| surroundings.variable("OPEN_SANDBOX_API_KEY").map(str::to_owned));
+        Ok(OpenSandboxConfig {
+            url: url.unwrap_or_else(|| OpenSandboxConfig::URL.to_owned()),
+            key: key.filter(|key| !key.is_empty()),
+            image: (*self.opensandbox_image).clone(),
+            network: match *self.opensandbox_network {
+                Network::None => aludel_sandbox::Network::None,
+                Network::Default => aludel_sandbox::Network::Default,
+            },
+            use_server_proxy: self.opensandbox_use_server_proxy.0,
+        })
+    }
+
     /// The limits of one sandbox; what has no key is the engine's default.
     pub(crate) fn limits(&self) -> Limits {
         let (memory, disk) = (self.memory.0.bytes(), self.disk.bytes());
@@ -207,7 +246,7 @@ impl Sandbox {
 choice! {
     /// The origin of sandboxes.
     pub(crate) enum Backend {
-        /// The first that can be used: `E2b` if the settings have its key, then `Local`, then `Docker`.
+        /// The first that can be used: `E2b` if the settings have its key, `OpenSandbox` if they have its address, `Local`, `Docker`.
         Auto = "auto",
         /// Linux namespaces on this host.
         Local = "local",
@@ -215,6 +254,18 @@ choice! {
         Docker = "docker",
         /// Sandboxes of a service that speaks E2B's protocol: cells and files, as with `Docker`.
         E2b = "e2b",
+        /// Sandboxes of a server that speaks OpenSandbox's protocol: the same.
+        OpenSandbox = "opensandbox",
+    }
+}
+
+choice! {
+    /// The network of programs in sandboxes of OpenSandbox.
+    pub(crate) enum Network {
+        /// None, or no sandbox.
+        None = "none",
+        /// The server's own choice.
+        Default = "default",
     }
 }
 

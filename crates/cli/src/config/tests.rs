@@ -113,6 +113,12 @@ fn every_key_is_understood() {
         url = "https://api.example.com"
         sandbox_url = "https://sandbox.example.com"
         template = "data"
+        [sandbox.opensandbox]
+        url = "https://opensandbox.example.com"
+        key = "env:THE_KEY"
+        image = "data:1"
+        network = "default"
+        use_server_proxy = true
         [approval]
         mode = "always"
         rules = "rules.toml"
@@ -184,7 +190,7 @@ fn what_is_wrong_is_said_with_its_line() {
         ("[server]\nmetrics = 'yes'", "aludel.toml:2: server.metrics = \"yes\" is neither true nor false"),
         ("[server]\ntraces = 'collector:4318'", "is neither off nor an address like http://127.0.0.1:4318"),
         ("[sandbox]\npool = -1", "sandbox.pool = \"-1\" is not a number from 0 to 256"),
-        ("[sandbox]\nbackend = 'cloud'", "is none of: auto, local, docker, e2b"),
+        ("[sandbox]\nbackend = 'cloud'", "is none of: auto, local, docker, e2b, opensandbox"),
         ("[sandbox.docker]\nimge = 'a'", "aludel.toml:2: there is no `sandbox.docker.imge`; did you mean"),
         ("[server]\nlisten = '8080'", "is not an address and a port, like 127.0.0.1:8080"),
         ("[server]\ndata = '~/aludel'", "begins with ~"),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_sandbox::{Docker, E2b};
+use aludel_sandbox::{Docker, E2b, OpenSandbox};
 use anyhow::Context as _;
 
 use super::{Sandboxes, Wanted, tell};
@@ -31,6 +31,17 @@ pub(super) async fn e2b(context: &Context, wanted: Wanted<'_>) -> anyhow::Result
     let backend = E2b::start(settings).await.context("sandboxes of E2B cannot be used")?;
     console::tell(&format!("programs and their files go to {}", backend.url()));
     check(context, &E2b::warnings())?;
+    Ok(Sandboxes { backend: Arc::new(backend), packages: Vec::new() })
+}
+
+/// Starts the OpenSandbox backend.
+pub(super) async fn opensandbox(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+    refuse_template(wanted, "a sandbox of OpenSandbox has its image", "sandbox.opensandbox.image")?;
+    let settings = context.config.sandbox.opensandbox(&context.surroundings)?;
+    let warnings = OpenSandbox::warnings(settings.network);
+    let backend = OpenSandbox::start(settings).await.context("sandboxes of OpenSandbox cannot be used")?;
+    console::tell(&format!("programs and their files go to {}", backend.url()));
+    check(context, &warnings)?;
     Ok(Sandboxes { backend: Arc::new(backend), packages: Vec::new() })
 }
 

@@ -85,6 +85,7 @@ impl Sandboxes {
                 Place::Local => local(context, wanted).await,
                 Place::Docker => elsewhere::docker(context, wanted).await,
                 Place::E2b => elsewhere::e2b(context, wanted).await,
+                Place::OpenSandbox => elsewhere::opensandbox(context, wanted).await,
             };
             match started {
                 Ok(started) => {

@@ -8,18 +8,20 @@ use crate::config::{BackendChoice, Sandbox};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     E2b,
+    OpenSandbox,
     Local,
     Docker,
 }
 
 impl Place {
     /// All of them, in the order of `auto`.
-    pub(crate) const ALL: &[Self] = &[Self::E2b, Self::Local, Self::Docker];
+    pub(crate) const ALL: &[Self] = &[Self::E2b, Self::OpenSandbox, Self::Local, Self::Docker];
 
     /// Its word in the settings.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::E2b => "e2b",
+            Self::OpenSandbox => "opensandbox",
             Self::Local => "local",
             Self::Docker => "docker",
         }
@@ -29,6 +31,7 @@ impl Place {
     fn is_set_up(self, settings: &Sandbox) -> bool {
         match self {
             Self::E2b => settings.has_e2b_key(),
+            Self::OpenSandbox => settings.has_opensandbox_url(),
             Self::Local | Self::Docker => true,
         }
     }
@@ -49,6 +52,7 @@ pub(crate) fn candidates(settings: &Sandbox, template: &Choice) -> Candidates {
         BackendChoice::Local => named(Place::Local),
         BackendChoice::Docker => named(Place::Docker),
         BackendChoice::E2b => named(Place::E2b),
+        BackendChoice::OpenSandbox => named(Place::OpenSandbox),
         // The others have no templates of ours.
         BackendChoice::Auto if *template != Choice::Default => {
             (vec![Place::Local], "only local sandboxes have templates (sandbox.template)")

@@ -7,6 +7,8 @@ pub(crate) mod docker;
 pub(crate) mod e2b;
 pub(crate) mod local;
 pub mod memory;
+#[cfg(feature = "opensandbox")]
+pub(crate) mod opensandbox;
 mod registry;
 #[cfg(feature = "remote")]
 mod remote;

@@ -21,6 +21,9 @@ pub struct NewSandbox {
     /// Seconds until it ends; without it, it is ended by its client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
+    /// Amounts of resources, such as `cpu` and `memory`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_limits: Option<BTreeMap<String, String>>,
     /// Environment variables; those without a value are left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, Option<String>>>,

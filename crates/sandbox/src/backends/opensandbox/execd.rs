@@ -1,0 +1,238 @@
+//! The commands of one sandbox. The protocol gives them no input: a relay in the sandbox takes it at a port of its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use aludel_wire::opensandbox::commands::RunCommand;
+use futures_util::StreamExt;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use tokio_util::bytes::Bytes;
+
+use super::api::Api;
+use super::events::{Events, Told};
+use crate::Error;
+use crate::backends::remote::{self, Event, json, read, reason, root, secret};
+use crate::backends::stdio::Printed;
+
+/// The program that gives a command an input.
+const RELAY: &str = include_str!("../../../kernel/relay.py");
+/// The longest that an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest wait for an answer to [`Execd::answers`].
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Times that input is sent, for connections break off between two uses.
+const TRIES: u32 = 3;
+/// The longest answer that says nothing, bytes.
+const MAX_ANSWER: usize = 64 << 10;
+/// The most that is told of the error output of a command that does not start, bytes.
+const MAX_COMPLAINT: usize = 400;
+const TOKEN: HeaderName = HeaderName::from_static("x-aludel-token");
+const POSITION: HeaderName = HeaderName::from_static("x-position");
+
+/// The way to the commands of one sandbox.
+#[derive(Debug, Clone)]
+pub struct Execd {
+    api: Api,
+    id: String,
+    url: String,
+    headers: HeaderMap,
+}
+
+/// The input of a command.
+pub struct Stdin {
+    execd: Execd,
+    /// The command's id.
+    command: String,
+    /// The address of the relay.
+    url: String,
+    headers: HeaderMap,
+    /// Bytes that were sent.
+    position: AtomicU64,
+}
+
+/// The output of a command.
+pub struct Output {
+    events: Events,
+    /// Text of its output that is not complete.
+    line: String,
+}
+
+impl Execd {
+    /// The port at which it is.
+    pub(super) const PORT: u16 = 44772;
+
+    pub(super) fn new(api: Api, id: String, url: String, headers: HeaderMap) -> Self {
+        Self { api, id, url, headers }
+    }
+
+    /// Returns true if it takes commands.
+    pub(super) async fn answers(&self) -> bool {
+        let request = self.request(Method::GET, "/ping").timeout(PING_TIMEOUT);
+        request.send().await.is_ok_and(|answer| answer.status().is_success())
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.api.client().request(method, format!("{}{path}", self.url)).headers(self.headers.clone())
+    }
+
+    async fn check(&self, step: &str, answer: reqwest::Result<Response>) -> Result<Response, Error> {
+        let answer = answer.map_err(|error| self.failed(step, &root(&error)))?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let body = read(answer, MAX_ANSWER).await.unwrap_or_default();
+        Err(self.failed(step, &format!("{}: {}", status.as_u16(), reason(&body))))
+    }
+
+    fn failed(&self, step: &str, reason: &str) -> Error {
+        Error::Setup(format!("{step}: {reason} (sandbox {} at {})", self.id, self.api.address()))
+    }
+
+    async fn kill(&self, command: &str) -> Result<(), Error> {
+        let request = self.request(Method::DELETE, &format!("/command?id={command}")).timeout(ANSWER_TIMEOUT);
+        self.check("kill a command", request.send().await).await.map(drop)
+    }
+}
+
+impl remote::Shell for Execd {
+    type Input = Stdin;
+    type Output = Output;
+
+    async fn start(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(Stdin, Output), Error> {
+        let step = "start a command in the sandbox";
+        let token = crate::random::hex::<16>();
+        let relay = ["exec", "python3", "-I", "-c", RELAY, &token];
+        let words = relay.iter().chain(arguments).map(|word| quoted(word));
+        let envs = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let command = RunCommand {
+            command: Some(words.collect::<Vec<_>>().join(" ")),
+            envs: Some(envs),
+            ..RunCommand::default()
+        };
+        let request = self.request(Method::POST, "/command").header(ACCEPT, "text/event-stream");
+        let sent = request.header(CONTENT_TYPE, "application/json").body(json(&command)?).send();
+        let late = |_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT };
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, sent).await.map_err(late)?;
+        let answer = self.check(step, answer).await?;
+        let mut output = Output { events: Events::new(answer.bytes_stream().boxed()), line: String::new() };
+        let started = tokio::time::timeout(ANSWER_TIMEOUT, output.started()).await.map_err(late)?;
+        let (command, port) = started.map_err(|reason| self.failed(step, &reason))?;
+        let (url, mut headers) = self.api.endpoint(&self.id, port).await?;
+        headers.extend(secret(&token).map(|token| (TOKEN, token)));
+        let stdin =
+            Stdin { execd: self.clone(), command, url: format!("{url}/"), headers, position: AtomicU64::new(0) };
+        Ok((stdin, output))
+    }
+}
+
+impl Stdin {
+    async fn tell(&self, step: &str, method: Method, body: Bytes) -> Result<(), Error> {
+        let position = self.position.fetch_add(body.len() as u64, Ordering::Relaxed);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let request = self.execd.api.client().request(method.clone(), &self.url).headers(self.headers.clone());
+            let request = request.header(POSITION, HeaderValue::from(position)).timeout(ANSWER_TIMEOUT);
+            let answer = request.body(body.clone()).send().await;
+            let is_again = match &answer {
+                Ok(answer) => answer.status() == StatusCode::BAD_GATEWAY,
+                Err(error) => !error.is_timeout(),
+            };
+            if !is_again || tries == TRIES {
+                return self.execd.check(step, answer).await.map(drop);
+            }
+        }
+    }
+}
+
+impl remote::Input for Stdin {
+    async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
+        self.tell("give a command its input", Method::POST, Bytes::copy_from_slice(bytes)).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        self.tell("end the input of a command", Method::DELETE, Bytes::new()).await
+    }
+
+    async fn kill(&self) -> Result<(), Error> {
+        self.execd.kill(&self.command).await
+    }
+}
+
+impl Output {
+    /// Waits for the command's id, and the port at which its input is taken.
+    async fn started(&mut self) -> Result<(String, u16), String> {
+        let mut command = None;
+        let mut complaint = String::new();
+        loop {
+            match self.events.next().await? {
+                Told::Started(id) if is_id(&id) => command = Some(id),
+                Told::Started(_) => return Err("it was given an id that is none".to_owned()),
+                Told::Stdout(text) => self.take(&text),
+                Told::Stderr(text) => complaint.push_str(&text),
+                Told::Ended(end) => {
+                    let status = end.err().unwrap_or_else(|| "0".to_owned());
+                    let end = complaint.floor_char_boundary(MAX_COMPLAINT);
+                    let complaint = reason(complaint.get(..end).unwrap_or_default().as_bytes());
+                    return Err(format!("it ended at once with status {status}: {complaint}"));
+                }
+            }
+            if complaint.len() > MAX_ANSWER {
+                return Err("it prints errors without an end".to_owned());
+            }
+            if let Some(line) = self.line()? {
+                let port = line.parse().map_err(|_| "its first line is not the number of a port".to_owned())?;
+                return Ok((command.take().ok_or("its first event is not its start")?, port));
+            }
+        }
+    }
+
+    /// Adds text of the output. Lines end with a full stop; spaces between them say nothing.
+    fn take(&mut self, text: &str) {
+        self.line.extend(text.chars().filter(|char| !char.is_whitespace()));
+    }
+
+    /// Returns the next line, if it is complete.
+    fn line(&mut self) -> Result<Option<String>, String> {
+        let Some(end) = self.line.find('.') else {
+            let is_short = self.line.len() <= super::events::MAX_EVENT;
+            return if is_short { Ok(None) } else { Err("a line of the relay is too long".to_owned()) };
+        };
+        let rest = self.line.split_off(end + 1);
+        let mut line = std::mem::replace(&mut self.line, rest);
+        line.truncate(end);
+        Ok(Some(line))
+    }
+}
+
+impl remote::Output for Output {
+    async fn next(&mut self) -> Result<Event, String> {
+        use base64::Engine as _;
+        loop {
+            if let Some(line) = self.line()? {
+                let bytes = base64::engine::general_purpose::STANDARD.decode(line);
+                let bytes = bytes.map_err(|_| "a line of the relay is not base64".to_owned())?;
+                return Ok(Event::Printed(Printed::Out(bytes.into())));
+            }
+            match self.events.next().await? {
+                Told::Stdout(text) => self.take(&text),
+                Told::Stderr(text) => return Ok(Event::Printed(Printed::Err(text.into()))),
+                Told::Ended(end) => return Ok(Event::Ended(end.map_err(|status| format!("exit status {status}")))),
+                Told::Started(_) => {}
+            }
+        }
+    }
+}
+
+/// Returns true if a text can be the id of a sandbox or a command, which becomes a part of addresses.
+pub(super) fn is_id(text: &str) -> bool {
+    let is_char = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    (1..=128).contains(&text.len()) && text.bytes().all(is_char)
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
