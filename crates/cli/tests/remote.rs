@@ -110,6 +110,8 @@ async fn end_in_mid_run(server: &Server, data: &Path, backend: &dyn Backend) {
     let told = told.await.unwrap();
     assert!(matches!(told.outcome, Outcome::KernelDied(_)), "{told:?}");
     assert!(!sandbox.is_alive());
+    let files = Arc::clone(sandbox.workspace()).blocking(|files| files.files()).await;
+    assert!(matches!(files, Err(Error::WorkspaceLost)), "{files:?}");
     let again = make(SandboxSpec::new(Limits::default()).with_workspace(Arc::clone(sandbox.workspace()))).await;
     assert!(matches!(again, Err(Error::WorkspaceLost)), "{again:?}");
     drop(sandbox);

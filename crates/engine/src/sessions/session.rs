@@ -230,7 +230,12 @@ impl Session {
         let state = self.state.lock().await;
         let State::Live { live, .. } = &*state else { return Ok(StoredChanges::default()) };
         self.touch();
-        let present = live.files().await?;
+        let present = match live.files().await {
+            Ok(present) => present,
+            // Everything stored stays, and the next execution begins with it.
+            Err(Error::Sandbox(SandboxError::WorkspaceLost)) => return Ok(StoredChanges::default()),
+            Err(error) => return Err(error),
+        };
         let paths: HashSet<&str> = present.iter().map(|file| file.path.as_str()).collect();
         let stored = self.records().await?;
         let stored: HashMap<String, ContainerFileRecord> =

@@ -45,6 +45,7 @@ struct Server {
 struct ServerLink {
     requests: tokio::sync::mpsc::UnboundedSender<Bytes>,
     answers: mpsc::Receiver<(Answer, Bytes)>,
+    end: CancellationToken,
 }
 
 #[derive(Debug, Serialize)]
@@ -115,7 +116,8 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
             // Without its server the workspace is lost.
             ending.cancel();
         });
-        let server = Arc::new(Server { end, link: Mutex::new(ServerLink { requests, answers }) });
+        let link = ServerLink { requests, answers, end: end.clone() };
+        let server = Arc::new(Server { end, link: Mutex::new(link) });
         let waiting = Arc::clone(&server);
         let ready = tokio::task::spawn_blocking(move || lock(&waiting.link).answer().map(drop)).await;
         let failed = |error: io::Error| Error::Setup(format!("the workspace: {error}"));
@@ -157,7 +159,11 @@ impl ServerLink {
     }
 
     fn answer(&self) -> io::Result<(Answer, Bytes)> {
-        let (answer, data) = self.answers.recv_timeout(ANSWER_TIMEOUT).map_err(|_| lost())?;
+        let Ok((answer, data)) = self.answers.recv_timeout(ANSWER_TIMEOUT) else {
+            // A late answer would be taken for that of the next request.
+            self.end.cancel();
+            return Err(lost());
+        };
         match answer {
             Answer { full: true, .. } => Err(io::Error::new(io::ErrorKind::StorageFull, FULL)),
             Answer { link: true, .. } => Err(io::Error::other("a symbolic link, which is not followed")),
@@ -165,6 +171,11 @@ impl ServerLink {
             answer => Ok((answer, data)),
         }
     }
+}
+
+/// The failure of something that was asked about a path.
+fn failed(path: &Path, error: &io::Error) -> Error {
+    if error.kind() == io::ErrorKind::BrokenPipe { Error::WorkspaceLost } else { file_error(path, &error.to_string()) }
 }
 
 fn lost() -> io::Error {
@@ -246,14 +257,14 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
         relative(path)?;
         let opened = lock(&self.server.link).ask(&Request::Open { path }, &[]);
-        let (answer, _) = opened.map_err(|error| file_error(Path::new(path), &error.to_string()))?;
+        let (answer, _) = opened.map_err(|error| failed(Path::new(path), &error))?;
         let reader = Reader { server: Arc::clone(&self.server), handle: answer.handle, piece: Bytes::new() };
         Ok((Box::new(reader), answer.size))
     }
 
     fn write(&self, name: &str, source: &mut dyn Read, limit: u64) -> Result<FileEntry, Error> {
         let path = relative(name)?;
-        let failed = |error: io::Error| file_error(&path, &error.to_string());
+        let failed = |error: io::Error| failed(&path, &error);
         // All of it at once: whoever reads meanwhile waits, and `source` is no file of this workspace.
         let link = lock(&self.server.link);
         let handle = link.ask(&Request::Create { path: name }, &[]).map_err(failed)?.0.handle;
@@ -270,18 +281,18 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
     fn remove(&self, name: &str) -> Result<(), Error> {
         let path = relative(name)?;
         let removed = lock(&self.server.link).ask(&Request::Remove { path: name }, &[]);
-        removed.map(drop).map_err(|error| file_error(&path, &error.to_string()))
+        removed.map(drop).map_err(|error| failed(&path, &error))
     }
 
     fn room(&self) -> Result<Room, Error> {
         let asked = lock(&self.server.link).ask(&Request::Room, &[]);
-        let (answer, _) = asked.map_err(|error| file_error(Path::new("."), &error.to_string()))?;
+        let (answer, _) = asked.map_err(|error| failed(Path::new("."), &error))?;
         let Answer { used, limit, takes_files, .. } = answer;
         Ok(Room { used, limit: limit.min(self.limits[0]), takes_files })
     }
 
     fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
-        let failed = |error: io::Error| file_error(Path::new("."), &error.to_string());
+        let failed = |error: io::Error| failed(Path::new("."), &error);
         let link = lock(&self.server.link);
         link.send(&Request::Walk { most }, &[]).map_err(failed)?;
         loop {
