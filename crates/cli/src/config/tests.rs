@@ -158,11 +158,11 @@ fn every_key_is_understood() {
     );
     assert_eq!(**config.server.data, home.0.path().join("state"));
     assert_eq!(shown(&config, "server.origins").0, "https://app.example.com, http://localhost:3000");
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:60".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:66".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
-    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:66".into());
+    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:72".into());
     assert_eq!(shown(&config, "model.gpt-5.headers"), headers);
     assert_eq!(config.models.len(), 3);
     assert!(config.warnings.is_empty());
