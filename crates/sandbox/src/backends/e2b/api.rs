@@ -10,9 +10,7 @@ use serde::Deserialize;
 
 use super::E2bConfig;
 use super::envd::Envd;
-use crate::backends::remote::{
-    self, ANSWER_TIMEOUT, Control, LIFETIME, client, is_unknown, json, reason, root, secret,
-};
+use crate::backends::remote::{self, ANSWER_TIMEOUT, Control, LIFETIME, client, json, reason, root, secret};
 use crate::{Error, Limits};
 
 /// The longest answer, bytes.
@@ -185,4 +183,9 @@ impl remote::Made for Made {
 
 fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Returns true if the answer is that of a service that has no such path.
+fn is_unknown(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
 }

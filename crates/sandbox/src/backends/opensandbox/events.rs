@@ -9,7 +9,7 @@ use tokio_util::bytes::{Bytes, BytesMut};
 use crate::backends::remote::{reason, root};
 
 /// The longest event, bytes. A line of a command has some 32 KiB.
-pub(super) const MAX_EVENT: usize = 4 << 20;
+const MAX_EVENT: usize = 4 << 20;
 
 /// An event that says something of a command.
 #[derive(Debug, PartialEq, Eq)]

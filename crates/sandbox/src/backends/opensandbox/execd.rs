@@ -1,5 +1,6 @@
 //! The commands of one sandbox. The protocol gives them no input: a relay in the sandbox takes it at a port of its own.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ const TRIES: u32 = 3;
 const MAX_ANSWER: usize = 64 << 10;
 /// The most that is told of the error output of a command that does not start, bytes.
 const MAX_COMPLAINT: usize = 400;
+/// The longest line of the relay, bytes. Its own have some 32 KiB; a program of the sandbox may write there, too.
+const MAX_LINE: usize = 64 << 10;
 const TOKEN: HeaderName = HeaderName::from_static("x-aludel-token");
 const POSITION: HeaderName = HeaderName::from_static("x-position");
 
@@ -54,8 +57,14 @@ pub struct Stdin {
 /// The output of a command.
 pub struct Output {
     events: Events,
-    /// Text of its output that is not complete.
-    line: String,
+    lines: Lines,
+}
+
+/// The lines of the relay, which end with a full stop. Spaces between them say nothing.
+#[derive(Default)]
+struct Lines {
+    complete: VecDeque<String>,
+    begun: String,
 }
 
 impl Execd {
@@ -116,7 +125,7 @@ impl remote::Shell for Execd {
         let late = |_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT };
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, sent).await.map_err(late)?;
         let answer = self.check(step, answer).await?;
-        let mut output = Output { events: Events::new(answer.bytes_stream().boxed()), line: String::new() };
+        let mut output = Output { events: Events::new(answer.bytes_stream().boxed()), lines: Lines::default() };
         let started = tokio::time::timeout(ANSWER_TIMEOUT, output.started()).await.map_err(late)?;
         let (command, port) = started.map_err(|reason| self.failed(step, &reason))?;
         let (url, mut headers) = self.api.endpoint(&self.id, port).await?;
@@ -170,7 +179,7 @@ impl Output {
             match self.events.next().await? {
                 Told::Started(id) if is_id(&id) => command = Some(id),
                 Told::Started(_) => return Err("it was given an id that is none".to_owned()),
-                Told::Stdout(text) => self.take(&text),
+                Told::Stdout(text) => self.lines.take(&text)?,
                 Told::Stderr(text) => complaint.push_str(&text),
                 Told::Ended(end) => {
                     let status = end.err().unwrap_or_else(|| "0".to_owned());
@@ -182,28 +191,32 @@ impl Output {
             if complaint.len() > MAX_ANSWER {
                 return Err("it prints errors without an end".to_owned());
             }
-            if let Some(line) = self.line()? {
+            if let Some(line) = self.lines.next() {
                 let port = line.parse().map_err(|_| "its first line is not the number of a port".to_owned())?;
                 return Ok((command.take().ok_or("its first event is not its start")?, port));
             }
         }
     }
+}
 
-    /// Adds text of the output. Lines end with a full stop; spaces between them say nothing.
-    fn take(&mut self, text: &str) {
-        self.line.extend(text.chars().filter(|char| !char.is_whitespace()));
+impl Lines {
+    /// Adds text of the output.
+    fn take(&mut self, text: &str) -> Result<(), String> {
+        for char in text.chars().filter(|char| !char.is_whitespace()) {
+            if char == '.' {
+                self.complete.push_back(std::mem::take(&mut self.begun));
+            } else if self.begun.len() < MAX_LINE {
+                self.begun.push(char);
+            } else {
+                return Err("a line of the relay is too long".to_owned());
+            }
+        }
+        Ok(())
     }
 
     /// Returns the next line, if it is complete.
-    fn line(&mut self) -> Result<Option<String>, String> {
-        let Some(end) = self.line.find('.') else {
-            let is_short = self.line.len() <= super::events::MAX_EVENT;
-            return if is_short { Ok(None) } else { Err("a line of the relay is too long".to_owned()) };
-        };
-        let rest = self.line.split_off(end + 1);
-        let mut line = std::mem::replace(&mut self.line, rest);
-        line.truncate(end);
-        Ok(Some(line))
+    fn next(&mut self) -> Option<String> {
+        self.complete.pop_front()
     }
 }
 
@@ -211,13 +224,13 @@ impl remote::Output for Output {
     async fn next(&mut self) -> Result<Event, String> {
         use base64::Engine as _;
         loop {
-            if let Some(line) = self.line()? {
+            if let Some(line) = self.lines.next() {
                 let bytes = base64::engine::general_purpose::STANDARD.decode(line);
                 let bytes = bytes.map_err(|_| "a line of the relay is not base64".to_owned())?;
                 return Ok(Event::Printed(Printed::Out(bytes.into())));
             }
             match self.events.next().await? {
-                Told::Stdout(text) => self.take(&text),
+                Told::Stdout(text) => self.lines.take(&text)?,
                 Told::Stderr(text) => return Ok(Event::Printed(Printed::Err(text.into()))),
                 Told::Ended(end) => return Ok(Event::Ended(end.map_err(|status| format!("exit status {status}")))),
                 Told::Started(_) => {}
@@ -235,4 +248,26 @@ pub(super) fn is_id(text: &str) -> bool {
 /// A word as a shell takes it.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lines, MAX_LINE, quoted};
+
+    #[test]
+    fn lines_come_whole_from_any_pieces() {
+        let mut lines = Lines::default();
+        for piece in ["41", "234.", "\n", "YWJj.\nZGVm", "\r\n.", "Zw"] {
+            lines.take(piece).unwrap();
+        }
+        let read: Vec<_> = std::iter::from_fn(|| lines.next()).collect();
+        assert_eq!(read, ["41234", "YWJj", "ZGVm"]);
+        lines.take(&"x".repeat(MAX_LINE - 2)).unwrap();
+        assert!(lines.take("x").is_err());
+    }
+
+    #[test]
+    fn words_stay_words_in_a_shell() {
+        assert_eq!(quoted("it's $HOME\n`x`"), "'it'\\''s $HOME\n`x`'");
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use reqwest::header::HeaderValue;
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, Response};
 use serde::Deserialize;
 
 use crate::Error;
@@ -74,9 +74,4 @@ pub(in crate::backends) fn secret(text: &str) -> Option<HeaderValue> {
 /// The JSON of a request.
 pub(in crate::backends) fn json<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(value).map_err(|error| Error::Setup(error.to_string()))
-}
-
-/// Returns true if the answer is that of a service that has no such path.
-pub(in crate::backends) fn is_unknown(status: StatusCode) -> bool {
-    matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use self::command::RemoteCommand;
-pub(super) use self::http::{ANSWER_TIMEOUT, client, is_unknown, json, read, reason, root, secret};
+pub(super) use self::http::{ANSWER_TIMEOUT, client, json, read, reason, root, secret};
 use self::machine::Machine;
 use super::stdio::{COMMAND, Host, Life, Printed, Stdio, StdioWorkspace, over};
 use crate::backend::Capabilities;
