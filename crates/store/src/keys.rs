@@ -123,6 +123,14 @@ impl Store {
         self.read_any(move |database| Ok(database.query_row(query, params![hash, now()], |row| row.get(0))?)).await
     }
 
+    /// Returns true if a tenant's key was neither revoked nor has expired, or if the tenant has none.
+    pub async fn may_ask(&self, tenant: &Tenant) -> Result<bool, Error> {
+        let tenant = tenant.clone();
+        let query =
+            "SELECT NOT EXISTS (SELECT 1 FROM keys WHERE id = ?1 AND (revoked_at IS NOT NULL OR expires_at <= ?2))";
+        self.read_any(move |database| Ok(database.query_row(query, params![tenant, now()], |row| row.get(0))?)).await
+    }
+
     /// Returns whether there was ever a key. Revoking the last one does not open the door again.
     pub async fn has_keys(&self) -> Result<bool, Error> {
         let query = "SELECT EXISTS (SELECT 1 FROM keys)";

@@ -44,6 +44,8 @@ const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering")
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Types of answers that are told piece by piece.
 const STREAMS: [&[u8]; 3] = [b"text/event-stream", b"application/connect+", b"application/x-ndjson"];
+/// Said to whoever brings a sandbox's token, a link or the ticket of an upload.
+const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or has expired.";
 /// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status says.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -130,26 +132,13 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     if matches!(path, HEALTH | READY | DOCS | OPENAPI) || path.starts_with(OF_DIALECTS) {
         return Ok(next.run(request).await);
     }
-    let caller = match (dialect.proof)(app, &mut request) {
-        Some(proven) => Caller(proven?),
-        None => match Link::read(app, request.uri().path()).await? {
-            Some(link) => {
-                let caller = link.caller();
-                request.extensions_mut().insert(link);
-                caller
-            }
-            None => match Ticket::read(app, request.uri()).await? {
-                Some(ticket) => {
-                    let caller = ticket.caller();
-                    request.extensions_mut().insert(ticket);
-                    caller
-                }
-                None => {
-                    let is_owner = request.extensions().get::<Owner>().is_some();
-                    identify(app, (dialect.key)(request.headers()).as_deref(), request.headers(), is_owner).await?
-                }
-            },
-        },
+    let caller = match prove(app, dialect, &mut request).await? {
+        Some(caller) if app.callers.may_ask(&app.store, &caller.0).await? => caller,
+        Some(_) => return Err(ApiError::unauthorized(NO_KEY_BEHIND)),
+        None => {
+            let is_owner = request.extensions().get::<Owner>().is_some();
+            identify(app, (dialect.key)(request.headers()).as_deref(), request.headers(), is_owner).await?
+        }
     };
     if request.uri().path() == METRICS {
         // Most wanted when there is no room.
@@ -173,6 +162,22 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     let response = share.pace(next.run(request)).await;
     // A stream holds its place until its end.
     Ok(response.map(|body| Body::new(Held::new(Body::new(Fair::new(body, &share)), place))))
+}
+
+/// The caller of a request that brings something made for it earlier in place of a key: a sandbox's token, a link, the ticket of an upload.
+async fn prove(app: &Arc<App>, dialect: &Dialect, request: &mut Request) -> Result<Option<Caller>, ApiError> {
+    if let Some(proven) = (dialect.proof)(app, request) {
+        return Ok(Some(Caller(proven?)));
+    }
+    if let Some(link) = Link::read(app, request.uri().path()).await? {
+        let caller = link.caller();
+        request.extensions_mut().insert(link);
+        return Ok(Some(caller));
+    }
+    let Some(ticket) = Ticket::read(app, request.uri()).await? else { return Ok(None) };
+    let caller = ticket.caller();
+    request.extensions_mut().insert(ticket);
+    Ok(Some(caller))
 }
 
 async fn identify(app: &App, key: Option<&str>, headers: &HeaderMap, is_owner: bool) -> Result<Caller, ApiError> {

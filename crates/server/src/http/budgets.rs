@@ -1,32 +1,27 @@
 //! Budgets of keys: requests that cost something are refused when one is used up.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aludel_store::{Error, Store, Tenant, UsedUp};
 use axum::http::Method;
 use jiff::Timestamp;
 
+use super::fresh::Fresh;
 use crate::error::ApiError;
 
-/// Tenants that are remembered; with more, all are forgotten.
-const MAX_TENANTS: usize = 10_000;
 /// Seconds of a day.
 const DAY: i64 = 24 * 3600;
 
 /// Budgets that are used up, asked of the store at most once a second for each tenant.
 #[derive(Debug)]
 pub(crate) struct Budgets {
-    known: Mutex<HashMap<Tenant, (Instant, Option<UsedUp>)>>,
-    /// Time for which an answer holds.
-    fresh: Duration,
+    known: Fresh<Tenant, Option<UsedUp>>,
 }
 
 impl Budgets {
     /// Answers that hold for this long.
     pub(crate) fn new(fresh: Duration) -> Self {
-        Self { known: Mutex::default(), fresh }
+        Self { known: Fresh::new(fresh) }
     }
 
     /// Refuses a request of a tenant that has used up its budget of the day. It may still read, delete and cancel.
@@ -56,21 +51,11 @@ impl Budgets {
     }
 
     async fn used_up(&self, store: &Store, tenant: &Tenant) -> Result<Option<UsedUp>, Error> {
-        let known = self.lock().get(tenant).filter(|(at, _)| at.elapsed() < self.fresh).map(|(_, used_up)| *used_up);
-        if let Some(used_up) = known {
+        if let Some(used_up) = self.known.get(tenant) {
             return Ok(used_up);
         }
         let used_up = store.used_up(tenant).await?;
-        let mut known = self.lock();
-        if known.len() >= MAX_TENANTS {
-            known.clear();
-        }
-        known.insert(tenant.clone(), (Instant::now(), used_up));
+        self.known.insert(tenant.clone(), used_up);
         Ok(used_up)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Tenant, (Instant, Option<UsedUp>)>> {
-        // Nothing that could panic happens while it is held.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,6 +7,7 @@ mod cors;
 mod download;
 mod fair;
 mod form;
+mod fresh;
 mod json;
 mod memory;
 mod message;

@@ -158,6 +158,12 @@ async fn a_sandbox_is_reached_with_its_own_token_alone() {
     assert!(gone.json()["message"].as_str().unwrap().contains("was not found"));
     let signed = server.get("/files?path=a&signature=v1_x").await;
     assert_eq!((signed.status.as_u16(), signed.json()), (401, json!({ "code": 401, "message": "invalid signature" })));
+    server.store.revoke_key(key.id).await.unwrap();
+    tokio::time::sleep(KEYS_FRESH).await;
+    let revoked = ask(&server, &sandbox, 49983, list, &[("X-Access-Token", token)], json!({})).await;
+    assert_eq!(revoked.status, 401);
+    assert!(revoked.json()["message"].as_str().unwrap().contains("was revoked"), "{revoked:?}");
+    assert_eq!(ask(&server, &sandbox, 8001, "/", traffic, json!({})).await.status, 401);
     server.stop().await;
 }
 

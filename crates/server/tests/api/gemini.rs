@@ -1,6 +1,7 @@
 //! Google's dialect over HTTP.
 
 use crate::common::{Answer, KEYS_FRESH, Server, listen, model, settings};
+use aludel_store::NewKey;
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -184,7 +185,7 @@ async fn files_come_in_pieces_without_a_key_and_are_in_the_workspace() {
     let upstream =
         ScriptedUpstream::start(vec![Scripted::Python("print('marker-7f3a', 6 * 7)"), Scripted::Text("42")]).await;
     let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
-    let key = server.store.create_key("a", None).await.unwrap().secret;
+    let NewKey { id: key_id, secret: key } = server.store.create_key("a", None).await.unwrap();
     let other = server.store.create_key("b", None).await.unwrap().secret;
     let ask = async |key: &str, method, path: &str| {
         server.ask(server.request(method, path).header("x-goog-api-key", key)).await
@@ -241,5 +242,8 @@ async fn files_come_in_pieces_without_a_key_and_are_in_the_workspace() {
     assert_eq!(asked.matches("attached a file: /mnt/data/Sales.csv").count(), 2, "{asked}");
     assert_eq!(ask(&key, Method::DELETE, &path).await.ok(), json!({}));
     error(&ask(&key, Method::GET, &path).await, 404, "NOT_FOUND", "does not exist");
+    server.store.revoke_key(key_id).await.unwrap();
+    tokio::time::sleep(KEYS_FRESH).await;
+    error(&piece(&server, &address, "query", 0, b"").await, 401, "UNAUTHENTICATED", "was revoked");
     server.stop().await;
 }

@@ -260,6 +260,9 @@ async fn a_sandbox_is_reached_by_its_token_or_its_owners_key() {
     }
     let list = server.ask(with("/v1/sandboxes", "open-sandbox-api-key", &other.secret)).await;
     assert_eq!(list.ok()["items"], json!([]));
+    server.store.set_expiry(key.id, Some(0)).await.unwrap();
+    tokio::time::sleep(KEYS_FRESH).await;
+    assert_eq!(server.ask(with(&ping, "x-execd-access-token", token)).await.status, 401);
     server.stop().await;
 }
 

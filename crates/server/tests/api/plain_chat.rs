@@ -1,7 +1,8 @@
 //! Chat clients that know of no tool: programs, pictures and files as Markdown in the text.
 
-use crate::common::{Server, listen, model, settings};
+use crate::common::{KEYS_FRESH, Server, listen, model, settings};
 use aludel_engine::{Model, Shown};
+use aludel_store::NewKey;
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ async fn a_client_without_tools_gets_programs_and_files_in_its_text() {
     let upstream = ScriptedUpstream::start(script).await;
     let settings = settings().server(|server| server.url = Some("https://aludel.example.com/".to_owned()));
     let mut server = listen(data.path(), settings, vec![interpreting(&upstream, Shown::All)]).await;
-    let key = server.store.create_key("chat", None).await.unwrap().secret;
+    let NewKey { id: key_id, secret: key } = server.store.create_key("chat", None).await.unwrap();
     server.use_key(&key);
     let question = json!({ "role": "user", "content": "a picture?" });
     let message = answer(&server, &json!([question])).await;
@@ -62,6 +63,9 @@ async fn a_client_without_tools_gets_programs_and_files_in_its_text() {
     let call = seen.iter().find(|message| message["role"] == "assistant").unwrap();
     assert_eq!(call["tool_calls"][0]["function"]["name"], "python", "{seen:?}");
     assert!(!requests[2].to_string().contains("<details"), "{seen:?}");
+    server.store.revoke_key(key_id).await.unwrap();
+    tokio::time::sleep(KEYS_FRESH).await;
+    server.get(&picture).await.refused(401, "was revoked");
     server.stop().await;
 }
 

@@ -1,0 +1,67 @@
+//! Answers of the store that hold for a moment, for what every request asks.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Answers that are remembered; with more, all are forgotten.
+const MAX_ANSWERS: usize = 10_000;
+
+/// Answers, each good for a while.
+#[derive(Debug)]
+pub(crate) struct Fresh<K, V> {
+    known: Mutex<HashMap<K, (Instant, V)>>,
+    /// Time for which an answer holds.
+    life: Duration,
+}
+
+impl<K: Hash + Eq, V: Clone> Fresh<K, V> {
+    /// Answers that hold for this long.
+    pub(crate) fn new(life: Duration) -> Self {
+        Self { known: Mutex::default(), life }
+    }
+
+    /// Returns the answer about something, if it still holds.
+    pub(crate) fn get<Q: Hash + Eq + ?Sized>(&self, about: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let known = self.lock();
+        known.get(about).filter(|(at, _)| at.elapsed() < self.life).map(|(_, answer)| answer.clone())
+    }
+
+    /// Remembers an answer.
+    pub(crate) fn insert(&self, about: K, answer: V) {
+        let mut known = self.lock();
+        if known.len() >= MAX_ANSWERS {
+            known.clear();
+        }
+        known.insert(about, (Instant::now(), answer));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<K, (Instant, V)>> {
+        // Nothing that could panic happens while it is held.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_forgotten_with_time_and_when_there_are_too_many() {
+        let answers = Fresh::new(Duration::from_secs(60));
+        answers.insert("a".to_owned(), 1);
+        assert_eq!(answers.get("a"), Some(1));
+        answers.lock().get_mut("a").unwrap().0 = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        assert_eq!(answers.get("a"), None);
+        for number in 0..=MAX_ANSWERS {
+            answers.insert(number.to_string(), number);
+        }
+        assert!(answers.lock().len() <= MAX_ANSWERS);
+        assert_eq!(answers.get(&*MAX_ANSWERS.to_string()), Some(MAX_ANSWERS));
+    }
+}
