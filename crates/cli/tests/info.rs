@@ -66,6 +66,12 @@ fn backends_tell_where_programs_run() {
         assert_eq!((json.status, &report["used"]), (Some(status), &json!(used)), "{json:?}");
         let ready: Vec<_> = report["backends"].as_array().unwrap().iter().map(|found| &found["ready"]).collect();
         assert_eq!(ready, [false, false, true, false]);
+        if used != "local" {
+            let doctor = said(aludel(directory.path()).args(["doctor", "--config"]).arg(&file));
+            assert_eq!(doctor.status, Some(4), "{doctor:?}");
+            assert!(doctor.stdout.starts_with(&format!("missing   {used}  ")), "{doctor:?}");
+            assert!(doctor.stdout.contains("another sandbox.backend"), "{doctor:?}");
+        }
         if used == "docker" {
             assert!(told(&[]).stdout.contains("nowhere.sock"));
         }

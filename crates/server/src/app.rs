@@ -9,7 +9,7 @@ use aludel_store::{Store, now};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::Instrument;
+use tracing::{Instrument, info};
 
 use crate::dialects::assistants;
 use crate::dialects::mcp::{self, Mcp};
@@ -100,6 +100,7 @@ impl Default for Settings {
 impl App {
     /// A server on this engine.
     pub fn new(engine: Arc<Engine>, settings: Settings) -> Self {
+        info!(backend = engine.sandboxes.capabilities().backend, "programs run in sandboxes");
         let Settings {
             requests,
             requests_per_key,

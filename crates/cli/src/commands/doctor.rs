@@ -13,6 +13,7 @@ use serde_json::json;
 use super::Context;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
+use crate::sandboxes::{Candidates, Found, Place, candidates, examine};
 use crate::{json, paint, state};
 
 /// Check what this host can enforce, and say how to mend the rest
@@ -40,6 +41,32 @@ pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<
         let profile = if args.services { Profile::Services } else { Profile::Data };
         return attack::run(context, args.slow, profile, args.json).await;
     }
+    let settings = &context.config.sandbox;
+    let Candidates { places, reason } = candidates(settings, &settings.template);
+    let (mut checks, mut used) = (Vec::new(), None);
+    for place in places {
+        let of_place = match place {
+            Place::Local => host(context).await?,
+            _ => vec![elsewhere(context, place).await?],
+        };
+        let is_ready = of_place.iter().all(|check| check.status != Status::Missing);
+        checks.extend(of_place);
+        if is_ready {
+            used = Some(place);
+            break;
+        }
+    }
+    if args.json {
+        let checks: Vec<_> = checks.iter().map(as_json).collect();
+        json::print(&json!({ "usable": used.is_some(), "backend": used.map(Place::name), "checks": checks }))?;
+    } else {
+        show(&checks, used, reason)?;
+    }
+    Ok(if used.is_some() { Exit::Success } else { Exit::Ours })
+}
+
+/// The parts that sandboxes of this host are made of, and one that is started.
+async fn host(context: &Context) -> anyhow::Result<Vec<Check>> {
     let data = context.config.server.data.to_path_buf();
     let directory = data.clone();
     let looked = tokio::task::spawn_blocking(move || {
@@ -53,14 +80,20 @@ pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<
         state::make_data_directory(context)?;
         checks.push(probe::sandbox(&data, (*context.config.sandbox.require).into()).await);
     }
-    let usable = checks.iter().all(|check| check.status != Status::Missing);
-    if args.json {
-        let checks: Vec<_> = checks.iter().map(as_json).collect();
-        json::print(&json!({ "usable": usable, "checks": checks }))?;
-    } else {
-        show(&checks, usable)?;
-    }
-    Ok(if usable { Exit::Success } else { Exit::Ours })
+    Ok(checks)
+}
+
+/// The engine or the service that starts sandboxes.
+async fn elsewhere(context: &Context, place: Place) -> anyhow::Result<Check> {
+    let Found { status, detail, .. } = examine(context, place).await?;
+    let settings = match place {
+        Place::Local => "sandbox.require",
+        Place::Docker => "sandbox.docker.host",
+        Place::E2b => "sandbox.e2b.url, sandbox.e2b.key",
+        Place::OpenSandbox => "sandbox.opensandbox.url, sandbox.opensandbox.key",
+    };
+    let mend = (status == Status::Missing).then(|| format!("another value of {settings}, or another sandbox.backend"));
+    Ok(Check { name: place.name(), status, detail, mend })
 }
 
 /// The template belongs to the list: without one, nothing starts.
@@ -80,7 +113,7 @@ fn template_check(data: &std::path::Path) -> Check {
     Check { name: "template", status, detail, mend }
 }
 
-fn show(checks: &[Check], usable: bool) -> anyhow::Result<()> {
+fn show(checks: &[Check], used: Option<Place>, reason: &str) -> anyhow::Result<()> {
     let mut console = Console::new();
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
     for Check { name, status, detail, mend } in checks {
@@ -95,10 +128,11 @@ fn show(checks: &[Check], usable: bool) -> anyhow::Result<()> {
         }
     }
     let degraded = checks.iter().filter(|check| check.status == Status::Degraded).count();
-    let verdict = match (usable, degraded) {
-        (false, _) => paint::error("Sandboxes cannot start here until the missing parts are mended."),
-        (true, 0) => paint::good("Everything is in place."),
-        (true, _) => paint::warning("Sandboxes work here, with less protection where it says so."),
+    let verdict = match (used, degraded) {
+        (None, _) => paint::error("Sandboxes cannot start here until the missing parts are mended."),
+        (Some(Place::Local), 0) => paint::good("Everything is in place."),
+        (Some(Place::Local), _) => paint::warning("Sandboxes work here, with less protection where it says so."),
+        (Some(place), _) => paint::good(&format!("Programs run in {} sandboxes: {reason}.", place.name())),
     };
     Ok(console.line(Stream::Stdout, &format!("\n{verdict}"))?)
 }

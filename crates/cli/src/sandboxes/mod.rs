@@ -1,6 +1,7 @@
 //! Getting from a configuration to a backend that runs.
 
 mod elsewhere;
+mod examine;
 mod place;
 
 use std::collections::BTreeSet;
@@ -12,6 +13,7 @@ use aludel_sandbox::template::{Choice, TemplateName};
 use aludel_sandbox::{Backend, KernelSpec, Local, LocalConfig, Offer, Start, Template, Templates, template};
 use anyhow::Context as _;
 
+pub(crate) use self::examine::{Found, examine};
 pub(crate) use self::place::{Candidates, Place, candidates};
 use crate::commands::Context;
 use crate::config::MAX_TEMPLATES;

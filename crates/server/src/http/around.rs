@@ -44,6 +44,8 @@ const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering")
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Types of answers that are told piece by piece.
 const STREAMS: [&[u8]; 3] = [b"text/event-stream", b"application/connect+", b"application/x-ndjson"];
+/// The header that names the backend whose sandboxes run programs.
+const BACKEND: HeaderName = HeaderName::from_static("x-aludel-backend");
 /// Said to whoever brings a sandbox's token, a link or the ticket of an upload.
 const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or has expired.";
 /// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status says.
@@ -88,6 +90,8 @@ pub(crate) async fn around(
         response.headers_mut().insert(HeaderName::from_static(dialect.request_id), id.clone());
         response.headers_mut().insert(REQUEST_ID, id);
     }
+    let backend = HeaderValue::from_static(app.engine.sandboxes.capabilities().backend);
+    response.headers_mut().insert(BACKEND, backend);
     if is_stream(&response) {
         // Nginx, and others that follow it, would hold a stream back until it ends.
         response.headers_mut().insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));

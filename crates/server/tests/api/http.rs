@@ -73,7 +73,8 @@ async fn with_keys_nobody_gets_in_without_one() {
     tokio::time::sleep(KEYS_FRESH).await;
     let error = server.get("/v1/files").await.refused(401, "provide an API key");
     assert_eq!((&error["type"], &error["code"]), (&json!("authentication_error"), &json!("invalid_api_key")));
-    assert_eq!(server.get("/healthz").await.status, 200);
+    let health = server.get("/healthz").await;
+    assert_eq!((health.status.as_u16(), &health.headers["x-aludel-backend"]), (200, &"memory".parse().unwrap()));
     server.use_key("sk-aludel-wrong");
     server.get("/v1/files").await.refused(401, "Incorrect API key");
     server.get("/v1/nothing").await.refused(401, "Incorrect API key");

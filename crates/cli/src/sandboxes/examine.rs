@@ -1,0 +1,111 @@
+//! Trials of backends: the local one starts a sandbox, the others are asked for a sign of life.
+
+use aludel_sandbox::probe::{self, Status};
+use aludel_sandbox::{Docker, E2b, Error, OpenSandbox};
+use anyhow::Context as _;
+
+use super::Place;
+use crate::commands::Context;
+use crate::config::{BackendChoice, Require};
+use crate::exit::words;
+use crate::state;
+
+/// A backend that was tried.
+pub(crate) struct Found {
+    pub(crate) place: Place,
+    /// Degraded if it enforces less than it could.
+    pub(crate) status: Status,
+    /// The finding, in words.
+    pub(crate) detail: String,
+}
+
+impl Found {
+    /// Returns true if sandboxes can start.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.status != Status::Missing
+    }
+}
+
+/// Tries a backend. No image is fetched, and no service makes a sandbox; one that no setting names is not asked.
+pub(crate) async fn examine(context: &Context, place: Place) -> anyhow::Result<Found> {
+    let (status, detail) = match place {
+        Place::Local => local(context).await?,
+        Place::Docker => docker(context).await,
+        Place::E2b => e2b(context).await?,
+        Place::OpenSandbox => opensandbox(context).await?,
+    };
+    Ok(Found { place, status, detail })
+}
+
+async fn local(context: &Context) -> anyhow::Result<(Status, String)> {
+    let looked = tokio::task::spawn_blocking(probe::probe).await.context("the examination ended early")?;
+    if let Some(missing) = looked.iter().find(|check| check.status == Status::Missing) {
+        let detail = format!("{}: {}; `aludel doctor` tells the remedy", missing.name, missing.detail);
+        return Ok((Status::Missing, detail));
+    }
+    state::make_data_directory(context)?;
+    let tried = probe::sandbox(&context.config.server.data, (*context.config.sandbox.require).into()).await;
+    if tried.status == Status::Missing {
+        return Ok((Status::Missing, format!("{}; `aludel doctor` tells the remedy", tried.detail)));
+    }
+    let degraded = looked.iter().filter(|check| check.status == Status::Degraded).map(|check| check.name);
+    let degraded = degraded.collect::<Vec<_>>().join(", ");
+    if degraded.is_empty() {
+        return Ok((Status::Ok, tried.detail));
+    }
+    Ok((Status::Degraded, format!("{}; with less protection: {degraded} (see `aludel doctor`)", tried.detail)))
+}
+
+async fn docker(context: &Context) -> (Status, String) {
+    let settings = context.config.sandbox.docker(&context.config.server.data);
+    match Docker::probe(settings.host.as_deref()).await {
+        Ok((engine, warnings)) => answered(context, &engine, &format!("the image is {}", settings.image), &warnings),
+        Err(error) => failed(error),
+    }
+}
+
+async fn e2b(context: &Context) -> anyhow::Result<(Status, String)> {
+    let settings = &context.config.sandbox;
+    if !settings.has_e2b_key() && *settings.backend != BackendChoice::E2b {
+        return Ok((Status::Missing, "no key is set (sandbox.e2b.key)".to_owned()));
+    }
+    let settings = settings.e2b(&context.surroundings)?;
+    let origin = format!("the template is {}", settings.template);
+    Ok(match E2b::probe(settings).await {
+        Ok(url) => answered(context, &url, &origin, &E2b::warnings()),
+        Err(error) => failed(error),
+    })
+}
+
+async fn opensandbox(context: &Context) -> anyhow::Result<(Status, String)> {
+    let settings = &context.config.sandbox;
+    if !settings.has_opensandbox_url() && *settings.backend != BackendChoice::OpenSandbox {
+        return Ok((Status::Missing, "no address is set (sandbox.opensandbox.url)".to_owned()));
+    }
+    let settings = settings.opensandbox(&context.surroundings)?;
+    let (origin, warnings) = (format!("the image is {}", settings.image), OpenSandbox::warnings(settings.network));
+    Ok(match OpenSandbox::probe(settings).await {
+        Ok(url) => answered(context, &url, &origin, &warnings),
+        Err(error) => failed(error),
+    })
+}
+
+/// An engine or a service that lives. `origin` tells the place that sandboxes come from.
+fn answered(context: &Context, name: &str, origin: &str, warnings: &[String]) -> (Status, String) {
+    let warnings = warnings.join(", ");
+    if warnings.is_empty() {
+        (Status::Ok, format!("{name} answers; {origin}"))
+    } else if *context.config.sandbox.require == Require::Strict {
+        (Status::Missing, format!("{warnings}, and sandbox.require is strict"))
+    } else {
+        (Status::Degraded, format!("{name} answers; {origin}; {warnings}"))
+    }
+}
+
+fn failed(error: Error) -> (Status, String) {
+    let detail = match error {
+        Error::Setup(reason) => reason,
+        error => words(&error.into()),
+    };
+    (Status::Missing, detail)
+}
