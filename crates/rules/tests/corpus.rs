@@ -86,6 +86,13 @@ fn programs_that_nest_deeply_or_are_long_harm_nobody() {
     assert_eq!(rules.judge(&code).decision, Decision::Refuse);
 }
 
+#[test]
+fn a_program_on_which_the_parser_panics_is_not_read_and_not_allowed() {
+    let rules = Rules::parse("[[rule]]\ndo = 'refuse'\nuses = ['processes']").unwrap();
+    let judgement = rules.judge("f(a]\n?.x\nimport os\nos.system('id')");
+    assert_eq!((judgement.decision, &*judgement.reasons[0].what), (Decision::Ask, "the program cannot be read"));
+}
+
 /// Small programs that make much: judged soon, and never simply allowed if they were not read to their end.
 #[test]
 fn programs_that_make_much_of_little_are_judged_soon() {
