@@ -1,4 +1,5 @@
-//! Fonts where programs look for them: `/usr/share/fonts`, with Matplotlib falling back from its own to those of Chinese, Japanese and Korean.
+//! Fonts where programs look for them: `/usr/share/fonts`, with Matplotlib falling back from its own to those of Chinese, Japanese, Korean and
+//! Hindi.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +10,13 @@ use crate::Error;
 /// The directory of fonts, in the root.
 const FONTS: &str = "usr/share/fonts/truetype";
 /// Packages of which the fonts are kept and nothing else: the package, its fonts, and the directory that they go to.
-const PACKAGES: [(&str, &[&str], &str); 2] = [
+const PACKAGES: [(&str, &[&str], &str); 3] = [
     ("zhplot", &["NotoSansSC-Regular.ttf"], "noto"),
     ("koreanize_matplotlib", &["NanumGothic.ttf", "NanumGothicBold.ttf"], "nanum"),
+    ("devanagari_fonts", &["Shobhika-1.05/Shobhika-Regular.otf", "Shobhika-1.05/Shobhika-Bold.otf"], "shobhika"),
 ];
 /// The families that Matplotlib takes signs from which its own fonts lack.
-const FAMILIES: &str = "sans-serif, Noto Sans SC, NanumGothic";
+const FAMILIES: &str = "sans-serif, Noto Sans SC, NanumGothic, Shobhika";
 /// Matplotlib's own data.
 const MATPLOTLIB: &str = "matplotlib/mpl-data";
 
@@ -32,6 +34,7 @@ pub(super) fn place(root: &Path, site_packages: &Path) -> Result<(), Error> {
         fs::create_dir_all(&into).map_err(at(&into))?;
         for name in names {
             let font = from.join("fonts").join(name);
+            let name = Path::new(name).file_name().unwrap_or_default();
             fs::rename(&font, into.join(name)).map_err(at(&font))?;
         }
         fs::remove_dir_all(&from).map_err(at(&from))?;
@@ -89,6 +92,8 @@ mod tests {
         for file in [
             "zhplot/fonts/NotoSansSC-Regular.ttf",
             "zhplot/__init__.py",
+            "devanagari_fonts/fonts/Shobhika-1.05/Shobhika-Regular.otf",
+            "devanagari_fonts/fonts/Shobhika-1.05/Shobhika-Bold.otf",
             "zhplot-1.0.0.dist-info/METADATA",
             "matplotlib/mpl-data/matplotlibrc",
             "matplotlib/mpl-data/fonts/ttf/DejaVuSans.ttf",
@@ -99,8 +104,9 @@ mod tests {
         place(root.path(), &site).unwrap();
         assert!(root.path().join(FONTS).join("noto/NotoSansSC-Regular.ttf").is_file());
         assert!(!site.join("zhplot").exists() && !site.join("zhplot-1.0.0.dist-info").exists());
+        assert!(root.path().join(FONTS).join("shobhika/Shobhika-Bold.otf").is_file());
         assert!(root.path().join(FONTS).join("dejavu/DejaVuSans.ttf").is_file());
         let settings = fs::read_to_string(site.join("matplotlib/mpl-data/matplotlibrc")).unwrap();
-        assert_eq!(settings, "#font.size: 10\nfont.family: sans-serif, Noto Sans SC, NanumGothic\n");
+        assert_eq!(settings, "#font.size: 10\nfont.family: sans-serif, Noto Sans SC, NanumGothic, Shobhika\n");
     }
 }

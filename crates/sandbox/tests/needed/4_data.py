@@ -36,3 +36,11 @@ import h5py
 
 with h5py.File("/tmp/needed.h5", "w") as file:
     file["numbers"] = [1, 2, 3]
+
+import geopandas
+from shapely.geometry import box
+
+areas = geopandas.GeoDataFrame({"name": ["a"]}, geometry=[box(0, 0, 1, 1)], crs="EPSG:4326")
+for name in ["/tmp/areas.shp", "/tmp/areas.gpkg", "/tmp/areas.geojson"]:
+    areas.to_file(name)
+    assert len(geopandas.read_file(name).to_crs(3857)) == 1
