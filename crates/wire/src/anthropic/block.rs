@@ -1,5 +1,6 @@
 //! Content blocks: what messages consist of, from clients and to them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -9,7 +10,7 @@ use crate::Document;
 pub type BlockDocument = Document<Block>;
 
 /// Content of a message, of a tool's result, or of a system prompt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Content {
     /// Text.
@@ -19,7 +20,7 @@ pub enum Content {
 }
 
 /// One block.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
     /// Text.
@@ -129,7 +130,7 @@ pub enum Block {
 }
 
 /// The origin of an image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ImageSource {
     /// The message itself.
@@ -152,7 +153,7 @@ pub enum ImageSource {
 }
 
 /// The origin of a document.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum DocumentSource {
     /// The message itself, as plain text.
@@ -185,7 +186,7 @@ pub enum DocumentSource {
 }
 
 /// The caller of a tool.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type")]
 pub enum Caller {
     /// The model.
@@ -197,7 +198,7 @@ pub enum Caller {
 }
 
 /// A tool that a server carries out.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerTool {
     /// A Python program.
@@ -212,7 +213,7 @@ pub enum ServerTool {
 }
 
 /// The end of a program or a command.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CodeExecutionResult {
     /// A Python program ended, well or not.
@@ -241,7 +242,7 @@ pub enum CodeExecutionResult {
 }
 
 /// The output of a program or a command.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramResult {
     /// Standard output.
     pub stdout: String,
@@ -255,7 +256,7 @@ pub struct ProgramResult {
 }
 
 /// A file that a program or a command made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum OutputFile {
     /// A file of a Python program.
@@ -271,7 +272,7 @@ pub enum OutputFile {
 }
 
 /// The reason for which a tool has no result. Clients know these and no others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     /// The arguments cannot be used.
@@ -290,7 +291,7 @@ pub enum ErrorCode {
 }
 
 /// The outcome of a change of a file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type")]
 pub enum EditorResult {
     /// A file, shown.

@@ -1,9 +1,10 @@
 //! The shape of every error.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The body of an answer that says what is wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename = "error")]
 pub struct ErrorEnvelope {
     /// The error.
@@ -13,7 +14,7 @@ pub struct ErrorEnvelope {
 }
 
 /// The error. Clients show the message alone, so it says everything.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Error {
     /// The kind of error, for example `invalid_request_error`.
     pub r#type: String,
@@ -24,7 +25,7 @@ pub struct Error {
 }
 
 /// Details of an error that clients act on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Details {
     /// The code, for example `thread_unsupported_request`.
     pub error_code: String,

@@ -1,11 +1,12 @@
 //! Events of a stream. The set is closed: some clients fail on one that they do not know.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Block, Container, Error, Message, StopReason, Usage};
 
 /// One event.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
     /// The message begins.
@@ -53,7 +54,7 @@ pub enum Event {
 }
 
 /// A piece of a block.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Delta {
     /// Text.
@@ -79,7 +80,7 @@ pub enum Delta {
 }
 
 /// The end of a message.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MessageChange {
     /// The reason for which the model stopped.
     pub stop_reason: Option<StopReason>,

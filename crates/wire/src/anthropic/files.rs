@@ -1,9 +1,10 @@
 //! The Files API.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename = "file")]
 pub struct File {
     /// Its id.
@@ -23,7 +24,7 @@ pub struct File {
 }
 
 /// A file that is gone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename = "file_deleted")]
 pub struct DeletedFile {
     /// Its id.
@@ -31,7 +32,7 @@ pub struct DeletedFile {
 }
 
 /// A page of a list. Clients of one age look at `next_page`, those of another at the three fields after it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Page<T> {
     /// The entries.
     pub data: Vec<T>,

@@ -1,11 +1,12 @@
 //! The answer.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Block, Role};
 
 /// A message of the model's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename = "message")]
 pub struct Message {
     /// Its id, `msg_…`.
@@ -27,7 +28,7 @@ pub struct Message {
 }
 
 /// The reason for which a model stopped. Clients know these and no others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
     /// It was done.
@@ -47,7 +48,7 @@ pub enum StopReason {
 }
 
 /// A container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Container {
     /// Its id.
     pub id: String,
@@ -56,7 +57,7 @@ pub struct Container {
 }
 
 /// Tokens that were used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Usage {
     /// Tokens that the model read and that its server had not cached.
@@ -73,7 +74,7 @@ pub struct Usage {
 }
 
 /// The kinds of tokens that a model wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TokenDetails {
     /// Tokens of thoughts.

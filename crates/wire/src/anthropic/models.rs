@@ -1,9 +1,10 @@
 //! The Models API.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A model that can be asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename = "model")]
 pub struct Model {
     /// Its name, as clients ask for it.

@@ -1,5 +1,6 @@
 //! The request.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ pub type MessageDocument = Document<InputMessage>;
 pub type ToolDocument = Document<Tool>;
 
 /// `POST /v1/messages`. Errors name the first of its fields, in this order, that is wrong.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Request {
     /// The model.
     pub model: String,
@@ -69,7 +70,7 @@ pub struct Request {
 }
 
 /// `POST /v1/messages/count_tokens`: as much of a request as is read by the model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CountTokens {
     /// The model.
     pub model: String,
@@ -84,14 +85,14 @@ pub struct CountTokens {
 }
 
 /// The answer to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenCount {
     /// The number of tokens.
     pub input_tokens: u64,
 }
 
 /// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct InputMessage {
     /// The speaker.
     pub role: Role,
@@ -100,7 +101,7 @@ pub struct InputMessage {
 }
 
 /// A speaker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// The user.
@@ -112,7 +113,7 @@ pub enum Role {
 }
 
 /// A tool that is offered to the model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tool {
     /// Its kind; a tool of the client's has none or `custom`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
@@ -132,7 +133,7 @@ pub struct Tool {
 }
 
 /// The kind of a tool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ToolKind {
     /// A tool of the client's.
     #[serde(rename = "custom")]
@@ -155,7 +156,7 @@ pub enum ToolKind {
 }
 
 /// The tool that the model must or must not call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToolChoice {
     /// The model decides.
@@ -183,7 +184,7 @@ pub enum ToolChoice {
 }
 
 /// The container of programs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ContainerField {
     /// Its id.
@@ -200,7 +201,7 @@ pub enum ContainerField {
 }
 
 /// The settings of thoughts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Thinking {
     /// The model thinks.
@@ -215,7 +216,7 @@ pub enum Thinking {
 }
 
 /// The form of the answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OutputConfig {
     /// The effort of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -226,7 +227,7 @@ pub struct OutputConfig {
 }
 
 /// The effort of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Effort {
     /// Little.
@@ -242,7 +243,7 @@ pub enum Effort {
 }
 
 /// The form that an answer must have.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum OutputFormat {
     /// JSON that a schema describes.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -13,7 +14,7 @@ super::literal! {
 }
 
 /// A model with instructions and tools.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Assistant {
     /// Its id, `asst_…`.
     pub id: String,
@@ -51,7 +52,7 @@ pub struct Assistant {
 pub type ToolDocument = Document<Tool>;
 
 /// A tool.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Tool {
     /// Programs of the model are run.
@@ -66,7 +67,7 @@ pub enum Tool {
 }
 
 /// A function of the client's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Function {
     /// Its name.
     pub name: String,
@@ -79,7 +80,7 @@ pub struct Function {
 }
 
 /// The files of tools.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolResources {
     /// The files of the code interpreter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,7 +91,7 @@ pub struct ToolResources {
 }
 
 /// The files of the code interpreter.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeInterpreterFiles {
     /// Ids of files of the Files API.
     #[serde(default)]
@@ -98,7 +99,7 @@ pub struct CodeInterpreterFiles {
 }
 
 /// The stores of the file search.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileSearchStores {
     /// Ids of vector stores.
     #[serde(default)]

@@ -1,5 +1,6 @@
 //! Events of a stream: a name, and an object or a delta. The set is closed: some clients fail on a name that they do not know.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Annotation, CodeOutput, ImageFile};
@@ -87,7 +88,7 @@ names! {
 }
 
 /// A piece of a message.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MessageDelta {
     /// The message.
     pub id: String,
@@ -99,14 +100,14 @@ pub struct MessageDelta {
 }
 
 /// Pieces of a message's parts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContentDeltas {
     /// The pieces.
     pub content: Vec<ContentDelta>,
 }
 
 /// A piece of a part of a message. Texts are added up.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentDelta {
     /// Text.
@@ -126,7 +127,7 @@ pub enum ContentDelta {
 }
 
 /// A piece of a text.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TextDelta {
     /// The next characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,7 +138,7 @@ pub struct TextDelta {
 }
 
 /// A piece of a step.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepDelta {
     /// The step.
     pub id: String,
@@ -149,14 +150,14 @@ pub struct StepDelta {
 }
 
 /// A piece of a step's details.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepDeltas {
     /// The piece.
     pub step_details: StepDeltaDetails,
 }
 
 /// Pieces of calls.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepDeltaDetails {
     /// The kind of details.
     #[serde(default)]
@@ -166,7 +167,7 @@ pub struct StepDeltaDetails {
 }
 
 /// A piece of a call. Texts are added up, ids too: they are sent once.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ToolCallDelta {
     /// Of a program.
@@ -195,7 +196,7 @@ pub enum ToolCallDelta {
 }
 
 /// A piece of a program.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeDelta {
     /// The next characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,7 +207,7 @@ pub struct CodeDelta {
 }
 
 /// A piece of what a program put out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeOutputDelta {
     /// The place of the output.
     pub index: usize,
@@ -216,7 +217,7 @@ pub struct CodeOutputDelta {
 }
 
 /// A call of a function.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FunctionDelta {
     /// Its name.
     pub name: String,

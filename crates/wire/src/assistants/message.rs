@@ -1,5 +1,6 @@
 //! Messages.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -11,7 +12,7 @@ super::literal! {
 }
 
 /// A message of a thread.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Message {
     /// Its id, `msg_…`.
     pub id: String,
@@ -45,7 +46,7 @@ pub struct Message {
 }
 
 /// The state of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MessageStatus {
     /// It is being written.
@@ -57,14 +58,14 @@ pub enum MessageStatus {
 }
 
 /// The reason for which a message is incomplete.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IncompleteMessage {
     /// One of `content_filter`, `max_tokens`, `run_cancelled`, `run_expired` and `run_failed`.
     pub reason: String,
 }
 
 /// The author of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// The user.
@@ -74,7 +75,7 @@ pub enum Role {
 }
 
 /// A file that comes with a message.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attachment {
     /// Its id in the Files API.
     pub file_id: String,
@@ -84,7 +85,7 @@ pub struct Attachment {
 }
 
 /// The contents of a message as clients send them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum MessageContent {
     /// Plain text.
@@ -94,7 +95,7 @@ pub enum MessageContent {
 }
 
 /// A part of a message as clients send it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentPart {
     /// Text.
@@ -115,7 +116,7 @@ pub enum ContentPart {
 }
 
 /// The text of a part: plain, or as it stands in messages.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum TextField {
     /// Plain.
@@ -128,7 +129,7 @@ pub enum TextField {
 }
 
 /// A part of a message.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Content {
     /// Text.
@@ -149,7 +150,7 @@ pub enum Content {
 }
 
 /// A text with the files that it names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Text {
     /// The text.
     pub value: String,
@@ -158,7 +159,7 @@ pub struct Text {
 }
 
 /// A file that a text names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Annotation {
     /// A file that a program made.
@@ -178,14 +179,14 @@ pub enum Annotation {
 }
 
 /// A file of the Files API.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FilePath {
     /// Its id.
     pub file_id: String,
 }
 
 /// An image of the Files API.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageFile {
     /// Its id.
     pub file_id: String,
@@ -195,7 +196,7 @@ pub struct ImageFile {
 }
 
 /// An image of the web, or in the URL itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageUrl {
     /// Its URL.
     pub url: String,

@@ -32,7 +32,7 @@ pub use thread::Thread;
 macro_rules! literal {
     ($($(#[$about:meta])* $name:ident = $text:literal;)*) => {$(
         $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         pub enum $name {
             /// The only value.
             #[default]

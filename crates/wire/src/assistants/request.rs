@@ -1,12 +1,13 @@
 //! Requests. Errors name the first of their fields, in this order, that is wrong.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Attachment, CodeInterpreterFiles, MessageContent, Role, ToolDocument, ToolResources, Truncation};
 
 /// `POST /assistants`, and an update of one, where nothing need be there.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CreateAssistant {
     /// The model.
     pub model: Option<String>,
@@ -33,7 +34,7 @@ pub struct CreateAssistant {
 }
 
 /// The files of tools as clients send them.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NewToolResources {
     /// The files of the code interpreter.
     #[serde(default)]
@@ -44,7 +45,7 @@ pub struct NewToolResources {
 }
 
 /// The stores of the file search as clients send them.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NewFileSearch {
     /// Stores that are there.
     #[serde(default)]
@@ -70,7 +71,7 @@ impl NewToolResources {
 }
 
 /// `POST /threads`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CreateThread {
     /// Its first messages.
     #[serde(default)]
@@ -84,7 +85,7 @@ pub struct CreateThread {
 }
 
 /// `POST /threads/{thread}`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UpdateThread {
     /// The files of its tools.
     pub tool_resources: Option<NewToolResources>,
@@ -93,7 +94,7 @@ pub struct UpdateThread {
 }
 
 /// `POST /threads/{thread}/messages`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CreateMessage {
     /// Its author.
     pub role: Role,
@@ -108,14 +109,14 @@ pub struct CreateMessage {
 }
 
 /// An update of a message or a run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UpdateMetadata {
     /// The client's own notes.
     pub metadata: Option<Map<String, Value>>,
 }
 
 /// `POST /threads/{thread}/runs`. What is absent is the assistant's.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CreateRun {
     /// The assistant.
     pub assistant_id: String,
@@ -154,7 +155,7 @@ pub struct CreateRun {
 }
 
 /// The parts of `POST /threads/runs` that are no run's. The others are those of [`CreateRun`].
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CreateThreadAndRun {
     /// The thread.
     pub thread: Option<CreateThread>,
@@ -163,7 +164,7 @@ pub struct CreateThreadAndRun {
 }
 
 /// One tool that the model must call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum NamedTool {
     /// A program.
@@ -178,14 +179,14 @@ pub enum NamedTool {
 }
 
 /// A function by its name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NamedFunction {
     /// Its name.
     pub name: String,
 }
 
 /// `POST /threads/{thread}/runs/{run}/submit_tool_outputs`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SubmitToolOutputs {
     /// The outputs of the client's functions.
     pub tool_outputs: Vec<ToolOutput>,
@@ -194,7 +195,7 @@ pub struct SubmitToolOutputs {
 }
 
 /// The output of a function of the client's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolOutput {
     /// The call.
     #[serde(default)]
@@ -205,7 +206,7 @@ pub struct ToolOutput {
 }
 
 /// The form of an answer: `auto`, or an object.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ResponseFormat {
     /// `auto`.
@@ -215,7 +216,7 @@ pub enum ResponseFormat {
 }
 
 /// The form of an answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FormatObject {
     /// Free.
@@ -230,7 +231,7 @@ pub enum FormatObject {
 }
 
 /// The tool that the model must call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ToolChoice {
     /// `none`, `auto` or `required`.

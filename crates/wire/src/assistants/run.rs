@@ -1,5 +1,6 @@
 //! Runs.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -13,7 +14,7 @@ super::literal! {
 }
 
 /// A run of an assistant on a thread.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// Its id, `run_…`.
     pub id: String,
@@ -78,7 +79,7 @@ pub struct Run {
 }
 
 /// The state of a run. The set is closed: clients that poll spin on any other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
     /// It waits for its turn.
@@ -127,7 +128,7 @@ impl RunStatus {
 }
 
 /// The action that a run waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequiredAction {
     /// Its type.
     #[serde(default)]
@@ -137,14 +138,14 @@ pub struct RequiredAction {
 }
 
 /// Calls of the client's functions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SubmitAction {
     /// The calls, without their outputs.
     pub tool_calls: Vec<ToolCall>,
 }
 
 /// The failure of a run or of a step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastError {
     /// Its kind.
     pub code: ErrorCode,
@@ -153,7 +154,7 @@ pub struct LastError {
 }
 
 /// The kind of a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     /// Anything else.
@@ -165,14 +166,14 @@ pub enum ErrorCode {
 }
 
 /// The reason for which a run is incomplete.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IncompleteRun {
     /// `max_completion_tokens` or `max_prompt_tokens`.
     pub reason: String,
 }
 
 /// The part of a thread that the model gets.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Truncation {
     /// `auto` or `last_messages`.
     pub r#type: String,
@@ -182,7 +183,7 @@ pub struct Truncation {
 }
 
 /// Tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     /// Tokens that the model read.
     pub prompt_tokens: u64,

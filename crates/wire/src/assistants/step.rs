@@ -1,5 +1,6 @@
 //! Steps of a run.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{FilePath, LastError, Usage};
@@ -10,7 +11,7 @@ super::literal! {
 }
 
 /// A step of a run: a message, or calls of tools.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunStep {
     /// Its id, `step_…`.
     pub id: String,
@@ -46,7 +47,7 @@ pub struct RunStep {
 }
 
 /// The state of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StepStatus {
     /// It goes on.
@@ -62,7 +63,7 @@ pub enum StepStatus {
 }
 
 /// The contents of a step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum StepDetails {
     /// A message.
@@ -78,14 +79,14 @@ pub enum StepDetails {
 }
 
 /// The message of a step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WrittenMessage {
     /// Its id.
     pub message_id: String,
 }
 
 /// A call of a tool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToolCall {
     /// A program.
@@ -105,7 +106,7 @@ pub enum ToolCall {
 }
 
 /// A program and what it put out.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeCall {
     /// The program.
     pub input: String,
@@ -114,7 +115,7 @@ pub struct CodeCall {
 }
 
 /// Something that a program put out.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CodeOutput {
     /// Text.
@@ -130,7 +131,7 @@ pub enum CodeOutput {
 }
 
 /// A function that the model called.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CalledFunction {
     /// Its name.
     pub name: String,
@@ -138,6 +139,7 @@ pub struct CalledFunction {
     pub arguments: String,
     /// Its output: absent where it is asked for, `null` in a step until it is there.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "double")]
+    #[schemars(with = "Option<String>")]
     pub output: Option<Option<String>>,
 }
 

@@ -1,10 +1,11 @@
 //! The messages of a request.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// One message of the conversation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub enum Message {
     /// Instructions.
@@ -47,7 +48,7 @@ pub enum Message {
 }
 
 /// The content of a message.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Content {
     /// Plain text.
@@ -73,7 +74,7 @@ impl Content {
 }
 
 /// One part of a message's content.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ContentPart {
     /// A kind that we know.
@@ -83,7 +84,7 @@ pub enum ContentPart {
 }
 
 /// The kinds of parts that we know.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum KnownPart {
     /// Text.
@@ -111,7 +112,7 @@ impl ContentPart {
 }
 
 /// Address of an image.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageUrl {
     /// An `https:` or `data:` URL.
     pub url: String,
@@ -121,7 +122,7 @@ pub struct ImageUrl {
 }
 
 /// A call of a tool, whole.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Call {
     /// Pairs the call with its answer. Some servers leave it out.
     #[serde(default)]
@@ -134,7 +135,7 @@ pub struct Call {
 }
 
 /// The function of a call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CalledFunction {
     /// The function's name.
     #[serde(default)]

@@ -1,12 +1,13 @@
 //! The request.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Message;
 
 /// `POST /chat/completions`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Request {
     /// The model.
     pub model: String,
@@ -51,7 +52,7 @@ pub struct Request {
 }
 
 /// Extra contents of a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StreamOptions {
     /// True if a last chunk tells the usage.
     #[serde(default)]
@@ -59,7 +60,7 @@ pub struct StreamOptions {
 }
 
 /// A tool or the tools that the model may call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Tool {
     /// A function.
@@ -69,7 +70,7 @@ pub enum Tool {
 }
 
 /// A function, under its tag.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FunctionTool {
     /// The only kind.
@@ -87,7 +88,7 @@ impl Tool {
 }
 
 /// A function that the model may call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Function {
     /// Its name.
     pub name: String,
@@ -103,7 +104,7 @@ pub struct Function {
 }
 
 /// The tool that the model must call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ToolChoice {
     /// By a word.
@@ -122,7 +123,7 @@ impl ToolChoice {
 }
 
 /// The words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolChoiceMode {
     /// The model decides.
@@ -134,7 +135,7 @@ pub enum ToolChoiceMode {
 }
 
 /// One function, under its tag.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum NamedToolChoice {
     /// The only kind.
@@ -145,7 +146,7 @@ pub enum NamedToolChoice {
 }
 
 /// A function by its name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NamedFunction {
     /// The name.
     pub name: String,

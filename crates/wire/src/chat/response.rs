@@ -1,12 +1,13 @@
 //! The answer: whole, in chunks, or an error.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::Call;
 
 /// The whole answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Response {
     /// `chatcmpl-…`.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -28,7 +29,7 @@ pub struct Response {
 }
 
 /// One answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Choice {
     /// Its place in the list.
     #[serde(default)]
@@ -41,7 +42,7 @@ pub struct Choice {
 }
 
 /// The message of an answer.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Answer {
     /// `assistant`.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -64,7 +65,7 @@ pub struct Answer {
 }
 
 /// One chunk of a streamed answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Chunk {
     /// `chatcmpl-…`, the same on every chunk.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -87,7 +88,7 @@ pub struct Chunk {
 }
 
 /// The new part of one answer.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ChunkChoice {
     /// Index of the answer.
     #[serde(default)]
@@ -101,7 +102,7 @@ pub struct ChunkChoice {
 }
 
 /// The new part.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Delta {
     /// `assistant`, in the first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,7 +125,7 @@ pub struct Delta {
 }
 
 /// A part of a call.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CallDelta {
     /// Index of the call within this answer. Some servers leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,7 +142,7 @@ pub struct CallDelta {
 }
 
 /// A part of what a call calls.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CalledFunctionDelta {
     /// The function's name, in the call's first part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,7 +153,7 @@ pub struct CalledFunctionDelta {
 }
 
 /// Tokens.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     /// Tokens read.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -172,7 +173,7 @@ pub struct Usage {
 }
 
 /// More about the tokens read.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct InputDetails {
     /// Of these, from the upstream's cache.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -180,7 +181,7 @@ pub struct InputDetails {
 }
 
 /// More about the tokens written.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct OutputDetails {
     /// Of these, thoughts.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -188,14 +189,14 @@ pub struct OutputDetails {
 }
 
 /// An error, in place of an answer or in the middle of a stream.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorEnvelope {
     /// The error.
     pub error: ErrorBody,
 }
 
 /// An error.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct ErrorBody {
     /// In words.
     pub message: String,

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// A request to run a program.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ExecuteRequest {
     /// The program.
     pub code: String,
@@ -22,7 +23,7 @@ pub struct ExecuteRequest {
 }
 
 /// A request for a context.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CreateContext {
     /// Its language; Python if nothing is said.
     #[serde(default)]
@@ -33,7 +34,7 @@ pub struct CreateContext {
 }
 
 /// A context: a kernel as its client knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Context {
     /// Its id.
     pub id: String,
@@ -44,7 +45,7 @@ pub struct Context {
 }
 
 /// A line of the stream of a program.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Line {
     /// Its number in its context; the first line.
@@ -74,7 +75,7 @@ pub enum Line {
 }
 
 /// Text that a program printed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Text {
     /// The text.
     pub text: String,
@@ -83,7 +84,7 @@ pub struct Text {
 }
 
 /// A value in its forms.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ResultLine {
     /// Plain text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,15 +112,18 @@ pub struct ResultLine {
     pub latex: Option<String>,
     /// JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Value>")]
     pub json: Option<Box<RawValue>>,
     /// JavaScript.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub javascript: Option<String>,
     /// A table, by column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Value>")]
     pub data: Option<Box<RawValue>>,
     /// The data of a chart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Value>")]
     pub chart: Option<Box<RawValue>>,
     /// Other forms, by MIME type.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::int64;
 
 /// A request that names a path and nothing else: to look at it, to make a directory, or to remove it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PathRequest {
     /// The path.
     #[serde(default)]
@@ -15,7 +16,7 @@ pub struct PathRequest {
 }
 
 /// A request to move something.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct MoveRequest {
     /// The path now.
     #[serde(default)]
@@ -26,7 +27,7 @@ pub struct MoveRequest {
 }
 
 /// A request to list a directory.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ListDirRequest {
     /// The directory.
     #[serde(default)]
@@ -37,7 +38,7 @@ pub struct ListDirRequest {
 }
 
 /// A request to watch a directory.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchRequest {
     /// The directory.
@@ -52,7 +53,7 @@ pub struct WatchRequest {
 }
 
 /// A request about a watcher that clients poll.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WatcherRequest {
     /// The watcher.
@@ -61,21 +62,21 @@ pub struct WatcherRequest {
 }
 
 /// An answer about one file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EntryResponse {
     /// The file.
     pub entry: EntryInfo,
 }
 
 /// A list of files.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ListDirResponse {
     /// The files.
     pub entries: Vec<EntryInfo>,
 }
 
 /// A watcher that was made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateWatcherResponse {
     /// Its id.
@@ -84,14 +85,14 @@ pub struct CreateWatcherResponse {
 }
 
 /// Changes since the last poll.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct WatcherEvents {
     /// One by one.
     pub events: Vec<FilesystemEvent>,
 }
 
 /// A message of the stream of a watcher.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WatchMessage {
     /// The directory is watched; the first message.
@@ -103,7 +104,7 @@ pub enum WatchMessage {
 }
 
 /// A change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FilesystemEvent {
     /// Path, relative to the watched directory.
     pub name: String,
@@ -115,7 +116,7 @@ pub struct FilesystemEvent {
 }
 
 /// Kinds of changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum EventType {
     /// It is new here.
     #[serde(rename = "EVENT_TYPE_CREATE")]
@@ -135,7 +136,7 @@ pub enum EventType {
 }
 
 /// A file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EntryInfo {
     /// Its name.
@@ -149,6 +150,7 @@ pub struct EntryInfo {
     pub path: String,
     /// Bytes.
     #[serde(default, with = "int64")]
+    #[schemars(with = "String")]
     pub size: i64,
     /// Permission bits; of a link, those of its target.
     #[serde(default)]
@@ -174,7 +176,7 @@ pub struct EntryInfo {
 }
 
 /// Types of files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum FileType {
     /// Something else, or a link that leads nowhere.
     #[default]

@@ -10,6 +10,7 @@ mod sandboxes;
 #[cfg(test)]
 mod tests;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use sandboxes::{
@@ -18,7 +19,7 @@ pub use sandboxes::{
 };
 
 /// The body of every error of the control plane and of plain HTTP. Clients look at the number in it, not at the status alone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Error {
     /// The HTTP status.
     pub code: u16,
@@ -27,7 +28,7 @@ pub struct Error {
 }
 
 /// The body of an answer for a sandbox that is not there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NoSandbox {
     /// Its id.
     #[serde(rename = "sandboxId")]
@@ -42,7 +43,7 @@ pub struct NoSandbox {
 }
 
 /// An error of Connect: the body of a call that failed, or part of the last frame of a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConnectError {
     /// The code.
     pub code: ConnectCode,
@@ -51,7 +52,7 @@ pub struct ConnectError {
 }
 
 /// The last frame of a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct EndStream {
     /// The error, if the stream failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +60,7 @@ pub struct EndStream {
 }
 
 /// Codes of Connect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectCode {
     /// The request makes no sense.
@@ -105,8 +106,8 @@ impl ConnectCode {
 }
 
 /// Bytes as protobuf's JSON has them: base64.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Bytes(pub Vec<u8>);
+#[derive(Debug, Clone, PartialEq, Eq, Default, JsonSchema)]
+pub struct Bytes(#[schemars(with = "String", extend("contentEncoding" = "base64"))] pub Vec<u8>);
 
 impl Serialize for Bytes {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

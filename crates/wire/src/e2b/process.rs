@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Bytes;
 
 /// A command.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessConfig {
     /// The program.
     #[serde(default)]
@@ -24,7 +25,7 @@ pub struct ProcessConfig {
 }
 
 /// A terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Pty {
     /// Its size.
     #[serde(default)]
@@ -32,7 +33,7 @@ pub struct Pty {
 }
 
 /// The size of a terminal, characters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PtySize {
     /// Columns.
     #[serde(default)]
@@ -43,7 +44,7 @@ pub struct PtySize {
 }
 
 /// A request to start a command.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StartRequest {
     /// The command.
     #[serde(default)]
@@ -60,7 +61,7 @@ pub struct StartRequest {
 }
 
 /// A command by its number or the client's name for it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Selector {
     /// By number.
@@ -70,14 +71,14 @@ pub enum Selector {
 }
 
 /// A request that names a command and nothing else: to connect to it, or to close its input.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SelectRequest {
     /// The command.
     pub process: Selector,
 }
 
 /// A request to send input.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SendInputRequest {
     /// The command.
     pub process: Selector,
@@ -86,7 +87,7 @@ pub struct SendInputRequest {
 }
 
 /// Input of a command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
     /// For its standard input.
@@ -96,7 +97,7 @@ pub enum Input {
 }
 
 /// A message of a client that sends input as a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamInputRequest {
     /// The command; the first message.
@@ -108,14 +109,14 @@ pub enum StreamInputRequest {
 }
 
 /// Input in a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InputData {
     /// The input.
     pub input: Input,
 }
 
 /// A request to send a signal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SendSignalRequest {
     /// The command.
     pub process: Selector,
@@ -124,7 +125,7 @@ pub struct SendSignalRequest {
 }
 
 /// Signals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Signal {
     /// SIGTERM.
     #[serde(rename = "SIGNAL_SIGTERM")]
@@ -135,7 +136,7 @@ pub enum Signal {
 }
 
 /// A request to change the size of a terminal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UpdateRequest {
     /// The command.
     pub process: Selector,
@@ -145,18 +146,18 @@ pub struct UpdateRequest {
 }
 
 /// An answer that says nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Empty {}
 
 /// The commands that run.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ListResponse {
     /// One by one.
     pub processes: Vec<ProcessInfo>,
 }
 
 /// A command that runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessInfo {
     /// The command.
     pub config: ProcessConfig,
@@ -168,14 +169,14 @@ pub struct ProcessInfo {
 }
 
 /// A message of the stream of a command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventMessage {
     /// The event.
     pub event: ProcessEvent,
 }
 
 /// Something that a command did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessEvent {
     /// It runs; the first event.
@@ -189,14 +190,14 @@ pub enum ProcessEvent {
 }
 
 /// A command that runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Started {
     /// Its number.
     pub pid: u32,
 }
 
 /// Output of a command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Output {
     /// Of its standard output.
@@ -208,7 +209,7 @@ pub enum Output {
 }
 
 /// The end of a command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ended {
     /// Its exit status; -1 if a signal ended it.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A request for a sandbox, of both generations of paths.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NewSandbox {
     /// The template, by id or name.
     #[serde(rename = "templateID")]
@@ -40,14 +41,14 @@ pub struct NewSandbox {
 }
 
 /// A paused sandbox that goes on by itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AutoResume {
     /// True if it does.
     pub enabled: bool,
 }
 
 /// The network of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Network {
     /// False if a token is needed to speak to its programs.
@@ -65,14 +66,14 @@ pub struct Network {
 }
 
 /// A request that sets the time until a sandbox ends.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Timeout {
     /// Seconds from now.
     pub timeout: i64,
 }
 
 /// A request to connect to a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Connect {
     /// Seconds from now until which it lives at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,7 +84,7 @@ pub struct Connect {
 pub type Resume = Connect;
 
 /// A request to let a sandbox live longer.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Refresh {
     /// Seconds from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,7 +92,7 @@ pub struct Refresh {
 }
 
 /// A sandbox as it is made or connected to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sandbox {
     /// Its template.
     #[serde(rename = "templateID")]
@@ -116,7 +117,7 @@ pub struct Sandbox {
 }
 
 /// The state of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// It does.
@@ -126,7 +127,7 @@ pub enum State {
 }
 
 /// A sandbox in a list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ListedSandbox {
     /// Its template.
     #[serde(rename = "templateID")]
@@ -162,7 +163,7 @@ pub struct ListedSandbox {
 }
 
 /// A sandbox with all that is known of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxDetail {
     /// As in a list.
     #[serde(flatten)]
@@ -178,7 +179,7 @@ pub struct SandboxDetail {
 }
 
 /// The resources that a sandbox used at a time.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Metric {
     /// The time, RFC 3339.
@@ -202,14 +203,14 @@ pub struct Metric {
 }
 
 /// A sandbox's log.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Logs {
     /// Its lines.
     pub logs: Vec<serde_json::Value>,
 }
 
 /// A file that was written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WrittenFile {
     /// Its path.
     pub path: String,

@@ -1,12 +1,13 @@
 //! The answer, whole or as a piece of a stream, and errors.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Content;
 
 /// An answer, or the next parts of one.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GenerateContentResponse {
     /// One answer.
@@ -23,7 +24,7 @@ pub struct GenerateContentResponse {
 }
 
 /// An answer.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Candidate {
     /// The message.
@@ -37,7 +38,7 @@ pub struct Candidate {
 }
 
 /// The reason of an answer's end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum FinishReason {
     /// The model said all of it, or the client has to answer a call.
@@ -51,7 +52,7 @@ pub enum FinishReason {
 }
 
 /// Tokens of an answer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageMetadata {
     /// Tokens of the request.
@@ -72,7 +73,7 @@ pub struct UsageMetadata {
 }
 
 /// `POST /v1/models/{model}:countTokens`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenCount {
     /// The number of tokens.
@@ -80,7 +81,7 @@ pub struct TokenCount {
 }
 
 /// A model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Model {
     /// `models/` and its name.
@@ -94,7 +95,7 @@ pub struct Model {
 }
 
 /// `GET /v1/models`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelList {
     /// The models of this page.
@@ -105,14 +106,14 @@ pub struct ModelList {
 }
 
 /// The body of an error, and the last frame of a stream that failed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorEnvelope {
     /// The error.
     pub error: Error,
 }
 
 /// An error.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Error {
     /// The HTTP status.
     pub code: u16,

@@ -1,12 +1,13 @@
 //! The request.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Content;
 
 /// `POST /v1/models/{model}:generateContent`. Errors name the first of its fields, in this order, that is wrong.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GenerateContentRequest {
     /// The conversation.
@@ -30,7 +31,7 @@ pub struct GenerateContentRequest {
 }
 
 /// Tools: an entry may hold several kinds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Tool {
     /// Programs of the model are run.
@@ -45,7 +46,7 @@ pub struct Tool {
 }
 
 /// A function of the client's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionDeclaration {
     /// Its name.
@@ -62,7 +63,7 @@ pub struct FunctionDeclaration {
 }
 
 /// The use of tools.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolConfig {
     /// The use of functions.
@@ -71,7 +72,7 @@ pub struct ToolConfig {
 }
 
 /// The use of functions.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionCallingConfig {
     /// Freedom of the model.
@@ -83,7 +84,7 @@ pub struct FunctionCallingConfig {
 }
 
 /// The freedom of the model to call functions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum CallingMode {
     /// It calls one.
@@ -97,7 +98,7 @@ pub enum CallingMode {
 }
 
 /// The model's way to choose its words.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GenerationConfig {
     /// Randomness.
@@ -130,7 +131,7 @@ pub struct GenerationConfig {
 }
 
 /// The settings of thoughts.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ThinkingConfig {
     /// True if they are told.

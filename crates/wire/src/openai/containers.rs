@@ -1,5 +1,6 @@
 //! The Containers API.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 super::literal! {
@@ -12,7 +13,7 @@ super::literal! {
 }
 
 /// A container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Container {
     /// Its id, `cntr_…`.
     pub id: String,
@@ -35,7 +36,7 @@ pub struct Container {
 }
 
 /// Time for which a container may be left alone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ExpiresAfter {
     /// From when on.
     pub anchor: LastActive,
@@ -44,7 +45,7 @@ pub struct ExpiresAfter {
 }
 
 /// The network that a container may reach.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum NetworkPolicy {
     /// Nothing.
@@ -58,7 +59,7 @@ pub enum NetworkPolicy {
 }
 
 /// A file of a container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ContainerFile {
     /// Its id, `cfile_…`.
     pub id: String,

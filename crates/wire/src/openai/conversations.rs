@@ -1,5 +1,6 @@
 //! The Conversations API. Its items are those of responses.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -11,7 +12,7 @@ super::literal! {
 }
 
 /// A conversation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Conversation {
     /// Its id, `conv_…`.
     pub id: String,
@@ -24,7 +25,7 @@ pub struct Conversation {
 }
 
 /// `POST /conversations`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CreateConversation {
     /// The client's notes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +36,7 @@ pub struct CreateConversation {
 }
 
 /// `POST /conversations/{id}`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct UpdateConversation {
     /// The client's notes, in place of those before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,7 +44,7 @@ pub struct UpdateConversation {
 }
 
 /// `POST /conversations/{id}/items`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AddItems {
     /// The items.
     pub items: Vec<ItemDocument>,

@@ -1,5 +1,6 @@
 //! The Files and Uploads APIs.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 super::literal! {
@@ -14,7 +15,7 @@ super::literal! {
 }
 
 /// A file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct File {
     /// Its id, `file-…`.
     pub id: String,
@@ -37,7 +38,7 @@ pub struct File {
 }
 
 /// An upload in parts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Upload {
     /// Its id, `upload_…`.
     pub id: String,
@@ -60,7 +61,7 @@ pub struct Upload {
 }
 
 /// A part of an upload.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct UploadPart {
     /// Its id, `part_…`.
     pub id: String,

@@ -1,5 +1,6 @@
 //! Lists and deletions.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 super::literal! {
@@ -8,7 +9,7 @@ super::literal! {
 }
 
 /// A page of a list. Clients ask for the next one with `after` the last id, until `has_more` is false.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct List<T> {
     /// The kind of object.
     pub object: ListObject,
@@ -31,7 +32,7 @@ impl<T> List<T> {
 }
 
 /// Something that is gone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Deleted {
     /// Its id.
     pub id: String,

@@ -21,7 +21,7 @@ pub use models::{Model, ModelObject};
 macro_rules! literal {
     ($($(#[$about:meta])* $name:ident = $text:literal;)*) => {$(
         $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, schemars::JsonSchema)]
         pub enum $name {
             /// The only value.
             #[default]

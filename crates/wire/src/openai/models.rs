@@ -1,5 +1,6 @@
 //! The Models API.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 super::literal! {
@@ -8,7 +9,7 @@ super::literal! {
 }
 
 /// A model that can be asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Model {
     /// Its name.
     pub id: String,

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A request to run a command: a line for a shell, or a program and its arguments.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct RunCommand {
     /// The line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,7 +35,7 @@ pub struct RunCommand {
 }
 
 /// The state of a command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CommandStatus {
     /// Its id.
     pub id: String,
@@ -54,7 +55,7 @@ pub struct CommandStatus {
 }
 
 /// A request for a shell that remembers.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct NewSession {
     /// The directory in which it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,14 +63,14 @@ pub struct NewSession {
 }
 
 /// A shell that remembers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Session {
     /// Its id.
     pub session_id: String,
 }
 
 /// A line for a shell that remembers.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct RunInSession {
     /// The line.
     pub command: String,
@@ -82,7 +83,7 @@ pub struct RunInSession {
 }
 
 /// The resources that a sandbox uses.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metrics {
     /// Processors.
     pub cpu_count: f64,

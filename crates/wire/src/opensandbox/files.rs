@@ -1,9 +1,10 @@
 //! Files of a sandbox.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A file or directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileInfo {
     /// Absolute path.
     pub path: String,
@@ -24,7 +25,7 @@ pub struct FileInfo {
 }
 
 /// Kinds of files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileType {
     /// A regular file.
@@ -38,7 +39,7 @@ pub enum FileType {
 }
 
 /// The permissions and the owner of a file, as a request names them.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Permission {
     /// Permissions: the digits of an octal number, read as a decimal one; 0 changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,7 +53,7 @@ pub struct Permission {
 }
 
 /// The part of an upload that says where the next part goes.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct UploadMetadata {
     /// The path.
     pub path: String,
@@ -62,7 +63,7 @@ pub struct UploadMetadata {
 }
 
 /// A file that is moved.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Move {
     /// Its path.
     pub src: String,
@@ -71,7 +72,7 @@ pub struct Move {
 }
 
 /// A text that takes another one's place in a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Replacement {
     /// The text that goes.
     pub old: String,
@@ -80,7 +81,7 @@ pub struct Replacement {
 }
 
 /// The number of times that a text was replaced.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Replaced {
     /// The number.

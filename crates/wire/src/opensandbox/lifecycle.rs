@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A request for a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewSandbox {
     /// The image that it starts from.
@@ -51,14 +52,14 @@ pub struct NewSandbox {
 }
 
 /// An image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Image {
     /// Its name.
     pub uri: String,
 }
 
 /// Credentials that are put into the requests of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CredentialProxy {
     /// True if they are.
     #[serde(default)]
@@ -66,7 +67,7 @@ pub struct CredentialProxy {
 }
 
 /// The network that a sandbox reaches.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkPolicy {
     /// The rule for all that no other one names; without it, nothing is reached.
@@ -78,7 +79,7 @@ pub struct NetworkPolicy {
 }
 
 /// A rule for a name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NetworkRule {
     /// The decision.
     pub action: Action,
@@ -87,7 +88,7 @@ pub struct NetworkRule {
 }
 
 /// The decision of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// It is reached.
@@ -97,7 +98,7 @@ pub enum Action {
 }
 
 /// The state of a network policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyStatus {
     /// A word for whether it holds.
@@ -111,7 +112,7 @@ pub struct PolicyStatus {
 }
 
 /// A sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
     /// Its id.
@@ -131,14 +132,14 @@ pub struct Sandbox {
 }
 
 /// The state of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// The state.
     pub state: State,
 }
 
 /// States of a sandbox that others can see here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum State {
     /// It runs.
     Running,
@@ -157,7 +158,7 @@ impl State {
 }
 
 /// A page of sandboxes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sandboxes {
     /// The sandboxes.
     pub items: Vec<Sandbox>,
@@ -166,7 +167,7 @@ pub struct Sandboxes {
 }
 
 /// The place of a page among all.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Pagination {
     /// Its number, from 1 on.
@@ -182,7 +183,7 @@ pub struct Pagination {
 }
 
 /// The time when a sandbox ends, asked for or told.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Expiration {
     /// The time, RFC 3339.
@@ -190,7 +191,7 @@ pub struct Expiration {
 }
 
 /// An address at which a port of a sandbox is reached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Endpoint {
     /// Host and path, without a scheme.
     pub endpoint: String,

@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Annotation, ContentPart, Item, ReasoningText, Response};
 
 /// One event, with its place in the stream.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StreamEvent {
     /// The event.
     #[serde(flatten)]
@@ -39,7 +40,7 @@ impl StreamEvent {
 macro_rules! events {
     ($($(#[$about:meta])* $variant:ident = $kind:literal { $($(#[$what:meta])* $field:ident: $type:ty,)* })*) => {
         /// One event.
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(tag = "type")]
         pub enum Event {
             $($(#[$about])* #[serde(rename = $kind)] $variant { $($(#[$what])* $field: $type,)* },)*

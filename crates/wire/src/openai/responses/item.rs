@@ -1,5 +1,6 @@
 //! Items: what a conversation consists of, as input, as output, and in a conversation.
 
+use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -11,7 +12,7 @@ use crate::{Document, lenient};
 pub type ItemDocument = Document<Item>;
 
 /// One item.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Item {
     /// A message.
@@ -121,7 +122,7 @@ impl Document<Item> {
 }
 
 /// The state of an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ItemStatus {
     /// It is being written.
@@ -150,7 +151,7 @@ impl ItemStatus {
 }
 
 /// A message.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Message {
     /// Its id, `msg_…`.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
@@ -170,7 +171,7 @@ pub struct Message {
 }
 
 /// The author of a message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The user.
@@ -187,7 +188,7 @@ pub enum Role {
 }
 
 /// A message's content.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum MessageContent {
     /// Plain text.
@@ -207,7 +208,7 @@ impl<'de> Deserialize<'de> for MessageContent {
 }
 
 /// Thoughts of the model.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Reasoning {
     /// Its id, `rs_…`.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
@@ -227,7 +228,7 @@ pub struct Reasoning {
 }
 
 /// A part of thoughts or of their summary.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReasoningText {
     /// `reasoning_text` or `summary_text`.
     #[serde(rename = "type", default, deserialize_with = "lenient::field")]
@@ -245,7 +246,7 @@ impl ReasoningText {
 }
 
 /// A program, and its outputs.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CodeInterpreterCall {
     /// Its id, `ci_…`.
     #[serde(default, deserialize_with = "lenient::field")]
@@ -265,7 +266,7 @@ pub struct CodeInterpreterCall {
 }
 
 /// One output of a program.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ProgramOutput {
     /// Text.
@@ -304,7 +305,7 @@ impl ProgramOutput {
 }
 
 /// A call of a function of the client's.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct FunctionCall {
     /// Its id, `fc_…`.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
@@ -324,7 +325,7 @@ pub struct FunctionCall {
 }
 
 /// The client's answer to a call of its function.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct FunctionCallOutput {
     /// Its id, `fco_…`.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
@@ -341,7 +342,7 @@ pub struct FunctionCallOutput {
 }
 
 /// A function's answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum FunctionOutput {
     /// Plain text.
@@ -369,7 +370,7 @@ impl Default for FunctionOutput {
 }
 
 /// A call of a tool of an MCP server.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct McpCall {
     /// Its id, `mcp_…`.
     #[serde(default, deserialize_with = "lenient::field")]
@@ -401,7 +402,7 @@ pub struct McpCall {
 }
 
 /// A call of a tool of an MCP server that waits for approval.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct McpApprovalRequest {
     /// Its id, `mcpr_…`.
     #[serde(default, deserialize_with = "lenient::field")]
@@ -421,7 +422,7 @@ pub struct McpApprovalRequest {
 }
 
 /// The client's decision about a call.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct McpApprovalResponse {
     /// Its id.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
@@ -438,7 +439,7 @@ pub struct McpApprovalResponse {
 }
 
 /// The id of an item that is stored.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ItemReference {
     /// The id.
     #[serde(default, deserialize_with = "lenient::field")]

@@ -1,12 +1,13 @@
 //! Parts of a message's content.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::lenient;
 
 /// One part of a message's content.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentPart {
     /// Text of the user's.
@@ -39,7 +40,7 @@ pub enum ContentPart {
 }
 
 /// Text of the model's.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct OutputText {
     /// The text.
     #[serde(default, deserialize_with = "lenient::field")]
@@ -60,7 +61,7 @@ impl OutputText {
 }
 
 /// An image of the user's: stored, at a URL, or in a `data:` URL.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct InputImage {
     /// The id of a stored file.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
@@ -77,7 +78,7 @@ pub struct InputImage {
 }
 
 /// A file of the user's: stored, or inline.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct InputFile {
     /// The id of a stored file.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
@@ -110,7 +111,7 @@ impl From<Value> for ContentPart {
 }
 
 /// A note to a place of a text.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Annotation {
     /// A file of a container that the text links or that a program left.
@@ -121,7 +122,7 @@ pub enum Annotation {
 }
 
 /// A reference to a file of a container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContainerFileCitation {
     /// The container's id.
     pub container_id: String,

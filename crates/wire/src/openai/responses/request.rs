@@ -1,5 +1,6 @@
 //! The request.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -7,7 +8,7 @@ use super::{ItemDocument, ToolChoice, ToolDocument};
 use crate::Document;
 
 /// `POST /responses`. Errors name the first of its fields, in this order, that is wrong.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Request {
     /// The model.
     pub model: String,
@@ -86,7 +87,7 @@ pub struct Request {
 }
 
 /// The input.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Input {
     /// A message of the user's.
@@ -96,7 +97,7 @@ pub enum Input {
 }
 
 /// A conversation, by its id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ConversationField {
     /// The id.
@@ -118,7 +119,7 @@ impl ConversationField {
 }
 
 /// The settings of a reasoning model, as they were sent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct ReasoningOptions(Map<String, Value>);
 
@@ -137,7 +138,7 @@ impl Default for ReasoningOptions {
 }
 
 /// The form of the answer, as it was sent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct TextOptions(Map<String, Value>);
 
@@ -159,7 +160,7 @@ impl Default for TextOptions {
 }
 
 /// The form of the answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum TextFormat {
     /// Plain text.
@@ -179,7 +180,7 @@ super::super::literal! {
 }
 
 /// The number of tokens of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct InputTokens {
     /// Its type.
     pub object: InputTokensObject,

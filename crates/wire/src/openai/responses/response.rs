@@ -1,5 +1,6 @@
 //! The response.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -7,7 +8,7 @@ use super::{Item, ReasoningOptions, TextOptions, ToolChoice, ToolDocument};
 use crate::{Document, lenient};
 
 /// A response: queued, being written, or ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Response {
     /// Its id, `resp_…`.
     pub id: String,
@@ -115,7 +116,7 @@ fn one() -> f64 {
 }
 
 /// The type of a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum ResponseObject {
     /// The only value.
     #[default]
@@ -124,7 +125,7 @@ pub enum ResponseObject {
 }
 
 /// The state of a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// It has not begun.
@@ -156,7 +157,7 @@ impl Status {
 }
 
 /// A response's failure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResponseError {
     /// `server_error` or `rate_limit_exceeded`.
     pub code: String,
@@ -165,21 +166,21 @@ pub struct ResponseError {
 }
 
 /// The reason for which a response is incomplete.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IncompleteDetails {
     /// `max_output_tokens`, `max_messages` or `content_filter`.
     pub reason: String,
 }
 
 /// The conversation that a response belongs to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConversationReference {
     /// Its id.
     pub id: String,
 }
 
 /// Tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     /// Tokens read.
     #[serde(default, deserialize_with = "lenient::field")]
@@ -199,7 +200,7 @@ pub struct Usage {
 }
 
 /// More about the tokens read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct InputTokensDetails {
     /// Of these, from the upstream's cache.
     #[serde(default, deserialize_with = "lenient::field")]
@@ -210,7 +211,7 @@ pub struct InputTokensDetails {
 }
 
 /// More about the tokens written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct OutputTokensDetails {
     /// Of these, thoughts.
     #[serde(default, deserialize_with = "lenient::field")]

@@ -1,5 +1,6 @@
 //! Tools, and the choice between them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,7 @@ use crate::{Document, lenient};
 pub type ToolDocument = Document<Tool>;
 
 /// A tool that is offered to the model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Tool {
     /// The code interpreter.
@@ -42,7 +43,7 @@ impl Document<Tool> {
 }
 
 /// The code interpreter.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CodeInterpreterTool {
     /// A container's id, or `{"type": "auto", …}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +51,7 @@ pub struct CodeInterpreterTool {
 }
 
 /// An MCP server.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct McpTool {
     /// The client's name for it.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
@@ -64,7 +65,7 @@ pub struct McpTool {
 }
 
 /// The calls that wait for approval.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RequireApproval {
     /// `always` or `never`.
@@ -76,7 +77,7 @@ pub enum RequireApproval {
 }
 
 /// The calls that wait for approval, by tool.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ApprovalFilter {
     /// Tools of which every call waits.
     #[serde(default, deserialize_with = "lenient::object", skip_serializing_if = "Option::is_none")]
@@ -87,7 +88,7 @@ pub struct ApprovalFilter {
 }
 
 /// Some tools of an MCP server.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ToolNames {
     /// Their names.
     #[serde(default, deserialize_with = "lenient::list")]
@@ -95,7 +96,7 @@ pub struct ToolNames {
 }
 
 /// A function of the client's. In this API its fields stand beside its type, in Chat Completions one level below.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct FunctionTool {
     /// Its name.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
@@ -119,7 +120,7 @@ impl FunctionTool {
 }
 
 /// The tool that the model must call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ToolChoice {
     /// `none`, `auto` or `required`.
@@ -131,7 +132,7 @@ pub enum ToolChoice {
 }
 
 /// A choice of one tool, or of some.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct NamedToolChoice {
     /// The tool's type; `allowed_tools` for a choice of some.
     #[serde(rename = "type", default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
@@ -148,7 +149,7 @@ pub struct NamedToolChoice {
 }
 
 /// One of the tools that the model may call.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct AllowedTool {
     /// Its type.
     #[serde(rename = "type", default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
