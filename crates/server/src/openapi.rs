@@ -6,14 +6,15 @@ use std::sync::LazyLock;
 
 use axum::body::Bytes;
 use axum::extract::Path;
-use axum::http::Method;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{Html, IntoResponse, Response};
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::dialects::{self, Dialect, Manual};
 use crate::error::ApiError;
-use crate::http::{Operation, Routes};
+use crate::http::{Content, JSON, Operation, Routes};
 use crate::router;
 
 /// The page of all documents.
@@ -25,8 +26,17 @@ pub(crate) const OF_DIALECTS: &str = "/openapi/";
 /// The paths of dialects' documents.
 pub(crate) const OF_DIALECT: &str = "/openapi/{name}";
 
+/// The place of the schemas in a document.
+const SCHEMAS: &str = "/components/schemas";
+
 /// The server's own routes.
-const SERVER: Manual = Manual { name: "aludel", title: "Aludel's own", reference: "/docs", key: "authorization" };
+const SERVER: Manual = Manual {
+    name: "aludel",
+    title: "Aludel's own",
+    reference: "/docs",
+    key: "authorization",
+    error: Some(Content::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
+};
 
 /// A document that can be asked for.
 struct Document {
@@ -58,12 +68,16 @@ impl Document {
     }
 
     fn json(&self) -> Value {
+        let Manual { title, reference, key, error, .. } = self.manual;
+        let settings = SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = SCHEMAS.into());
+        let mut schemas = settings.into_generator();
+        let error = error.map(|error| content(&[error], &mut schemas));
         let mut paths: Map<String, Value> = Map::new();
         for operation in &self.operations {
             let methods = paths.entry(plain(&operation.path)).or_insert_with(|| json!({}));
-            methods[operation.method.as_str().to_ascii_lowercase()] = self.described(operation);
+            let described = self.described(operation, error.as_ref(), &mut schemas);
+            methods[operation.method.as_str().to_ascii_lowercase()] = described;
         }
-        let Manual { title, reference, key, .. } = self.manual;
         let scheme = match *key {
             "authorization" => json!({ "type": "http", "scheme": "bearer" }),
             header => json!({ "type": "apiKey", "in": "header", "name": header }),
@@ -73,33 +87,53 @@ impl Document {
             "info": {
                 "title": format!("{title}, served by aludel"),
                 "version": env!("CARGO_PKG_VERSION"),
-                "description": "Made of the routes. Bodies and answers are those of the reference; parts that are not served are refused by name.",
+                "description": "Made of the routes and of the types of their messages. What is not served is refused by name, fields that are \
+                    not described are ignored or handed on, and null is the same as absent.",
             },
             "externalDocs": { "url": reference },
-            "components": { "securitySchemes": { "key": scheme } },
+            "components": { "securitySchemes": { "key": scheme }, "schemas": schemas.take_definitions(true) },
             "security": [{ "key": [] }, {}],
             "paths": paths,
         })
     }
 
-    fn described(&self, Operation { method, path, summary }: &Operation) -> Value {
-        let parameters: Vec<Value> = parameters(path)
-            .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
-            .collect();
+    fn described(&self, operation: &Operation, error: Option<&Value>, schemas: &mut SchemaGenerator) -> Value {
+        let Operation { method, path, summary, description } = operation;
+        let in_path = parameters(path)
+            .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }));
+        let query = description.query.iter();
+        let in_query = query.map(|name| json!({ "name": name, "in": "query", "schema": { "type": "string" } }));
         let words = path.split(|character: char| !character.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
         let id: Vec<&str> = std::iter::once(method.as_str()).chain(words).collect();
+        let mut answer = json!({ "description": "Done." });
+        if !description.answers.is_empty() {
+            answer["content"] = content(&description.answers, schemas);
+        }
+        let mut refusal = json!({ "description": "Refused, in this API's words." });
+        if let Some(error) = error {
+            refusal["content"] = error.clone();
+        }
         let mut operation = json!({
             "operationId": id.join("_").to_ascii_lowercase(),
             "summary": summary,
             "tags": [self.manual.name],
-            "parameters": parameters,
-            "responses": { "default": { "description": "As in the reference; errors are in this API's words." } },
+            "parameters": in_path.chain(in_query).collect::<Vec<Value>>(),
+            "responses": { "2XX": answer, "default": refusal },
         });
-        if matches!(*method, Method::POST | Method::PATCH) {
-            operation["requestBody"] = json!({ "content": { "*/*": {} } });
+        if !description.body.is_empty() {
+            operation["requestBody"] = json!({ "content": content(&description.body, schemas) });
         }
         operation
     }
+}
+
+/// Contents of a body or an answer, by their media types.
+fn content(contents: &[Content], schemas: &mut SchemaGenerator) -> Value {
+    let described = contents.iter().map(|Content { media, schema }| {
+        let schema = schema.map_or_else(|| json!({}), |schema| json!({ "schema": schema(schemas) }));
+        ((*media).to_owned(), schema)
+    });
+    Value::Object(described.collect())
 }
 
 /// The names of a path's parameters.
@@ -138,9 +172,9 @@ fn document(name: &str) -> Result<Response, ApiError> {
 }
 
 /// `GET /docs`.
-pub(crate) async fn page() -> impl IntoResponse {
+pub(crate) async fn page() -> Response {
     let policy = "default-src 'none'; style-src 'unsafe-inline'";
-    ([(CONTENT_SECURITY_POLICY, policy)], Html(PAGE.clone()))
+    ([(CONTENT_SECURITY_POLICY, policy)], Html(PAGE.clone())).into_response()
 }
 
 fn html() -> String {
@@ -152,7 +186,7 @@ fn html() -> String {
             page,
             "<h2>{title}</h2><p><a href=\"{path}\">OpenAPI document</a> · <a href=\"{reference}\">reference of the protocol</a></p><table>"
         );
-        for Operation { method, path, summary } in &document.operations {
+        for Operation { method, path, summary, .. } in &document.operations {
             let path = plain(path);
             let _ = write!(page, "<tr><td><b>{method}</b></td><td><code>{path}</code></td><td>{summary}</td></tr>");
         }
@@ -168,3 +202,27 @@ const HEAD: &str = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8
     border-bottom:1px solid #8884;vertical-align:top}code{font:14px ui-monospace,monospace;overflow-wrap:anywhere}</style></head><body>\
     <main><h1>aludel</h1><p>Everything that this server serves. A program that speaks one of these protocols needs a base URL and a \
     key, and nothing else.</p>";
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Method;
+
+    use super::*;
+
+    #[test]
+    fn every_route_tells_its_body_and_its_answer() {
+        let mut silent = Vec::new();
+        for document in Document::all() {
+            for Operation { method, path, description, .. } in &document.operations {
+                let has_body = matches!(*method, Method::POST | Method::PATCH);
+                if has_body && description.lacks_body {
+                    silent.push(format!("{} {method} {path}: its body", document.manual.name));
+                }
+                if description.lacks_answer {
+                    silent.push(format!("{} {method} {path}: its answer", document.manual.name));
+                }
+            }
+        }
+        assert!(silent.is_empty(), "{}", silent.join("\n"));
+    }
+}

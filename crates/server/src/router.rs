@@ -15,7 +15,7 @@ use tower::{ServiceExt, service_fn};
 use crate::app::App;
 use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
-use crate::http::Routes;
+use crate::http::{BYTES, JSON, PAGE, Routes};
 use crate::{approvals, http, links, openapi, telemetry};
 
 /// All routes as one service.
@@ -48,15 +48,23 @@ fn shared(app: &Arc<App>) -> Router {
 pub(crate) fn own() -> Routes {
     Routes::new()
         .get("/v1/approvals", approvals::list, "List the programs that wait for a decision")
+        .asks(PAGE)
+        .asks(&["status"])
         .get("/v1/approvals/{approval}", approvals::retrieve, "Retrieve a program that waits")
         .post("/v1/approvals/{approval}", approvals::decide, "Decide about a program that waits")
+        .takes_any(JSON)
         .get(http::HEALTH, async || "ok\n", "Tell that the server answers")
         .get(http::READY, ready, "Tell whether programs can run")
         .get(telemetry::METRICS, telemetry::scrape, "Read the figures for Prometheus")
+        .gives_any("text/plain")
         .get(links::ROUTE, links::follow, "Follow a signed link to a file")
+        .gives_any(BYTES)
         .get(openapi::DOCS, openapi::page, "List everything that is served")
+        .gives_any("text/html")
         .get(openapi::OPENAPI, openapi::own, "Describe these routes")
+        .gives_any(JSON)
         .get(openapi::OF_DIALECT, openapi::of_dialect, "Describe the routes of a protocol, as /openapi/openai.json")
+        .gives_any(JSON)
 }
 
 /// Puts the layer around routes, whose refusals are in the words of `dialect`.

@@ -23,7 +23,7 @@ use axum::response::Response;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::Routes;
+use crate::http::{Content, Routes};
 
 /// A protocol that clients speak.
 pub(crate) struct Dialect {
@@ -57,6 +57,8 @@ pub(crate) struct Manual {
     pub(crate) reference: &'static str,
     /// The header that brings the key; `authorization` brings it as a Bearer token.
     pub(crate) key: &'static str,
+    /// The form of its errors, where it is JSON of its own.
+    pub(crate) error: Option<Content>,
 }
 
 /// All of them. The first one's words are used where no dialect is asked, such as for unknown routes.

@@ -9,8 +9,10 @@ use axum::handler::Handler;
 use axum::http::Method;
 use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, Route, any, on};
+use schemars::JsonSchema;
 use tower::{Layer, Service};
 
+use super::describe::{Content, Described, Description, JSON};
 use crate::app::App;
 
 /// Routes of a dialect, with what they do.
@@ -28,6 +30,8 @@ pub(crate) struct Operation {
     pub(crate) path: String,
     /// One line that tells what it does.
     pub(crate) summary: &'static str,
+    /// Its body and its answer.
+    pub(crate) description: Description,
 }
 
 impl Routes {
@@ -37,7 +41,7 @@ impl Routes {
     }
 
     /// Adds a `GET`.
-    pub(crate) fn get<H: Handler<T, Arc<App>>, T: 'static>(
+    pub(crate) fn get<H: Handler<T, Arc<App>> + Described<T>, T: 'static>(
         self,
         path: &str,
         handler: H,
@@ -47,7 +51,7 @@ impl Routes {
     }
 
     /// Adds a `POST`.
-    pub(crate) fn post<H: Handler<T, Arc<App>>, T: 'static>(
+    pub(crate) fn post<H: Handler<T, Arc<App>> + Described<T>, T: 'static>(
         self,
         path: &str,
         handler: H,
@@ -57,7 +61,7 @@ impl Routes {
     }
 
     /// Adds a `PATCH`.
-    pub(crate) fn patch<H: Handler<T, Arc<App>>, T: 'static>(
+    pub(crate) fn patch<H: Handler<T, Arc<App>> + Described<T>, T: 'static>(
         self,
         path: &str,
         handler: H,
@@ -67,7 +71,7 @@ impl Routes {
     }
 
     /// Adds a `DELETE`.
-    pub(crate) fn delete<H: Handler<T, Arc<App>>, T: 'static>(
+    pub(crate) fn delete<H: Handler<T, Arc<App>> + Described<T>, T: 'static>(
         self,
         path: &str,
         handler: H,
@@ -76,7 +80,7 @@ impl Routes {
         self.on(MethodFilter::DELETE, Method::DELETE, path, handler, summary)
     }
 
-    fn on<H: Handler<T, Arc<App>>, T: 'static>(
+    fn on<H: Handler<T, Arc<App>> + Described<T>, T: 'static>(
         mut self,
         filter: MethodFilter,
         method: Method,
@@ -84,8 +88,70 @@ impl Routes {
         handler: H,
         summary: &'static str,
     ) -> Self {
-        self.operations.push(Operation { method, path: path.to_owned(), summary });
+        self.operations.push(Operation { method, path: path.to_owned(), summary, description: H::description() });
         Self { router: self.router.route(path, on(filter, handler)), ..self }
+    }
+
+    /// Says that the body of the route added last is JSON of a type.
+    pub(crate) fn takes<T: JsonSchema>(self) -> Self {
+        self.described(|description| {
+            description.body.push(Content::json::<T>(JSON));
+            description.lacks_body = false;
+        })
+    }
+
+    /// Says that the body of the route added last is of a media type, and no JSON of ours.
+    pub(crate) fn takes_any(self, media: &'static str) -> Self {
+        self.described(|description| {
+            description.body.push(Content::plain(media));
+            description.lacks_body = false;
+        })
+    }
+
+    /// Says that the route added last reads no field of a body.
+    pub(crate) fn takes_nothing(self) -> Self {
+        self.described(|description| description.lacks_body = false)
+    }
+
+    /// Names the parameters that the route added last reads of its query.
+    pub(crate) fn asks(self, names: &[&'static str]) -> Self {
+        self.described(|description| description.query.extend(names))
+    }
+
+    /// Says that the answer of the route added last is JSON of a type.
+    pub(crate) fn gives<T: JsonSchema>(self) -> Self {
+        self.described(|description| {
+            description.answers.push(Content::json::<T>(JSON));
+            description.lacks_answer = false;
+        })
+    }
+
+    /// Says that the answer of the route added last may be a stream whose events carry JSON of a type.
+    pub(crate) fn streams<T: JsonSchema>(self, media: &'static str) -> Self {
+        self.described(|description| {
+            description.answers.push(Content::json::<T>(media));
+            description.lacks_answer = false;
+        })
+    }
+
+    /// Says that the answer of the route added last is of a media type, and no JSON of ours.
+    pub(crate) fn gives_any(self, media: &'static str) -> Self {
+        self.described(|description| {
+            description.answers.push(Content::plain(media));
+            description.lacks_answer = false;
+        })
+    }
+
+    /// Says that the answer of the route added last is a status alone.
+    pub(crate) fn gives_nothing(self) -> Self {
+        self.described(|description| description.lacks_answer = false)
+    }
+
+    fn described(mut self, describe: impl FnOnce(&mut Description)) -> Self {
+        if let Some(last) = self.operations.last_mut() {
+            describe(&mut last.description);
+        }
+        self
     }
 
     /// Answers every method of a path with a refusal in the dialect's words; that is no part of the documentation.

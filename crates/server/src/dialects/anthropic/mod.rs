@@ -5,12 +5,13 @@
 
 use std::borrow::Cow;
 
+use aludel_wire::anthropic::{CountTokens, Event, Message};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 
 use super::{Dialect, Manual};
-use crate::http::{Routes, bearer};
+use crate::http::{BYTES, Content, FORM, JSON, Routes, bearer};
 
 mod ask;
 mod container;
@@ -37,6 +38,7 @@ pub(crate) const ANTHROPIC: Dialect = Dialect {
         title: "Anthropic Messages",
         reference: "https://docs.anthropic.com/en/api/messages",
         key: "x-api-key",
+        error: Some(Content::json::<aludel_wire::anthropic::ErrorEnvelope>(JSON)),
     },
     claims: Some(is_own),
     key,
@@ -50,14 +52,22 @@ pub(crate) const ANTHROPIC: Dialect = Dialect {
 fn routes() -> Routes {
     Routes::new()
         .post("/v1/messages", messages::create, "Answer, with programs where the tool is given")
+        .takes::<aludel_wire::anthropic::Request>()
+        .gives::<Message>()
+        .streams::<Event>("text/event-stream")
         .post("/v1/messages/count_tokens", tokens::count, "Estimate the tokens of messages")
+        .takes::<CountTokens>()
         .get("/v1/models", models::list, "List models")
+        .asks(&["limit", "after_id", "before_id"])
         .get("/v1/models/{*name}", models::retrieve, "Retrieve a model")
         .get("/v1/files", files::list, "List files")
+        .asks(&["limit", "page", "ids", "after_id", "before_id"])
         .post("/v1/files", files::create, "Upload a file")
+        .takes_any(FORM)
         .get("/v1/files/{file}", files::retrieve, "Retrieve a file")
         .delete("/v1/files/{file}", files::delete, "Delete a file")
         .get("/v1/files/{file}/content", files::content, "Download a file")
+        .gives_any(BYTES)
 }
 
 /// Paths such as `/v1/files` are OpenAI's, too.

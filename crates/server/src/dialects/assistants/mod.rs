@@ -9,6 +9,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use aludel_store::{Order, Page, PageQuery};
+use aludel_wire::assistants::{
+    CreateAssistant, CreateMessage, CreateRun, CreateThread, CreateThreadAndRun, Run, SubmitToolOutputs,
+    UpdateMetadata, UpdateThread,
+};
 use aludel_wire::openai::List;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -21,7 +25,7 @@ use serde_json::Value;
 use super::openai::files;
 use super::{Dialect, Manual};
 use crate::error::ApiError;
-use crate::http::{Params, Routes, bearer};
+use crate::http::{BYTES, Content, FORM, JSON, PAGE, Params, Routes, bearer};
 
 mod annotations;
 mod assistant;
@@ -58,6 +62,7 @@ pub(crate) const ASSISTANTS: Dialect = Dialect {
         title: "OpenAI Assistants",
         reference: "https://platform.openai.com/docs/api-reference/assistants",
         key: "authorization",
+        error: Some(Content::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
     },
     claims: None,
     key,
@@ -78,31 +83,56 @@ fn routes() -> Routes {
 fn api() -> Routes {
     Routes::new()
         .get("/assistants", assistant::list, "List assistants")
+        .asks(PAGE)
+        .asks(&["before"])
         .post("/assistants", assistant::create, "Create an assistant")
+        .takes::<CreateAssistant>()
         .get("/assistants/{assistant}", assistant::retrieve, "Retrieve an assistant")
         .post("/assistants/{assistant}", assistant::update, "Change an assistant")
+        .takes::<CreateAssistant>()
         .delete("/assistants/{assistant}", assistant::delete, "Delete an assistant")
         .post("/threads", threads::create, "Create a thread")
+        .takes::<CreateThread>()
         .post("/threads/runs", runs::create_with_thread, "Create a thread and run it")
+        .takes::<CreateThreadAndRun>()
+        .gives::<Run>()
+        .streams::<Value>("text/event-stream")
         .get("/threads/{thread}", threads::retrieve, "Retrieve a thread")
         .post("/threads/{thread}", threads::update, "Change a thread")
+        .takes::<UpdateThread>()
         .delete("/threads/{thread}", threads::delete, "Delete a thread")
         .get("/threads/{thread}/messages", messages::list, "List messages")
+        .asks(PAGE)
+        .asks(&["before", "run_id"])
         .post("/threads/{thread}/messages", messages::create, "Create a message")
+        .takes::<CreateMessage>()
         .get("/threads/{thread}/messages/{message}", messages::retrieve, "Retrieve a message")
         .post("/threads/{thread}/messages/{message}", messages::update, "Change a message")
+        .takes::<UpdateMetadata>()
         .delete("/threads/{thread}/messages/{message}", messages::delete, "Delete a message")
         .get("/threads/{thread}/runs", runs::list, "List runs")
+        .asks(PAGE)
+        .asks(&["before"])
         .post("/threads/{thread}/runs", runs::create, "Create a run")
+        .takes::<CreateRun>()
+        .gives::<Run>()
+        .streams::<Value>("text/event-stream")
         .get("/threads/{thread}/runs/{run}", runs::retrieve, "Retrieve a run")
         .post("/threads/{thread}/runs/{run}", runs::update, "Change a run")
+        .takes::<UpdateMetadata>()
         .post("/threads/{thread}/runs/{run}/cancel", runs::cancel, "Cancel a run")
+        .takes_nothing()
         .post(
             "/threads/{thread}/runs/{run}/submit_tool_outputs",
             runs::submit,
             "Answer the functions that a run waits for",
         )
+        .takes::<SubmitToolOutputs>()
+        .gives::<Run>()
+        .streams::<Value>("text/event-stream")
         .get("/threads/{thread}/runs/{run}/steps", steps::list, "List steps")
+        .asks(PAGE)
+        .asks(&["before"])
         .get("/threads/{thread}/runs/{run}/steps/{step}", steps::retrieve, "Retrieve a step")
         .refuse("/vector_stores", error::no_vector_stores)
         .refuse("/vector_stores/{*rest}", error::no_vector_stores)
@@ -111,10 +141,14 @@ fn api() -> Routes {
 fn file_routes() -> Routes {
     Routes::new()
         .get("/files", files::list, "List files")
+        .asks(PAGE)
+        .asks(&["purpose"])
         .post("/files", files::create, "Upload a file")
+        .takes_any(FORM)
         .get("/files/{file}", files::retrieve, "Retrieve a file")
         .delete("/files/{file}", files::delete, "Delete a file")
         .get("/files/{file}/content", files::content, "Download a file")
+        .gives_any(BYTES)
 }
 
 fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {

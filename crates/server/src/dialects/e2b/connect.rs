@@ -13,6 +13,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -21,8 +22,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::app::App;
 use crate::error::{ApiError, Told};
-use crate::http::Plain;
+use crate::http::{Argument, Content, Description, Plain};
 
+/// The media type of frames that carry JSON.
+pub(super) const FRAMES: &str = "application/connect+json";
 /// Flag of a stream's last frame.
 const END: u8 = 2;
 /// Frames that wait for a client.
@@ -112,6 +115,12 @@ impl From<FilesError> for Failure {
 /// The message of a call.
 pub(super) struct Message<T>(pub(super) T);
 
+impl<T: JsonSchema> Argument for Message<T> {
+    fn describe(description: &mut Description) {
+        description.body.push(Content::json::<T>("application/json"));
+    }
+}
+
 impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Message<T> {
     type Rejection = Failure;
 
@@ -129,11 +138,17 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Message<T> 
 /// The one message of a client that gets a stream.
 pub(super) struct FirstFrame<T>(pub(super) T);
 
+impl<T: JsonSchema> Argument for FirstFrame<T> {
+    fn describe(description: &mut Description) {
+        description.body.push(Content::json::<T>(FRAMES));
+    }
+}
+
 impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for FirstFrame<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
-        is_json(request.headers(), "application/connect+json")?;
+        is_json(request.headers(), FRAMES)?;
         let body = Plain::from_request(request, app).await?;
         let message = first_frame(&body.bytes).ok_or_else(|| Failure::invalid("the body is no frame of Connect"))?;
         let message = body.bytes.slice_ref(message);
@@ -198,7 +213,7 @@ where
     let driver = futures_util::stream::once(driver).filter_map(|()| None::<Bytes>);
     let frames = futures_util::stream::select(ReceiverStream::new(receiver), driver);
     let mut response = Body::from_stream(frames.map(Ok::<_, Infallible>)).into_response();
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/connect+json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(FRAMES));
     response
 }
 

@@ -17,17 +17,28 @@ mod sign;
 
 use std::borrow::Cow;
 
+use self::connect::FRAMES;
+use aludel_wire::e2b::code::{CreateContext, ExecuteRequest, Line};
+use aludel_wire::e2b::filesystem::WatchMessage;
+use aludel_wire::e2b::process::EventMessage;
+use aludel_wire::e2b::{Connect, ListedSandbox, NewSandbox, Refresh, Resume, Sandbox, Timeout};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::middleware::from_fn;
 
 use super::{Dialect, Manual};
-use crate::http::{Routes, bearer};
+use crate::http::{BYTES, Content, FORM, JSON, Routes, bearer};
 
 /// The dialect.
 pub(crate) const E2B: Dialect = Dialect {
     routes,
-    manual: Manual { name: "e2b", title: "E2B", reference: "https://e2b.dev/docs/api-reference", key: "x-api-key" },
+    manual: Manual {
+        name: "e2b",
+        title: "E2B",
+        reference: "https://e2b.dev/docs/api-reference",
+        key: "x-api-key",
+        error: Some(Content::json::<aludel_wire::e2b::Error>(JSON)),
+    },
     claims: Some(claims),
     key,
     proof: reach::proof,
@@ -73,34 +84,61 @@ fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
 fn routes() -> Routes {
     Routes::new()
         .get("/health", reach::health, "Tell that the sandbox lives")
+        .gives_any(JSON)
         .post("/sandboxes", control::create_v1, "Create a sandbox")
+        .takes::<NewSandbox>()
+        .gives::<Sandbox>()
         .get("/sandboxes", control::list, "List sandboxes")
+        .asks(&["state", "metadata", "template", "startedAfter", "order", "limit", "nextToken"])
+        .gives::<Vec<ListedSandbox>>()
         .post("/v2/sandboxes", control::create, "Create a sandbox")
+        .takes::<NewSandbox>()
+        .gives::<Sandbox>()
         .get("/v2/sandboxes", control::list, "List sandboxes")
+        .asks(&["state", "metadata", "template", "startedAfter", "order", "limit", "nextToken"])
+        .gives::<Vec<ListedSandbox>>()
         .get("/sandboxes/metrics", control::all_metrics, "Tell what several sandboxes use")
+        .asks(&["sandbox_ids"])
         .get("/sandboxes/{id}", control::retrieve, "Retrieve a sandbox")
         .delete("/sandboxes/{id}", control::kill, "End a sandbox")
         .post("/sandboxes/{id}/timeout", control::set_timeout, "Set the end of a sandbox")
+        .takes::<Timeout>()
         .post("/sandboxes/{id}/refreshes", control::refresh, "Put off the end of a sandbox")
+        .takes::<Refresh>()
         .post("/sandboxes/{id}/connect", control::connect, "Connect to a sandbox, resuming it")
+        .takes::<Connect>()
         .post("/v2/sandboxes/{id}/connect", control::connect, "Connect to a sandbox, resuming it")
+        .takes::<Connect>()
         .post("/sandboxes/{id}/resume", control::resume, "Resume a sandbox")
+        .takes::<Resume>()
+        .gives::<Sandbox>()
         .post("/sandboxes/{id}/pause", control::pause, "Pause a sandbox")
         .get("/sandboxes/{id}/metrics", control::metrics, "Tell what a sandbox uses")
+        .asks(&["start", "end"])
         .get("/sandboxes/{id}/logs", control::logs, "Read the log of a sandbox")
         .get("/v2/sandboxes/{id}/logs", control::logs, "Read the log of a sandbox")
         .post("/execute", code::execute, "Run a program in a context, as a stream")
+        .takes::<ExecuteRequest>()
+        .streams::<Line>(JSON)
         .get("/contexts", code::list_contexts, "List contexts")
         .post("/contexts", code::create_context, "Create a context")
+        .takes::<CreateContext>()
         .delete("/contexts/{id}", code::remove_context, "Remove a context")
         .post("/contexts/{id}/restart", code::restart_context, "Restart a context")
         .get("/envs", process::environment, "List the variables of a sandbox")
         .get("/metrics", process::metrics, "Tell the sandbox's usage")
         .get("/files", files::download, "Download a file")
+        .asks(&["path", "username", "signature", "signature_expiration"])
+        .gives_any(BYTES)
         .post("/files", files::upload, "Upload files")
+        .asks(&["path", "username", "signature", "signature_expiration"])
+        .takes_any(FORM)
+        .takes_any(BYTES)
         .post("/process.Process/List", process::list, "List commands")
         .post("/process.Process/Start", process::start, "Start a command, as a stream")
+        .streams::<EventMessage>(FRAMES)
         .post("/process.Process/Connect", process::connect, "Follow a command, as a stream")
+        .streams::<EventMessage>(FRAMES)
         .post("/process.Process/Update", process::update, "Change the size of a terminal")
         .post("/process.Process/SendInput", process::send_input, "Write to a command")
         .post("/process.Process/CloseStdin", process::close_stdin, "Close the input of a command")
@@ -111,6 +149,7 @@ fn routes() -> Routes {
         .post("/filesystem.Filesystem/Move", filesystem::rename, "Move a file")
         .post("/filesystem.Filesystem/Remove", filesystem::remove, "Remove a file")
         .post("/filesystem.Filesystem/WatchDir", filesystem::watch_dir, "Watch a directory, as a stream")
+        .streams::<WatchMessage>(FRAMES)
         .post("/filesystem.Filesystem/CreateWatcher", filesystem::create_watcher, "Begin to watch a directory")
         .post("/filesystem.Filesystem/GetWatcherEvents", filesystem::watcher_events, "Read what a watcher saw")
         .post("/filesystem.Filesystem/RemoveWatcher", filesystem::remove_watcher, "End a watcher")

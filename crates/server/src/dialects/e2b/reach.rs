@@ -17,6 +17,7 @@ use crate::app::App;
 use crate::dialects::sandboxes::secret::is_same;
 use crate::dialects::sandboxes::{alive, ports};
 use crate::error::ApiError;
+use crate::http::Argument;
 
 /// The port of commands and files.
 const ENVD: u16 = 49983;
@@ -29,6 +30,8 @@ pub(super) struct Reached {
     pub(super) live: Arc<LiveSandbox>,
     pub(super) port: u16,
 }
+
+impl Argument for Reached {}
 
 impl FromRequestParts<Arc<App>> for Reached {
     type Rejection = ApiError;

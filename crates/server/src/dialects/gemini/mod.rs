@@ -5,11 +5,12 @@
 
 use std::borrow::Cow;
 
+use aludel_wire::gemini::{File, GenerateContentRequest, GenerateContentResponse, UploadedFile};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 
 use super::{Dialect, Manual};
-use crate::http::{Routes, bearer};
+use crate::http::{BYTES, Content, JSON, Routes, bearer};
 
 mod ask;
 mod attached;
@@ -35,6 +36,7 @@ pub(crate) const GEMINI: Dialect = Dialect {
         title: "Gemini",
         reference: "https://ai.google.dev/api/generate-content",
         key: "x-goog-api-key",
+        error: Some(Content::json::<aludel_wire::gemini::ErrorEnvelope>(JSON)),
     },
     claims: Some(is_own),
     key,
@@ -49,17 +51,31 @@ fn routes() -> Routes {
     let routes = || {
         Routes::new()
             .get("/files", files::list, "List files")
+            .asks(&["pageSize", "pageToken"])
             .get("/files/{id}", files::retrieve, "Retrieve a file, or with :download after its id its content")
+            .gives::<File>()
+            .gives_any(BYTES)
             .delete("/files/{id}", files::delete, "Delete a file")
             .get("/models", models::list, "List models")
+            .asks(&["pageSize", "pageToken"])
             .get("/models/{*call}", models::retrieve, "Retrieve a model")
             .post(
                 "/models/{*call}",
                 generate::call,
                 "Answer (generateContent, streamGenerateContent) or count tokens (countTokens), by the end of the path",
             )
+            .asks(&["alt"])
+            .takes::<GenerateContentRequest>()
+            .gives::<GenerateContentResponse>()
+            .streams::<GenerateContentResponse>("text/event-stream")
     };
-    let uploads = || Routes::new().post("/files", upload::upload, "Begin an upload in pieces, or go on with it");
+    let uploads = || {
+        Routes::new()
+            .post("/files", upload::upload, "Begin an upload in pieces, or go on with it")
+            .takes_any(JSON)
+            .takes_any(BYTES)
+            .gives::<UploadedFile>()
+    };
     Routes::new()
         .nest("/v1", routes())
         .nest("/v1beta", routes())

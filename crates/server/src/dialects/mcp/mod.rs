@@ -27,7 +27,7 @@ use aludel_engine::places::Places;
 use aludel_store::Tenant;
 
 use super::{Dialect, Manual};
-use crate::http::{Routes, bearer};
+use crate::http::{JSON, Routes, bearer};
 
 pub use stdio::serve as serve_stdio;
 
@@ -44,6 +44,7 @@ pub(crate) const MCP: Dialect = Dialect {
         title: "Model Context Protocol",
         reference: "https://modelcontextprotocol.io/specification",
         key: "authorization",
+        error: None,
     },
     claims: None,
     key: |headers| bearer(headers).map(Cow::Borrowed),
@@ -57,10 +58,18 @@ pub(crate) const MCP: Dialect = Dialect {
 fn routes() -> Routes {
     Routes::new()
         .post("/mcp", http::post, "Send messages (Streamable HTTP)")
+        .takes_any(JSON)
+        .gives_any(JSON)
+        .gives_any("text/event-stream")
         .get("/mcp", http::get, "Listen to messages of the server")
+        .gives_any("text/event-stream")
         .delete("/mcp", http::delete, "End a session")
+        .gives_nothing()
         .get("/sse", sse::open, "Open a connection (HTTP with SSE), with the tool named python")
+        .gives_any("text/event-stream")
         .post("/messages", sse::post, "Send a message on such a connection")
+        .asks(&["session_id"])
+        .takes_any(JSON)
 }
 
 /// The state that all connections share.

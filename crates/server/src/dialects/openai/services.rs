@@ -15,7 +15,7 @@ use super::form;
 use crate::app::App;
 use crate::dialects::pass::{self, Named, Passage, Passing};
 use crate::error::ApiError;
-use crate::http::{Caller, Plain, Routes};
+use crate::http::{BYTES, Caller, FORM, JSON, Plain, Routes};
 
 /// Methods of OpenAI's API, and one that servers of open models add, whose requests name a model.
 const METHODS: [&str; 10] = [
@@ -37,7 +37,8 @@ pub(super) fn routes() -> Routes {
         let handler = move |State(app): State<Arc<App>>, Caller(tenant): Caller, headers: HeaderMap, body: Plain| async move {
             hand_on(&app, &tenant, method, &headers, &body).await
         };
-        routes.post(&format!("/v1/{method}"), handler, "Hand a request on to the model's server")
+        let routes = routes.post(&format!("/v1/{method}"), handler, "Hand a request on to the model's server");
+        routes.takes_any(JSON).takes_any(FORM).gives_any(JSON).gives_any(BYTES)
     })
 }
 

@@ -18,12 +18,17 @@ mod transfers;
 
 use std::borrow::Cow;
 
+use aludel_wire::opensandbox::code::{Event, NewContext, RunCode};
+use aludel_wire::opensandbox::commands::{Metrics, NewSession, RunCommand, RunInSession};
+use aludel_wire::opensandbox::files::{Move, Permission, Replaced, Replacement};
+use aludel_wire::opensandbox::lifecycle::{Expiration, NewSandbox, Sandbox};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::middleware::from_fn;
+use std::collections::BTreeMap;
 
 use super::{Dialect, Manual};
-use crate::http::{Routes, bearer};
+use crate::http::{BYTES, Content, FORM, JSON, Routes, bearer};
 
 /// The dialect.
 pub(crate) const OPENSANDBOX: Dialect = Dialect {
@@ -33,6 +38,7 @@ pub(crate) const OPENSANDBOX: Dialect = Dialect {
         title: "OpenSandbox",
         reference: "https://github.com/alibaba/OpenSandbox",
         key: "open-sandbox-api-key",
+        error: Some(Content::json::<aludel_wire::opensandbox::Error>(JSON)),
     },
     claims: Some(claims),
     key,
@@ -61,15 +67,21 @@ fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
 fn routes() -> Routes {
     Routes::new()
         .post("/v1/sandboxes", lifecycle::create, "Create a sandbox")
+        .takes::<NewSandbox>()
+        .gives::<Sandbox>()
         .get("/v1/sandboxes", lifecycle::list, "List sandboxes")
+        .asks(&["state", "metadata", "page", "pageSize"])
         .get("/v1/sandboxes/{id}", lifecycle::retrieve, "Retrieve a sandbox")
         .delete("/v1/sandboxes/{id}", lifecycle::kill, "End a sandbox")
         .patch("/v1/sandboxes/{id}/metadata", lifecycle::change_metadata, "Change the metadata of a sandbox")
+        .takes::<BTreeMap<String, Option<String>>>()
         .post("/v1/sandboxes/{id}/pause", lifecycle::pause, "Pause a sandbox")
         .post("/v1/sandboxes/{id}/resume", lifecycle::resume, "Resume a sandbox")
         .post("/v1/sandboxes/{id}/renew-expiration", lifecycle::renew, "Put off the end of a sandbox")
+        .takes::<Expiration>()
         .get("/v1/sandboxes/{id}/endpoints/{port}", lifecycle::endpoint, "Tell the address of a port")
         .post("/v1/metrics/events", lifecycle::note_event, "Take a client's figures")
+        .takes_any(JSON)
         .nest("/v1/sandboxes/{id}/proxy/44772", served())
         .get("/v1/sandboxes/{id}/proxy/18080/policy", lifecycle::policy, "Tell the rules of the network")
         // Any path may be one of a sandbox's programs; the layer hands those on.
@@ -85,30 +97,59 @@ fn served() -> Routes {
     Routes::new()
         .get("/ping", reach::ping, "Tell that the sandbox lives")
         .post("/code", code::run, "Run a program, as a stream")
+        .takes::<RunCode>()
+        .streams::<Event>("text/event-stream")
         .delete("/code", code::interrupt, "Interrupt a program")
+        .asks(&["id"])
         .post("/code/context", code::create_context, "Create a context")
+        .takes::<NewContext>()
         .get("/code/contexts", code::list_contexts, "List contexts")
+        .asks(&["language"])
         .delete("/code/contexts", code::remove_contexts, "Remove the contexts of a language")
+        .asks(&["language"])
         .get("/code/contexts/{context}", code::retrieve_context, "Retrieve a context")
         .delete("/code/contexts/{context}", code::remove_context, "Remove a context")
         .post("/command", commands::run, "Run a command, as a stream")
+        .takes::<RunCommand>()
+        .streams::<Event>("text/event-stream")
         .delete("/command", commands::interrupt, "Interrupt a command")
+        .asks(&["id"])
         .get("/command/status/{command}", commands::status, "Tell the state of a command")
         .get("/command/{command}/logs", commands::logs, "Read the log of a command")
+        .asks(&["cursor"])
+        .gives_any("text/plain")
         .post("/session", sessions::create, "Open a shell")
+        .takes::<NewSession>()
         .delete("/session/{session}", sessions::remove, "Close a shell")
         .post("/session/{session}/run", sessions::run, "Run a command in a shell, as a stream")
+        .takes::<RunInSession>()
+        .streams::<Event>("text/event-stream")
         .delete("/files", files::remove, "Remove files")
+        .asks(&["path"])
         .get("/files/info", files::info, "Tell about files")
+        .asks(&["path"])
         .post("/files/mv", files::rename, "Move files")
+        .takes::<Vec<Move>>()
         .post("/files/permissions", files::set_permissions, "Set permissions and owners")
+        .takes::<BTreeMap<String, Permission>>()
         .post("/files/replace", files::replace, "Replace text in files")
+        .asks(&["verbose"])
+        .takes::<BTreeMap<String, Replacement>>()
+        .gives::<BTreeMap<String, Replaced>>()
         .get("/files/search", files::search, "Find files")
+        .asks(&["path", "pattern"])
         .post("/files/upload", transfers::upload, "Upload files")
+        .takes_any(FORM)
         .get("/files/download", transfers::download, "Download a file")
+        .asks(&["path"])
+        .gives_any(BYTES)
         .post("/directories", files::make_directories, "Make directories")
+        .takes::<BTreeMap<String, Permission>>()
         .delete("/directories", files::remove_directories, "Remove directories")
+        .asks(&["path"])
         .get("/directories/list", files::list, "List a directory")
+        .asks(&["path", "depth"])
         .get("/metrics", metrics::retrieve, "Tell the sandbox's usage")
         .get("/metrics/watch", metrics::watch, "Follow the sandbox's usage")
+        .streams::<Metrics>("text/event-stream")
 }

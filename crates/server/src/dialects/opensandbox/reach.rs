@@ -18,7 +18,7 @@ use crate::dialects::sandboxes::refusal::{refused, refused_file};
 use crate::dialects::sandboxes::secret::is_same;
 use crate::dialects::sandboxes::{alive, ports};
 use crate::error::ApiError;
-use crate::http::Caller;
+use crate::http::{Argument, Caller};
 
 /// The port of programs, commands and files.
 pub(super) const SERVED: u16 = 44772;
@@ -50,6 +50,8 @@ pub(super) struct Reached {
     /// True if the request brought the sandbox's token; false if it needs the key of the sandbox's tenant.
     is_proven: bool,
 }
+
+impl Argument for Reached {}
 
 impl FromRequestParts<Arc<App>> for Reached {
     type Rejection = ApiError;
