@@ -9,6 +9,8 @@ use crate::{Error, Store, Tenant, now};
 
 /// Days for which counts are kept.
 const KEPT: i64 = 400;
+/// The most that a row counts of anything, so that sums of many rows are whole numbers of the database: a model's server may tell anything.
+const MOST: u64 = 1 << 53;
 /// Seconds of a day.
 const DAY: i64 = 24 * 3600;
 
@@ -83,21 +85,29 @@ impl Store {
         self.write(move |database| {
             let mut add = database.prepare_cached(
                 "INSERT INTO metered VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO UPDATE SET
-                    requests = requests + excluded.requests, input_tokens = input_tokens + excluded.input_tokens,
-                    output_tokens = output_tokens + excluded.output_tokens, programs = programs + excluded.programs,
-                    program_ms = program_ms + excluded.program_ms, sandbox_ms = sandbox_ms + excluded.sandbox_ms",
+                    requests = min(requests + excluded.requests, ?10),
+                    input_tokens = min(input_tokens + excluded.input_tokens, ?10),
+                    output_tokens = min(output_tokens + excluded.output_tokens, ?10),
+                    programs = min(programs + excluded.programs, ?10),
+                    program_ms = min(program_ms + excluded.program_ms, ?10),
+                    sandbox_ms = min(sandbox_ms + excluded.sandbox_ms, ?10)",
             )?;
             for Metered { tenant, day, model, work } in &metered {
+                let Work { requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms } = work;
+                let [requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms] =
+                    [requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms]
+                        .map(|sum| (*sum).min(MOST));
                 add.execute(params![
                     tenant,
                     day,
                     model,
-                    work.requests,
-                    work.input_tokens,
-                    work.output_tokens,
-                    work.programs,
-                    work.program_ms,
-                    work.sandbox_ms
+                    requests,
+                    input_tokens,
+                    output_tokens,
+                    programs,
+                    program_ms,
+                    sandbox_ms,
+                    MOST
                 ])?;
             }
             database.prepare_cached("DELETE FROM metered WHERE day < ?1")?.execute([today() - KEPT])?;

@@ -814,3 +814,22 @@ async fn a_budget_is_used_up_by_the_work_of_today() {
     }
     assert_eq!(store.used_up(&Tenant::local()).await.unwrap(), None);
 }
+
+#[tokio::test]
+async fn whatever_a_models_server_tells_is_counted_and_bounded() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open(data.path()).await.unwrap();
+    let key = store.create_key("a", None).await.unwrap();
+    let tenant = store.tenant_of_key(&key.secret).await.unwrap().unwrap();
+    let budget = Budget { tokens: Some(1000), ..Budget::default() };
+    assert!(store.set_budget(key.id.clone(), budget).await.unwrap());
+    for input_tokens in [u64::MAX, i64::MAX as u64, i64::MAX as u64] {
+        let work = Work { requests: 1, input_tokens, output_tokens: input_tokens, ..Work::default() };
+        let of = |model: &str| Metered { tenant: tenant.clone(), day: today(), model: model.to_owned(), work };
+        store.meter((0..20).map(|model| of(&model.to_string())).collect()).await.unwrap();
+    }
+    assert_eq!(store.used_up(&tenant).await.unwrap(), Some(UsedUp::Tokens(1000)));
+    let metered = store.metered(0).await.unwrap();
+    assert_eq!((metered.len(), metered[0].work.requests), (20, 3));
+    assert!(metered.iter().all(|row| row.work.input_tokens > 1 << 50 && row.work.input_tokens < 1 << 60));
+}
