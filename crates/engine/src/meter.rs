@@ -1,6 +1,7 @@
 //! The meter: work that was done for tenants, counted in memory and stored some seconds later. A crash loses these seconds.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ use tracing::error;
 
 /// Time from the first count to the moment when it is stored, with all that came meanwhile.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Time between two counts of a command that runs on.
+const STEP: Duration = Duration::from_secs(10);
 /// Rows that wait to be stored. What more there is goes to the row without a model.
 const MAX_ROWS: usize = 10_000;
 
@@ -42,6 +45,39 @@ pub(crate) struct SandboxTime {
     since: Instant,
 }
 
+/// A command that runs in a sandbox. Its time is counted as it goes by, for it may run for long, and the rest when this is dropped.
+#[derive(Debug)]
+pub(crate) struct CommandTime {
+    meter: Meter,
+    tenant: Tenant,
+    since: tokio::time::Instant,
+}
+
+impl CommandTime {
+    /// Counts the time in which `future` is awaited.
+    pub(crate) async fn count_during<T>(&mut self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        loop {
+            tokio::select! {
+                done = &mut future => return done,
+                () = sleep(STEP) => self.count(),
+            }
+        }
+    }
+
+    fn count(&mut self) {
+        let since = std::mem::replace(&mut self.since, tokio::time::Instant::now());
+        let program_ms = u64::try_from(self.since.duration_since(since).as_millis()).unwrap_or(u64::MAX);
+        self.meter.count(&self.tenant, "", Work { program_ms, ..Work::default() });
+    }
+}
+
+impl Drop for CommandTime {
+    fn drop(&mut self) {
+        self.count();
+    }
+}
+
 impl Meter {
     /// A meter that stores in tasks of `tasks`, which end soon after `closing`.
     pub(crate) fn new(store: Store, tasks: TaskTracker, closing: CancellationToken) -> Self {
@@ -56,6 +92,12 @@ impl Meter {
     /// Counts the time of a sandbox from now on.
     pub(crate) fn sandbox(&self, tenant: &Tenant) -> SandboxTime {
         SandboxTime { meter: self.clone(), tenant: tenant.clone(), since: Instant::now() }
+    }
+
+    /// Counts a command that begins now, and its time.
+    pub(crate) fn command(&self, tenant: &Tenant) -> CommandTime {
+        self.count(tenant, "", Work { programs: 1, ..Work::default() });
+        CommandTime { meter: self.clone(), tenant: tenant.clone(), since: tokio::time::Instant::now() }
     }
 
     fn add(&self, more: impl IntoIterator<Item = ((Tenant, i64, String), Work)>) {
@@ -145,6 +187,28 @@ mod tests {
             metered.iter().map(|row| (row.model.as_str(), row.work.requests, row.work.input_tokens)).collect();
         assert_eq!(found, [("", 0, 0), ("m", 3, 30)]);
         assert_eq!(store.metered(today() + 1).await.unwrap(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_is_counted_while_it_runs() {
+        let data = tempfile::tempdir().unwrap();
+        let store = Store::open(data.path()).await.unwrap();
+        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
+        let meter = Meter::new(store.clone(), tasks, closing);
+        let counted = async || {
+            meter.flush().await;
+            let [metered] = &store.metered(0).await.unwrap()[..] else { panic!("a row") };
+            (metered.work.programs, metered.work.program_ms)
+        };
+        let mut time = meter.command(&Tenant::local());
+        let command = sleep(Duration::from_secs(3600));
+        tokio::select! {
+            () = time.count_during(command) => panic!("it goes on"),
+            () = sleep(Duration::from_secs(25)) => {}
+        }
+        assert_eq!(counted().await, (1, 20_000));
+        drop(time);
+        assert_eq!(counted().await, (1, 25_000));
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@ use super::processes::Processes;
 use super::programs::Programs;
 use super::watches::Watches;
 use crate::Error;
+use crate::meter::Meter;
 use crate::sessions::Permit;
 
 /// The home directory inside: where commands begin, and what relative paths are relative to.
@@ -137,6 +138,7 @@ impl LiveSandbox {
         mut new: NewSandbox,
         sandbox: Arc<dyn Sandbox>,
         store: Store,
+        meter: Meter,
         permit: Permit,
     ) -> Result<Self, Error> {
         static ORDER: AtomicU64 = AtomicU64::new(0);
@@ -152,7 +154,7 @@ impl LiveSandbox {
             programs: Programs::default(),
             metadata: StdMutex::new(new.metadata.clone()),
             paused: AtomicBool::new(false),
-            processes: Processes::new(Arc::clone(&sandbox), store, tenant.clone(), id.clone()),
+            processes: Processes::new(Arc::clone(&sandbox), store, meter, tenant.clone(), id.clone()),
             id,
             secret: format!("ea_{:.40}", random_hex()),
             traffic_secret: new.private.then(|| format!("ta_{:.40}", random_hex())),

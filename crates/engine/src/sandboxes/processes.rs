@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::live::{HOME, check_environment};
 use crate::Error;
+use crate::meter::{CommandTime, Meter};
 
 /// Commands of one sandbox that run at once.
 const MAX_RUNNING: usize = 128;
@@ -98,6 +99,7 @@ pub enum Exit {
 pub struct Processes {
     sandbox: Arc<dyn Sandbox>,
     store: Store,
+    meter: Meter,
     tenant: Tenant,
     place: String,
     known: Arc<Mutex<Known>>,
@@ -195,8 +197,8 @@ impl Attached {
 }
 
 impl Processes {
-    pub(super) fn new(sandbox: Arc<dyn Sandbox>, store: Store, tenant: Tenant, place: String) -> Self {
-        Self { sandbox, store, tenant, place, known: Arc::default() }
+    pub(super) fn new(sandbox: Arc<dyn Sandbox>, store: Store, meter: Meter, tenant: Tenant, place: String) -> Self {
+        Self { sandbox, store, meter, tenant, place, known: Arc::default() }
     }
 
     /// Starts a command. It is in the audit log before it runs.
@@ -234,7 +236,8 @@ impl Processes {
         let process = Arc::new(Process { pid, number, spec, started: started_at, input, orders, output, ended });
         let attached = process.attach()?;
         self.remember(&process);
-        tokio::spawn(run(Arc::clone(&process), started, receiver, note));
+        let time = self.meter.command(&self.tenant);
+        tokio::spawn(run(Arc::clone(&process), started, receiver, note, time));
         Ok(attached)
     }
 
@@ -439,7 +442,13 @@ impl Output {
 }
 
 /// Sees a command through to its end.
-async fn run(process: Arc<Process>, mut started: Started, mut orders: mpsc::Receiver<Order>, note: Note) {
+async fn run(
+    process: Arc<Process>,
+    mut started: Started,
+    mut orders: mpsc::Receiver<Order>,
+    note: Note,
+    mut time: CommandTime,
+) {
     let mut stdout = std::mem::replace(&mut started.stdout, Box::new(tokio::io::empty()));
     let mut stderr = std::mem::replace(&mut started.stderr, Box::new(tokio::io::empty()));
     let shown = if process.spec.pty.is_some() { Stream::Pty } else { Stream::Stdout };
@@ -486,14 +495,18 @@ async fn run(process: Arc<Process>, mut started: Started, mut orders: mpsc::Rece
     };
     let mut reading = std::pin::pin!(reading);
     let mut ending = std::pin::pin!(ending);
-    let exit = tokio::select! {
-        exit = &mut ending => {
-            ended.cancel();
-            reading.await;
-            exit
+    let end = async {
+        tokio::select! {
+            exit = &mut ending => {
+                ended.cancel();
+                reading.await;
+                exit
+            }
+            _ends = &mut reading => ending.await,
         }
-        _ends = &mut reading => ending.await,
     };
+    let exit = time.count_during(end).await;
+    drop(time);
     drop(process.input.lock().await.take());
     let outcome = match exit {
         Exit::Status(ExitStatus::Code(code)) => format!("exit status {code}"),

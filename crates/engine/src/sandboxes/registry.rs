@@ -61,8 +61,8 @@ impl Sandboxes {
         let template = new.starts_from.clone().or_else(|| self.sessions.template_of(tenant));
         let spec = SandboxSpec { owner, profile, template, ..SandboxSpec::new(limits) };
         let sandbox = self.backend().create(SandboxId::unique(), spec).await?;
-        let store = self.sessions.store().clone();
-        let live = Arc::new(LiveSandbox::new(tenant.clone(), new, sandbox, store, permit).await?);
+        let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
+        let live = Arc::new(LiveSandbox::new(tenant.clone(), new, sandbox, store, meter, permit).await?);
         self.lock().insert(live.id().to_owned(), Arc::clone(&live));
         self.tasks.spawn(self.clone().end_in_time(Arc::clone(&live)));
         Ok(live)

@@ -191,6 +191,11 @@ impl Sessions {
         &self.shared.store
     }
 
+    /// The meter.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.shared.meter
+    }
+
     /// The template of a tenant; `None` for the usual one.
     pub(crate) fn template_of(&self, tenant: &Tenant) -> Option<TemplateName> {
         self.shared.template_of(tenant)
