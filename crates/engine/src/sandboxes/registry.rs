@@ -8,11 +8,15 @@ use std::time::{Duration, SystemTime};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Capabilities, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::live::{LiveSandbox, NewSandbox};
 use crate::{Error, Sessions};
+
+/// Time between two looks at the key to which a sandbox belongs.
+const KEY_PAUSE: Duration = Duration::from_secs(10);
 
 /// All sandboxes that clients own. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -68,14 +72,26 @@ impl Sandboxes {
         Ok(live)
     }
 
-    /// Ends a sandbox when its time is over, its end was asked for, or the process is about to end.
+    /// Ends a sandbox when its time or that of its tenant's key is over, its end was asked for, or the process is about to end.
     async fn end_in_time(self, live: Arc<LiveSandbox>) {
         tokio::select! {
             () = live.expired() => {}
             () = live.ended() => {}
+            () = self.key_ends(live.tenant()) => {}
             () = self.closing.cancelled() => {}
         }
         self.end(&live).await;
+    }
+
+    /// Waits until a tenant's key was revoked or has expired: nobody could end its sandboxes any more, or speak to them.
+    async fn key_ends(&self, tenant: &Tenant) {
+        loop {
+            sleep(KEY_PAUSE).await;
+            // A store that fails for a moment says nothing about the key.
+            if let Ok(false) = self.sessions.store().may_ask(tenant).await {
+                return;
+            }
+        }
     }
 
     /// The sandbox of a tenant that goes by this id.

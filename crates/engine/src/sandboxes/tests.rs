@@ -84,6 +84,23 @@ async fn a_sandbox_ends_in_time_and_connecting_never_shortens_it() {
     assert_eq!(engine.sessions.taken(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_ends_with_the_key_of_its_tenant() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _backend) = engine(data.path(), Settings::default()).await;
+    let key = engine.store.create_key("one", None).await.unwrap();
+    let one = engine.store.tenant_of_key(&key.secret).await.unwrap().unwrap();
+    let other = tenant(&engine, "other").await;
+    let (revoked, stays) = (
+        engine.sandboxes.create(&one, new(3600)).await.unwrap(),
+        engine.sandboxes.create(&other, new(3600)).await.unwrap(),
+    );
+    engine.store.revoke_key(key.id).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), revoked.ended()).await.unwrap();
+    assert!(engine.sandboxes.list(&one).is_empty());
+    assert!(engine.sandboxes.get(&other, stays.id()).is_some());
+}
+
 #[tokio::test]
 async fn their_number_their_time_and_their_notes_are_bounded() {
     let data = tempfile::tempdir().unwrap();
