@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use reqwest::header::HeaderValue;
+use reqwest::redirect::Policy;
 use reqwest::{Client, Response};
 use serde::Deserialize;
 
@@ -26,7 +27,8 @@ struct Refusal {
 pub(in crate::backends) fn client() -> Result<Client, Error> {
     // Another part of the program may have done so already.
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).build();
+    // A sandbox's own programs may answer in place of its service: they choose no address on this side.
+    let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none()).build();
     client.map_err(|error| Error::Setup(format!("make an HTTP client: {error}")))
 }
 
@@ -74,4 +76,34 @@ pub(in crate::backends) fn secret(text: &str) -> Option<HeaderValue> {
 /// The JSON of a request.
 pub(in crate::backends) fn json<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(value).map_err(|error| Error::Setup(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_answers_chooses_no_other_address() {
+        let (service, inside) =
+            (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let (address, secret) = (service.local_addr().unwrap(), inside.local_addr().unwrap());
+        let answer = tokio::spawn(async move {
+            let (mut stream, _) = service.accept().await.unwrap();
+            let _request = stream.read(&mut [0; 4096]).await.unwrap();
+            let answer =
+                format!("HTTP/1.1 307 Temporary Redirect\r\nlocation: http://{secret}/\r\ncontent-length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream
+        });
+        let asked =
+            client().unwrap().post(format!("http://{address}/")).header("x-access-token", "secret").body("x").send();
+        tokio::select! {
+            answer = asked => assert_eq!(answer.unwrap().status(), 307),
+            _reached = inside.accept() => panic!("it went where it was sent"),
+        }
+        let _stream = answer.await.unwrap();
+    }
 }
