@@ -10,13 +10,16 @@ use tokio::time::timeout;
 use tokio_util::bytes::{Buf, BytesMut};
 
 use super::Place;
-use super::mux::{CHUNK, Item, KernelStreams, Mux};
+use super::items::Item;
+use super::mux::{CHUNK, KernelStreams, Mux, WINDOW};
 use crate::frame::{self, FromKernel, MAX_FRAME, ToKernel};
 use crate::link::{Control, Exit, Input, Link, Signal, Stream};
 use crate::{Error, Usage};
 
 /// The longest wait for a checkpoint.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(12);
+/// Bytes that are taken of a stream before it may send as many again: whoever sends little at once is not answered as often.
+const GRANTED: usize = WINDOW / 4;
 /// The longest wait for a kernel's first word.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -37,6 +40,8 @@ pub(super) struct StdioLink<P> {
     frames: BytesMut,
     /// Printed bytes that are not yet taken, by stream.
     printed: [Vec<u8>; 2],
+    /// Bytes that were taken and not granted again, by stream.
+    taken: [usize; 3],
 }
 
 impl<P: Place> StdioLink<P> {
@@ -52,7 +57,7 @@ impl<P: Place> StdioLink<P> {
         let exit = streams.exit.clone();
         let control =
             Arc::new(KernelControl { mux, place, number, checkpoint, is_ended: AtomicBool::new(false), exit });
-        let mut link = Self { control, streams, frames: BytesMut::new(), printed: Default::default() };
+        let mut link = Self { control, streams, frames: BytesMut::new(), printed: Default::default(), taken: [0; 3] };
         let gone = |error: io::Error| Error::KernelGone(error.to_string());
         link.send(start).await.map_err(gone)?;
         let mut exit = Link::exit(&link);
@@ -88,7 +93,12 @@ impl<P: Place> StdioLink<P> {
             }
             other => return Some(other),
         };
-        self.control.mux.grant(self.control.number, stream, bytes.len());
+        if let Some(taken) = self.taken.get_mut(stream) {
+            *taken += bytes.len();
+            if *taken >= GRANTED {
+                self.control.mux.grant(self.control.number, stream, std::mem::take(taken));
+            }
+        }
         None
     }
 
@@ -151,19 +161,15 @@ impl<P: Place> Link for StdioLink<P> {
             if let Some(frame) = self.next_frame()? {
                 return Ok(frame);
             }
-            match self.streams.items.recv().await {
-                None => return Ok(Input::Closed),
-                Some(item) => {
-                    if let Some(Item::Failed(reason)) = self.take(item) {
-                        return Err(io::Error::other(reason));
-                    }
-                }
+            let item = self.streams.items.next().await;
+            if let Some(Item::Failed(reason)) = self.take(item) {
+                return Err(io::Error::other(reason));
             }
         }
     }
 
     fn printed(&mut self, stream: Stream) -> Vec<u8> {
-        while let Ok(item) = self.streams.items.try_recv() {
+        while let Some(item) = self.streams.items.try_next() {
             let _none_of_a_stream = self.take(item);
         }
         let [stdout, stderr] = &mut self.printed;
@@ -182,13 +188,9 @@ impl<P: Place> Link for StdioLink<P> {
         self.control.mux.resume(number);
         let resumed = timeout(RESUME_TIMEOUT, async {
             loop {
-                match self.streams.items.recv().await {
-                    None => return false,
-                    Some(item) => {
-                        if let Some(Item::Resumed(resumed)) = self.take(item) {
-                            return resumed;
-                        }
-                    }
+                let item = self.streams.items.next().await;
+                if let Some(Item::Resumed(resumed)) = self.take(item) {
+                    return resumed;
                 }
             }
         });

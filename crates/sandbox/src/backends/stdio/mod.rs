@@ -1,6 +1,7 @@
 //! Sandboxes that are reached by the standard streams of a process in them, which forks their kernels.
 
 mod backend;
+mod items;
 mod link;
 mod mux;
 mod sandbox;

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
+use super::items::{Item, Items};
 use super::{Printed, Stdio, feed};
 use crate::link::{Exit, Stream};
 use crate::process::ExitStatus;
@@ -19,7 +20,7 @@ use crate::{Error, Usage};
 /// Bytes of one message's payload.
 pub(super) const CHUNK: usize = 64 << 10;
 /// Bytes of a stream that may be under way.
-const WINDOW: usize = 1 << 20;
+pub(super) const WINDOW: usize = 1 << 20;
 /// Bytes of a message's header.
 const HEADER: usize = 10;
 /// Bytes of the error output that are kept, for telling why a sandbox ended.
@@ -58,19 +59,6 @@ impl Kind {
     ];
 }
 
-/// One thing from a kernel, in the order in which it happened.
-#[derive(Debug)]
-pub(super) enum Item {
-    /// A piece of its channel.
-    Frames(Bytes),
-    /// Printed bytes.
-    Printed(Stream, Bytes),
-    /// The answer to a wish for its checkpoint.
-    Resumed(bool),
-    /// It could not be started.
-    Failed(String),
-}
-
 /// The end of a kernel, as the first process tells it.
 #[derive(Deserialize)]
 struct Exited {
@@ -79,7 +67,7 @@ struct Exited {
 }
 
 struct Route {
-    items: mpsc::UnboundedSender<Item>,
+    items: Arc<Items>,
     /// Bytes that each stream may still send.
     left: [usize; 3],
     /// Answers that may still come: one about its start, and one for each wish for its checkpoint.
@@ -106,7 +94,7 @@ impl std::fmt::Debug for Mux {
 
 /// One kernel's ends.
 pub(super) struct KernelStreams {
-    pub(super) items: mpsc::UnboundedReceiver<Item>,
+    pub(super) items: Arc<Items>,
     pub(super) exit: watch::Sender<Option<Exit>>,
     pub(super) credit: Arc<Semaphore>,
 }
@@ -170,15 +158,21 @@ impl Mux {
 
     /// Asks for a kernel.
     pub(super) fn start_kernel(&self, number: u32) -> KernelStreams {
-        let (items, receiver) = mpsc::unbounded_channel();
+        let items = Arc::new(Items::default());
         let (exit, credit) = (watch::Sender::new(None), Arc::new(Semaphore::new(WINDOW)));
-        let route = Route { items, left: [WINDOW; 3], answers: 1, exit: exit.clone(), credit: Arc::clone(&credit) };
+        let route = Route {
+            items: Arc::clone(&items),
+            left: [WINDOW; 3],
+            answers: 1,
+            exit: exit.clone(),
+            credit: Arc::clone(&credit),
+        };
         lock(&self.routes).insert(number, route);
         if self.out.is_closed() || *self.is_ready.borrow() != Some(true) {
             exit.send_replace(Some(Exit::default()));
         }
         self.send(Kind::Kernel, number, 0, &[]);
-        KernelStreams { items: receiver, exit, credit }
+        KernelStreams { items, exit, credit }
     }
 
     /// Forgets a kernel.
@@ -272,9 +266,9 @@ impl Mux {
                 let left = route.left.get_mut(stream)?;
                 *left = left.checked_sub(payload.len())?;
                 match stream {
-                    0 => Item::Frames(payload),
-                    1 => Item::Printed(Stream::Stdout, payload),
-                    _ => Item::Printed(Stream::Stderr, payload),
+                    0 => Item::of(None, &payload),
+                    1 => Item::of(Some(Stream::Stdout), &payload),
+                    _ => Item::of(Some(Stream::Stderr), &payload),
                 }
             }
             Kind::Grant => {
@@ -300,9 +294,7 @@ impl Mux {
             }
             Kind::Kernel | Kind::Signal | Kind::End | Kind::Resume | Kind::Started | Kind::Ready => return None,
         };
-        // Nobody may be listening any more.
-        let _nobody = route.items.send(item);
-        Some(())
+        route.items.push(item)
     }
 
     fn keep_words(&self, bytes: &[u8]) {
@@ -366,7 +358,14 @@ mod tests {
             assert!(keeps(&mux, kind, stream, payload, most), "{kind:?}");
             assert!(!keeps(&mux, kind, stream, payload, 1), "{kind:?}");
         }
+        // Small pieces take no more memory than large ones, and those of streams in turn are bounded in number.
         let mux = mux();
+        let streams = mux.start_kernel(1);
+        assert!(keeps(&mux, Kind::Data, 1, b"x", WINDOW));
+        assert_eq!(streams.items.waiting(), WINDOW / CHUNK);
+        assert!((0..WINDOW).any(|place| !keeps(&mux, Kind::Data, (place % 2 * 2) as u8, b"x", 1)));
+        assert!(streams.items.waiting() < WINDOW / 32);
+        let mux = self::mux();
         let _streams = mux.start_kernel(1);
         mux.resume(1);
         assert!(keeps(&mux, Kind::Resumed, 0, &[1], 2) && !keeps(&mux, Kind::Resumed, 0, &[1], 1));

@@ -1,0 +1,100 @@
+//! Things that a kernel told and nobody has taken yet, in order.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio_util::bytes::{Bytes, BytesMut};
+
+use super::mux::CHUNK;
+use crate::link::Stream;
+
+/// Pieces that may wait. Neighbours of the same stream are one piece, so only who changes streams all the time has more.
+const MAX_WAITING: usize = 16 << 10;
+
+/// One thing from a kernel, in the order in which it happened.
+#[derive(Debug)]
+pub(super) enum Item {
+    /// A piece of its channel.
+    Frames(BytesMut),
+    /// Printed bytes.
+    Printed(Stream, BytesMut),
+    /// The answer to a wish for its checkpoint.
+    Resumed(bool),
+    /// It could not be started.
+    Failed(String),
+}
+
+/// Things that wait for one reader.
+#[derive(Debug, Default)]
+pub(super) struct Items {
+    waiting: Mutex<VecDeque<Item>>,
+    came: Notify,
+}
+
+impl Item {
+    /// Takes bytes of the channel, or printed ones of a stream.
+    pub(super) fn of(stream: Option<Stream>, bytes: &Bytes) -> Self {
+        // Of their own: the buffer in which they came is larger.
+        let bytes = BytesMut::from(&bytes[..]);
+        match stream {
+            None => Self::Frames(bytes),
+            Some(stream) => Self::Printed(stream, bytes),
+        }
+    }
+
+    /// Adds another item of the same stream, if both together are no larger than a message.
+    fn add(&mut self, other: &Self) -> bool {
+        let (bytes, more) = match (self, other) {
+            (Self::Frames(bytes), Self::Frames(more)) => (bytes, more),
+            (Self::Printed(stream, bytes), Self::Printed(other, more)) if stream == other => (bytes, more),
+            _ => return false,
+        };
+        let fits = bytes.len() + more.len() <= CHUNK;
+        if fits {
+            bytes.extend_from_slice(more);
+        }
+        fits
+    }
+}
+
+impl Items {
+    /// Adds an item; `None` if too many wait.
+    pub(super) fn push(&self, item: Item) -> Option<()> {
+        let mut waiting = self.lock();
+        if !waiting.back_mut().is_some_and(|last| last.add(&item)) {
+            if waiting.len() >= MAX_WAITING {
+                return None;
+            }
+            waiting.push_back(item);
+        }
+        drop(waiting);
+        self.came.notify_one();
+        Some(())
+    }
+
+    /// Takes the first item, if there is one.
+    pub(super) fn try_next(&self) -> Option<Item> {
+        self.lock().pop_front()
+    }
+
+    /// Takes the first item once there is one. Cancel-safe.
+    pub(super) async fn next(&self) -> Item {
+        loop {
+            if let Some(item) = self.try_next() {
+                return item;
+            }
+            self.came.notified().await;
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Item>> {
+        // Nothing that could panic happens while it is held.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
