@@ -1,6 +1,7 @@
 //! Templates as archives, for hosts that reach no package index.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +16,9 @@ use crate::Error;
 
 /// The directory of the template that only root may enter, and that is made anew.
 const ROOT_HOME: &str = "root";
+
+/// Bytes of the description and of the list of packages in an archive.
+const MAX_TEXT: u64 = 4 << 20;
 
 /// Writes a template to a compressed archive, in place of what has this name. Blocks.
 pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
@@ -63,11 +67,14 @@ fn unpack(file: &Path, root: &Path, lock: &File) -> Result<String, Error> {
     tar.args(["--extract", "--gzip", "--no-same-owner", "--no-same-permissions", "--file"]).arg(file);
     run(tar.arg("--directory").arg(root), "unpack the archive", lock, &mut |_| ())?;
     let wrong = |why: &str| Error::Template(format!("{}: {why}", file.display()));
-    let manifest = fs::read(root.join(MANIFEST)).map_err(|_| wrong("it is no archive of a template"))?;
+    if !tree::is_plain(root)? || root.join(ROOT_HOME).is_symlink() {
+        return Err(wrong("it has more than files, directories and links to them, as no template does"));
+    }
+    let manifest = read_inside(root, MANIFEST).map_err(|_| wrong("it is no archive of a template"))?;
     let manifest: Manifest = serde_json::from_slice(&manifest)
         .map_err(|error| wrong(&format!("its description cannot be read: {error}")))?;
     // Default templates of earlier versions have no list inside.
-    if let Ok(list) = fs::read(root.join(REQUIREMENTS))
+    if let Ok(list) = read_inside(root, REQUIREMENTS)
         && hex(Sha256::new_with_prefix(list)) != manifest.lock
     {
         return Err(wrong("its list of packages is not the one that it was made from"));
@@ -79,6 +86,21 @@ fn unpack(file: &Path, root: &Path, lock: &File) -> Result<String, Error> {
         .map_err(at(&home))?;
     let parts = [&manifest.lock, &manifest.python, &manifest.preload.join(","), std::env::consts::ARCH, "imported"];
     Ok(name_of(PREFIX, &parts))
+}
+
+/// Reads a file of a template that others made: a link on the way to it may lead to anything of the host.
+fn read_inside(root: &Path, path: &str) -> io::Result<Vec<u8>> {
+    let mut place = root.to_path_buf();
+    for name in Path::new(path) {
+        place.push(name);
+        if place.symlink_metadata()?.is_symlink() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    if place.metadata()?.len() > MAX_TEXT {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    fs::read(place)
 }
 
 #[cfg(test)]
@@ -123,5 +145,50 @@ mod tests {
         assert!(error.starts_with("could not unpack the archive"), "{error}");
         let left = fs::read_dir(other.join("templates")).unwrap().flatten();
         assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with(UNFINISHED)));
+    }
+
+    #[test]
+    fn an_archive_leads_to_nothing_of_the_host() {
+        let home = tempfile::tempdir().unwrap();
+        let (victim, outside) = (home.path().join("victim"), home.path().join("outside.json"));
+        fs::create_dir(&victim).unwrap();
+        fs::set_permissions(&victim, fs::Permissions::from_mode(0o755)).unwrap();
+        let manifest = r#"{"python":"3.11.2","packages":[],"lock":"0","bytes":7}"#;
+        fs::write(&outside, manifest).unwrap();
+        let archive_of = |name: &str, make: &dyn Fn(&Path)| {
+            let (tree, archive) = (home.path().join(name), home.path().join(format!("{name}.tar.gz")));
+            fs::create_dir_all(tree.join("usr/lib/aludel")).unwrap();
+            make(&tree);
+            let mut tar = Command::new("tar");
+            tar.args(["--create", "--gzip", "--file"]).arg(&archive).arg("--directory").arg(&tree);
+            assert!(tar.arg(".").status().unwrap().success());
+            archive
+        };
+        let described = |tree: &Path| fs::write(tree.join(MANIFEST), manifest).unwrap();
+        let archives = [
+            archive_of("home", &|tree| {
+                described(tree);
+                std::os::unix::fs::symlink(&victim, tree.join(ROOT_HOME)).unwrap();
+            }),
+            archive_of("description", &|tree| std::os::unix::fs::symlink(&outside, tree.join(MANIFEST)).unwrap()),
+            archive_of("directory", &|tree| {
+                fs::remove_dir(tree.join("usr/lib/aludel")).unwrap();
+                fs::create_dir(tree.join("there")).unwrap();
+                fs::write(tree.join("there/template.json"), manifest).unwrap();
+                std::os::unix::fs::symlink("../../there", tree.join("usr/lib/aludel")).unwrap();
+            }),
+            archive_of("pipe", &|tree| {
+                assert!(Command::new("mkfifo").arg(tree.join(MANIFEST)).status().unwrap().success());
+            }),
+            archive_of("long", &|tree| File::create(tree.join(MANIFEST)).unwrap().set_len(MAX_TEXT + 1).unwrap()),
+        ];
+        let other = home.path().join("other");
+        for archive in &archives {
+            let error = import(&other, archive, &mut ignore).unwrap_err().to_string();
+            assert!(error.contains("as no template does") || error.contains("no archive of a template"), "{error}");
+        }
+        assert_eq!(fs::metadata(&victim).unwrap().permissions().mode() & 0o7777, 0o755);
+        // The control.
+        import(&other, &archive_of("plain", &described), &mut ignore).unwrap();
     }
 }

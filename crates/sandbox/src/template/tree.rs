@@ -50,6 +50,20 @@ pub(super) fn copy_file(source: &Path, target: &Path) -> Result<(), Error> {
     fs::copy(source, target).map(drop).map_err(at(target))
 }
 
+/// Returns true if there is nothing but files, directories and links: what others packed may have pipes and devices, too.
+pub(super) fn is_plain(path: &Path) -> Result<bool, Error> {
+    let kind = fs::symlink_metadata(path).map_err(at(path))?.file_type();
+    if !kind.is_dir() {
+        return Ok(kind.is_file() || kind.is_symlink());
+    }
+    for entry in entries(path)? {
+        if !is_plain(&entry.path())? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Makes everything readable by every sandbox and writable by none, takes set-id bits away, and returns the size on disk.
 pub(super) fn normalize(path: &Path) -> Result<u64, Error> {
     let metadata = fs::symlink_metadata(path).map_err(at(path))?;
