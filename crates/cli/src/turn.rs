@@ -285,7 +285,13 @@ async fn session(
     kept: Option<Option<ContainerId>>,
 ) -> anyhow::Result<Arc<Session>> {
     let Some(kept) = kept else {
-        let new = NewSession { name: "ask".to_owned(), file_ids: Vec::new(), memory: None, idle: Some(KEPT) };
+        let new = NewSession {
+            name: "ask".to_owned(),
+            file_ids: Vec::new(),
+            memory: None,
+            idle: Some(KEPT),
+            environment: Default::default(),
+        };
         return Ok(engine.sessions.create(tenant, new).await.context("cannot make a session")?.0);
     };
     let gone = || usage("--continue: the last conversation is gone; one is kept for a day");

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod approvals;
+mod environment;
 mod error;
 pub mod executions;
 mod meter;
@@ -39,6 +40,7 @@ use tokio_util::task::TaskTracker;
 
 pub use aludel_store::Work;
 pub use approvals::ApprovalPolicy;
+pub use environment::Environment;
 pub use error::{Error, Kind, Missing};
 pub use meter::Meter;
 pub use models::{Model, Models, Shown};

@@ -146,6 +146,8 @@ pub struct NewContainer {
     pub memory_limit: Option<String>,
     /// Idle time after which it expires.
     pub idle: Duration,
+    /// Environment variables of its programs, as the caller writes them.
+    pub variables: Option<String>,
 }
 
 /// A file to be kept for a container.
@@ -189,13 +191,23 @@ impl ContainerFileRecord {
 }
 
 fn insert(database: &Connection, tenant: &Tenant, new: NewContainer) -> Result<ContainerRecord, Error> {
-    let NewContainer { name, memory_limit, idle } = new;
+    let NewContainer { name, memory_limit, idle, variables } = new;
     let (id, created_at, last_active_ms) = (ContainerId::new(), now(), now_ms());
     let query = format!("INSERT INTO containers (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
     let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
     let row = params![tenant, id, name, memory_limit, idle_ms, created_at, last_active_ms];
     database.prepare_cached(&query)?.execute(row)?;
+    if let Some(variables) = variables {
+        put_variables(database, tenant, &id, &variables)?;
+    }
     Ok(ContainerRecord { id, name, memory_limit, idle, created_at, last_active_ms })
+}
+
+fn put_variables(database: &Connection, tenant: &Tenant, id: &ContainerId, variables: &str) -> Result<(), Error> {
+    let query = "INSERT INTO container_variables (container, tenant, variables) VALUES (?1, ?2, ?3)
+                 ON CONFLICT (container) DO UPDATE SET variables = excluded.variables";
+    database.prepare_cached(query)?.execute(params![id, tenant, variables])?;
+    Ok(())
 }
 
 impl Store {
@@ -242,6 +254,35 @@ impl Store {
         self.read(tenant, move |database, tenant| {
             let query = format!("SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND id = ?2");
             one(database, &query, params![tenant, id], ContainerRecord::read)
+        })
+        .await
+    }
+
+    /// Returns the environment variables of a container's programs, as they were written.
+    pub async fn container_variables(&self, tenant: &Tenant, id: &ContainerId) -> Result<Option<String>, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let query = "SELECT variables FROM container_variables WHERE tenant = ?1 AND container = ?2";
+            one(database, query, params![tenant, id], |row| row.get(0))
+        })
+        .await
+    }
+
+    /// Replaces the environment variables of a container's programs. Returns whether there is such a container.
+    pub async fn set_container_variables(
+        &self,
+        tenant: &Tenant,
+        id: &ContainerId,
+        variables: String,
+    ) -> Result<bool, Error> {
+        let id = id.clone();
+        self.write_for(tenant, move |database, tenant| {
+            let query = "SELECT 1 FROM containers WHERE tenant = ?1 AND id = ?2";
+            let is_there = one(database, query, params![tenant, id], |_| Ok(()))?.is_some();
+            if is_there {
+                put_variables(database, tenant, &id, &variables)?;
+            }
+            Ok(is_there)
         })
         .await
     }

@@ -46,7 +46,7 @@ macro_rules! counted {
 }
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 13] = [
+const FORMATS: [&str; 14] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -282,6 +282,14 @@ ALTER TABLE keys ADD COLUMN requests_per_day INTEGER;
 ALTER TABLE keys ADD COLUMN tokens_per_day INTEGER;
 ALTER TABLE keys ADD COLUMN program_seconds_per_day INTEGER;
 ",
+    concat!(
+        "
+CREATE TABLE container_variables (
+    container TEXT PRIMARY KEY REFERENCES containers (id) ON DELETE CASCADE, tenant TEXT NOT NULL, variables TEXT NOT NULL
+) STRICT;
+",
+        counted!("container_variables", "512 + length(CAST(variables AS BLOB))"),
+    ),
 ];
 
 /// Longest wait of a statement for another process that is writing.

@@ -37,7 +37,7 @@ fn new_file(path: &str) -> NewContainerFile {
 }
 
 fn new_container(idle: Duration) -> NewContainer {
-    NewContainer { name: "c".into(), memory_limit: None, idle }
+    NewContainer { name: "c".into(), memory_limit: None, idle, variables: None }
 }
 
 async fn content(store: &Store, file: &FileRecord) -> Vec<u8> {

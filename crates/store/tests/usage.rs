@@ -47,7 +47,7 @@ async fn file(store: &Store, tenant: &Tenant, bytes: usize) -> Result<FileId, Er
 }
 
 async fn container(store: &Store, tenant: &Tenant, files: Vec<(NewContainerFile, BlobName)>) -> Option<ContainerId> {
-    let new = NewContainer { name: "c".into(), memory_limit: None, idle: Duration::from_secs(60) };
+    let new = NewContainer { name: "c".into(), memory_limit: None, idle: Duration::from_secs(60), variables: None };
     Some(store.add_container(tenant, new, files).await.ok()?.id)
 }
 

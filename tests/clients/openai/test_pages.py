@@ -18,6 +18,7 @@ def test_programs_of_the_page(server):
     assert "24133" in said[0]
     assert "monthly.csv" in said[1] or ".png" in said[1]
     assert "1048576" in said[2] and "2**20" in said[2]
+    assert "It is for the north." in said[3]
 
 
 @pytest.mark.skipif(not NODE, reason="npm is not installed")

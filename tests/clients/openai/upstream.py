@@ -57,6 +57,7 @@ SCRIPTS = {
         "See [the table](sandbox:/mnt/data/report.csv), [the chart](sandbox:/mnt/data/report.png) and "
         "[the workbook](sandbox:/mnt/data/report.xlsx).",
     ],
+    "region of sales": ["import os\nprint(os.environ['REGION'])", "It is for the {output}."],
     "sales.csv": [SALES, "It’s done: [the table](sandbox:/mnt/data/monthly.csv) has the sums by month, and the chart shows them."],
     "a chart": [CHART, "Here is the chart."],
     "two programs": ["x = 20", "print(x + 1)", "x plus one is {output}."],

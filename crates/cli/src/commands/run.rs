@@ -4,6 +4,7 @@ mod audience;
 
 use std::path::PathBuf;
 
+use aludel_engine::Environment;
 use aludel_engine::sessions::LiveSession;
 use aludel_sandbox::{Event, Execution, Finished, Outcome};
 use anyhow::Context as _;
@@ -162,7 +163,9 @@ async fn in_session(
     program: &Program,
     audience: &mut Audience,
 ) -> anyhow::Result<Exit> {
-    let session = LiveSession::create(engine.backend.clone(), context.config.sandbox.limits(), None).await;
+    let session =
+        LiveSession::create(engine.backend.clone(), context.config.sandbox.limits(), None, Environment::default())
+            .await;
     let mut session = session.context("cannot make a sandbox")?;
     inputs::add(&session, &program.inputs).await?;
     if let Some(options) = &program.options {

@@ -32,7 +32,13 @@ async fn engine(data: &Path, mode: ApprovalMode) -> (Arc<Engine>, Arc<Memory>) {
 }
 
 async fn session(engine: &Engine) -> Arc<Session> {
-    let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };
+    let new = NewSession {
+        name: "s".to_owned(),
+        file_ids: Vec::new(),
+        memory: None,
+        idle: None,
+        environment: Default::default(),
+    };
     engine.sessions.create(&Tenant::local(), new).await.unwrap().0
 }
 

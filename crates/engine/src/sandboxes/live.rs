@@ -19,15 +19,12 @@ use super::processes::Processes;
 use super::programs::Programs;
 use super::watches::Watches;
 use crate::Error;
+use crate::environment::{MAX_BYTES, MAX_ENTRIES, check_names};
 use crate::meter::Meter;
 use crate::sessions::Permit;
 
 /// The home directory inside: where commands begin, and what relative paths are relative to.
 pub const HOME: &str = "/home/user";
-/// Entries of a sandbox's metadata, and of its variables.
-const MAX_ENTRIES: usize = 256;
-/// Bytes of a sandbox's metadata, and of its variables: keys and values together.
-const MAX_BYTES: usize = 64 << 10;
 /// Connections to its programs that go on after their request.
 const MAX_TUNNELS: usize = 32;
 /// Bytes of a template's name.
@@ -66,7 +63,7 @@ impl NewSandbox {
         }
         check_entries("metadata", &self.metadata)?;
         check_entries("environment", &self.environment)?;
-        check_environment(&self.environment)?;
+        check_names(&self.environment)?;
         Self::check_timeout(self.timeout, lifetime)
     }
 
@@ -87,17 +84,6 @@ fn check_entries(field: &'static str, entries: &BTreeMap<String, String>) -> Res
     if entries.len() > MAX_ENTRIES || bytes > MAX_BYTES {
         let reason = format!("at most {MAX_ENTRIES} entries of {} KB together", MAX_BYTES >> 10);
         return Err(Error::InvalidSandbox { field, reason });
-    }
-    Ok(())
-}
-
-/// Checks that the system can take these variables.
-pub(super) fn check_environment(environment: &BTreeMap<String, String>) -> Result<(), Error> {
-    for (key, value) in environment {
-        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
-            let reason = format!("'{}' cannot be an environment variable", key.escape_debug());
-            return Err(Error::InvalidSandbox { field: "environment", reason });
-        }
     }
     Ok(())
 }

@@ -15,8 +15,9 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::live::{HOME, check_environment};
+use super::live::HOME;
 use crate::Error;
+use crate::environment::check_names;
 use crate::meter::{CommandTime, Meter};
 
 /// Commands of one sandbox that run at once.
@@ -257,7 +258,7 @@ impl Processes {
         if spec.tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG) {
             return invalid("tag", format!("a tag has at most {MAX_TAG} bytes"));
         }
-        check_environment(&spec.environment)?;
+        check_names(&spec.environment)?;
         if self.running().len() >= MAX_RUNNING {
             return Err(Error::InvalidSandbox { field: "cmd", reason: format!("{MAX_RUNNING} commands run already") });
         }

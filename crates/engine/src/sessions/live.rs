@@ -11,7 +11,7 @@ use aludel_sandbox::{
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
-use crate::Error;
+use crate::{Environment, Error};
 
 /// A workspace with a sandbox. When the kernel dies, the next execution starts another one on the same files. Cheap to clone; clones are
 /// the same.
@@ -32,6 +32,8 @@ enum State {
     Open {
         workspace: Arc<dyn Workspace>,
         sandbox: Option<Arc<dyn Sandbox>>,
+        /// Variables of every kernel.
+        environment: Environment,
     },
     Closed,
 }
@@ -42,11 +44,13 @@ impl LiveSession {
         backend: Arc<dyn Backend>,
         limits: Limits,
         template: Option<TemplateName>,
+        environment: Environment,
     ) -> Result<Self, Error> {
         let spec = SandboxSpec { template: template.clone(), ..SandboxSpec::new(limits.clone()) };
         let sandbox = backend.create(SandboxId::unique(), spec).await?;
+        equip(&*sandbox, &environment).await?;
         let workspace = Arc::clone(sandbox.workspace());
-        let state = Mutex::new(State::Open { workspace, sandbox: Some(sandbox) });
+        let state = Mutex::new(State::Open { workspace, sandbox: Some(sandbox), environment });
         Ok(Self(Arc::new(Inner { limits, template, backend, state })))
     }
 
@@ -80,10 +84,30 @@ impl LiveSession {
         Ok(self.live_sandbox().await?.first_kernel().configure(options).await?)
     }
 
+    /// Sets the environment variables of this kernel, once no cell runs in it, and of those to come.
+    pub(super) async fn set_environment(&self, variables: Environment) -> Result<(), Error> {
+        let live = match &mut *self.0.state.lock().await {
+            State::Open { sandbox, environment, .. } => {
+                *environment = variables.clone();
+                sandbox.clone()
+            }
+            State::Closed => None,
+        };
+        // Not held while waiting for the kernel's turn.
+        match live {
+            Some(live) => equip(&*live, &variables).await.or_else(|error| match error {
+                // The next kernel has them.
+                Error::Sandbox(aludel_sandbox::Error::KernelGone(_)) => Ok(()),
+                error => Err(error),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// The session's sandbox, a new one if the last one died.
     async fn live_sandbox(&self) -> Result<Arc<dyn Sandbox>, Error> {
         let mut state = self.0.state.lock().await;
-        let State::Open { workspace, sandbox } = &mut *state else { return Err(closed()) };
+        let State::Open { workspace, sandbox, environment } = &mut *state else { return Err(closed()) };
         if let Some(live) = sandbox.as_ref().filter(|sandbox| sandbox.is_alive()) {
             return Ok(Arc::clone(live));
         }
@@ -93,6 +117,7 @@ impl LiveSession {
         let spec = SandboxSpec::new(self.0.limits.clone()).with_workspace(Arc::clone(workspace));
         let spec = SandboxSpec { template: self.0.template.clone(), ..spec };
         let live = self.0.backend.create(SandboxId::unique(), spec).await?;
+        equip(&*live, environment).await?;
         *sandbox = Some(Arc::clone(&live));
         Ok(live)
     }
@@ -183,6 +208,15 @@ pub(super) fn open_bounded(
         return Err(aludel_sandbox::Error::File { path, reason }.into());
     }
     Ok((file.take(size), size))
+}
+
+/// Gives a new kernel its environment variables.
+async fn equip(sandbox: &dyn Sandbox, environment: &Environment) -> Result<(), Error> {
+    if !environment.is_empty() {
+        let options = KernelOptions { environment: environment.to_vec(), ..KernelOptions::default() };
+        sandbox.first_kernel().configure(&options).await?;
+    }
+    Ok(())
 }
 
 /// Ends a sandbox. One that does not end in time goes on to end by itself.

@@ -15,7 +15,7 @@ use super::{Memory, Session, check_name};
 use crate::error::Missing;
 use crate::meter::{Meter, SandboxTime};
 use crate::places::{NoRoom, Place, Places};
-use crate::{Engine, Error, Settings};
+use crate::{Engine, Environment, Error, Settings};
 
 /// Files that can be put into a new session by their ids.
 const MAX_FILES: usize = 50;
@@ -84,6 +84,8 @@ pub struct NewSession {
     pub memory: Option<Memory>,
     /// The idle time after which it expires, if not the usual one.
     pub idle: Option<Duration>,
+    /// Environment variables of its programs.
+    pub environment: Environment,
 }
 
 /// A live session that nobody uses.
@@ -228,7 +230,7 @@ impl Sessions {
             }
             SessionChoice::Named { name, memory } => {
                 let (memory_limit, idle) = (memory.map(|memory| memory.word()), self.shared.settings.idle);
-                let new = NewContainer { name, memory_limit, idle };
+                let new = NewContainer { name, memory_limit, idle, variables: None };
                 let record = self.shared.store.container_by_name(tenant, new).await?;
                 return self.enter(tenant, &record).await;
             }
@@ -251,13 +253,14 @@ impl Sessions {
         file_ids: Vec<FileId>,
         memory: Option<Memory>,
     ) -> Result<Arc<Session>, Error> {
-        let new = NewSession { name: "auto".to_owned(), file_ids, memory, idle: None };
+        let new =
+            NewSession { name: "auto".to_owned(), file_ids, memory, idle: None, environment: Environment::default() };
         Ok(self.create(tenant, new).await?.0)
     }
 
     /// Makes a session with its files, all or nothing. It has no live part before a program needs it.
     pub async fn create(&self, tenant: &Tenant, new: NewSession) -> Result<(Arc<Session>, ContainerRecord), Error> {
-        let NewSession { name, file_ids, memory, idle } = new;
+        let NewSession { name, file_ids, memory, idle, environment } = new;
         if file_ids.len() > MAX_FILES {
             return Err(Error::TooManyFiles { limit: MAX_FILES });
         }
@@ -277,7 +280,7 @@ impl Sessions {
             return Err(Error::WorkspaceFull { limit: limits.disk });
         }
         let idle = idle.unwrap_or(self.shared.settings.idle);
-        let new = NewContainer { name, memory_limit, idle };
+        let new = NewContainer { name, memory_limit, idle, variables: environment.to_json() };
         let record = self.shared.store.add_container(tenant, new, files).await?;
         Ok((self.enter(tenant, &record).await?, record))
     }

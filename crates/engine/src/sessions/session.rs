@@ -24,8 +24,8 @@ use super::live::open_bounded;
 use super::names::{check_name, shortened};
 use super::registry::Shared;
 use super::{LiveSession, Permit, WORKSPACE};
-use crate::Error;
 use crate::approvals::Namespace;
+use crate::{Environment, Error};
 
 /// Files that no execution reported, of which so many are kept at once.
 const MAX_UNREPORTED: usize = 1000;
@@ -167,7 +167,9 @@ impl Session {
         };
         let creating = async {
             let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let created = LiveSession::create(self.shared.backend.clone(), self.limits.clone(), template).await;
+            let environment = self.environment().await?;
+            let created =
+                LiveSession::create(self.shared.backend.clone(), self.limits.clone(), template, environment).await;
             Span::current().record("result", if created.is_ok() { "ok" } else { "failed" });
             created
         };
@@ -178,6 +180,33 @@ impl Session {
         }
         *state = State::Live { live: live.clone(), _permit: permit };
         Ok(live)
+    }
+
+    /// The environment variables of its programs.
+    async fn environment(&self) -> Result<Environment, Error> {
+        Environment::from_json(self.shared.store.container_variables(&self.tenant, &self.id).await?.as_deref())
+    }
+
+    /// Sets environment variables of its programs, beside those that it has: for this sandbox, once no program runs in it, and for all
+    /// later ones.
+    pub async fn add_environment(&self, more: &Environment) -> Result<(), Error> {
+        let state = self.state.lock().await;
+        let before = self.environment().await?;
+        let environment = before.with(more)?;
+        let Some(stored) = environment.to_json().filter(|_| environment != before) else { return Ok(()) };
+        if !self.shared.store.set_container_variables(&self.tenant, &self.id, stored).await? {
+            return Err(Error::no_session(&self.id));
+        }
+        let live = match &*state {
+            State::Live { live, .. } => Some(live.clone()),
+            // What is opened later reads what was stored.
+            State::Dormant(_) | State::Deleted => None,
+        };
+        drop(state);
+        match live {
+            Some(live) => live.set_environment(environment).await,
+            None => Ok(()),
+        }
     }
 
     /// Runs one cell. A live part that was lost is replaced first, and the outcome tells so.

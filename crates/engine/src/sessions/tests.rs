@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::{Error, Kind, Meter, Settings};
+use crate::{Environment, Error, Kind, Meter, Settings};
 
 /// A place for sessions, which can be left and entered again.
 struct Place {
@@ -162,7 +162,13 @@ async fn a_container_that_nobody_waits_for_has_all_its_files_or_is_not_there() {
         file_ids.push(place.store.add_file(&me(), new, blob).await.unwrap().id);
     }
     for time in 0..40 {
-        let new = NewSession { name: "c".into(), file_ids: file_ids.clone(), memory: None, idle: None };
+        let new = NewSession {
+            name: "c".into(),
+            file_ids: file_ids.clone(),
+            memory: None,
+            idle: None,
+            environment: Default::default(),
+        };
         let tenant = me();
         let creating = place.sessions.create(&tenant, new);
         let _cut = tokio::time::timeout(Duration::from_millis(time), creating).await;
@@ -255,6 +261,36 @@ async fn a_container_gets_the_memory_that_it_asked_for() {
         assert_eq!(session.live().await.unwrap().limits().memory, memory);
         session.end().await;
     }
+}
+
+#[tokio::test]
+async fn variables_stay_with_a_session_and_go_with_it() {
+    let data = tempfile::tempdir().unwrap();
+    let backend = MemoryBackend::new(script);
+    let store = Store::open(data.path()).await.unwrap();
+    let place = Place::on(Arc::new(backend.clone()), store, settings());
+    let of = |name: &str, value: &str| Environment::new([(name.into(), value.into())].into()).unwrap();
+    let new = NewSession { name: "s".into(), file_ids: vec![], memory: None, idle: None, environment: of("A", "1") };
+    let session = place.sessions.create(&me(), new).await.unwrap().0;
+    let sees = async |name: &str| execute(&session, &format!("print(os.environ['{name}'])")).await.0;
+    assert_eq!(sees("A").await, "1\n");
+    // Beside those that it has, in the sandbox that lives.
+    session.add_environment(&of("B", "2")).await.unwrap();
+    assert_eq!((&*sees("A").await, &*sees("B").await), ("1\n", "2\n"));
+    // In one that takes the place of another, and after the end of the live part.
+    backend.lose();
+    assert_eq!((&*sees("A").await, &*sees("B").await), ("1\n", "2\n"));
+    session.end().await;
+    session.add_environment(&of("B", "3")).await.unwrap();
+    assert_eq!((&*sees("A").await, &*sees("B").await), ("1\n", "3\n"));
+    let large = of("C", &"x".repeat((64 << 10) - 1));
+    assert_eq!(session.add_environment(&large).await.unwrap_err().kind(), Kind::Invalid);
+    let id = session.id().clone();
+    assert!(place.store.bytes_of(&me()).await.unwrap() > 1024);
+    place.sessions.delete(&me(), &id).await.unwrap();
+    assert_eq!(place.store.bytes_of(&me()).await.unwrap(), 0);
+    assert_eq!(place.store.container_variables(&me(), &id).await.unwrap(), None);
+    assert_eq!(session.add_environment(&of("B", "4")).await.unwrap_err().kind(), Kind::NotFound);
 }
 
 #[tokio::test]

@@ -95,7 +95,13 @@ fn program(code: &str, cell: &mut ScriptedCell) {
 /// A turn of a terminal, as a process begins it: what it renders, and the session that was made for it, unless it is another's.
 async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, Seen, ContainerId) {
     let tenant = Tenant::terminal();
-    let new = NewSession { name: "s".to_owned(), file_ids: Vec::new(), memory: None, idle: None };
+    let new = NewSession {
+        name: "s".to_owned(),
+        file_ids: Vec::new(),
+        memory: None,
+        idle: None,
+        environment: Default::default(),
+    };
     let (session, _) = engine.sessions.create(&tenant, new).await.unwrap();
     let id = engine.store.owned_turn_id("ask").await.unwrap();
     let origin = Origin { request: id.to_string(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };

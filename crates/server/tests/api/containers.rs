@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Server, files_in, settings, start, start_with};
+use crate::common::{Server, files_in, listen, model, settings, start, start_with};
+use aludel_testkit::{Scripted, ScriptedUpstream};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -58,6 +59,56 @@ async fn a_container_says_what_clients_expect() {
     assert_eq!(deleted, json!({ "id": id, "object": "container.deleted", "deleted": true }));
     server.get(&path).await.refused(404, &format!("Container with id '{id}' not found."));
     server.delete(&path).await.refused(404, "not found");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn programs_find_the_variables_of_their_container_and_nobody_is_told_their_values() {
+    let data = tempfile::tempdir().unwrap();
+    let prints = |name: &str| Scripted::Python(&*format!("print(os.environ['{name}'])").leak());
+    let done = Scripted::Text("Done.");
+    let script =
+        vec![prints("A"), done.clone(), prints("B"), done.clone(), prints("A"), done.clone(), prints("C"), done];
+    let upstream = ScriptedUpstream::start(script).await;
+    let models = || vec![model("m", upstream.url())];
+    let server = listen(data.path(), settings(), models()).await;
+    let ask = async |server: &Server, path: &str, container: Value| {
+        let tools = json!([{ "type": "code_interpreter", "container": container }]);
+        let message = json!([{ "role": "user", "content": "Go" }]);
+        let body = match path {
+            "/v1/responses" => json!({
+                "model": "m", "input": message, "tools": tools, "include": ["code_interpreter_call.outputs"]
+            }),
+            _ => json!({ "model": "m", "messages": message, "tools": tools }),
+        };
+        server.post(path, body).await.ok()
+    };
+    let printed = |response: &Value| response["output"][0]["outputs"][0]["logs"].clone();
+
+    let first = ask(&server, "/v1/responses", json!({ "type": "auto", "env": { "A": "sesame-1" } })).await;
+    assert_eq!(printed(&first), "sesame-1\n");
+    assert_eq!(first["tools"][0]["container"], json!({ "type": "auto", "env": { "A": "" } }));
+    let stored = server.get(&format!("/v1/responses/{}", first["id"].as_str().unwrap())).await.ok();
+    assert_eq!(stored["tools"], first["tools"]);
+    let id = first["output"][0]["container_id"].as_str().unwrap().to_owned();
+
+    let (path, made) = create(&server, json!({ "name": "c", "env": { "B": "sesame-2" } })).await;
+    assert!(!made.to_string().contains("sesame"), "{made}");
+    let second = ask(&server, "/v1/responses", made["id"].clone()).await;
+    assert_eq!(printed(&second), "sesame-2\n");
+    server.stop().await;
+
+    // After a restart, in another sandbox.
+    let server = listen(data.path(), settings(), models()).await;
+    let third = ask(&server, "/v1/responses", json!(id)).await;
+    assert_eq!(printed(&third), "sesame-1\n");
+    let chat = ask(&server, "/v1/chat/completions", json!({ "type": "auto", "env": { "C": "3" } })).await;
+    assert!(chat.to_string().contains("\"logs\":\"3\\n\""), "{chat}");
+    for body in [json!({ "A": 1 }), json!(["A"]), json!({ "A=B": "" }), json!({ "A": "x".repeat(64 << 10) })] {
+        let error = server.post("/v1/containers", json!({ "name": "n", "env": body })).await.refused(400, "nvalid");
+        assert_eq!(error["param"], "env");
+    }
+    server.delete(&path).await.ok();
     server.stop().await;
 }
 

@@ -139,7 +139,13 @@ fn script(code: &str, cell: &mut ScriptedCell) {
             Some(x) => cell.result(x),
             None => cell.fail("NameError", "name 'x' is not defined"),
         },
-        _ => cell.fail("NotImplementedError", code),
+        _ => match code.strip_prefix("print(os.environ['").and_then(|rest| rest.strip_suffix("'])")) {
+            Some(name) => {
+                let value = cell.environment.get(name).cloned().unwrap_or_default();
+                cell.print(format!("{value}\n"))
+            }
+            None => cell.fail("NotImplementedError", code),
+        },
     };
 }
 

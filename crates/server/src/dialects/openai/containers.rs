@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::dialects::openai::files::{MAX_FILE, no_file};
+use crate::dialects::openai::tools::environment;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Form, Params, Upload, download};
 
@@ -100,7 +101,8 @@ pub(crate) async fn create(
         return Err(ApiError::invalid("skills", "This server has no skills; put the files in with 'file_ids'."));
     }
     let idle = fields.optional::<IdleTime>("expires_after")?.map(IdleTime::check).transpose()?;
-    let new = NewSession { name, file_ids, memory: memory_limit.map(Memory::from), idle };
+    let environment = environment(fields.optional("env")?.as_ref(), "env")?;
+    let new = NewSession { name, file_ids, memory: memory_limit.map(Memory::from), idle, environment };
     let (_container, record) = app.engine.sessions.create(&tenant, new).await?;
     Ok(Json(render(&app, &record)))
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use aludel_engine::Session;
 use aludel_engine::sessions::{Memory, SessionChoice};
+use aludel_engine::{Environment, Error, Session};
 use aludel_store::{ContainerId, FileId, Tenant};
 use serde_json::{Map, Value};
 
@@ -20,14 +20,18 @@ pub(crate) enum Interpreter {
     Auto {
         file_ids: Vec<FileId>,
         memory_limit: Option<MemoryLimit>,
+        /// Environment variables of its programs.
+        environment: Environment,
         /// The client's own word for what belongs together: requests with the same share a container.
         session: Option<String>,
     },
 }
 
 impl Interpreter {
-    /// A container that is made when it is needed.
-    pub(crate) const AUTO: Self = Self::Auto { file_ids: Vec::new(), memory_limit: None, session: None };
+    /// A container that is made when it is needed, the one of this session if there is one.
+    pub(crate) fn auto(session: Option<String>) -> Self {
+        Self::Auto { file_ids: Vec::new(), memory_limit: None, environment: Environment::default(), session }
+    }
 
     /// Reads the `container` of a tool; `param` is the tool's place in the request.
     pub(crate) fn read(tool: &Value, param: &str) -> Result<Self, ApiError> {
@@ -57,6 +61,12 @@ impl Interpreter {
         }
         let is_used = used.is_some() || matches!(self, Self::Auto { session: Some(_), .. });
         let container = app.engine.sessions.open(tenant, self.choice(used)).await?;
+        if let Self::Auto { environment, .. } = self
+            && !environment.is_empty()
+        {
+            let added = container.add_environment(environment).await;
+            added.map_err(|error| refused(error, "tools"))?;
+        }
         if let (Self::Auto { file_ids, .. }, true) = (self, is_used) {
             let present: Vec<String> = container.files().await?.into_iter().map(|file| file.path).collect();
             for id in file_ids {
@@ -78,7 +88,7 @@ impl Interpreter {
             (Self::Auto { session: Some(session), memory_limit, .. }, None) => {
                 SessionChoice::Named { name: format!("session {session}"), memory: memory_limit.map(Memory::from) }
             }
-            (Self::Auto { file_ids, memory_limit, session: None }, None) => {
+            (Self::Auto { file_ids, memory_limit, session: None, .. }, None) => {
                 SessionChoice::Auto { file_ids: file_ids.clone(), memory: memory_limit.map(Memory::from) }
             }
         }
@@ -86,7 +96,7 @@ impl Interpreter {
 }
 
 fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiError> {
-    const KNOWN: [&str; 4] = ["type", "file_ids", "memory_limit", "network_policy"];
+    const KNOWN: [&str; 5] = ["type", "file_ids", "memory_limit", "network_policy", "env"];
     if let Some(unknown) = container.keys().find(|key| !KNOWN.contains(&key.as_str())) {
         let param = format!("{param}.{unknown}");
         return Err(ApiError::bad_request(format!("Unknown parameter: '{param}'."))
@@ -126,7 +136,36 @@ fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiE
         let message = "Containers here have no network; 'network_policy' can only be {\"type\": \"disabled\"}.";
         return Err(ApiError::invalid(format!("{param}.network_policy"), message));
     }
-    Ok(Interpreter::Auto { file_ids: ids.iter().map(file).collect::<Result<_, _>>()?, memory_limit, session: None })
+    Ok(Interpreter::Auto {
+        file_ids: ids.iter().map(file).collect::<Result<_, _>>()?,
+        memory_limit,
+        environment: environment(container.get("env"), &format!("{param}.env"))?,
+        session: None,
+    })
+}
+
+/// Reads the environment variables of a container, an addition of ours to the protocol.
+pub(crate) fn environment(sent: Option<&Value>, param: &str) -> Result<Environment, ApiError> {
+    let variables = match sent {
+        None | Some(Value::Null) => return Ok(Environment::default()),
+        Some(Value::Object(variables)) => variables.iter(),
+        Some(_) => return Err(ApiError::invalid(param, format!("Invalid '{param}': it must be an object of texts."))),
+    };
+    let texts = variables.map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
+    let Some(texts) = texts.collect::<Option<_>>() else {
+        return Err(ApiError::invalid(param, format!("Invalid '{param}': every value must be a text.")));
+    };
+    Environment::new(texts).map_err(|error| refused(error, param))
+}
+
+/// An error of the engine about variables that stand at this place of the request.
+fn refused(error: Error, param: &str) -> ApiError {
+    match error {
+        Error::InvalidSandbox { field, reason } => {
+            ApiError::invalid(param, format!("Invalid {field} of the container: {reason}."))
+        }
+        error => error.into(),
+    }
 }
 
 /// Checks the name of a function of the client's.

@@ -31,13 +31,17 @@ impl Document<Tool> {
         if self.is_object() { self.read().unwrap_or_else(|_| other()) } else { other() }
     }
 
-    /// Blanks out the values of `domain_secrets`, which nobody is told.
+    /// Blanks out the values of `domain_secrets` and of environment variables, which nobody is told.
     pub fn blank_secrets(&mut self) {
         let secrets = self.json_mut().pointer_mut("/container/network_policy/domain_secrets");
         for secret in secrets.and_then(Value::as_array_mut).into_iter().flatten() {
             if let Some(secret) = secret.as_object_mut() {
                 secret.insert("value".to_owned(), "".into());
             }
+        }
+        let variables = self.json_mut().pointer_mut("/container/env");
+        for value in variables.and_then(Value::as_object_mut).into_iter().flat_map(|variables| variables.values_mut()) {
+            *value = "".into();
         }
     }
 }

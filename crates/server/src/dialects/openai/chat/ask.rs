@@ -225,7 +225,7 @@ impl Ask {
         if self.interpreter.is_none() && self.tool_choice != ToolChoice::None {
             let chat = chat.filter(|_| self.choices == 1).and_then(session_name);
             let session = self.session.take().or(chat);
-            self.interpreter = Some(Interpreter::Auto { file_ids: Vec::new(), memory_limit: None, session });
+            self.interpreter = Some(Interpreter::auto(session));
         }
         // An answer of a form is no place for anything else.
         self.shown = Some(shown).filter(|_| self.sampling.format.is_none());
@@ -272,7 +272,7 @@ fn read_tools(tools: &[Value]) -> Result<(Option<Interpreter>, Vec<FunctionTool>
             }
             // This protocol has no word for a container of its own, so a client may leave it out.
             Some("code_interpreter") if tool.get("container").is_none_or(Value::is_null) => {
-                interpreter = Some(Interpreter::AUTO);
+                interpreter = Some(Interpreter::auto(None));
             }
             Some("code_interpreter") => interpreter = Some(Interpreter::read(tool, &param)?),
             Some("function") => functions.push(function(tool.get("function"), &format!("{param}.function"))?),

@@ -247,7 +247,7 @@ impl Tools {
                 Tool::CodeInterpreter(_) => read.interpreter = Some(Interpreter::read(sent.json(), &param)?),
                 Tool::Mcp(tool) => {
                     read.mcp = Some(mcp(tool, &param, host)?);
-                    read.interpreter.get_or_insert(Interpreter::AUTO);
+                    read.interpreter.get_or_insert_with(|| Interpreter::auto(None));
                 }
                 Tool::Function(tool) => read.functions.push(function(tool, &param)?),
                 Tool::Other(_) => return Err(unknown_tool(sent, &param)),
