@@ -19,6 +19,7 @@ mod telemetry;
 mod turn;
 
 pub use app::{App, Settings};
+pub use dialects::assistants::RUN_LIFETIME;
 pub use dialects::mcp::{RETURN_AFTER as MCP_RETURN_AFTER, serve_stdio as serve_mcp};
 pub use http::Origins;
 pub use owner::OwnerService;

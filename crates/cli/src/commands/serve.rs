@@ -201,6 +201,7 @@ fn settings(config: &Config) -> anyhow::Result<Settings> {
         traces,
         log_contents: server.log_contents.0,
         mcp_return_after: server.mcp_return_after.duration(),
+        run_lifetime: server.run_lifetime.duration(),
         ..Settings::default()
     })
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::LazyLock;
 
-use aludel_server::{MCP_RETURN_AFTER, Origins};
+use aludel_server::{MCP_RETURN_AFTER, Origins, RUN_LIFETIME};
 
 use super::declare::{choice, settings, values};
 use super::given::{ConfigError, FilePath, Setting};
@@ -47,6 +47,8 @@ settings! {
         origins: Origins = Origins::default();
         /// Time after which a call of an MCP tool returns although its program goes on; the tool `wait` collects it.
         mcp_return_after: Span = Span::from_secs(MCP_RETURN_AFTER.as_secs());
+        /// Time after which a run of the Assistants API expires, done or not; whole seconds, at least one.
+        run_lifetime: Span = Span::from_secs(RUN_LIFETIME.as_secs());
         /// A Unix socket in the data directory, by which `aludel run` of the same user gets the server's sandboxes at once.
         socket: Switch = Switch(true);
     }

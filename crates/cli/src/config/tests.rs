@@ -80,6 +80,7 @@ fn every_key_is_understood() {
         traces = "http://127.0.0.1:4318"
         url = "https://aludel.example.com"
         mcp_return_after = "20s"
+        run_lifetime = "1h"
         origins = ["https://app.example.com", "http://localhost:3000"]
         socket = false
         [sandbox]

@@ -48,7 +48,7 @@ async fn a_run_expires_and_lets_its_thread_go() {
     let upstream =
         ScriptedUpstream::start(vec![Scripted::Python("wait()"), Scripted::Calls(vec![("weather", "{}".into())])])
             .await;
-    let settings = settings().server(|server| server.run_lifetime = Duration::from_secs(1));
+    let settings = settings().server(|server| server.run_lifetime = Duration::from_secs(3));
     let server = listen(data.path(), settings, vec![model("m", upstream.url())]).await;
     let (assistant, thread) = begun(&server).await;
     let runs = format!("/v1/threads/{thread}/runs");

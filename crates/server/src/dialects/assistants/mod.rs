@@ -52,7 +52,7 @@ const POLL_AFTER: HeaderName = HeaderName::from_static("openai-poll-after-ms");
 const POLL_AFTER_MS: HeaderValue = HeaderValue::from_static("100");
 
 /// Time after which a run expires.
-pub(crate) const RUN_LIFETIME: Duration = Duration::from_secs(600);
+pub const RUN_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The dialect.
 pub(crate) const ASSISTANTS: Dialect = Dialect {

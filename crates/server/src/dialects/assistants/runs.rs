@@ -158,7 +158,7 @@ async fn new_leg(
     let instructions = instructions.join("\n");
     tools::check_length("instructions", Some(&instructions), 2 * MAX_INSTRUCTIONS)?;
     let created_at = now();
-    let lifetime = i64::try_from(app.run_lifetime.as_secs()).unwrap_or(i64::MAX);
+    let lifetime = i64::try_from(app.run_lifetime.as_secs().max(1)).unwrap_or(i64::MAX);
     let run = Run {
         id: id.to_string(),
         object: Default::default(),

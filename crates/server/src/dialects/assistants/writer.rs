@@ -341,7 +341,15 @@ impl Writer {
         if self.images.contains(&file_id) {
             return;
         }
-        self.logs(&format!("[file {path}: {file_id}]\n"));
+        // A result ends without a line's end.
+        let begun = match &self.open {
+            Some(Open::Program { call, .. }) => match call.outputs.last() {
+                Some(CodeOutput::Logs { logs }) if !logs.ends_with('\n') => "\n",
+                _ => "",
+            },
+            _ => "",
+        };
+        self.logs(&format!("{begun}[file {path}: {file_id}]\n"));
         self.made.retain(|(made, _)| made != path);
         self.made.push((path.to_owned(), file_id));
     }
