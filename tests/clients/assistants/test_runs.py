@@ -1,14 +1,14 @@
 """Runs of assistants, by OpenAI's clients."""
 
-import json
 import os
-import subprocess
+import sys
 from pathlib import Path
 
 import openai
 import pytest
 from openai import AssistantEventHandler, OpenAI
 
+import matrix
 import pages
 from server import MODEL as CONFIGURATION
 from server import Server, scripted_model
@@ -300,18 +300,14 @@ def test_azures_paths_and_keys_lead_to_the_same(server, assistant):
         openai.AzureOpenAI(azure_endpoint=server.url, api_key="no", api_version="1").beta.assistants.list()
 
 
-@pytest.mark.skipif("NODE_CLIENTS" not in os.environ, reason="there is no npm here")
-def test_the_strictest_helper_of_streams_is_content(server):
-    script = Path(__file__).with_name("node.mjs")
-    command = ["node", script, server.url + "/v1", server.key("node"), MODEL]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    heard = json.loads(ran.stdout)
-    assert heard["two programs"] == ["x plus one is 21.", True]
-    assert heard["talks first"] == ["It is 42.", True]
-    assert heard["answered"] == "Both: 43."
-    assert (heard["polled"], heard["cancelled"], heard["failed"]) == (["completed", True], "cancelled", "invalid_prompt")
-    assert heard["listed"] == ["assistant", "user"]
+def test_every_kind_of_stream_is_heard_alike():
+    """By the newest of each language, at the same time; `matrix.py` asks the older ones, too."""
+    here = Path(__file__).parent
+    with scripted_model() as port, Server(CONFIGURATION.format(name=MODEL, port=port) + matrix.CONFIGURATION) as server:
+        running = [matrix.start([sys.executable, here / "variants.py"], server.url, MODEL, "strict")]
+        if "NODE_CLIENTS" in os.environ:
+            running.append(matrix.start(["node", here / "variants.mjs"], server.url, MODEL))
+        assert [matrix.differences(process) for process in running] == [{}] * len(running)
 
 
 def test_a_killed_server_leaves_a_run_that_has_failed():

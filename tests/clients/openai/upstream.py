@@ -204,7 +204,7 @@ class Handler(BaseHTTPRequestHandler):
         if isinstance(answer, str):
             for piece in re.findall(r".{1,7}", answer, re.S) or [""]:
                 self.chunk({"content": piece})
-            self.chunk({}, "stop")
+            self.chunk({}, "length" if "stops short" in question else "stop")
         else:
             for index, one in enumerate(answer if isinstance(answer, list) else [answer]):
                 if is_said(one):
