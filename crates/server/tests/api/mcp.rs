@@ -266,7 +266,11 @@ async fn nothing_of_one_tenant_is_there_for_another() {
         (server.store.create_key("one", None).await.unwrap(), server.store.create_key("other", None).await.unwrap());
     server.use_key(&one.secret);
     let connection = connect(&server).await;
-    let made = Modern::new(&server).python("x = 1").await;
+    let mut made = Modern::new(&server).python("x = 1").await;
+    while made["structuredContent"]["status"] == "running" {
+        let execution = &made["structuredContent"]["execution"];
+        made = Modern::new(&server).call("wait", json!({ "execution": execution })).await;
+    }
     let running = Modern::new(&server).call("python", json!({ "code": "wait()", "timeout_seconds": 5 })).await;
     server.use_key(&other.secret);
     let client = Modern::new(&server);
@@ -279,6 +283,7 @@ async fn nothing_of_one_tenant_is_there_for_another() {
     assert!(text(&waited).contains("There is no execution"), "{waited}");
     let read = client.ask("resources/read", json!({ "uri": made["content"][1]["uri"] })).await;
     assert_eq!(read["error"]["code"], -32602, "{read}");
+    assert_eq!(read["error"]["data"]["uri"], made["content"][1]["uri"]);
     assert_eq!(client.ask("resources/list", json!({})).await["result"]["resources"], json!([]));
     assert_eq!(server.ask(over(&server, &connection, "x")).await.status, 404);
     server.ask(server.request(Method::DELETE, "/mcp").header("mcp-session-id", &connection)).await;

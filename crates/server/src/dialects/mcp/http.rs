@@ -20,6 +20,9 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use serde::Deserialize;
 use tracing::Span;
 
+#[cfg(test)]
+use super::fixtures::WithFixtures as Server;
+#[cfg(not(test))]
 use super::server::Server;
 use super::tools::Profile;
 use super::{Mcp, error};

@@ -8,6 +8,8 @@ mod approve;
 mod calls;
 mod error;
 mod files;
+#[cfg(test)]
+mod fixtures;
 mod http;
 mod output;
 mod resources;

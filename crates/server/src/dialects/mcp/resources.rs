@@ -11,6 +11,7 @@ use rmcp::model::{
     ErrorData, ListResourceTemplatesResult, ListResourcesResult, PaginatedRequestParams, ReadResourceResponse,
     ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
 };
+use serde_json::json;
 
 use super::error::ToolError;
 use super::server::Server;
@@ -23,6 +24,8 @@ const PAGE: usize = 20;
 const MAX_LISTED: usize = 200;
 /// Bytes of the largest file that is handed out.
 pub(super) const MAX_READ: u64 = 16 << 20;
+/// Bytes of an address that an error repeats.
+const MAX_NAMED: usize = 2000;
 
 /// The content of a file.
 pub(super) struct Content {
@@ -141,8 +144,8 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
 /// `resources/read`.
 pub(super) async fn read(server: &Server, uri: &str) -> Result<ReadResourceResponse, ErrorData> {
     let unknown = || {
-        let uri = aludel_agent::excerpt::line(uri, 200);
-        ErrorData::resource_not_found(format!("There is no resource {uri}"), None)
+        let named = aludel_agent::excerpt::line(uri, MAX_NAMED);
+        ErrorData::resource_not_found(format!("There is no resource {named}"), Some(json!({ "uri": named })))
     };
     let (session, path) = parse(uri).ok_or_else(unknown)?;
     let content = content(server, session, &path, MAX_READ).await;
