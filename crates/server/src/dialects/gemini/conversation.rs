@@ -5,7 +5,9 @@ use aludel_engine::Session;
 use aludel_engine::execution::ending_of;
 use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{BlobName, ContainerId};
-use aludel_wire::gemini::{self, Blob, CodeExecutionResult, Content, ExecutableCode, FileData, FunctionResponse, Role};
+use aludel_wire::gemini::{
+    self, Blob, CodeExecutionResult, Content, ExecutableCode, FileData, FunctionCall, FunctionResponse, Role,
+};
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 use serde_json::{Value, json};
@@ -16,6 +18,8 @@ use crate::error::ApiError;
 
 /// Calls that wait for their answers at once: each answer is looked for among them.
 const MAX_OPEN: usize = 1000;
+/// Output of a program that came back without its result.
+const NOT_REPEATED: &str = "The client did not repeat its output.";
 /// Files of one conversation.
 pub(super) const MAX_FILES: usize = 100;
 
@@ -61,6 +65,13 @@ enum FileContent {
 /// The id of a program: its session, and a number of its own.
 pub(super) fn program_id(session: &ContainerId, item: &str) -> String {
     format!("{session}.{item}")
+}
+
+/// A program that a client repeats as the call of a function, without its result, as Vercel's does.
+fn repeated_program(call: &FunctionCall) -> Option<ExecutableCode> {
+    let is_program = call.name == "code_execution" && call.args.contains_key("language");
+    let code = call.args.get("code").filter(|_| is_program)?.as_str()?.to_owned();
+    Some(ExecutableCode { id: None, language: Default::default(), code })
 }
 
 impl Conversation {
@@ -206,6 +217,13 @@ impl Conversation {
                 continue;
             }
             self.end_program();
+            if let Some(code) = part.function_call.as_ref().and_then(repeated_program) {
+                self.program(&code, tool);
+                if let Some(program) = &mut self.program {
+                    program.output.push_str(NOT_REPEATED);
+                }
+                continue;
+            }
             match part {
                 gemini::Part { executable_code: Some(code), .. } => self.program(code, tool),
                 gemini::Part { function_call: Some(_), .. } if self.open.len() == MAX_OPEN => {
@@ -367,6 +385,19 @@ mod tests {
         assert_eq!(conversation.items, expected);
         let Item::Output(Output { call_id, parts }) = &conversation.items[2] else { panic!("no output") };
         assert!(call_id == "program-1" && aludel_agent::text_of(parts).contains("\n42oh\n"), "{parts:?}");
+    }
+
+    #[test]
+    fn a_program_that_comes_back_as_a_call_needs_no_answer() {
+        let call = json!({ "functionCall": {
+            "id": "Z2", "name": "code_execution", "args": { "language": "PYTHON", "code": "x" }
+        } });
+        let conversation = read(json!([{ "role": "model", "parts": [call, { "text": "Done." }] }])).unwrap();
+        let [Item::Call(call), Item::Output(output), Item::Assistant(_)] = &conversation.items[..] else {
+            panic!("{:?}", conversation.items)
+        };
+        assert_eq!((&*call.name, &*call.arguments), ("python", r#"{"code":"x"}"#));
+        assert!(output.call_id == call.id && aludel_agent::text_of(&output.parts).contains(NOT_REPEATED));
     }
 
     #[test]
