@@ -14,6 +14,7 @@ mod documents;
 mod e2b;
 mod files;
 mod gemini;
+mod hostile;
 mod http;
 mod mcp;
 mod opensandbox;
