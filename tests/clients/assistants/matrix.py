@@ -34,7 +34,7 @@ def start(command, url, model, *more, environment=None):
 
 
 def differences(process, client=""):
-    """What a client told that is not what was expected, by the name of the variant; and the number of its variants."""
+    """Variants of which a client told something else than was expected, and its words."""
     told, _ = process.communicate(timeout=300)
     seen = json.loads(re.sub("file-[0-9a-f]+", "file-1", told or "{}"))
     wanted = {name: KNOWN.get((client, name), value) for name, value in EXPECTED.items()}

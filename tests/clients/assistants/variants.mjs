@@ -49,7 +49,7 @@ const hear = async (stream, cancels = false) => {
 const streamed = async (question, cancels = false) =>
   hear(threads.runs.stream(await asked(question), { assistant_id: assistant.id }), cancels);
 
-// What is the same in every client: the run, its steps and messages as the helper put them together, against the stored ones.
+// The common part of all clients: the run, its steps and messages as the helper put them together, against the stored ones.
 const told = async ({ stream, run, text, code, logs }) => {
   const messages = text ? await stream.finalMessages() : [];
   const stored = (await stepsOf(run)).data;

@@ -54,7 +54,7 @@ def streamed(question, cancels=False):
 
 
 def told(heard):
-    """What is the same in every client: the run, its steps and messages as the helper put them together, against the stored ones."""
+    """The common part of all clients: the run, its steps and messages as the helper put them together, against the stored ones."""
     run, steps, messages = heard.current_run, heard.get_final_run_steps(), heard.get_final_messages() if heard.text else []
     stored = threads.runs.steps.list(run.id, thread_id=run.thread_id, order="asc").data
     # The helper leaves a step's status as it was at its last delta.
