@@ -1,5 +1,6 @@
 """Runs of assistants, by OpenAI's clients."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -332,6 +333,25 @@ def test_a_killed_server_leaves_a_run_that_has_failed():
             assert run.status == "completed"
 
 
-def test_the_program_of_the_guide(server):
-    (program,) = pages.programs("assistants.md")
-    assert "1048576" in pages.run(program, server.url, MODEL, key=server.key("reader"))
+def test_the_programs_of_the_guide(server, client, assistant, tmp_path):
+    begins, copies = pages.programs("assistants.md")
+    assert "1048576" in pages.run(begins, server.url, MODEL, key=server.key("reader"))
+    # What an app has saved of the vendor's API, here of ours.
+    thread = asked(client.beta.threads, "the factorial of 7?")
+    client.beta.threads.runs.create_and_poll(thread_id=thread.id, assistant_id=assistant.id)
+    messages = [message.model_dump(mode="json") for message in client.beta.threads.messages.list(thread.id, order="asc")]
+    saved = tmp_path / "saved.json"
+    saved.write_text(json.dumps({"assistants": [assistant.model_dump(mode="json")], "threads": [messages]}))
+    key = server.key("migrant")
+    printed = pages.run(copies.replace("saved.json", str(saved)), server.url, MODEL, key=key)
+    (old, new), (old_thread, new_thread) = (line.split() for line in printed.splitlines())
+    assert (old, old_thread) == (assistant.id, thread.id)
+    migrant = OpenAI(base_url=server.url + "/v1", api_key=key).beta
+    assert migrant.assistants.retrieve(new).tools == assistant.tools
+    copied = [text_of(message) for message in migrant.threads.messages.list(new_thread, order="asc")]
+    assert copied == ["the factorial of 7?", "The factorial of 7 is 5040."]
+    # The conversation goes on where it was.
+    run = migrant.threads.runs.create_and_poll(
+        thread_id=new_thread, assistant_id=new, additional_messages=[{"role": "user", "content": "2**20"}]
+    )
+    assert run.status == "completed"
