@@ -46,7 +46,7 @@ macro_rules! counted {
 }
 
 /// Each entry brings the format from its index to the next. Entries are never changed, only added.
-const FORMATS: [&str; 14] = [
+const FORMATS: [&str; 15] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -289,6 +289,14 @@ CREATE TABLE container_variables (
 ) STRICT;
 ",
         counted!("container_variables", "512 + length(CAST(variables AS BLOB))"),
+    ),
+    concat!(
+        "
+CREATE TABLE interactions (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, created_at INTEGER NOT NULL, object TEXT NOT NULL, input TEXT NOT NULL
+) STRICT;
+",
+        counted!("interactions", "1024 + length(CAST(object AS BLOB)) + length(CAST(input AS BLOB))"),
     ),
 ];
 
@@ -622,6 +630,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 14, known: 13 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 16, known: 15 })));
     }
 }

@@ -129,6 +129,8 @@ ids! {
     ConversationId = "conv_" + 48;
     /// A response.
     ResponseId = "resp_" + 48;
+    /// An interaction.
+    InteractionId = "int_" + 48;
     /// An assistant.
     AssistantId = "asst_" + 48;
     /// A thread: a conversation with a session of its own.
@@ -163,6 +165,12 @@ impl From<RunId> for TurnId {
 
 impl From<ResponseId> for TurnId {
     fn from(id: ResponseId) -> Self {
+        Self(id.0)
+    }
+}
+
+impl From<InteractionId> for TurnId {
+    fn from(id: InteractionId) -> Self {
         Self(id.0)
     }
 }

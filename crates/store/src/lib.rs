@@ -16,6 +16,7 @@ mod database;
 mod error;
 mod files;
 mod id;
+mod interactions;
 mod keys;
 mod line;
 mod meter;
@@ -52,9 +53,10 @@ pub use database::Dropped;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
-    ApprovalId, AssistantId, ContainerFileId, ContainerId, ConversationId, FileId, KeyId, MessageId, PartId,
+    ApprovalId, AssistantId, ContainerFileId, ContainerId, ConversationId, FileId, InteractionId, KeyId, MessageId, PartId,
     ResponseId, RunId, StepId, Tenant, ThreadId, TurnId, UploadId, fresh_id, random_hex,
 };
+pub use interactions::{InteractionRecord, InteractionText};
 pub use keys::{KEY_PREFIX, KeyRecord, NewKey};
 pub use meter::{Metered, Work, today};
 use owners::Owner;

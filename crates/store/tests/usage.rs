@@ -96,7 +96,7 @@ fn recounted(data: &Path, tenant: &Tenant) -> u64 {
         .prepare("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%cost INTEGER AS%'")
         .unwrap();
     let tables: Vec<String> = tables.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
-    assert_eq!(tables.len(), 18);
+    assert_eq!(tables.len(), 20);
     let sum = |query: &str| database.query_row(query, [tenant.as_str()], |row| row.get::<_, u64>(0)).unwrap();
     let rows: u64 =
         tables.iter().map(|table| sum(&format!("SELECT coalesce(sum(cost), 0) FROM {table} WHERE tenant = ?1"))).sum();

@@ -1,0 +1,127 @@
+//! Interactions and their input.
+
+use rusqlite::{Connection, params};
+use serde_json::Value;
+
+use crate::database::one;
+use crate::{Error, InteractionId, Room, Store, Tenant, now};
+
+/// An interaction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InteractionRecord {
+    /// Id.
+    pub id: InteractionId,
+    /// Object as clients see it, without the input.
+    pub object: Value,
+    /// Steps that it answers, oldest first.
+    pub input: Vec<Value>,
+}
+
+/// An interaction as it is stored: JSON that nothing was built of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InteractionText {
+    /// Object as clients see it, without the input.
+    pub object: String,
+    /// List of the steps that it answers, oldest first.
+    pub input: String,
+}
+
+impl Store {
+    /// Adds an interaction.
+    pub async fn add_interaction(&self, tenant: &Tenant, interaction: InteractionRecord) -> Result<(), Error> {
+        let tenant = tenant.clone();
+        self.run(move |store| {
+            let InteractionRecord { id, object, input } = interaction;
+            let (object, input) = (object.to_string(), Value::Array(input).to_string());
+            store.write_counted(&tenant, Room::Checked.held(), |database| {
+                let query = "INSERT INTO interactions (id, tenant, created_at, object, input) VALUES (?1, ?2, ?3, ?4, ?5)";
+                database.prepare_cached(query)?.execute(params![&id, &tenant, now(), object, input])?;
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Replaces the object of an interaction. Returns false if it was removed meanwhile.
+    pub async fn update_interaction(
+        &self,
+        tenant: &Tenant,
+        id: &InteractionId,
+        object: Value,
+        room: Room,
+    ) -> Result<bool, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.run(move |store| {
+            let object = object.to_string();
+            store.write_counted(&tenant, room.held(), |database| {
+                let query = "UPDATE interactions SET object = ?3 WHERE tenant = ?1 AND id = ?2";
+                Ok(database.prepare_cached(query)?.execute(params![&tenant, &id, object])? > 0)
+            })
+        })
+        .await
+    }
+
+    /// Returns an interaction.
+    pub async fn interaction(&self, tenant: &Tenant, id: &InteractionId) -> Result<Option<InteractionRecord>, Error> {
+        let text = self.interaction_text(tenant, id).await?;
+        let id = id.clone();
+        self.run(move |_| {
+            text.map(|InteractionText { object, input }| {
+                let (object, input) = (serde_json::from_str(&object)?, serde_json::from_str(&input)?);
+                Ok(InteractionRecord { id, object, input })
+            })
+            .transpose()
+        })
+        .await
+    }
+
+    /// Returns the text of an interaction.
+    pub async fn interaction_text(
+        &self,
+        tenant: &Tenant,
+        id: &InteractionId,
+    ) -> Result<Option<InteractionText>, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database: &Connection, tenant| {
+            let query = "SELECT object, input FROM interactions WHERE tenant = ?1 AND id = ?2";
+            one(database, query, params![tenant, id], |row| {
+                Ok(InteractionText { object: row.get(0)?, input: row.get(1)? })
+            })
+        })
+        .await
+    }
+
+    /// Removes an interaction. Returns whether there was one.
+    pub async fn delete_interaction(&self, tenant: &Tenant, id: &InteractionId) -> Result<bool, Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        let query = "DELETE FROM interactions WHERE tenant = ?1 AND id = ?2";
+        self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_interaction_is_its_tenants_counts_and_stays_removed() {
+        let data = tempfile::tempdir().unwrap();
+        let store = Store::open(data.path()).await.unwrap();
+        let (tenant, other, id) = (Tenant::local(), Tenant::terminal(), InteractionId::new());
+        let record = InteractionRecord { id: id.clone(), object: json!({ "a": 1 }), input: vec![json!({ "b": 2 })] };
+        let before = store.bytes_of(&tenant).await.unwrap();
+        store.add_interaction(&tenant, record.clone()).await.unwrap();
+        assert!(store.bytes_of(&tenant).await.unwrap() > before + 1024);
+        assert_eq!(store.interaction(&tenant, &id).await.unwrap(), Some(record));
+        assert_eq!(store.interaction(&other, &id).await.unwrap(), None);
+        assert!(!store.update_interaction(&other, &id, json!({}), Room::Reserved).await.unwrap());
+        assert!(store.update_interaction(&tenant, &id, json!({ "a": 2 }), Room::Reserved).await.unwrap());
+        assert_eq!(store.interaction_text(&tenant, &id).await.unwrap().unwrap().object, r#"{"a":2}"#);
+        assert!(!store.delete_interaction(&other, &id).await.unwrap());
+        assert!(store.delete_interaction(&tenant, &id).await.unwrap());
+        assert!(!store.update_interaction(&tenant, &id, json!({}), Room::Reserved).await.unwrap());
+        assert_eq!(store.bytes_of(&tenant).await.unwrap(), before);
+    }
+}
