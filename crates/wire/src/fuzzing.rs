@@ -45,6 +45,12 @@ pub fn wire(bytes: &[u8]) {
     again::<gemini::FileMetadata>(&sent);
     again::<gemini::FileList>(&sent);
     again::<gemini::ErrorEnvelope>(&sent);
+    again::<gemini::interactions::CreateInteraction>(&sent);
+    again::<gemini::interactions::Interaction>(&sent);
+    again::<gemini::interactions::StreamEvent>(&sent);
+    again::<gemini::interactions::Step>(&sent);
+    again::<gemini::interactions::Tool>(&sent);
+    again::<gemini::interactions::GenerationConfig>(&sent);
     again::<anthropic::InputMessage>(&sent);
     again::<anthropic::Tool>(&sent);
     again::<anthropic::Block>(&sent);

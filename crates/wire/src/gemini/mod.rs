@@ -1,10 +1,11 @@
-//! Google's Gemini API: `generateContent` with code execution, files, models and the token counter.
+//! Google's Gemini API: `generateContent` with code execution, files, models and the token counter, and interactions.
 //!
 //! Fields are written in camel case; requests may have them in snake case, too, for the official clients mix both.
 
 mod answer;
 mod content;
 mod file;
+pub mod interactions;
 mod request;
 
 pub use answer::{
