@@ -34,7 +34,8 @@ impl Store {
             let InteractionRecord { id, object, input } = interaction;
             let (object, input) = (object.to_string(), Value::Array(input).to_string());
             store.write_counted(&tenant, Room::Checked.held(), |database| {
-                let query = "INSERT INTO interactions (id, tenant, created_at, object, input) VALUES (?1, ?2, ?3, ?4, ?5)";
+                let query =
+                    "INSERT INTO interactions (id, tenant, created_at, object, input) VALUES (?1, ?2, ?3, ?4, ?5)";
                 database.prepare_cached(query)?.execute(params![&id, &tenant, now(), object, input])?;
                 Ok(())
             })

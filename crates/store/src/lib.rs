@@ -53,8 +53,8 @@ pub use database::Dropped;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
-    ApprovalId, AssistantId, ContainerFileId, ContainerId, ConversationId, FileId, InteractionId, KeyId, MessageId, PartId,
-    ResponseId, RunId, StepId, Tenant, ThreadId, TurnId, UploadId, fresh_id, random_hex,
+    ApprovalId, AssistantId, ContainerFileId, ContainerId, ConversationId, FileId, InteractionId, KeyId, MessageId,
+    PartId, ResponseId, RunId, StepId, Tenant, ThreadId, TurnId, UploadId, fresh_id, random_hex,
 };
 pub use interactions::{InteractionRecord, InteractionText};
 pub use keys::{KEY_PREFIX, KeyRecord, NewKey};

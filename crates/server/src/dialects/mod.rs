@@ -10,6 +10,8 @@ pub(crate) mod opensandbox;
 mod pass;
 mod sandboxes;
 mod stop;
+mod stored;
+mod thoughts;
 mod times;
 
 use std::borrow::Cow;

@@ -229,7 +229,7 @@ async fn files_come_in_pieces_without_a_key_and_are_in_the_workspace() {
     };
     error(&send(&other, &body).await, 404, "NOT_FOUND", "does not exist");
     let elsewhere = question(&json!([{ "fileData": { "fileUri": "gs://bucket/a.csv" } }]));
-    error(&send(&key, &elsewhere).await, 400, "INVALID_ARGUMENT", "inlineData");
+    error(&send(&key, &elsewhere).await, 400, "INVALID_ARGUMENT", "send its bytes");
     let answer = send(&key, &body).await.ok();
     let program = parts(&answer)[0]["executableCode"]["id"].as_str().unwrap().to_owned();
     let listed = server.request(Method::GET, &format!("/v1/containers/{}/files", program.split('.').next().unwrap()));

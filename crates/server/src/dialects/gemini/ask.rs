@@ -10,9 +10,9 @@ use crate::http::Fields;
 /// Messages of one request; more is no conversation.
 const MAX_CONTENTS: usize = 10_000;
 /// Functions of one request.
-const MAX_FUNCTIONS: usize = 256;
+pub(super) const MAX_FUNCTIONS: usize = 256;
 /// Words at which an answer ends, as the vendor has it.
-const MAX_STOPS: usize = 5;
+pub(super) const MAX_STOPS: usize = 5;
 /// The longest name of a function, as the vendor has it.
 const MAX_NAME: usize = 64;
 
@@ -50,21 +50,7 @@ impl Ask {
         }
         let (runs_code, mut functions) = read_tools(tools.unwrap_or_default())?;
         let calling = tool_config.unwrap_or_default().function_calling_config.unwrap_or_default();
-        if !calling.allowed_function_names.is_empty() {
-            functions.retain(|tool| calling.allowed_function_names.contains(&tool.name));
-        }
-        // The vendor's modes are about functions alone.
-        let tool_choice = match calling.mode {
-            CallingMode::Any if !functions.is_empty() => match functions.as_slice() {
-                [only] => ToolChoice::Named(only.name.clone()),
-                _ => ToolChoice::Required,
-            },
-            CallingMode::None => {
-                functions.clear();
-                ToolChoice::Auto
-            }
-            CallingMode::Any | CallingMode::Auto => ToolChoice::Auto,
-        };
+        let tool_choice = choose(calling.mode, &calling.allowed_function_names, &mut functions);
         let config = generation_config.unwrap_or_default();
         let tells_thoughts =
             config.thinking_config.as_ref().is_some_and(|thinking| thinking.include_thoughts == Some(true));
@@ -106,11 +92,7 @@ fn read_tools(tools: Vec<Tool>) -> Result<(bool, Vec<FunctionTool>), ApiError> {
 
 fn function(declaration: FunctionDeclaration, param: &str) -> Result<FunctionTool, ApiError> {
     let FunctionDeclaration { name, description, parameters, parameters_json_schema } = declaration;
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "_-.:".contains(character);
-    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_plain) {
-        let message = format!("'{param}.name' must have from 1 to {MAX_NAME} letters, digits, '_', '-', '.' and ':'.");
-        return Err(ApiError::invalid(format!("{param}.name"), message));
-    }
+    check_name(&name, param)?;
     let parameters = parameters_json_schema.or(parameters.map(json_schema));
     let parameters = parameters.filter(Value::is_object);
     Ok(FunctionTool {
@@ -118,6 +100,35 @@ fn function(declaration: FunctionDeclaration, param: &str) -> Result<FunctionToo
         description: description.unwrap_or_default(),
         parameters: parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} })),
     })
+}
+
+/// Leaves the functions that may be called, all of them where none is named, and says which the model must call. The vendor's modes are about
+/// functions alone.
+pub(super) fn choose(mode: CallingMode, allowed: &[String], functions: &mut Vec<FunctionTool>) -> ToolChoice {
+    if !allowed.is_empty() {
+        functions.retain(|tool| allowed.contains(&tool.name));
+    }
+    match mode {
+        CallingMode::Any if !functions.is_empty() => match functions.as_slice() {
+            [only] => ToolChoice::Named(only.name.clone()),
+            _ => ToolChoice::Required,
+        },
+        CallingMode::None => {
+            functions.clear();
+            ToolChoice::Auto
+        }
+        CallingMode::Any | CallingMode::Auto => ToolChoice::Auto,
+    }
+}
+
+/// Checks the name of a function.
+pub(super) fn check_name(name: &str, param: &str) -> Result<(), ApiError> {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "_-.:".contains(character);
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_plain) {
+        let message = format!("'{param}.name' must have from 1 to {MAX_NAME} letters, digits, '_', '-', '.' and ':'.");
+        return Err(ApiError::invalid(format!("{param}.name"), message));
+    }
+    Ok(())
 }
 
 /// A schema of the vendor's dialect as a JSON Schema: its types are in upper case. A body's depth is bounded.

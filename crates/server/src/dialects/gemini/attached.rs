@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 
 use aludel_store::{FileRecord, Tenant};
-use aludel_wire::gemini::{Content, FileData};
 use axum::body::Bytes;
 use tokio::io::AsyncReadExt;
 
-use super::conversation::MAX_FILES;
 use super::files;
+use super::inputs::MAX_FILES;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::Memory;
@@ -29,39 +28,34 @@ pub(super) struct Attachment {
 }
 
 impl Attached {
-    /// Finds the files of messages. The model is shown images, and texts if there is no place for files (`has_place`); `memory` counts
-    /// those.
+    /// Finds files by their addresses, each with its place in the request. The model is shown images, and texts if there is no place for
+    /// files (`has_place`); `memory` counts those.
     pub(super) async fn find(
         app: &App,
         tenant: &Tenant,
-        contents: &[Content],
+        named: impl IntoIterator<Item = (String, &str)>,
         has_place: bool,
         memory: &Memory,
     ) -> Result<Self, ApiError> {
         let mut found = HashMap::new();
-        for (index, content) in contents.iter().enumerate() {
-            for (place, part) in content.parts.iter().enumerate() {
-                let Some(FileData { file_uri, .. }) = &part.file_data else { continue };
-                if found.contains_key(file_uri) {
-                    continue;
-                }
-                let param = format!("contents[{index}].parts[{place}].fileData");
-                if found.len() == MAX_FILES {
-                    let message = format!("There can be at most {MAX_FILES} files in 'contents'.");
-                    return Err(ApiError::invalid(param, message));
-                }
-                let name = files::name_of(file_uri).ok_or_else(|| {
-                    let message = format!(
-                        "'{param}.fileUri' is not an address of this server's Files API; upload the file there, or send it as inlineData."
-                    );
-                    ApiError::invalid(format!("{param}.fileUri"), message)
-                })?;
-                let file =
-                    files::find(app, tenant, name).await.map_err(|error| error.param(format!("{param}.fileUri")))?;
-                let is_shown = file.mime.starts_with("image/") || (!has_place && file.mime.starts_with("text/"));
-                let shown = if is_shown { Some(read(app, &file, memory, &param).await?) } else { None };
-                found.insert(file_uri.clone(), Attachment { file, shown });
+        for (param, uri) in named {
+            if found.contains_key(uri) {
+                continue;
             }
+            if found.len() == MAX_FILES {
+                let message = format!("There can be at most {MAX_FILES} files in a conversation.");
+                return Err(ApiError::invalid(param, message));
+            }
+            let name = files::name_of(uri).ok_or_else(|| {
+                let message = format!(
+                    "'{param}' is not an address of this server's Files API; upload the file there, or send its bytes."
+                );
+                ApiError::invalid(&param, message)
+            })?;
+            let file = files::find(app, tenant, name).await.map_err(|error| error.param(&param))?;
+            let is_shown = file.mime.starts_with("image/") || (!has_place && file.mime.starts_with("text/"));
+            let shown = if is_shown { Some(read(app, &file, memory, &param).await?) } else { None };
+            found.insert(uri.to_owned(), Attachment { file, shown });
         }
         Ok(Self(found))
     }

@@ -1,35 +1,27 @@
 //! The conversation of a request, as the model and the session get it.
 
 use aludel_agent::{Call, Item, Output, Part, framed};
-use aludel_engine::Session;
-use aludel_engine::execution::ending_of;
-use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{BlobName, ContainerId};
-use aludel_wire::gemini::{
-    self, Blob, CodeExecutionResult, Content, ExecutableCode, FileData, FunctionCall, FunctionResponse, Role,
-};
-use base64::Engine as _;
-use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
+use aludel_store::ContainerId;
+use aludel_wire::gemini::{self, CodeExecutionResult, Content, ExecutableCode, FunctionCall, FunctionResponse, Role};
 use serde_json::{Value, json};
 
-use super::attached::{Attached, Attachment};
-use crate::app::App;
+use super::attached::Attached;
+use super::inputs::{Inline, Inputs};
 use crate::error::ApiError;
 
 /// Calls that wait for their answers at once: each answer is looked for among them.
 const MAX_OPEN: usize = 1000;
 /// Output of a program that came back without its result.
 const NOT_REPEATED: &str = "The client did not repeat its output.";
-/// Files of one conversation.
-pub(super) const MAX_FILES: usize = 100;
 
 /// A conversation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) items: Vec<Item>,
     /// The session in which its last program ran, as the program's id tells.
     pub(super) session: Option<ContainerId>,
-    files: Vec<File>,
+    /// Its files.
+    pub(super) inputs: Inputs,
     /// Calls of the client's functions that are not answered yet: ids and names.
     open: Vec<(String, String)>,
     /// The program of the last part, which its results follow.
@@ -45,23 +37,6 @@ struct Program {
     output: String,
 }
 
-/// A file that a message brings.
-#[derive(Debug)]
-struct File {
-    name: String,
-    mime: String,
-    content: FileContent,
-}
-
-/// The content of a file.
-#[derive(Debug, PartialEq, Eq)]
-enum FileContent {
-    /// Bytes of the message.
-    Inline(Vec<u8>),
-    /// A file of the Files API.
-    Stored(BlobName),
-}
-
 /// The id of a program: its session, and a number of its own.
 pub(super) fn program_id(session: &ContainerId, item: &str) -> String {
     format!("{session}.{item}")
@@ -74,20 +49,34 @@ fn repeated_program(call: &FunctionCall) -> Option<ExecutableCode> {
     Some(ExecutableCode { id: None, language: Default::default(), code })
 }
 
+/// The addresses of files in messages, each with its place.
+pub(super) fn named_in(contents: &[Content]) -> impl Iterator<Item = (String, &str)> {
+    contents.iter().enumerate().flat_map(|(index, content)| {
+        content.parts.iter().enumerate().filter_map(move |(place, part)| {
+            let data = part.file_data.as_ref()?;
+            Some((format!("contents[{index}].parts[{place}].fileData.fileUri"), data.file_uri.as_str()))
+        })
+    })
+}
+
 impl Conversation {
     /// Reads messages, which name the files `attached`. `tool` is the name of our tool, for the model; without it there is no place for
     /// files.
     pub(super) fn read(contents: &[Content], attached: &Attached, tool: Option<&str>) -> Result<Self, ApiError> {
-        let mut conversation = Self::default();
+        let inputs = Inputs::new(tool.is_some());
+        let (items, session, open, program, made_up) = Default::default();
+        let mut conversation = Self { items, session, inputs, open, program, made_up };
         for (index, content) in contents.iter().enumerate() {
             let param = format!("contents[{index}]");
             match content.role {
                 Some(Role::Model) => conversation.model(content, tool.unwrap_or("python"), &param)?,
                 Some(Role::User | Role::Function | Role::System) | None => {
-                    conversation.user(content, attached, tool.is_some(), &param)?;
+                    conversation.user(content, attached, &param)?;
                 }
             }
         }
+        // Every request repeats the old ones.
+        conversation.inputs.are_repeated();
         match conversation.open.first() {
             Some((_, name)) => {
                 let message = format!("The call of the function '{name}' has no functionResponse in 'contents'.");
@@ -97,15 +86,22 @@ impl Conversation {
         }
     }
 
-    fn user(&mut self, content: &Content, attached: &Attached, has_place: bool, param: &str) -> Result<(), ApiError> {
+    fn user(&mut self, content: &Content, attached: &Attached, param: &str) -> Result<(), ApiError> {
         let mut parts = Vec::new();
         for (index, part) in content.parts.iter().enumerate() {
             let param = format!("{param}.parts[{index}]");
             match part {
                 gemini::Part { function_response: Some(response), .. } => self.answered(response, &param)?,
-                gemini::Part { inline_data: Some(blob), .. } => self.inline(blob, has_place, &param, &mut parts)?,
+                gemini::Part { inline_data: Some(blob), .. } => {
+                    let param = format!("{param}.inlineData");
+                    let name = blob.display_name.as_deref().and_then(|name| name.rsplit('/').next());
+                    let name = name.filter(|name| !matches!(*name, "" | "." | "..") && !name.contains('\0'));
+                    let file = Inline { mime: &blob.mime_type, data: &blob.data, name: name.map(str::to_owned) };
+                    self.inputs.inline(file, &param, &mut parts)?;
+                }
                 gemini::Part { file_data: Some(data), .. } => {
-                    self.named(data, attached, has_place, &param, &mut parts)?;
+                    let param = format!("{param}.fileData.fileUri");
+                    self.inputs.named(&data.file_uri, attached, &param, &mut parts)?;
                 }
                 gemini::Part { text: Some(text), .. } => parts.push(Part::Text(text.clone())),
                 _ => {
@@ -117,73 +113,6 @@ impl Conversation {
         if !parts.is_empty() {
             self.items.push(Item::User(parts));
         }
-        Ok(())
-    }
-
-    /// Reads a file that comes in the message.
-    fn inline(&mut self, blob: &Blob, has_place: bool, param: &str, parts: &mut Vec<Part>) -> Result<(), ApiError> {
-        let param = format!("{param}.inlineData");
-        let data = BASE64_STANDARD.decode(&blob.data).or_else(|_| BASE64_URL_SAFE.decode(&blob.data));
-        let Ok(bytes) = data else {
-            let message = format!("'{param}.data' is not base64.");
-            return Err(ApiError::invalid(format!("{param}.data"), message));
-        };
-        show(&blob.mime_type, Some(&bytes), has_place, &param, parts)?;
-        if !has_place {
-            return Ok(());
-        }
-        let given = blob.display_name.as_deref().and_then(|name| name.rsplit('/').next());
-        let given = given.filter(|name| !matches!(*name, "" | "." | "..") && !name.contains('\0'));
-        self.place(given.map(str::to_owned), &blob.mime_type, FileContent::Inline(bytes), &param, parts)
-    }
-
-    /// Reads a file that the message names.
-    fn named(
-        &mut self,
-        data: &FileData,
-        attached: &Attached,
-        has_place: bool,
-        param: &str,
-        parts: &mut Vec<Part>,
-    ) -> Result<(), ApiError> {
-        let param = format!("{param}.fileData");
-        let missing = || ApiError::invalid(format!("{param}.fileUri"), format!("'{param}.fileUri' leads to no file."));
-        let Attachment { file, shown } = attached.get(&data.file_uri).ok_or_else(missing)?;
-        show(&file.mime, shown.as_deref(), has_place, &param, parts)?;
-        if !has_place {
-            return Ok(());
-        }
-        let content = FileContent::Stored(file.blob.clone());
-        if let Some(known) = self.files.iter().find(|known| known.content == content) {
-            parts.push(told(&known.name));
-            return Ok(());
-        }
-        // Names for people often have no ending, by which programs know files.
-        let name = match ending_of(&file.mime) {
-            Some(ending) if !file.filename.contains('.') => format!("{}.{ending}", file.filename),
-            _ => file.filename.clone(),
-        };
-        self.place(Some(name), &file.mime, content, &param, parts)
-    }
-
-    /// Puts a file among those of the session, under this name if no other has it.
-    fn place(
-        &mut self,
-        name: Option<String>,
-        mime: &str,
-        content: FileContent,
-        param: &str,
-        parts: &mut Vec<Part>,
-    ) -> Result<(), ApiError> {
-        if self.files.len() == MAX_FILES {
-            return Err(ApiError::invalid(param, format!("There can be at most {MAX_FILES} files in 'contents'.")));
-        }
-        let is_taken = |name: &str| self.files.iter().any(|file| file.name == name);
-        let name = name
-            .filter(|name| !is_taken(name))
-            .unwrap_or_else(|| format!("input_file_{}.{}", self.files.len(), ending_of(mime).unwrap_or("bin")));
-        parts.push(told(&name));
-        self.files.push(File { name, mime: mime.to_owned(), content });
         Ok(())
     }
 
@@ -285,59 +214,6 @@ impl Conversation {
         self.made_up += 1;
         format!("{kind}-{}", self.made_up)
     }
-
-    /// Puts the files of the messages into the session. Every request repeats the old ones: they are there unless the session is new.
-    pub(super) async fn place_files(&self, app: &App, session: &Session) -> Result<(), ApiError> {
-        if self.files.is_empty() {
-            return Ok(());
-        }
-        let present = session.files().await?;
-        for File { name, mime, content } in &self.files {
-            let path = format!("{WORKSPACE}/{name}");
-            if present.iter().any(|file| file.path == path) {
-                continue;
-            }
-            let blob = match content {
-                FileContent::Inline(bytes) => app.store.write_blob(session.tenant(), bytes).await?,
-                FileContent::Stored(blob) => app.store.copy_blob(session.tenant(), blob).await?,
-            };
-            session.add_file(name, mime, blob).await?;
-        }
-        Ok(())
-    }
-}
-
-/// Shows the model a file: an image, or a text for which there is no other place.
-fn show(
-    mime: &str,
-    content: Option<&[u8]>,
-    has_place: bool,
-    param: &str,
-    parts: &mut Vec<Part>,
-) -> Result<(), ApiError> {
-    match content {
-        Some(bytes) if mime.starts_with("image/") => {
-            parts.push(Part::Image { mime: mime.to_owned(), data: bytes.into() });
-            return Ok(());
-        }
-        _ if has_place => return Ok(()),
-        _ => {}
-    }
-    match content.map(std::str::from_utf8) {
-        Some(Ok(text)) if mime.starts_with("text/") => {
-            parts.push(Part::Text(text.to_owned()));
-            Ok(())
-        }
-        _ => {
-            let message = format!("'{param}' of the type {mime} needs the tool codeExecution.");
-            Err(ApiError::invalid(param, message))
-        }
-    }
-}
-
-/// The words by which the model learns of a file.
-fn told(name: &str) -> Part {
-    Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]"))
 }
 
 #[cfg(test)]

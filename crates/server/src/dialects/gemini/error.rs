@@ -15,8 +15,21 @@ pub(crate) fn refuse(error: &ApiError, _request_id: &str) -> Response {
 
 /// Renders a refusal as it stands in a body, or in a stream.
 pub(super) fn envelope(error: &ApiError) -> ErrorEnvelope {
+    let retry = error.retry_after.map(|after| {
+        json!({ "@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": format!("{}s", after.as_secs().max(1)) })
+    });
+    let message = match &error.param {
+        Some(param) if !error.message.contains(param.as_str()) => format!("{param}: {}", error.message),
+        _ => error.message.clone(),
+    };
+    let (code, status) = (error.status.as_u16(), status_of(error).to_owned());
+    ErrorEnvelope { error: Error { code, message, status, details: retry.into_iter().collect() } }
+}
+
+/// The name of a refusal's status in gRPC.
+pub(super) fn status_of(error: &ApiError) -> &'static str {
     use StatusCode as Of;
-    let status = match error.status {
+    match error.status {
         Of::UNAUTHORIZED => "UNAUTHENTICATED",
         Of::FORBIDDEN => "PERMISSION_DENIED",
         Of::NOT_FOUND => "NOT_FOUND",
@@ -27,14 +40,5 @@ pub(super) fn envelope(error: &ApiError) -> ErrorEnvelope {
         Of::GATEWAY_TIMEOUT | Of::REQUEST_TIMEOUT => "DEADLINE_EXCEEDED",
         status if status.is_server_error() => "INTERNAL",
         _ => "INVALID_ARGUMENT",
-    };
-    let retry = error.retry_after.map(|after| {
-        json!({ "@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": format!("{}s", after.as_secs().max(1)) })
-    });
-    let message = match &error.param {
-        Some(param) if !error.message.contains(param.as_str()) => format!("{param}: {}", error.message),
-        _ => error.message.clone(),
-    };
-    let (code, status) = (error.status.as_u16(), status.to_owned());
-    ErrorEnvelope { error: Error { code, message, status, details: retry.into_iter().collect() } }
+    }
 }

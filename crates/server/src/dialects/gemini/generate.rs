@@ -18,7 +18,7 @@ use tracing::{Instrument, info_span};
 
 use super::ask::Ask;
 use super::attached::Attached;
-use super::conversation::Conversation;
+use super::conversation::{Conversation, named_in};
 use super::models::plain;
 use super::render::{Answer, ERROR, framed};
 use super::writer::Writer;
@@ -153,7 +153,7 @@ async fn prepare(
     memory: &Memory,
 ) -> Result<(Part, Option<Arc<Session>>), ApiError> {
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
-    let attached = Attached::find(app, tenant, &ask.contents, ask.runs_code, memory).await?;
+    let attached = Attached::find(app, tenant, named_in(&ask.contents), ask.runs_code, memory).await?;
     let conversation = Conversation::read(&ask.contents, &attached, ask.runs_code.then_some(tool.as_str()))?;
     let spec = Spec {
         functions: ask.functions.clone(),
@@ -173,7 +173,7 @@ async fn prepare(
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
     let part = spec.part(&app.engine, items, Some((Arc::clone(&session), gate)), agreement)?;
     let placed = async {
-        conversation.place_files(app, &session).await?;
+        conversation.inputs.place(app, &session).await?;
         // Known now: a request for which there is no room hears so at once.
         Ok(session.reserve().await?)
     };

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use aludel_engine::turns::{
-    Ending, Event, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Output, Render, Rendered, Rich, ToolEnd,
-    ToolOutcome,
+    Ending, Event, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, Rendered, ToolEnd, ToolOutcome,
 };
 use aludel_wire::gemini::{FinishReason, Outcome};
 use serde_json::Value;
 
 use super::error;
-use super::writer::{Picture, Writer};
+use super::printed::Printed;
+use super::writer::Writer;
 
 /// The kind of a frame that tells a failure.
 pub(super) const ERROR: &str = "error";
@@ -21,35 +21,6 @@ pub(super) struct Answer {
     /// Output of programs that run.
     printed: HashMap<ItemId, Printed>,
     failure: Option<Failure>,
-}
-
-/// The output of a program.
-#[derive(Debug, Default)]
-struct Printed {
-    text: String,
-    pictures: Vec<Picture>,
-}
-
-impl Printed {
-    fn see(&mut self, output: &Output) {
-        match output {
-            Output::Stdout(text) | Output::Stderr(text) => self.text.push_str(text),
-            Output::Display(Rich { image: Some(image), .. }) | Output::Result(Rich { image: Some(image), .. }) => {
-                self.pictures.push(Picture { file: image.file.clone(), bytes: image.bytes.to_vec() });
-            }
-            Output::Display(Rich { text, .. }) | Output::Result(Rich { text, .. }) => {
-                self.line(text.as_deref().unwrap_or_default());
-            }
-            Output::Error { traceback, .. } => self.line(traceback),
-        }
-    }
-
-    fn line(&mut self, text: &str) {
-        if !text.is_empty() {
-            self.text.push_str(text);
-            self.text.push('\n');
-        }
-    }
 }
 
 impl Answer {
@@ -95,11 +66,7 @@ impl Answer {
     }
 
     fn end_program(&mut self, item: &ItemId, outcome: &ToolOutcome) {
-        let mut printed = self.printed.remove(item).unwrap_or_default();
-        let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);
-        if !is_plain || !outcome.without_room.is_empty() {
-            printed.line(&outcome.words);
-        }
+        let printed = self.printed.remove(item).unwrap_or_default().end(outcome);
         let end = match outcome.end {
             ToolEnd::Completed => Outcome::OutcomeOk,
             ToolEnd::Timeout | ToolEnd::CpuLimit => Outcome::OutcomeDeadlineExceeded,

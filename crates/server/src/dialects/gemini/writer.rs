@@ -14,6 +14,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
 use super::conversation::program_id;
+use super::printed::Picture;
 use super::render::ERROR;
 use crate::dialects::stop::{Heard, Stop};
 use crate::links::Links;
@@ -37,13 +38,6 @@ pub(super) struct Writer {
     finish: Option<FinishReason>,
     sequence: u64,
     frames: Vec<Frame>,
-}
-
-/// A picture that a program showed.
-#[derive(Debug)]
-pub(super) struct Picture {
-    pub(super) file: SessionFile,
-    pub(super) bytes: Vec<u8>,
 }
 
 impl Writer {

@@ -15,8 +15,6 @@ use aludel_wire::openai::responses::{
     ItemDocument, McpApprovalRequest, McpApprovalResponse, McpCall, Message, MessageContent, OutputText, ProgramOutput,
     Reasoning, Response, Role,
 };
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
 
@@ -25,15 +23,10 @@ use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
 use crate::dialects::openai::conversations::no_conversation;
 use crate::dialects::openai::program::replayed_output;
+use crate::dialects::stored::{Length, MAX_CONTEXT, answered, too_long};
+use crate::dialects::thoughts::unwrapped;
 use crate::error::ApiError;
 use crate::http::Memory;
-
-/// Responses that one may build on, one after another.
-const MAX_CHAIN: usize = 1000;
-/// Bytes of items that make up one context.
-const MAX_CONTEXT: u64 = 64 << 20;
-/// The mark of thoughts that we wrapped, so that clients can send them back.
-const WRAPPED: &str = "aludel.";
 
 /// The conversation that a request builds on, and its additions.
 #[derive(Debug)]
@@ -183,7 +176,7 @@ impl View {
 /// The items of a response and of all that it builds on, oldest first.
 async fn chain(app: &App, tenant: &Tenant, last: &ResponseId, memory: &Memory) -> Result<Vec<ItemDocument>, ApiError> {
     let mut links: Vec<Vec<ItemDocument>> = Vec::new();
-    let (mut next, mut bytes) = (Some(last.clone()), 0);
+    let (mut next, mut length) = (Some(last.clone()), Length::default());
     while let Some(id) = next {
         let Some(text) = app.store.response_text(tenant, &id).await? else {
             if id == *last {
@@ -192,10 +185,7 @@ async fn chain(app: &App, tenant: &Tenant, last: &ResponseId, memory: &Memory) -
             // An earlier one was deleted: what is left goes on without it.
             break;
         };
-        bytes += (text.object.len() + text.input.len()) as u64;
-        if links.len() >= MAX_CHAIN || bytes > MAX_CONTEXT {
-            return Err(too_long());
-        }
+        length.add(text.object.len() + text.input.len())?;
         let (items, previous) = link(app, text, memory).await?;
         links.push(items);
         next = previous.as_deref().and_then(ResponseId::parse);
@@ -213,11 +203,6 @@ async fn link(app: &App, text: ResponseText, memory: &Memory) -> Result<(Vec<Ite
         previous = response.previous_response_id;
     }
     Ok((items, previous))
-}
-
-fn too_long() -> ApiError {
-    let message = format!("The conversation is longer than {} MB; begin a new one.", MAX_CONTEXT >> 20);
-    ApiError::bad_request(message).code("context_length_exceeded")
 }
 
 /// Stored items that are referred to by their ids.
@@ -474,19 +459,10 @@ impl ForModel {
         self.items.push(Item::output(call.id, replayed_output(&text)));
     }
 
-    /// Answers every call that was never answered with words that say so: models are told of no call without one.
+    /// The items, where every call has an answer.
     fn finish(self) -> Vec<Item> {
         let Self { items, open, approved, .. } = self;
-        let mut finished = Vec::with_capacity(items.len());
-        for item in items {
-            let unanswered = match &item {
-                Item::Call(call) if open.contains(&call.id) && !approved.contains(&call.id) => Some(call.id.clone()),
-                _ => None,
-            };
-            finished.push(item);
-            finished.extend(unanswered.map(|id| Item::output(id, "(the call was not answered)")));
-        }
-        finished
+        answered(items, |id| open.contains(id) && !approved.contains(id))
     }
 }
 
@@ -517,15 +493,9 @@ pub(super) fn digest_of(arguments: &str) -> String {
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Thoughts in a form that a client can keep and send back: opaque to it, but no secret from it.
-pub(super) fn wrapped(thoughts: &str) -> String {
-    format!("{WRAPPED}{}", BASE64_STANDARD.encode(thoughts))
-}
-
 fn thoughts_of(thoughts: &Reasoning) -> String {
-    let wrapped = thoughts.encrypted_content.as_deref().and_then(|text| text.strip_prefix(WRAPPED));
-    if let Some(bytes) = wrapped.and_then(|text| BASE64_STANDARD.decode(text).ok()) {
-        return String::from_utf8_lossy(&bytes).into_owned();
+    if let Some(thoughts) = thoughts.encrypted_content.as_deref().and_then(unwrapped) {
+        return thoughts;
     }
     let parts = thoughts.content.iter().flatten().chain(&thoughts.summary);
     parts.map(|part| part.text.as_str()).collect()

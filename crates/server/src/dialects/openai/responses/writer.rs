@@ -15,8 +15,9 @@ use aludel_wire::openai::responses::{
 };
 
 use super::ask::{Include, PYTHON};
-use super::context::{digest_of, wrapped};
+use super::context::digest_of;
 use crate::dialects::openai::program::Ended;
+use crate::dialects::thoughts::wrapped;
 
 /// A response that is being written.
 #[derive(Debug)]

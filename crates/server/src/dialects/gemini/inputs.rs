@@ -1,0 +1,179 @@
+//! The files of a conversation, as the model and the session get them.
+
+use aludel_agent::Part;
+use aludel_engine::Session;
+use aludel_engine::execution::ending_of;
+use aludel_engine::sessions::WORKSPACE;
+use aludel_store::BlobName;
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
+
+use super::attached::{Attached, Attachment};
+use crate::app::App;
+use crate::error::ApiError;
+
+/// Files of one conversation.
+pub(super) const MAX_FILES: usize = 100;
+
+/// The files of a conversation.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    /// True if there is a session that they go into.
+    has_place: bool,
+    files: Vec<File>,
+    /// The number of files, the first ones, that an earlier request has put into the session.
+    repeated: usize,
+}
+
+/// A file that comes in a message.
+#[derive(Debug)]
+pub(super) struct Inline<'a> {
+    pub(super) mime: &'a str,
+    /// Base64.
+    pub(super) data: &'a str,
+    pub(super) name: Option<String>,
+}
+
+/// A file that a message brings.
+#[derive(Debug)]
+struct File {
+    name: String,
+    mime: String,
+    content: FileContent,
+}
+
+/// The content of a file.
+#[derive(Debug, PartialEq, Eq)]
+enum FileContent {
+    /// Bytes of the message.
+    Inline(Vec<u8>),
+    /// A file of the Files API.
+    Stored(BlobName),
+}
+
+impl Inputs {
+    /// None yet.
+    pub(super) fn new(has_place: bool) -> Self {
+        Self { has_place, files: Vec::new(), repeated: 0 }
+    }
+
+    /// Says that all that there are so far were there in an earlier request.
+    pub(super) fn are_repeated(&mut self) {
+        self.repeated = self.files.len();
+    }
+
+    /// Reads a file that comes in a message; `param` is its place there.
+    pub(super) fn inline(&mut self, file: Inline<'_>, param: &str, parts: &mut Vec<Part>) -> Result<(), ApiError> {
+        let Inline { mime, data, name } = file;
+        let data = BASE64_STANDARD.decode(data).or_else(|_| BASE64_URL_SAFE.decode(data));
+        let Ok(bytes) = data else {
+            let message = format!("'{param}.data' is not base64.");
+            return Err(ApiError::invalid(format!("{param}.data"), message));
+        };
+        self.show(mime, Some(&bytes), param, parts)?;
+        if !self.has_place {
+            return Ok(());
+        }
+        self.take(name, mime, FileContent::Inline(bytes), param, parts)
+    }
+
+    /// Reads a file of the Files API that a message names; `param` is the place of its address there.
+    pub(super) fn named(
+        &mut self,
+        uri: &str,
+        attached: &Attached,
+        param: &str,
+        parts: &mut Vec<Part>,
+    ) -> Result<(), ApiError> {
+        let missing = || ApiError::invalid(param, format!("'{param}' leads to no file."));
+        let Attachment { file, shown } = attached.get(uri).ok_or_else(missing)?;
+        self.show(&file.mime, shown.as_deref(), param, parts)?;
+        if !self.has_place {
+            return Ok(());
+        }
+        let content = FileContent::Stored(file.blob.clone());
+        if let Some(known) = self.files.iter().find(|known| known.content == content) {
+            parts.push(told(&known.name));
+            return Ok(());
+        }
+        // Names for people often have no ending, by which programs know files.
+        let name = match ending_of(&file.mime) {
+            Some(ending) if !file.filename.contains('.') => format!("{}.{ending}", file.filename),
+            _ => file.filename.clone(),
+        };
+        self.take(Some(name), &file.mime, content, param, parts)
+    }
+
+    /// Takes a file, under this name if no other has it.
+    fn take(
+        &mut self,
+        name: Option<String>,
+        mime: &str,
+        content: FileContent,
+        param: &str,
+        parts: &mut Vec<Part>,
+    ) -> Result<(), ApiError> {
+        let same = |file: &&File| name.as_ref() == Some(&file.name) && file.content == content;
+        if let Some(known) = self.files.iter().find(same) {
+            parts.push(told(&known.name));
+            return Ok(());
+        }
+        if self.files.len() == MAX_FILES {
+            return Err(ApiError::invalid(param, format!("There can be at most {MAX_FILES} files in a conversation.")));
+        }
+        let is_taken = |name: &str| self.files.iter().any(|file| file.name == name);
+        let name = name
+            .filter(|name| !is_taken(name))
+            .unwrap_or_else(|| format!("input_file_{}.{}", self.files.len(), ending_of(mime).unwrap_or("bin")));
+        parts.push(told(&name));
+        self.files.push(File { name, mime: mime.to_owned(), content });
+        Ok(())
+    }
+
+    /// Shows the model a file: an image, or a text for which there is no other place.
+    fn show(&self, mime: &str, content: Option<&[u8]>, param: &str, parts: &mut Vec<Part>) -> Result<(), ApiError> {
+        match content {
+            Some(bytes) if mime.starts_with("image/") => {
+                parts.push(Part::Image { mime: mime.to_owned(), data: bytes.into() });
+                return Ok(());
+            }
+            _ if self.has_place => return Ok(()),
+            _ => {}
+        }
+        match content.map(std::str::from_utf8) {
+            Some(Ok(text)) if mime.starts_with("text/") => {
+                parts.push(Part::Text(text.to_owned()));
+                Ok(())
+            }
+            _ => {
+                let message = format!("'{param}' of the type {mime} needs the tool for code execution.");
+                Err(ApiError::invalid(param, message))
+            }
+        }
+    }
+
+    /// Puts the files into the session. Those of earlier requests are there unless the session is new.
+    pub(super) async fn place(&self, app: &App, session: &Session) -> Result<(), ApiError> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let present = session.files().await?;
+        for (index, File { name, mime, content }) in self.files.iter().enumerate() {
+            let path = format!("{WORKSPACE}/{name}");
+            if index < self.repeated && present.iter().any(|file| file.path == path) {
+                continue;
+            }
+            let blob = match content {
+                FileContent::Inline(bytes) => app.store.write_blob(session.tenant(), bytes).await?,
+                FileContent::Stored(blob) => app.store.copy_blob(session.tenant(), blob).await?,
+            };
+            session.add_file(name, mime, blob).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The words by which the model learns of a file.
+fn told(name: &str) -> Part {
+    Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]"))
+}

@@ -1,0 +1,50 @@
+//! The output of a program.
+
+use aludel_engine::SessionFile;
+use aludel_engine::turns::{Output, Rich, ToolEnd, ToolOutcome};
+
+/// The output of a program, put together from its pieces.
+#[derive(Debug, Default)]
+pub(super) struct Printed {
+    pub(super) text: String,
+    pub(super) pictures: Vec<Picture>,
+}
+
+/// A picture that a program showed.
+#[derive(Debug)]
+pub(super) struct Picture {
+    pub(super) file: SessionFile,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Printed {
+    /// Adds a piece.
+    pub(super) fn see(&mut self, output: &Output) {
+        match output {
+            Output::Stdout(text) | Output::Stderr(text) => self.text.push_str(text),
+            Output::Display(Rich { image: Some(image), .. }) | Output::Result(Rich { image: Some(image), .. }) => {
+                self.pictures.push(Picture { file: image.file.clone(), bytes: image.bytes.to_vec() });
+            }
+            Output::Display(Rich { text, .. }) | Output::Result(Rich { text, .. }) => {
+                self.line(text.as_deref().unwrap_or_default());
+            }
+            Output::Error { traceback, .. } => self.line(traceback),
+        }
+    }
+
+    /// All of it, with the end in words where the output does not tell it.
+    pub(super) fn end(mut self, outcome: &ToolOutcome) -> Self {
+        let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);
+        if !is_plain || !outcome.without_room.is_empty() {
+            self.line(&outcome.words);
+        }
+        self
+    }
+
+    fn line(&mut self, text: &str) {
+        if !text.is_empty() {
+            self.text.push_str(text);
+            self.text.push('\n');
+        }
+    }
+}
