@@ -49,6 +49,11 @@ impl Stream {
     }
 }
 
+/// An event as it stands in a stream whose events have names.
+pub(crate) fn framed(frame: &Frame) -> String {
+    format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
+}
+
 /// The mark by which a client's repetition of a request is known.
 pub(crate) fn fingerprint(headers: &HeaderMap, fields: &Fields) -> Fingerprint {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());

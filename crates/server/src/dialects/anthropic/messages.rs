@@ -17,13 +17,13 @@ use super::ask::{Ask, CodeTool};
 use super::container;
 use super::conversation::{Conversation, ToolNames};
 use super::pass;
-use super::render::{Answer, ERROR, PING, framed};
+use super::render::{Answer, ERROR, PING};
 use super::writer::{KnownContainer, Writer};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Memory, Raw};
 use crate::telemetry::Scope;
-use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
+use crate::turn::{self, SILENCE, Stream, fingerprint, follow, framed, leash, wait};
 
 pub(super) async fn create(
     State(app): State<Arc<App>>,

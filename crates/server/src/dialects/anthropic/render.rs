@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use aludel_engine::turns::{Ending, Event, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, Rendered};
+use aludel_engine::turns::{Ending, Event, EventKind, Failure, FailureKind, Flow, ItemId, Render, Rendered};
 use aludel_wire::anthropic::{ErrorCode, ErrorEnvelope, StopReason};
 use serde_json::Value;
 
@@ -148,9 +148,4 @@ impl Render for Answer {
     fn failure(&self) -> Option<Failure> {
         self.failure.clone()
     }
-}
-
-/// An event as it stands in a stream: clients see nothing in one without a name.
-pub(super) fn framed(frame: &Frame) -> String {
-    format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
 }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use aludel_engine::turns::{
-    Dialect, Documents, Ending, Event, EventKind, Failure, FailureKind, Frame, ItemId, LiveTurns, Output, Render,
-    Rendered, Restored, Rich, ToolEnd, ToolOutcome,
+    Dialect, Documents, Ending, Event, EventKind, Failure, FailureKind, ItemId, LiveTurns, Output, Render, Rendered,
+    Restored, Rich, ToolEnd, ToolOutcome,
 };
 use aludel_engine::{Error, SessionFile};
 use aludel_store::{MessageId, Room, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now};
@@ -270,11 +270,6 @@ impl Render for Answer {
         // The client was told of the run before anything of it could fail.
         None
     }
-}
-
-/// A frame as it stands in a stream.
-pub(super) fn framed(frame: &Frame) -> String {
-    format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
 }
 
 /// The stored objects of a run.

@@ -20,7 +20,7 @@ use super::assistant::MAX_INSTRUCTIONS;
 use super::error::none_found;
 use super::messages::Written;
 use super::outcome::{StepEnd, end_of_run, end_of_step, shown};
-use super::render::{Beginning, framed};
+use super::render::Beginning;
 use super::start::{self, From, Leg};
 use super::threads::MAX_MESSAGES;
 use super::tools;
@@ -29,7 +29,7 @@ use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
-use crate::turn::{self, Stream, follow};
+use crate::turn::{self, Stream, follow, framed};
 
 /// `POST /threads/{thread}/runs`.
 pub(super) async fn create(

@@ -19,11 +19,11 @@ use super::ask::{Ask, Include};
 use super::context::Context;
 use super::render::{dialect, is_response, stored};
 use super::start;
-use super::writer::{framed, shown, shown_document};
+use super::writer::{shown, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
-use crate::turn::{self, PATIENCE, Stream, fingerprint, follow, leash, replay, wait};
+use crate::turn::{self, PATIENCE, Stream, fingerprint, follow, framed, leash, replay, wait};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(

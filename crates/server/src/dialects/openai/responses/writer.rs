@@ -80,11 +80,6 @@ pub(super) fn is_approval(call_id: &str) -> bool {
     call_id.starts_with("mcpr_")
 }
 
-/// An event as it stands in a stream of this protocol.
-pub(super) fn framed(frame: &Frame) -> String {
-    format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
-}
-
 impl Writer {
     pub(super) fn new(base: Response, include: Include, mcp: Option<String>) -> Self {
         Self {
