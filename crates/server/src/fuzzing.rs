@@ -12,7 +12,7 @@ use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol, Transpor
 use aludel_engine::sessions::check_name;
 use aludel_engine::{Engine, Model, SessionFile, Shown};
 use aludel_sandbox::memory::Memory;
-use aludel_store::{ContainerFileId, ContainerId, FileId, ResponseId, Source, Store, Tenant, fresh_id};
+use aludel_store::{ContainerFileId, ContainerId, FileId, InteractionId, ResponseId, Source, Store, Tenant, fresh_id};
 use axum::body::{self, Bytes};
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -29,6 +29,7 @@ use crate::app::App;
 use crate::dialects::Dialect;
 use crate::dialects::anthropic::ANTHROPIC;
 use crate::dialects::e2b::E2B;
+use crate::dialects::gemini::GEMINI;
 use crate::dialects::openai::chat::markdown::{Markdown, Said, read};
 use crate::dialects::opensandbox::OPENSANDBOX;
 use crate::http::{Form, Params, body_memory, is_local_host, mime_of};
@@ -116,6 +117,7 @@ impl Words {
             _ if claims(ANTHROPIC) => Self::Anthropic,
             "/mcp" | "/sse" | "/messages" => Self::Mcp,
             path if path.starts_with("/v1beta") => Self::Gemini,
+            _ if claims(GEMINI) => Self::Gemini,
             path if path.starts_with("/v1/messages") => Self::Anthropic,
             _ => Self::Openai,
         }
@@ -136,6 +138,7 @@ impl Body {
         let path = match route {
             b'm' => "/v1/messages",
             b'g' => "/v1beta/models/m:generateContent",
+            b'i' => "/v1/interactions",
             b't' => "/v1/threads",
             b'r' => "/v1/threads/runs",
             route => ["/v1/responses", "/v1/responses/input_tokens", "/v1/chat/completions", "/v1/conversations"]
@@ -222,6 +225,7 @@ pub fn texts(bytes: &[u8]) {
         FileId::parse(text).map(String::from),
         ContainerId::parse(text).map(String::from),
         ResponseId::parse(text).map(String::from),
+        InteractionId::parse(text).map(String::from),
     ]
     .into_iter()
     .flatten()
@@ -362,6 +366,8 @@ impl Server {
         self.words.push((format!("{{{prefix}item}}"), format!("msg_{prefix}1")));
         let response = json!({ "model": "m", "input": text, "instructions": text });
         self.make(prefix, "response", "/v1/responses", json, response.to_string());
+        let interaction = json!({ "model": "m", "input": text, "system_instruction": text });
+        self.make(prefix, "interaction", "/v1/interactions", json, interaction.to_string());
         let assistant = json!({ "model": "m", "name": text, "tools": [{ "type": "code_interpreter" }] });
         self.make(prefix, "assistant", "/v1/assistants", json, assistant.to_string());
         self.make(prefix, "thread", "/v1/threads", json, json!({ "metadata": { "note": text } }).to_string());

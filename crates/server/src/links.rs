@@ -65,6 +65,16 @@ impl Links {
         Self { secret, base, tenant, container, expires_at: now() + LIFE }
     }
 
+    /// The same links at any later time: they work until then, seconds since 1970.
+    pub(crate) fn until(self, expires_at: i64) -> Self {
+        Self { expires_at, ..self }
+    }
+
+    /// The time until which they work, seconds since 1970.
+    pub(crate) fn expires_at(&self) -> i64 {
+        self.expires_at
+    }
+
     /// Links that nobody but a test follows.
     #[cfg(test)]
     pub(crate) fn for_tests(base: &str, tenant: &Tenant, container: &ContainerId) -> Self {

@@ -154,5 +154,5 @@ def test_a_key_is_needed_where_there_are_keys():
 
 
 def test_the_program_of_the_guide(server):
-    (program,) = pages.programs("gemini.md")
+    program, _ = pages.programs("gemini.md")
     assert "1048576" in pages.run(program, server.url, MODEL)

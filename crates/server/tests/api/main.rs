@@ -16,6 +16,7 @@ mod files;
 mod gemini;
 mod hostile;
 mod http;
+mod interactions;
 mod mcp;
 mod opensandbox;
 mod plain_chat;

@@ -147,17 +147,21 @@ fn json_schema(schema: Value) -> Value {
     }
 }
 
+/// Checks a number from 0 on.
+pub(super) fn check_most(param: &str, value: Option<f64>, most: f64) -> Result<(), ApiError> {
+    if value.is_some_and(|value| !(0.0..=most).contains(&value)) {
+        return Err(ApiError::invalid(param, format!("'{param}' must be from 0 to {most}.")));
+    }
+    Ok(())
+}
+
 fn sampling(config: GenerationConfig) -> Result<Sampling, ApiError> {
     if config.candidate_count.is_some_and(|count| count != 1) {
         let message = "'candidateCount' can only be 1 here.";
         return Err(ApiError::invalid("generationConfig.candidateCount", message));
     }
-    for (name, value, most) in [("temperature", config.temperature, 2.0), ("topP", config.top_p, 1.0)] {
-        if value.is_some_and(|value| !(0.0..=most).contains(&value)) {
-            let message = format!("'{name}' must be from 0 to {most}.");
-            return Err(ApiError::invalid(format!("generationConfig.{name}"), message));
-        }
-    }
+    check_most("generationConfig.temperature", config.temperature, 2.0)?;
+    check_most("generationConfig.topP", config.top_p, 1.0)?;
     let schema = config.response_json_schema.or(config.response_schema.map(json_schema));
     let format = match (schema, config.response_mime_type.as_deref()) {
         (Some(schema), _) => Some(AnswerFormat::Schema(json!({ "name": "answer", "schema": schema }))),

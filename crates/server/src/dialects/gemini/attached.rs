@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use aludel_store::{FileRecord, Tenant};
 use axum::body::Bytes;
+use axum::http::StatusCode;
 use tokio::io::AsyncReadExt;
 
 use super::files;
@@ -27,18 +28,29 @@ pub(super) struct Attachment {
     pub(super) shown: Option<Bytes>,
 }
 
+/// A file that a conversation names.
+#[derive(Debug, Clone)]
+pub(super) struct Named<'a> {
+    /// Its address.
+    pub(super) uri: &'a str,
+    /// The place of the address in the request.
+    pub(super) param: String,
+    /// True if an earlier request named it: it may be gone.
+    pub(super) is_old: bool,
+}
+
 impl Attached {
-    /// Finds files by their addresses, each with its place in the request. The model is shown images, and texts if there is no place for
+    /// Finds files. The model is shown images, and texts if there is no place for
     /// files (`has_place`); `memory` counts those.
     pub(super) async fn find(
         app: &App,
         tenant: &Tenant,
-        named: impl IntoIterator<Item = (String, &str)>,
+        named: Vec<Named<'_>>,
         has_place: bool,
         memory: &Memory,
     ) -> Result<Self, ApiError> {
         let mut found = HashMap::new();
-        for (param, uri) in named {
+        for Named { uri, param, is_old } in named {
             if found.contains_key(uri) {
                 continue;
             }
@@ -52,7 +64,10 @@ impl Attached {
                 );
                 ApiError::invalid(&param, message)
             })?;
-            let file = files::find(app, tenant, name).await.map_err(|error| error.param(&param))?;
+            let file = match files::find(app, tenant, name).await {
+                Err(error) if is_old && error.status == StatusCode::NOT_FOUND => continue,
+                file => file.map_err(|error| error.param(&param))?,
+            };
             let is_shown = file.mime.starts_with("image/") || (!has_place && file.mime.starts_with("text/"));
             let shown = if is_shown { Some(read(app, &file, memory, &param).await?) } else { None };
             found.insert(uri.to_owned(), Attachment { file, shown });

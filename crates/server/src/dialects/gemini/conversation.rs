@@ -5,7 +5,7 @@ use aludel_store::ContainerId;
 use aludel_wire::gemini::{self, CodeExecutionResult, Content, ExecutableCode, FunctionCall, FunctionResponse, Role};
 use serde_json::{Value, json};
 
-use super::attached::Attached;
+use super::attached::{Attached, Named};
 use super::inputs::{Inline, Inputs};
 use crate::error::ApiError;
 
@@ -49,12 +49,13 @@ fn repeated_program(call: &FunctionCall) -> Option<ExecutableCode> {
     Some(ExecutableCode { id: None, language: Default::default(), code })
 }
 
-/// The addresses of files in messages, each with its place.
-pub(super) fn named_in(contents: &[Content]) -> impl Iterator<Item = (String, &str)> {
+/// The files that messages name.
+pub(super) fn named_in(contents: &[Content]) -> impl Iterator<Item = Named<'_>> {
     contents.iter().enumerate().flat_map(|(index, content)| {
         content.parts.iter().enumerate().filter_map(move |(place, part)| {
-            let data = part.file_data.as_ref()?;
-            Some((format!("contents[{index}].parts[{place}].fileData.fileUri"), data.file_uri.as_str()))
+            let uri = part.file_data.as_ref()?.file_uri.as_str();
+            let param = format!("contents[{index}].parts[{place}].fileData.fileUri");
+            Some(Named { uri, param, is_old: false })
         })
     })
 }

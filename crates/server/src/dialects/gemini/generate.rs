@@ -153,7 +153,7 @@ async fn prepare(
     memory: &Memory,
 ) -> Result<(Part, Option<Arc<Session>>), ApiError> {
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
-    let attached = Attached::find(app, tenant, named_in(&ask.contents), ask.runs_code, memory).await?;
+    let attached = Attached::find(app, tenant, named_in(&ask.contents).collect(), ask.runs_code, memory).await?;
     let conversation = Conversation::read(&ask.contents, &attached, ask.runs_code.then_some(tool.as_str()))?;
     let spec = Spec {
         functions: ask.functions.clone(),

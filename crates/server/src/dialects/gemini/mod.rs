@@ -1,10 +1,12 @@
-//! Google's Gemini API: `generateContent`, whole and streamed, with code execution; files, models and the token counter.
+//! Google's Gemini API: `generateContent`, whole and streamed, with code execution; files, models and the token counter; interactions.
 //!
 //! `ask` understands a request, `conversation` the messages in it; `generate` starts the turn, `render` and `writer` put what happens into the
-//! words of the protocol; `files` keeps files, which `upload` takes in pieces and `attached` finds for a request; `error` refuses.
+//! words of the protocol; `files` keeps files, which `upload` takes in pieces and `attached` finds for a request; `inputs` are the files of a conversation, `printed` is the output of
+//! a program; `interactions` are a protocol of their own beside it; `error` refuses.
 
 use std::borrow::Cow;
 
+use aludel_wire::gemini::interactions::{CreateInteraction, Interaction, StreamEvent};
 use aludel_wire::gemini::{File, GenerateContentRequest, GenerateContentResponse, UploadedFile};
 use axum::extract::Request;
 use axum::http::HeaderMap;
@@ -19,6 +21,7 @@ mod error;
 mod files;
 mod generate;
 mod inputs;
+mod interactions;
 mod models;
 mod printed;
 mod render;
@@ -46,7 +49,7 @@ pub(crate) const GEMINI: Dialect = Dialect {
     answers_pages: true,
     request_id: "x-request-id",
     refuse: error::refuse,
-    stored: |_| Vec::new(),
+    stored: |store| vec![interactions::dialect(store)],
 };
 
 fn routes() -> Routes {
@@ -58,6 +61,21 @@ fn routes() -> Routes {
             .gives::<File>()
             .gives_any(BYTES)
             .delete("/files/{id}", files::delete, "Delete a file")
+            .post("/interactions", interactions::create, "Create an interaction")
+            .takes::<CreateInteraction>()
+            .gives::<Interaction>()
+            .streams::<StreamEvent>("text/event-stream")
+            .get(
+                "/interactions/{id}",
+                interactions::retrieve,
+                "Retrieve an interaction or, by ?stream=true, its events",
+            )
+            .asks(&["stream", "last_event_id", "include_input"])
+            .gives::<Interaction>()
+            .streams::<StreamEvent>("text/event-stream")
+            .delete("/interactions/{id}", interactions::delete, "Delete an interaction")
+            .post("/interactions/{id}/cancel", interactions::cancel, "Cancel an interaction")
+            .takes_nothing()
             .get("/models", models::list, "List models")
             .asks(&["pageSize", "pageToken"])
             .get("/models/{*call}", models::retrieve, "Retrieve a model")
@@ -85,12 +103,16 @@ fn routes() -> Routes {
         .nest("/upload/v1beta", uploads())
 }
 
+/// Beginning of the paths of interactions, which no other dialect has.
+const INTERACTIONS: &str = "/v1/interactions";
+
 /// Paths such as `/v1/models` are OpenAI's, too.
 fn is_own(request: &Request) -> bool {
     let path = request.uri().path();
     let names_method = |path: &str| path.rsplit('/').next().is_some_and(|last| last.contains(':'));
     path.starts_with("/v1beta/")
         || path.starts_with(upload::PATHS)
+        || path.strip_prefix(INTERACTIONS).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         || (path.starts_with("/v1/") && request.headers().contains_key(API_KEY))
         || (path.starts_with("/v1/models/") && names_method(path))
 }
@@ -116,6 +138,9 @@ mod tests {
             ("/v1beta/models", false, true),
             ("/v1/files", true, true),
             ("/upload/v1/files", false, true),
+            ("/v1/interactions", false, true),
+            ("/v1/interactions/int_1/cancel", false, true),
+            ("/v1/interactionsx", false, false),
             ("/sandboxes", true, false),
         ] {
             let request = Request::get(path);

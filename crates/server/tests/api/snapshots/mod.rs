@@ -15,6 +15,7 @@ mod assistants;
 mod case;
 mod chat;
 mod errors;
+mod interactions;
 mod model;
 mod names;
 mod objects;
@@ -28,6 +29,7 @@ fn cases() -> Vec<(&'static str, Vec<case::Case>)> {
         ("chat", chat::cases()),
         ("anthropic", anthropic::cases()),
         ("assistants", assistants::cases()),
+        ("interactions", interactions::cases()),
         ("objects", objects::cases()),
         ("errors", errors::cases()),
     ]

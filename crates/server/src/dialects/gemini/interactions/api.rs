@@ -1,0 +1,185 @@
+//! The routes of the Interactions API.
+
+use std::sync::Arc;
+
+use aludel_engine::turns::{self, Known, Past};
+use aludel_store::{InteractionId, InteractionRecord, Tenant};
+use aludel_wire::gemini::interactions::{Interaction, Status};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::ask::Ask;
+use super::render::dialect;
+use super::start;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::http::{Caller, Fields, Params};
+use crate::links;
+use crate::turn::framed;
+use crate::turn::{self, PATIENCE, Stream, fingerprint, follow, leash, replay, wait};
+
+/// `POST /v1/interactions`.
+pub(in crate::dialects::gemini) async fn create(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    headers: HeaderMap,
+    fields: Fields,
+) -> Result<Response, ApiError> {
+    let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
+    let ask = Ask::read(fields)?;
+    let (stream, background) = (ask.stream, ask.background);
+    let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, InteractionId::new().into()) {
+        Err(Known::Past(past)) => return again(&app, &tenant, past, &ask).await,
+        Err(Known::Live(same)) => (same, false),
+        Ok(live) => {
+            live.hold(memory);
+            (live, true)
+        }
+    };
+    let leash = (!background).then(|| leash(&live, stream));
+    if is_new {
+        let base = links::base(&app, &headers);
+        turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), ask, base, Arc::clone(&live))).await?;
+    }
+    match (stream, background) {
+        (true, _) => Ok(follow(live, None, leash, Stream::of(framed))),
+        (false, true) => Ok(Json(current(&app, &tenant, &parse(live.id.as_str())?).await?).into_response()),
+        (false, false) => {
+            let id = live.id.clone();
+            let answer = wait(live, leash, |object| object).await;
+            if answer.is_err() {
+                remove_if_failed(&app, &tenant, &parse(id.as_str())?).await?;
+            }
+            answer
+        }
+    }
+}
+
+/// Answers a request that was carried out before and is not in memory any more.
+async fn again(app: &App, tenant: &Tenant, past: Past, ask: &Ask) -> Result<Response, ApiError> {
+    let id = parse(past.id.as_str())?;
+    match past.failure {
+        Some(failure) if !past.is_stored || !(ask.stream || ask.background) => Err(failure.into()),
+        _ if ask.stream => replayed(app, tenant, &id, None).await,
+        _ => Ok(Json(current(app, tenant, &id).await?).into_response()),
+    }
+}
+
+/// `GET /v1/interactions/{id}`.
+pub(in crate::dialects::gemini) async fn retrieve(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Response, ApiError> {
+    let id = parse(&id)?;
+    if params.get("stream") != Some("true") {
+        let InteractionRecord { object, input, .. } = find(&app, &tenant, &id).await?;
+        let mut interaction = read(object)?;
+        if params.get("include_input") == Some("true") {
+            interaction.input = Some(input.into_iter().map(Into::into).collect());
+        }
+        return Ok(Json(interaction).into_response());
+    }
+    let after: Option<u64> = match params.get("last_event_id") {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|_| {
+            ApiError::invalid("last_event_id", "'last_event_id' must be the 'event_id' of an event of this stream.")
+        })?),
+    };
+    if let Some(live) = app.engine.live.find(&tenant, &id.clone().into()) {
+        return Ok(follow(live, after, None, Stream::of(framed)));
+    }
+    replayed(&app, &tenant, &id, after).await
+}
+
+/// The stream of a stored interaction, from after a number on if one is given.
+async fn replayed(app: &App, tenant: &Tenant, id: &InteractionId, after: Option<u64>) -> Result<Response, ApiError> {
+    find(app, tenant, id).await?;
+    let Some(turn) = app.store.turn(tenant, &id.clone().into()).await? else {
+        let message = "The stream of this interaction is not kept any more; retrieve it without 'stream'.";
+        return Err(ApiError::invalid("stream", message));
+    };
+    let mut frames = turns::replay(&app.engine, &*dialect(&app.store), &turn).await?;
+    frames.retain(|frame| after.is_none_or(|after| frame.sequence > after));
+    replay(app, tenant, frames, Stream::of(framed))
+}
+
+/// An interaction as it is stored, finished or not.
+async fn current(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<Interaction, ApiError> {
+    read(find(app, tenant, id).await?.object)
+}
+
+async fn find(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<InteractionRecord, ApiError> {
+    app.store.interaction(tenant, id).await?.ok_or_else(|| no_interaction(id.as_str()))
+}
+
+fn read(object: Value) -> Result<Interaction, ApiError> {
+    let whole = Interaction::deserialize(object);
+    whole.map_err(|error| ApiError::internal(format!("a stored interaction is not whole: {error}")))
+}
+
+fn parse(id: &str) -> Result<InteractionId, ApiError> {
+    InteractionId::parse(id).ok_or_else(|| no_interaction(id))
+}
+
+fn no_interaction(id: &str) -> ApiError {
+    ApiError::not_found(format!("The interaction '{id}' was not found."))
+}
+
+/// `DELETE /v1/interactions/{id}`. Its clients take no status but 200.
+pub(in crate::dialects::gemini) async fn delete(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let id = parse(&id)?;
+    let turn = id.clone().into();
+    if let Some(live) = app.engine.live.find(&tenant, &turn) {
+        live.cancel.cancel();
+        let _ended = timeout(PATIENCE, live.ended()).await;
+        app.engine.live.forget(&turn);
+    }
+    if !remove(&app, &tenant, &id).await? {
+        return Err(no_interaction(id.as_str()));
+    }
+    // Whoever sends the request again begins another one.
+    app.engine.live.forget(&turn);
+    Ok(Json(json!({})))
+}
+
+/// Removes an interaction that failed, of whose id its client never hears: it would take storage that nobody can give back. One that goes on
+/// after a restart of the server has not failed, and its client was told its id.
+async fn remove_if_failed(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<(), ApiError> {
+    let Some(record) = app.store.interaction(tenant, id).await? else { return Ok(()) };
+    if read(record.object)?.status == Status::Failed {
+        remove(app, tenant, id).await?;
+    }
+    Ok(())
+}
+
+/// Removes everything that is stored of an interaction. Returns false if there was none.
+async fn remove(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<bool, ApiError> {
+    app.store.delete_turn(tenant, &id.clone().into()).await?;
+    Ok(app.store.delete_interaction(tenant, id).await?)
+}
+
+/// `POST /v1/interactions/{id}/cancel`. One that has ended stays as it is.
+pub(in crate::dialects::gemini) async fn cancel(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Interaction>, ApiError> {
+    let id = parse(&id)?;
+    find(&app, &tenant, &id).await?;
+    if let Some(live) = app.engine.live.find(&tenant, &id.clone().into()).filter(|live| !live.has_ended()) {
+        live.cancel.cancel();
+        let _ended = timeout(PATIENCE, live.ended()).await;
+    }
+    Ok(Json(current(&app, &tenant, &id).await?))
+}

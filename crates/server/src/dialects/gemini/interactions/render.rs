@@ -1,0 +1,242 @@
+//! An interaction's events as frames, and as the interaction itself.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aludel_engine::Error;
+use aludel_engine::turns::{
+    self, Documents, Ending, Event, EventKind, Failure, Flow, ItemId, Render, Rendered, Restored, ToolEnd, ToolOutcome,
+};
+use aludel_store::{ContainerId, InteractionId, InteractionRecord, Room, Store, Tenant, TurnRecord};
+use aludel_wire::gemini::interactions::{Interaction, InteractionError, Status};
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::writer::Writer;
+use crate::dialects::gemini::error::status_of;
+use crate::dialects::gemini::printed::Printed;
+use crate::error::ApiError;
+use crate::links::Links;
+
+/// The name of this dialect in stored requests.
+pub(super) const NAME: &str = "interactions";
+
+/// Everything that a renderer of an interaction begins with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Beginning {
+    /// The interaction without steps.
+    pub(super) answer: Interaction,
+    /// Words at which the answer ends.
+    pub(super) stop: Vec<String>,
+    pub(super) tells_thoughts: bool,
+    /// Links to the files of its session, if it has one.
+    pub(super) linked: Option<Linked>,
+}
+
+/// Links to files, without the secret that signs them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Linked {
+    /// The server's address as the client knows it.
+    pub(super) base: String,
+    /// Time until which they work, seconds since 1970.
+    pub(super) expires_at: i64,
+}
+
+/// The renderer of one interaction.
+pub(super) struct Answer {
+    writer: Writer,
+    /// Output of programs that run.
+    printed: HashMap<ItemId, Printed>,
+    failure: Option<Failure>,
+}
+
+impl Answer {
+    pub(super) fn new(beginning: Beginning, links: Option<Links>) -> Self {
+        let Beginning { answer, stop, tells_thoughts, linked: _ } = beginning;
+        Self { writer: Writer::new(answer, links, stop, tells_thoughts), printed: HashMap::new(), failure: None }
+    }
+
+    fn see(&mut self, kind: &EventKind) -> Flow {
+        match kind {
+            EventKind::Created { background } => {
+                self.writer.create(if *background { Status::Queued } else { Status::InProgress });
+            }
+            EventKind::Started => self.writer.begin(),
+            EventKind::Resumed { next_frame } => self.writer.skip_to(*next_frame),
+            EventKind::Usage { round, usage } => self.writer.use_tokens(*round, *usage),
+            EventKind::Ended { ending, .. } => self.end(ending),
+            // A stop sequence came; the rest is not for the client.
+            _ if self.writer.has_finished() => {}
+            EventKind::Text { delta, .. } => {
+                if !self.writer.text(delta) {
+                    return Flow::Stop;
+                }
+            }
+            EventKind::TextEnded { .. } => self.writer.end_text(),
+            EventKind::Reasoning { delta, .. } => self.writer.think(delta),
+            EventKind::ToolReady { item, input, .. } => self.writer.program(item, input),
+            EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().see(output),
+            EventKind::ToolEnded { item, outcome } => self.end_program(item, outcome),
+            EventKind::ToolRejected { item: Some(item), reason, .. } => self.refuse_program(item, reason.clone()),
+            EventKind::ApprovalDecided { item, refused: Some(reason) } => {
+                self.refuse_program(item, format!("It was not allowed to run: {reason}"));
+            }
+            EventKind::Closed
+            | EventKind::RoundStarted { .. }
+            | EventKind::Retrying { .. }
+            | EventKind::ToolStarted { .. }
+            | EventKind::ToolInput { .. }
+            | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolRunning { .. }
+            | EventKind::ToolRejected { item: None, .. }
+            | EventKind::Observed { .. } => {}
+        }
+        Flow::GoOn
+    }
+
+    fn end_program(&mut self, item: &ItemId, outcome: &ToolOutcome) {
+        let printed = self.printed.remove(item).unwrap_or_default().end(outcome);
+        self.writer.end_program(item, outcome.end != ToolEnd::Completed, printed.text);
+        self.writer.show(printed.pictures);
+        self.writer.add_files(&outcome.files);
+    }
+
+    fn refuse_program(&mut self, item: &ItemId, reason: String) {
+        self.printed.remove(item);
+        self.writer.end_program(item, true, reason);
+    }
+
+    fn end(&mut self, ending: &Ending) {
+        if self.writer.has_finished() {
+            return self.writer.end(Status::Completed);
+        }
+        let status = match ending {
+            Ending::Answered | Ending::Refused => Status::Completed,
+            Ending::WaitsForClient { .. } => Status::RequiresAction,
+            Ending::TooLong | Ending::Filtered => Status::Incomplete,
+            Ending::TokenBudget { words } | Ending::Budget { words } => {
+                self.writer.text(&format!("I stopped: {words} are used up."));
+                Status::BudgetExceeded
+            }
+            Ending::Cancelled => Status::Cancelled,
+            Ending::Failed { failure, .. } => {
+                // A client that was told of something has the failure in its stream.
+                self.failure = self.writer.is_empty().then(|| failure.clone());
+                let error = ApiError::from(failure.clone());
+                let (code, message) = (status_of(&error).to_lowercase(), error.message);
+                self.writer.finish();
+                return self.writer.fail(InteractionError { code, message });
+            }
+        };
+        self.writer.finish();
+        if let Ending::WaitsForClient { calls, .. } = ending {
+            calls.iter().for_each(|call| self.writer.function_call(call));
+        }
+        self.writer.end(status);
+    }
+}
+
+impl Render for Answer {
+    fn render(&mut self, event: &Event) -> Rendered {
+        // Nothing is told of it: the document keeps the time of the last frame.
+        if !matches!(event.kind, EventKind::Closed) {
+            self.writer.set_time(event.at_ms / 1000);
+        }
+        let flow = self.see(&event.kind);
+        Rendered { frames: self.writer.take_frames(), flow, ..Rendered::default() }
+    }
+
+    fn document(&self) -> Value {
+        self.writer.interaction().json()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.failure.clone()
+    }
+}
+
+/// The stored form of an interaction.
+pub(super) struct Stored {
+    store: Store,
+    tenant: Tenant,
+    id: InteractionId,
+    /// The steps that it answers, until they are stored.
+    input: Mutex<Option<Vec<Value>>>,
+}
+
+impl Stored {
+    /// Of an interaction that is new, and answers these steps.
+    pub(super) fn new(store: Store, tenant: Tenant, id: InteractionId, input: Vec<Value>) -> Self {
+        Self { store, tenant, id, input: Mutex::new(Some(input)) }
+    }
+
+    async fn update(&self, object: Value, room: Room) -> Result<(), Error> {
+        // One that was deleted stays so.
+        let _is_there = self.store.update_interaction(&self.tenant, &self.id, object, room).await?;
+        Ok(())
+    }
+}
+
+impl Documents for Stored {
+    fn save(&self, object: Value) -> BoxFuture<'_, Result<(), Error>> {
+        let input = self.input.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Box::pin(async move {
+            match input {
+                Some(input) => {
+                    let record = InteractionRecord { id: self.id.clone(), object, input };
+                    Ok(self.store.add_interaction(&self.tenant, record).await?)
+                }
+                None => self.update(object, Room::Checked).await,
+            }
+        })
+    }
+
+    fn hand_over(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn finish(&self, object: Value) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(self.update(object, Room::Reserved))
+    }
+}
+
+/// The dialect, as recovery needs it.
+struct Interactions {
+    store: Store,
+}
+
+impl turns::Dialect for Interactions {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Option<Restored>, Error>> {
+        Box::pin(async move {
+            let beginning = Beginning::deserialize(own).map_err(Error::internal)?;
+            let broken = || Error::internal(format!("{} is no interaction's id", turn.id));
+            let id = InteractionId::parse(turn.id.as_str()).ok_or_else(broken)?;
+            if self.store.interaction_text(&turn.tenant, &id).await?.is_none() {
+                return Ok(None);
+            }
+            let session = beginning.answer.environment_id.as_deref().and_then(ContainerId::parse);
+            let links = match (&beginning.linked, session) {
+                (Some(Linked { base, expires_at }), Some(session)) => {
+                    let secret = Arc::from(self.store.secret("links").await?);
+                    Some(Links::to(secret, base, &turn.tenant, &session).until(*expires_at))
+                }
+                _ => None,
+            };
+            let (store, tenant) = (self.store.clone(), turn.tenant.clone());
+            let documents = Stored { store, tenant, id, input: Mutex::new(None) };
+            let render = Box::new(Answer::new(beginning, links));
+            Ok(Some(Restored { render, documents: Box::new(documents) }))
+        })
+    }
+}
+
+/// The dialect of an app's interactions.
+pub(in crate::dialects::gemini) fn dialect(store: &Store) -> Arc<dyn turns::Dialect> {
+    Arc::new(Interactions { store: store.clone() })
+}

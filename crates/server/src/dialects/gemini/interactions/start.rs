@@ -1,0 +1,157 @@
+//! Starting an interaction.
+
+use std::sync::Arc;
+
+use aludel_agent::CodeInterpreter;
+use aludel_engine::Session;
+use aludel_engine::approvals::ApprovalMode;
+use aludel_engine::sessions::SessionChoice;
+use aludel_engine::turns::{Agreement, Journal, Live, NewJournal, Run, Spec};
+use aludel_store::{InteractionId, Tenant, now};
+use aludel_wire::gemini::interactions::Interaction;
+use tracing::{Instrument, info_span};
+
+use super::ask::{Ask, SourceFile};
+use super::context::Context;
+use super::render::{Answer, Beginning, Linked, NAME, Stored};
+use crate::app::App;
+use crate::dialects::times::rfc3339;
+use crate::error::ApiError;
+use crate::http::{Memory, mime_of};
+use crate::links::Links;
+
+/// Checks everything that can be wrong with a request, and starts the turn. Links lead to below `base`.
+pub(super) async fn new(
+    app: Arc<App>,
+    tenant: Tenant,
+    ask: Ask,
+    base: String,
+    live: Arc<Live>,
+) -> Result<(), ApiError> {
+    let background = ask.background;
+    let mut run = prepare(&app, &tenant, ask, &base, live).await?;
+    if let Err(failure) = run.create(background).await {
+        run.abandon().await;
+        return Err(failure.into());
+    }
+    let span = info_span!("answer", api = "interactions", id = %run.live.id);
+    app.tasks.spawn(run.carry_out().instrument(span));
+    Ok(())
+}
+
+async fn prepare(app: &Arc<App>, tenant: &Tenant, ask: Ask, base: &str, live: Arc<Live>) -> Result<Run, ApiError> {
+    app.engine.models().find(&ask.model)?;
+    // Before anything is taken that would have to be given back.
+    let secret = app.link_secret().await?;
+    let memory = Memory::of(app, tenant)?;
+    live.hold(memory.clone());
+    let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
+    let context = Context::collect(app, tenant, &ask, &tool, &memory).await?;
+    let session = if ask.runs_code { Some(open(app, tenant, &ask, &context).await?) } else { None };
+    let links = session.as_ref().map(|session| Links::to(secret, base, tenant, session.id()));
+    let made = make(app, tenant, ask, context, live, session.clone(), (links, base)).await;
+    if made.is_err()
+        && let Some(session) = &session
+    {
+        session.release().await;
+    }
+    made
+}
+
+/// Opens the session that the request names, that of the conversation, or a new one, with the request's files.
+async fn open(app: &App, tenant: &Tenant, ask: &Ask, context: &Context) -> Result<Arc<Session>, ApiError> {
+    let (choice, is_new) = match (&ask.environment, &context.session) {
+        (Some(id), _) => (SessionChoice::Explicit(id.clone()), false),
+        (None, Some(id)) => (SessionChoice::Reuse(id.clone()), false),
+        (None, None) => (SessionChoice::Auto { file_ids: Vec::new(), memory: None }, true),
+    };
+    let session = app.engine.sessions.open(tenant, choice).await?;
+    let placed = async {
+        put(app, &session, &ask.sources).await?;
+        context.inputs.place(app, &session).await?;
+        // Known now: a request for which there is no room hears so at once.
+        Ok(session.reserve().await?)
+    };
+    if let Err(refused) = placed.await {
+        session.release().await;
+        if is_new {
+            app.engine.sessions.delete(tenant, session.id()).await?;
+        }
+        return Err(refused);
+    }
+    Ok(session)
+}
+
+/// Puts files into a session.
+async fn put(app: &App, session: &Session, files: &[SourceFile]) -> Result<(), ApiError> {
+    for SourceFile { name, bytes } in files {
+        let blob = app.store.write_blob(session.tenant(), bytes).await?;
+        session.add_file(name, &mime_of(name, None), blob).await?;
+    }
+    Ok(())
+}
+
+async fn make(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    ask: Ask,
+    context: Context,
+    live: Arc<Live>,
+    session: Option<Arc<Session>>,
+    (links, base): (Option<Links>, &str),
+) -> Result<Run, ApiError> {
+    let spec = Spec {
+        functions: ask.functions,
+        tool_choice: ask.tool_choice,
+        sampling: ask.sampling,
+        ..Spec::new(ask.model, ask.instructions)
+    };
+    let asks = session.is_some() && !matches!(app.engine.approvals().mode, ApprovalMode::Never);
+    let outlives = ask.store && asks;
+    let environment = session.as_ref().map(|session| session.id().to_string());
+    let gated = session.map(|session| {
+        let gate = spec.gate(&app.engine, tenant, live.id.to_string(), &session, outlives);
+        (session, gate)
+    });
+    let items = context.items;
+    let part = spec.part(&app.engine, items.clone(), gated, Agreement::Stays)?;
+    let id = InteractionId::parse(live.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
+    let time = rfc3339(now());
+    let answer = Interaction {
+        id: id.to_string(),
+        created: time.clone(),
+        updated: time,
+        environment_id: environment.clone(),
+        ..ask.answer
+    };
+    let linked = links.as_ref().map(|links| Linked { base: base.to_owned(), expires_at: links.expires_at() });
+    let beginning = Beginning { answer, stop: ask.stop, tells_thoughts: ask.tells_thoughts, linked };
+    let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
+    let render = Box::new(Answer::new(beginning, links));
+    let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
+    run.outlives = outlives;
+    if ask.store {
+        let new = NewJournal {
+            id: id.clone().into(),
+            dialect: NAME,
+            queued: ask.background,
+            expires_at: None,
+            session: environment,
+            owns_session: false,
+            spec: outlives.then(|| spec.to_json()),
+            own,
+            items,
+        };
+        let journal = Journal::create(&app.store, tenant, new).await.map_err(ApiError::from);
+        match journal.and_then(|journal| journal.ok_or_else(|| ApiError::internal(format!("{id} is taken")))) {
+            Ok(journal) => run.journal = Some(journal),
+            Err(error) => {
+                run.abandon().await;
+                return Err(error);
+            }
+        }
+        let input = ask.input.into_iter().map(|step| step.into_json()).collect();
+        run.documents = Some(Box::new(Stored::new(app.store.clone(), tenant.clone(), id, input)));
+    }
+    Ok(run)
+}
