@@ -30,6 +30,8 @@ use crate::{dialects, router};
 
 /// Connections at once. For one more, one that asks nothing is closed.
 const CONNECTIONS: usize = 2048;
+/// Bytes of the head of a request, and of a body that are read ahead.
+pub(crate) const MAX_HEAD: usize = 64 << 10;
 /// Time that a connection may take to send the head of a request, or may be idle between two.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// Time that a new connection may take to send the head of its first request.
@@ -160,7 +162,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
     let connections = Connections::new(CONNECTIONS);
     let open = TaskTracker::new();
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD);
     let mut shutdown = pin!(shutdown);
     loop {
         let stream = tokio::select! {

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use aludel_store::{Error, Store, Tenant};
+use sha2::{Digest, Sha256};
 
 use super::fresh::Fresh;
 
 /// Time for which an answer holds, if nothing else is said.
 pub(crate) const FRESH: Duration = Duration::from_secs(1);
+
+/// SHA-256 of a key.
+type KeyHash = [u8; 32];
 
 /// The reason for which a key is not let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +25,8 @@ pub(crate) enum Refused {
 /// Answers about keys. One that was revoked, or has expired, is refused when they hold no longer.
 #[derive(Debug)]
 pub(crate) struct Callers {
-    tenants: Fresh<String, Result<Tenant, Refused>>,
+    /// The tenants of keys, by the keys' hashes: what strangers send as one may be long.
+    tenants: Fresh<KeyHash, Result<Tenant, Refused>>,
     /// The tenants that may ask.
     allowed: Fresh<Tenant, bool>,
     /// True if there are keys at all.
@@ -36,7 +41,8 @@ impl Callers {
 
     /// Returns the tenant of a key.
     pub(crate) async fn tenant_of(&self, store: &Store, key: &str) -> Result<Result<Tenant, Refused>, Error> {
-        if let Some(tenant) = self.tenants.get(key) {
+        let hash = hash(key);
+        if let Some(tenant) = self.tenants.get(&hash) {
             return Ok(tenant);
         }
         let tenant = match store.tenant_of_key(key).await? {
@@ -44,7 +50,7 @@ impl Callers {
             None if store.has_expired(key).await? => Err(Refused::Expired),
             None => Err(Refused::Unknown),
         };
-        self.tenants.insert(key.to_owned(), tenant.clone());
+        self.tenants.insert(hash, tenant.clone());
         Ok(tenant)
     }
 
@@ -67,6 +73,10 @@ impl Callers {
         self.has_keys.insert((), has_keys);
         Ok(has_keys)
     }
+}
+
+fn hash(key: &str) -> KeyHash {
+    Sha256::digest(key.as_bytes()).into()
 }
 
 #[cfg(test)]

@@ -88,6 +88,19 @@ async fn with_keys_nobody_gets_in_without_one() {
 }
 
 #[tokio::test]
+async fn a_head_is_bounded_for_whoever_has_no_key() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    server.store.create_key("one", None).await.unwrap();
+    let with = |bytes: usize| server.request(Method::GET, "/v1/files").bearer_auth("k".repeat(bytes));
+    assert_eq!(server.ask(with(32 << 10)).await.status, 401);
+    // The connection may be closed before the answer is read, for there is more to come.
+    let refused = with(80 << 10).send().await;
+    assert!(refused.is_err() || refused.is_ok_and(|answer| answer.status() == 431));
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_key_whose_budget_is_used_up_may_read_and_delete() {
     let data = tempfile::tempdir().unwrap();
     let mut server = listen(data.path(), settings(), Vec::new()).await;
