@@ -72,7 +72,8 @@ pub(crate) async fn around(
 ) -> Response {
     let (scope, span, open) = Scope::begin(&app.telemetry, &request);
     let (request, rest) = unread::share(request);
-    let line = format!("{} {}", request.method(), request.uri().path());
+    // A path may have the token of a link.
+    let line = format!("{} {}", request.method(), scope.route());
     let answered = AssertUnwindSafe(admit(&app, dialect, request, next).instrument(span.clone())).catch_unwind().await;
     let mut response = match answered {
         Ok(Ok(response)) => response,

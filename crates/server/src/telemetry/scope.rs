@@ -139,6 +139,11 @@ impl Scope {
         &self.0.id
     }
 
+    /// The route that it matches, without what stands in its place.
+    pub(crate) fn route(&self) -> &str {
+        &self.0.route
+    }
+
     /// Notes who is asking, for the current request.
     pub(crate) fn note_tenant(tenant: &Tenant) {
         if let Some(scope) = Self::current() {
