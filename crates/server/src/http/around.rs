@@ -166,6 +166,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     })?;
     let share = app.engine.processor_time.share_of(&caller.0);
     request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(share.clone());
     let response = share.pace(next.run(request)).await;
     // A stream holds its place until its end.
     Ok(response.map(|body| Body::new(Held::new(Body::new(Fair::new(body, &share)), place))))

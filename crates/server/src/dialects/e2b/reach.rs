@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use aludel_engine::processor_time::Share;
 use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::Tenant;
-use axum::Json;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 use super::{error, sign};
 use crate::app::App;
@@ -104,7 +105,7 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<Reached, A
 }
 
 /// The layer around the dialect's routes: what a sandbox was asked for ends with it, and its other ports are its programs'.
-pub(super) async fn as_long_as_it_lives(request: Request, next: Next) -> Response {
+pub(super) async fn as_long_as_it_lives(Extension(share): Extension<Share>, request: Request, next: Next) -> Response {
     let Some(Reached { live, port }) = request.extensions().get::<Reached>().cloned() else {
         return next.run(request).await;
     };
@@ -112,7 +113,7 @@ pub(super) async fn as_long_as_it_lives(request: Request, next: Next) -> Respons
         match port {
             ENVD | INTERPRETER => next.run(request).await,
             port => {
-                let answered = ports::hand_on(&live, port, request).await;
+                let answered = ports::hand_on(&live, &share, port, request).await;
                 answered.unwrap_or_else(|error| error::closed_port(live.id(), port, error))
             }
         }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use aludel_engine::processor_time::Share;
 use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::Tenant;
+use axum::Extension;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use axum::http::request::Parts;
@@ -98,7 +100,7 @@ fn brings(headers: &HeaderMap, name: &str, secret: &str) -> Option<bool> {
 }
 
 /// The layer around the dialect's routes: what a sandbox was asked for ends with it, and its other ports are its programs'.
-pub(super) async fn as_long_as_it_lives(request: Request, next: Next) -> Response {
+pub(super) async fn as_long_as_it_lives(Extension(share): Extension<Share>, request: Request, next: Next) -> Response {
     let Some(Reached { live, port, is_proven }) = request.extensions().get::<Reached>().cloned() else {
         return next.run(request).await;
     };
@@ -112,20 +114,20 @@ pub(super) async fn as_long_as_it_lives(request: Request, next: Next) -> Respons
     let answer = async {
         match port {
             SERVED | EGRESS => next.run(request).await,
-            port => hand_on(&live, port, request).await,
+            port => hand_on(&live, &share, port, request).await,
         }
     };
     alive::while_alive(&live, answer).await.unwrap_or_else(|| error::unknown(live.id()).into_response())
 }
 
 /// Hands a request on to a program, whose answer is of no origin: it comes from the same host as those of this server.
-async fn hand_on(live: &Arc<LiveSandbox>, port: u16, mut request: Request) -> Response {
+async fn hand_on(live: &Arc<LiveSandbox>, share: &Share, port: u16, mut request: Request) -> Response {
     let path = named(request.uri()).map_or("", |(_, _, path)| path);
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let below = format!("/{path}{query}").parse();
     *request.uri_mut() = below.unwrap_or_else(|_| Uri::from_static("/"));
     request.headers_mut().remove(COOKIE);
-    match ports::hand_on(live, port, request).await {
+    match ports::hand_on(live, share, port, request).await {
         Ok(mut response) => {
             let headers = response.headers_mut();
             for name in OF_THE_HOST {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_engine::processor_time::Share;
 use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::KEY_PREFIX;
 use axum::body::Body;
@@ -55,24 +56,32 @@ pub(crate) enum PortError {
     NoHttp,
 }
 
-/// Hands a request on to whatever listens on a port of the sandbox.
-pub(crate) async fn hand_on(live: &Arc<LiveSandbox>, port: u16, request: Request) -> Result<Response, PortError> {
+/// Hands a request on to whatever listens on a port of the sandbox. The work takes from the share of the sandbox's tenant.
+pub(crate) async fn hand_on(
+    live: &Arc<LiveSandbox>,
+    share: &Share,
+    port: u16,
+    request: Request,
+) -> Result<Response, PortError> {
     match timeout(CONNECT_TIMEOUT, live.sandbox().connect(port)).await {
-        Ok(Ok(connection)) => speak(live, TokioIo::new(connection), request).await.map_err(|_| PortError::NoHttp),
+        Ok(Ok(connection)) => {
+            speak(live, share, TokioIo::new(connection), request).await.map_err(|_| PortError::NoHttp)
+        }
         Ok(Err(_)) | Err(_) => Err(PortError::Closed),
     }
 }
 
 async fn speak(
     live: &Arc<LiveSandbox>,
+    share: &Share,
     connection: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     mut request: Request,
 ) -> Result<Response, hyper::Error> {
     let mut http = http1::Builder::new();
     http.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
     let (mut sender, driver) = http.handshake(connection).await?;
-    // Ends with the answer's body, or with the tunnel.
-    let driver = AbortOnDropHandle::new(tokio::spawn(driver.with_upgrades()));
+    // Ends with the answer's body, or with the tunnel. What a program sends is read for its tenant's account.
+    let driver = AbortOnDropHandle::new(tokio::spawn(share.pace(driver.with_upgrades())));
     let mut tunnel = Tunnel::asked_for(live, &mut request);
     let (mut parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -92,7 +101,7 @@ async fn speak(
     without_hops(&mut parts.headers);
     if let Some(tunnel) = tunnel {
         tunnel.name(&mut parts.headers);
-        tokio::spawn(tunnel.carry(program, driver));
+        tokio::spawn(share.pace(tunnel.carry(program, driver)));
         let mut response = Response::from_parts(parts, Body::empty());
         response.extensions_mut().insert(Told);
         return Ok(response);
