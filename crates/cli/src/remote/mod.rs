@@ -32,6 +32,7 @@ const SANDBOX_ID: HeaderName = HeaderName::from_static("e2b-sandbox-id");
 const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
 /// Beginning of the headers by which a server finds a sandbox.
 const OURS: &str = "e2b-";
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
 
@@ -50,6 +51,8 @@ pub(crate) struct ServerArgs {
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     client: Client,
+    /// The key, for the control plane alone: a sandbox has a token of its own, and its programs must learn no key.
+    key: Option<HeaderValue>,
     base: String,
     /// The place of the server in words.
     place: String,
@@ -58,22 +61,19 @@ pub(crate) struct Server {
 impl Server {
     /// The server that the arguments name. Nothing is asked yet.
     pub(crate) fn of(args: &ServerArgs, context: &Context) -> anyhow::Result<Self> {
-        let mut headers = HeaderMap::new();
+        let mut sent = None;
         if let Some(text) = &args.key {
             let given = Given { text: text.clone(), origin: Origin::Flag("--key") };
             let key = KeySource::parse(given, "key")?.fetch_for("the key of the server", &context.surroundings)?;
             if let Some(key) = key {
                 let mut value = HeaderValue::from_str(key.expose()).map_err(|_| usage("--key: it is no key"))?;
                 value.set_sensitive(true);
-                headers.insert(HeaderName::from_static("x-api-key"), value);
+                sent = Some(value);
             }
         }
         // Another part of the process may have chosen it already.
         let _installed = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .default_headers(headers);
+        let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(reqwest::redirect::Policy::none());
         let (client, base, place) = match &args.url {
             Some(url) => {
                 let url = url.trim_end_matches('/');
@@ -91,12 +91,15 @@ impl Server {
             }
         };
         let client = client.build().context("cannot make a client")?;
-        Ok(Self { client, base, place })
+        Ok(Self { client, key: sent, base, place })
     }
 
     /// Asks the control plane.
     async fn ask(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> anyhow::Result<Response> {
         let mut request = self.client.request(method, format!("{}{path}", self.base));
+        if let Some(key) = &self.key {
+            request = request.header(API_KEY, key);
+        }
         if let Some(body) = body {
             request = request.header(CONTENT_TYPE, "application/json").body(serde_json::to_vec(body)?);
         }

@@ -60,7 +60,7 @@ fn claims(request: &Request) -> bool {
 }
 
 fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
-    let sent = headers.get("open-sandbox-api-key").and_then(|key| key.to_str().ok());
+    let sent = headers.get(reach::API_KEY).and_then(|key| key.to_str().ok());
     sent.or_else(|| bearer(headers)).map(str::trim).filter(|key| !key.is_empty()).map(Cow::Borrowed)
 }
 

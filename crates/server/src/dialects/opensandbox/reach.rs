@@ -7,7 +7,7 @@ use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::Tenant;
 use axum::Extension;
 use axum::extract::{FromRequestParts, Request, State};
-use axum::http::header::{CONTENT_SECURITY_POLICY, COOKIE, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
+use axum::http::header::{AUTHORIZATION, CONTENT_SECURITY_POLICY, COOKIE, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::Next;
@@ -28,6 +28,8 @@ pub(super) const SERVED: u16 = 44772;
 pub(super) const EGRESS: u16 = 18080;
 /// The port of the code interpreter, inside.
 const INTERPRETER: u16 = 44771;
+/// The header with the key of clients.
+pub(super) const API_KEY: &str = "open-sandbox-api-key";
 /// The header with the token of [`SERVED`].
 pub(super) const TOKEN: &str = "x-execd-access-token";
 /// The header with the token of [`EGRESS`].
@@ -114,7 +116,14 @@ pub(super) async fn as_long_as_it_lives(Extension(share): Extension<Share>, requ
     let answer = async {
         match port {
             SERVED | EGRESS => next.run(request).await,
-            port => hand_on(&live, &share, port, request).await,
+            port => {
+                let mut request = request;
+                if !is_proven && !request.headers().contains_key(API_KEY) {
+                    // The key of the sandbox's owner, which its programs must not learn.
+                    request.headers_mut().remove(AUTHORIZATION);
+                }
+                hand_on(&live, &share, port, request).await
+            }
         }
     };
     alive::while_alive(&live, answer).await.unwrap_or_else(|| error::unknown(live.id()).into_response())
