@@ -180,6 +180,19 @@ async fn begin(server: &Server, key: &str, file: &Value) -> String {
 }
 
 #[tokio::test]
+async fn pieces_that_are_not_all_there_are_not_joined() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = settings().engine(|engine| engine.storage = 1 << 20);
+    let server = listen(data.path(), settings, Vec::new()).await;
+    let key = server.store.create_key("a", None).await.unwrap().secret;
+    let address = begin(&server, &key, &json!({ "displayName": "a", "sizeBytes": (600 << 10) + 1 })).await;
+    piece(&server, &address, "upload", 0, &[b'x'; 600 << 10]).await.ok();
+    // There is no room for a copy.
+    error(&piece(&server, &address, "finalize", 0, b"").await, 400, "INVALID_ARGUMENT", "were announced");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn files_come_in_pieces_without_a_key_and_are_in_the_workspace() {
     let data = tempfile::tempdir().unwrap();
     let upstream =

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use aludel_engine::execution::ending_of;
 use aludel_engine::sessions::check_name;
-use aludel_store::{FileRecord, NewBlob, NewUpload, Tenant, UploadId, UploadRecord, UploadStatus, now};
+use aludel_store::{FileRecord, NewBlob, NewUpload, PartRecord, Tenant, UploadId, UploadRecord, UploadStatus, now};
 use aludel_wire::gemini::{FileMetadata, UploadedFile};
 use axum::body::HttpBody;
 use axum::extract::{FromRequest, Query, Request, State};
@@ -203,9 +203,9 @@ async fn go_on(app: &App, ticket: &Ticket, headers: &HeaderMap, request: Request
                 return Ok(active(received));
             }
             let parts = app.store.parts(tenant, id).await?;
-            complete(app, tenant, &upload, join(app, tenant, &parts).await?, &base).await
+            complete(app, tenant, &upload, joined(app, tenant, &upload, &parts).await?, &base).await
         }
-        Command::Finalize => complete(app, tenant, &upload, join(app, tenant, &parts).await?, &base).await,
+        Command::Finalize => complete(app, tenant, &upload, joined(app, tenant, &upload, &parts).await?, &base).await,
     }
 }
 
@@ -226,6 +226,20 @@ async fn receive(app: &App, tenant: &Tenant, request: Request, most: u64) -> Res
     Ok(blob.finish().await?)
 }
 
+/// Joins the pieces of an upload, if all of it came: whoever says so again and again shall not have them copied each time.
+async fn joined(app: &App, tenant: &Tenant, upload: &UploadRecord, parts: &[PartRecord]) -> Result<NewBlob, ApiError> {
+    check_bytes(upload, parts.iter().map(|part| part.bytes).sum())?;
+    join(app, tenant, parts).await
+}
+
+fn check_bytes(upload: &UploadRecord, bytes: u64) -> Result<(), ApiError> {
+    if bytes != upload.bytes {
+        let message = format!("{bytes} bytes came, but {} were announced.", upload.bytes);
+        return Err(ApiError::bad_request(message));
+    }
+    Ok(())
+}
+
 async fn complete(
     app: &App,
     tenant: &Tenant,
@@ -233,10 +247,7 @@ async fn complete(
     blob: NewBlob,
     base: &str,
 ) -> Result<Response, ApiError> {
-    if blob.bytes() != upload.bytes {
-        let message = format!("{} bytes came, but {} were announced.", blob.bytes(), upload.bytes);
-        return Err(ApiError::bad_request(message));
-    }
+    check_bytes(upload, blob.bytes())?;
     let file = app.store.complete_upload(tenant, upload, blob).await?.ok_or_else(over)?;
     Ok(ended(file, base))
 }
