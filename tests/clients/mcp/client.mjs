@@ -1,5 +1,5 @@
 // One TypeScript client goes through all that the tools can do, and prints what it saw as JSON.
-const [name, url, held] = process.argv.slice(2);
+const [name, url, held, unattended] = process.argv.slice(2);
 
 const load = async () => {
   if (name === "first") {
@@ -41,7 +41,22 @@ told.progress = 0;
 const slow = "import time\ntime.sleep(2.5)";
 const slept = await call(client, "python", { code: slow, session }, { onprogress: () => (told.progress += 1) });
 told.status = slept.structuredContent.status;
+// The program ends with its call: the same variables are free at once.
+const control = new AbortController();
+setTimeout(() => control.abort(), 1000);
+await call(client, "python", { code: "while True: pass", session }, { signal: control.signal }).catch(() => (told.cancelled = true));
+told.free = (await call(client, "python", { code: "x + 1", session })).structuredContent.status;
 await client.close();
+
+const again = await connect(url);
+await again.open();
+told.again = (await call(again.client, "python", { code: "x + 1", session })).structuredContent.result;
+await again.client.close();
+
+const silent = await connect(unattended);
+await silent.open();
+told.unattended = (await call(silent.client, "python", { code: "print('marker')" })).content[0].text;
+await silent.client.close();
 
 const asking = await connect(held, { elicitation: { form: {} } });
 let asked = 0;

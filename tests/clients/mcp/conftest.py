@@ -36,6 +36,13 @@ def held():
 
 
 @pytest.fixture(scope="session")
+def unattended():
+    """One that returns before anybody decided."""
+    with Server('[server]\nmcp_return_after = "1s"\n[approval]\nmode = "always"\n') as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def command():
     """The command that serves on standard input and output."""
     server = Server()

@@ -1,5 +1,6 @@
 """The Python client of the current generation, which asks for each thing without a connection."""
 
+import asyncio
 import base64
 import time
 
@@ -69,3 +70,23 @@ async def test_the_user_is_asked(held, mode):
         assert ran.content[0].text.startswith("marker") and "print('marker')" in asked[0]
         refused = await client.call_tool("python", {"code": "print('marker')"})
         assert refused.is_error and "not now" in refused.content[0].text and "marker" not in refused.content[0].text
+
+
+async def test_a_call_is_cancelled_and_another_client_comes_back(server):
+    async with Client(server.url) as client:
+        session = (await client.call_tool("python", {"code": "x = 41"})).structured_content["session"]
+        running = asyncio.create_task(client.call_tool("python", {"code": "while True: pass", "session": session}))
+        await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        freed = await asyncio.wait_for(client.call_tool("python", {"code": "x", "session": session}), 20)
+        assert freed.structured_content["result"] == "41"
+    async with Client(server.url) as client:
+        assert (await client.call_tool("python", {"code": "x + 1", "session": session})).structured_content["result"] == "42"
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_with_nobody_to_ask_it_waits_for_the_operator(unattended, mode):
+    async with Client(unattended.url, mode=mode) as client:
+        waits = await client.call_tool("python", {"code": "print('marker')"})
+        assert "waits for the operator's approval (appr_" in waits.structured_content["note"]

@@ -416,6 +416,7 @@ async fn what_makes_no_sense_is_refused_in_json_rpc() {
         let result = client.call("python", arguments).await;
         assert!(text(&result).contains(words), "{words}: {result}");
         assert_eq!((&result["isError"], &result["structuredContent"]["status"]), (&json!(true), &json!("error")));
+        assert!(text(&result).starts_with(result["structuredContent"]["note"].as_str().unwrap()), "{result}");
     }
     for (header, value) in [("host", "evil.example"), ("origin", "https://evil.example")] {
         let answer = server.ask(client.request("tools/list", json!({})).header(header, value)).await;

@@ -216,6 +216,7 @@ async fn ended(server: &Server, run: &Run, ended: &Ended) -> CallToolResult {
         stderr: Some(ended.stderr.clone()),
         result: ended.result.clone(),
         error: ended.error.clone(),
+        note: (!ended.note.is_empty()).then(|| ended.note.clone()),
         files: Some(files.collect()),
         truncated: Some(ended.is_cut),
         duration_ms: ended.elapsed_ms,
@@ -237,6 +238,7 @@ fn running(run: &Run, stage: &Stage) -> CallToolResult {
         status: Status::Running,
         session: Some(run.session.clone()),
         execution: Some(run.id.clone()),
+        note: Some(text.clone()),
         ..Report::default()
     };
     result(vec![ContentBlock::text(text)], Profile::Full, &report, false)
@@ -244,7 +246,9 @@ fn running(run: &Run, stage: &Stage) -> CallToolResult {
 
 /// The result of a call that did nothing.
 pub(super) fn failed(error: &ToolError) -> CallToolResult {
-    result(vec![ContentBlock::text(error.0.clone())], Profile::Full, &Report::default(), true)
+    // Some clients hand a model what is structured alone.
+    let report = Report { note: Some(error.0.clone()), ..Report::default() };
+    result(vec![ContentBlock::text(error.0.clone())], Profile::Full, &report, true)
 }
 
 fn result(content: Vec<ContentBlock>, profile: Profile, report: &Report, is_error: bool) -> CallToolResult {

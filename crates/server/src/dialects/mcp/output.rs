@@ -44,7 +44,7 @@ pub(super) struct Ended {
     pub(super) result: Option<String>,
     pub(super) error: Option<Exception>,
     /// Words about how it ended; none where there is nothing to say.
-    note: String,
+    pub(super) note: String,
     /// Images that it showed, which are files of the session.
     pub(super) images: Vec<SessionFile>,
     /// Files that it made or changed.

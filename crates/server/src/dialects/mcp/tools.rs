@@ -115,6 +115,9 @@ pub(super) struct Report {
     /// Exception that ended the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<Exception>,
+    /// Words besides the output: the reason for which nothing ran or all was stopped, or the way to wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
     /// Files that the program made or changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) files: Option<Vec<ReportedFile>>,
