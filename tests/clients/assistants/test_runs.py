@@ -336,7 +336,7 @@ def test_a_killed_server_leaves_a_run_that_has_failed():
 def test_the_programs_of_the_guide(server, client, assistant, tmp_path):
     begins, copies = pages.programs("assistants.md")
     assert "1048576" in pages.run(begins, server.url, MODEL, key=server.key("reader"))
-    # What an app has saved of the vendor's API, here of ours.
+    # Objects as an app has saved them of the vendor's API, here of ours.
     thread = asked(client.beta.threads, "the factorial of 7?")
     client.beta.threads.runs.create_and_poll(thread_id=thread.id, assistant_id=assistant.id)
     messages = [message.model_dump(mode="json") for message in client.beta.threads.messages.list(thread.id, order="asc")]
