@@ -1,55 +1,44 @@
-//! An agent with a code interpreter, and a rule that refuses some programs with a reason.
+//! An agent with a code interpreter, a function of this program's own, and a rule that refuses some programs with a reason.
 //!
 //! `cargo run -p aludel-agent --example approval` asks the scripted demo model; with a URL and a model's name as arguments, that one.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::upstream::Capabilities;
 use aludel_agent::upstream::demo::Demo;
-use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
-use aludel_agent::{Agent, Approval, ApprovalRequest, BareSandbox, CodeInterpreter, Event};
-use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Require, SandboxId, SandboxSpec, Start, template};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream};
+use aludel_agent::{Agent, Approval, ApprovalRequest, CodeInterpreter, Event, Tool};
+use aludel_sandbox::Interpreter;
 use futures_util::StreamExt;
+use serde::Deserialize;
+use serde_json::json;
+
+/// The argument of the function that the model may call.
+#[derive(Deserialize)]
+struct Product {
+    name: String,
+}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let data = std::env::temp_dir().join("aludel-example");
-    let template = template::ensure(&data, false, &mut |progress| eprintln!("{progress:?}"))?;
-    let limits = Limits::default();
-    let backend = Local::start(LocalConfig {
-        data: data.clone(),
-        template,
-        limits: limits.clone(),
-        pool: 0,
-        require: Require::Default,
-        start: Start::Fork,
-    })
-    .await?;
-    let disk = limits.disk;
-    let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(limits)).await?;
+    let interpreter = Interpreter::new().await?;
     let csv =
         "date,session_id,product,stage,amount\n2026-01-05,S1,Tent,view,399.00\n13.02.2026,S1,Tent,purchase,399.00\n";
-    sandbox.workspace().write("sales.csv", &mut csv.as_bytes(), disk)?;
+    interpreter.write("sales.csv", csv).await?;
 
     let mut arguments = std::env::args().skip(1);
     let builder = match (arguments.next(), arguments.next()) {
-        (Some(url), Some(model)) => Agent::builder(HttpUpstream::new(HttpOptions {
-            protocol: Protocol::ChatCompletions,
-            url,
-            model,
-            key: None,
-            capabilities: Capabilities { function_calling: true, vision: false },
-            idle_timeout: Duration::from_secs(120),
-            headers: Vec::new(),
-            max_output_tokens: None,
-            requests: None,
-        })?),
+        (Some(url), Some(model)) => Agent::builder(HttpUpstream::new(HttpOptions::new(url, model))?),
         _ => Agent::builder(Demo::new(Duration::ZERO)),
     };
-    let agent = builder
-        .code_interpreter(CodeInterpreter::new(Arc::new(BareSandbox(sandbox.clone()))).approve(no_charts))
-        .build();
+    let parameters = json!({ "type": "object", "properties": { "name": { "type": "string" } }, "required": ["name"] });
+    let stock = Tool::new("stock", "Pieces of a product in stock.", parameters, async |product: Product| match product
+        .name
+        .as_str()
+    {
+        "Tent" => Ok(12),
+        name => Err(format!("there is no product {name}")),
+    });
+    let agent = builder.code_interpreter(CodeInterpreter::from(&interpreter).approve(no_charts)).tool(stock).build();
 
     let mut turn = agent.run_streamed("Make a report on these sales: monthly dynamics and the funnel.");
     while let Some(event) = turn.next().await {
@@ -66,8 +55,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let turn = agent.run("Make a report on these sales.").await;
     println!("--- {} items, {} tokens", turn.items.len(), turn.usage.total());
 
-    sandbox.close().await?;
-    backend.shutdown().await;
+    interpreter.close().await?;
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use crate::event::{Ending, Event};
 use crate::flow::Flow;
 use crate::interpreter::CodeInterpreter;
 use crate::item::Item;
+use crate::tool::Tool;
 use crate::turn;
 use crate::upstream::{FunctionTool, Sampling, ToolChoice, Upstream, Usage};
 
@@ -26,6 +27,7 @@ pub(crate) struct Parts {
     pub(crate) instructions: String,
     pub(crate) interpreter: Option<CodeInterpreter>,
     pub(crate) client_tools: Vec<FunctionTool>,
+    pub(crate) tools: Vec<Tool>,
     pub(crate) tool_choice: ToolChoice,
     pub(crate) sampling: Sampling,
     pub(crate) budgets: Budgets,
@@ -40,7 +42,7 @@ pub struct AgentBuilder(Parts);
 pub struct Budgets {
     /// Calls of the model.
     pub rounds: u32,
-    /// Executions.
+    /// Executions, and calls of [`Tool`]s.
     pub tool_calls: u32,
     /// Tokens read and written, summed over the rounds.
     pub tokens: u64,
@@ -75,6 +77,7 @@ impl Agent {
             instructions: String::new(),
             interpreter: None,
             client_tools: Vec::new(),
+            tools: Vec::new(),
             tool_choice: ToolChoice::Auto,
             sampling: Sampling::default(),
             budgets: Budgets::default(),
@@ -101,6 +104,13 @@ impl Agent {
     }
 }
 
+impl Parts {
+    /// The functions of others than the interpreter, those of the client's first.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = &FunctionTool> {
+        self.client_tools.iter().chain(self.tools.iter().map(Tool::function))
+    }
+}
+
 impl AgentBuilder {
     /// The system prompt.
     #[must_use]
@@ -113,6 +123,14 @@ impl AgentBuilder {
     #[must_use]
     pub fn code_interpreter(mut self, interpreter: CodeInterpreter) -> Self {
         self.0.interpreter = Some(interpreter);
+        self
+    }
+
+    /// A function of this program that the model may call, whenever it likes and without being asked about. A model that cannot call functions
+    /// is not told of it.
+    #[must_use]
+    pub fn tool(mut self, tool: Tool) -> Self {
+        self.0.tools.push(tool);
         self
     }
 

@@ -3,13 +3,13 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use aludel_sandbox::{Execution, FileEntry, KernelSpec, Limits};
+use aludel_sandbox::{Execution, FileEntry, Interpreter, KernelSpec, Limits};
 use serde::Serialize;
 
 use crate::approval::{Approval, ApprovalRequest, Approver};
 use crate::excerpt;
 use crate::observation::size;
-use crate::runtime::{Runtime, RuntimeError};
+use crate::runtime::{BareSandbox, Runtime, RuntimeError};
 use crate::shell::{self, ProgramTool};
 use crate::upstream::FunctionTool;
 
@@ -40,6 +40,13 @@ pub(crate) struct OfferedTool {
 impl fmt::Debug for CodeInterpreter {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("CodeInterpreter").field("approver", &self.approver).finish_non_exhaustive()
+    }
+}
+
+impl From<&Interpreter> for CodeInterpreter {
+    /// Runs programs in an interpreter, beside whoever else uses it.
+    fn from(interpreter: &Interpreter) -> Self {
+        Self::new(Arc::new(BareSandbox(Arc::clone(interpreter.sandbox()))))
     }
 }
 

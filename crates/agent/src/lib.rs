@@ -3,6 +3,11 @@
 //! This crate knows no HTTP server, no terminal and no files of the host. See `examples/approval.rs` for the whole of it in use.
 #![forbid(unsafe_code)]
 
+/// The programs of the guide, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/rust.md")]
+pub struct Guide;
+
 mod agent;
 mod approval;
 mod contents;
@@ -20,6 +25,7 @@ mod random;
 mod runtime;
 mod secret;
 mod shell;
+mod tool;
 mod trace;
 mod turn;
 pub mod upstream;
@@ -33,4 +39,5 @@ pub use observation::{describe_outcome, framed, size};
 pub use runtime::{BareSandbox, Runtime, RuntimeError};
 pub use secret::Secret;
 pub use shell::ProgramTool;
+pub use tool::Tool;
 pub use trace::ProgramSpan;

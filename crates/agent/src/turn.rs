@@ -20,6 +20,7 @@ use crate::flow::Sink;
 use crate::interpreter::{CodeInterpreter, OfferedTool};
 use crate::item::{Call, Item, Output, Part, text_of};
 use crate::shell::ProgramTool;
+use crate::tool::Tool;
 use crate::upstream::{FinishReason, FunctionTool, Request, ToolChoice, Usage, call};
 use aludel_sandbox::KernelSpec;
 use program::{Consent, Halt};
@@ -35,7 +36,7 @@ const FOREVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// Runs a turn to its end.
 pub(crate) async fn drive(parts: Arc<Parts>, items: Vec<Item>, sink: Sink<Event>, cancel: CancellationToken) -> Turn {
     let tools = match &parts.interpreter {
-        Some(interpreter) => interpreter.tools(&parts.client_tools).await,
+        Some(interpreter) => interpreter.tools(&parts.functions().cloned().collect::<Vec<_>>()).await,
         None => Vec::new(),
     };
     let mut state = State {
@@ -49,6 +50,7 @@ pub(crate) async fn drive(parts: Arc<Parts>, items: Vec<Item>, sink: Sink<Event>
         usage: Usage::default(),
         answer: String::new(),
         tool_calls: 0,
+        function_calls: 0,
         deaf_rounds: 0,
         last_failure: None,
         ask: true,
@@ -75,6 +77,8 @@ struct State {
     /// The text of the last round.
     answer: String,
     tool_calls: u32,
+    /// Calls of functions of this program.
+    function_calls: u32,
     /// Rounds that asked for nothing but programs when none were left.
     deaf_rounds: u32,
     /// The program that failed last, if the last one did.
@@ -198,8 +202,11 @@ impl State {
         // Forced again and again, the model could never answer.
         let tool_choice = if number == 1 { parts.tool_choice.clone() } else { ToolChoice::Auto };
         // A tool that disappears could be called all the same, and an upstream may cache the beginning of its requests.
-        let tool_choice =
-            if self.has_no_programs_left() && parts.client_tools.is_empty() { ToolChoice::None } else { tool_choice };
+        let tool_choice = if self.has_no_programs_left() && parts.functions().next().is_none() {
+            ToolChoice::None
+        } else {
+            tool_choice
+        };
         let tools = self.functions().cloned().collect();
         Request {
             instructions: parts.instructions.clone(),
@@ -266,6 +273,13 @@ impl State {
                 for_client.push(call.item());
                 continue;
             }
+            if let Some(tool) = self.parts.tools.iter().find(|tool| tool.function().name == call.name).cloned() {
+                match self.call_function(&tool, &call.id, &call.arguments, cut_off).await {
+                    Ok(parts) => self.observe(&call.id, parts).await,
+                    Err(ending) => return Some(ending),
+                }
+                continue;
+            }
             if self.ours(&call.name).is_some() && !call.is_shown() {
                 self.observe(&call.id, vec![Part::Text(NO_PROGRAMS_LEFT.to_owned())]).await;
                 continue;
@@ -288,7 +302,7 @@ impl State {
 
     /// All tools of the model, ours first.
     fn functions(&self) -> impl Iterator<Item = &FunctionTool> {
-        self.tools.iter().map(|tool| &tool.function).chain(&self.parts.client_tools)
+        self.tools.iter().map(|tool| &tool.function).chain(self.parts.functions())
     }
 
     /// Our tool of this name.
@@ -340,6 +354,36 @@ impl State {
             }
             Err(reason) => Ok(self.reject(id, reason).await),
         }
+    }
+
+    /// Calls a function of this program.
+    async fn call_function(
+        &mut self,
+        tool: &Tool,
+        call_id: &str,
+        arguments: &str,
+        cut_off: bool,
+    ) -> Result<Vec<Part>, Ending> {
+        if cut_off {
+            let reason = "The call was cut off by the limit of tokens for one answer.";
+            return Ok(self.reject(call_id, reason.to_owned()).await);
+        }
+        self.check_calls()?;
+        self.function_calls += 1;
+        tokio::select! {
+            biased;
+            ending = self.stopped() => Err(ending),
+            text = tool.call(arguments) => Ok(vec![Part::Text(text)]),
+        }
+    }
+
+    /// Checks that another call may be carried out.
+    fn check_calls(&self) -> Result<(), Ending> {
+        let most = self.parts.budgets.tool_calls;
+        if self.tool_calls + self.function_calls >= most {
+            return Err(Ending::Budget(Budget::ToolCalls(most)));
+        }
+        Ok(())
     }
 
     /// Returns true once the caller's limit of programs is reached. The model can still answer, unlike after a budget.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aludel_agent::upstream::{FunctionTool, ToolChoice, UpstreamError};
-use aludel_agent::{Approval, BareSandbox, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Runtime, Turn};
+use aludel_agent::{Approval, BareSandbox, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Runtime, Tool, Turn};
 use aludel_sandbox::memory::{Memory, simple};
 use aludel_sandbox::{Backend, Event as ExecutionEvent, KernelSpec, Limits, Outcome, SandboxId, SandboxSpec};
 use aludel_testkit::{Scripted, ScriptedTransport};
@@ -233,6 +233,54 @@ async fn tools_of_the_caller_come_back_and_forced_choice_forces_once() {
     items.push(Item::output(calls[0].id.clone(), "rain"));
     assert_eq!(agent.resume(items).wait().await.answer, "Rain.");
     assert_eq!(upstream.requests()[0]["tool_choice"], "required");
+    bench.stop().await;
+}
+
+/// A function that doubles numbers below ten.
+fn doubles(name: &str) -> Tool {
+    #[derive(serde::Deserialize)]
+    struct Number {
+        number: u32,
+    }
+    let parameters = serde_json::json!({ "type": "object", "properties": { "number": { "type": "integer" } } });
+    Tool::new(name, "Doubles a number.", parameters, async |Number { number }| match number {
+        0..10 => Ok(2 * number),
+        10 => Ok(std::future::pending().await),
+        _ => Err("too large"),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_function_of_the_program_is_called_beside_the_interpreter() {
+    let bench = bench().await;
+    let call = |number: &str| ("double", format!("{{\"number\": {number}}}"));
+    let calls = vec![("python", "{\"code\": \"print(1)\"}".to_owned()), call("4"), call("11"), call("\"x\"")];
+    let upstream = ScriptedTransport::new(vec![Scripted::Calls(calls), Scripted::Text("Eight.")]);
+    let turn = agent(&upstream, &bench).tool(doubles("double")).max_programs(1).build().run("Go").await;
+    assert_eq!((&turn.ending, turn.answer.as_str()), (&Ending::Answered, "Eight."));
+    let observations = observations(&turn);
+    assert_eq!((&*observations[1], &*observations[2]), ("8", "The function failed: too large"));
+    assert!(observations[0].contains("[stdout]\n1\n") && observations[3].contains("arguments do not fit"));
+    let requests = upstream.requests();
+    assert_eq!(requests[0]["tools"][1]["function"]["name"], "double");
+    // It can still be called when no program may run any more.
+    assert_eq!(requests[1]["tool_choice"], requests[0]["tool_choice"]);
+
+    // A name of ours goes to the function; its calls are counted, and a turn does not wait for one for ever.
+    let budgets = Budgets { tool_calls: 2, time: Duration::from_secs(5), ..Budgets::default() };
+    let calls = |numbers: &[&str]| {
+        let calls = numbers.iter().map(|number| ("python", call(number).1));
+        ScriptedTransport::new(vec![Scripted::Calls(calls.collect())])
+    };
+    for (numbers, ending) in [
+        (["1", "2", "3"], Ending::Budget(Budget::ToolCalls(2))),
+        (["1", "10", "3"], Ending::Budget(Budget::Time(budgets.time))),
+    ] {
+        let upstream = calls(&numbers);
+        let turn = agent(&upstream, &bench).tool(doubles("python")).budgets(budgets.clone()).build().run("Go").await;
+        assert_eq!(turn.ending, ending);
+        assert_eq!(upstream.requests()[0]["tools"][0]["function"]["name"], "python_sandbox");
+    }
     bench.stop().await;
 }
 

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::execution::{Event, Finished, MimeBundle, Outcome, ProgramError};
-use crate::{Backend, Error, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Start, template};
+use crate::{
+    Backend, Error, KernelOptions, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Template,
+    template,
+};
 
 /// One sandbox with one interpreter, whose variables and files stay from one program to the next.
 ///
@@ -19,8 +22,8 @@ use crate::{Backend, Error, Limits, Local, LocalConfig, Require, Sandbox, Sandbo
 /// # }
 /// ```
 ///
-/// It is the backend [`Local`] with defaults; who wants more of it takes that. Whatever runs ends when this is dropped;
-/// [`Interpreter::close`] waits until that is done.
+/// It is the backend [`Local`] with defaults; who wants more of it takes that. Whatever runs ends when this is dropped, wherever that is;
+/// [`Interpreter::close`] waits until that is done, and [`Interpreter::close_blocking`] does without a runtime.
 #[derive(Debug)]
 pub struct Interpreter {
     backend: Local,
@@ -32,8 +35,10 @@ pub struct Interpreter {
 #[derive(Debug, Clone)]
 pub struct InterpreterBuilder {
     data: Option<PathBuf>,
+    template: Option<Template>,
     limits: Limits,
     require: Require,
+    environment: Vec<(String, String)>,
 }
 
 /// A program that has run.
@@ -73,7 +78,13 @@ impl Interpreter {
 
     /// One with limits or a place of its own.
     pub fn builder() -> InterpreterBuilder {
-        InterpreterBuilder { data: None, limits: Limits::default(), require: Require::Default }
+        InterpreterBuilder {
+            data: None,
+            template: None,
+            limits: Limits::default(),
+            require: Require::Default,
+            environment: Vec::new(),
+        }
     }
 
     /// Runs a program to its end. One runs at a time; the next waits. A mistake of the program is no error here, but in what is returned.
@@ -125,6 +136,13 @@ impl Interpreter {
         self.backend.shutdown().await;
         closed
     }
+
+    /// Ends it, and blocks until nothing of it is left: for places that no runtime reaches any more.
+    pub fn close_blocking(self) {
+        let Self { backend, sandbox, disk: _ } = self;
+        drop(sandbox);
+        backend.shutdown_blocking();
+    }
 }
 
 impl InterpreterBuilder {
@@ -133,6 +151,19 @@ impl InterpreterBuilder {
     #[must_use]
     pub fn data(self, directory: impl Into<PathBuf>) -> Self {
         Self { data: Some(directory.into()), ..self }
+    }
+
+    /// Starts from this template instead of the default one.
+    #[must_use]
+    pub fn template(self, template: Template) -> Self {
+        Self { template: Some(template), ..self }
+    }
+
+    /// Sets an environment variable of its programs.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
     }
 
     /// Has these limits.
@@ -149,14 +180,23 @@ impl InterpreterBuilder {
 
     /// Starts it.
     pub async fn start(self) -> Result<Interpreter, Error> {
-        let Self { data, limits, require } = self;
+        let Self { data, template, limits, require, environment } = self;
         let data = data.map_or_else(data_directory, Ok)?;
-        let of_template = data.clone();
-        let template = blocking(move || template::ensure(&of_template, false, &mut |_| ())).await?;
-        let config = LocalConfig { data, template, limits: limits.clone(), pool: 0, require, start: Start::Fork };
+        let template = match template {
+            Some(template) => template,
+            None => {
+                let of_template = data.clone();
+                blocking(move || template::ensure(&of_template, false, &mut |_| ())).await?
+            }
+        };
+        let config = LocalConfig { limits: limits.clone(), require, ..LocalConfig::new(data, template) };
         let backend = Local::start(config).await?;
         let disk = limits.disk;
         let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(limits)).await?;
+        if !environment.is_empty() {
+            let options = KernelOptions { environment, ..KernelOptions::default() };
+            sandbox.first_kernel().configure(&options).await?;
+        }
         Ok(Interpreter { backend, sandbox, disk })
     }
 }

@@ -19,3 +19,23 @@ async fn local_sandbox_programs_run_with_their_variables_and_files() {
     assert!(interpreter.write("large", vec![0; 2 << 20]).await.is_err());
     interpreter.close().await.expect("it ends");
 }
+
+#[test]
+fn local_sandbox_an_interpreter_ends_without_a_runtime() {
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test");
+    let started = || {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let builder = Interpreter::builder().data(&data).env("WORD", "said");
+        let interpreter = runtime.block_on(builder.start()).expect("an interpreter");
+        let ran = runtime.block_on(interpreter.run("import os\nos.environ['WORD']")).expect("it runs");
+        assert_eq!(ran.text(), Some("'said'"));
+        interpreter
+    };
+    let runs = || std::fs::read_dir(data.join("run")).expect("instances").count();
+    // The runtime is gone by now.
+    let (closed, dropped) = (started(), started());
+    let before = runs();
+    closed.close_blocking();
+    assert_eq!(runs(), before - 1, "nothing of it is left");
+    drop(dropped);
+}

@@ -7,7 +7,7 @@ use tracing::Instrument;
 
 use super::State;
 use crate::approval::{Approval, ApprovalRequest, Approver, denied};
-use crate::event::{Budget, Ending, Event};
+use crate::event::{Ending, Event};
 use crate::interpreter::CodeInterpreter;
 use crate::item::Part;
 use crate::observation::Observer;
@@ -48,9 +48,7 @@ impl State {
     ) -> Result<Vec<Part>, Halt> {
         let Program { tool, code, input } = program;
         self.sink.send(Event::CodeFinished { call_id: call_id.to_owned(), tool, input, code: code.clone() }).await;
-        if self.tool_calls >= self.parts.budgets.tool_calls {
-            return Err(Ending::Budget(Budget::ToolCalls(self.parts.budgets.tool_calls)).into());
-        }
+        self.check_calls()?;
         if consent == Consent::Asked
             && let Some(reason) = self.denied(interpreter, call_id, &code).await?
         {

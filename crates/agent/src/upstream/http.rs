@@ -40,7 +40,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time for the usage and the end of the stream once the answer itself is whole: some servers leave the connection open.
 const EPILOGUE: Duration = Duration::from_secs(2);
 
-/// Settings of a model behind HTTP.
+/// Time for which a model may be silent, if nothing else is said.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Settings of a model behind HTTP: [`HttpOptions::new`], and what differs from that.
 #[derive(Debug, Clone)]
 pub struct HttpOptions {
     /// Its protocol.
@@ -61,6 +64,41 @@ pub struct HttpOptions {
     pub max_output_tokens: Option<u32>,
     /// Requests under way at once; one more fails at once with [`UpstreamError::Busy`].
     pub requests: Option<usize>,
+}
+
+impl HttpOptions {
+    /// A model behind Chat Completions that calls functions and sees no images, without a key.
+    pub fn new(url: impl Into<String>, model: impl Into<String>) -> Self {
+        Self {
+            protocol: Protocol::ChatCompletions,
+            url: url.into(),
+            model: model.into(),
+            key: None,
+            capabilities: Capabilities { function_calling: true, vision: false },
+            idle_timeout: IDLE_TIMEOUT,
+            headers: Vec::new(),
+            max_output_tokens: None,
+            requests: None,
+        }
+    }
+
+    /// Sends this key.
+    #[must_use]
+    pub fn key(self, key: Secret) -> Self {
+        Self { key: Some(key), ..self }
+    }
+
+    /// Speaks this protocol.
+    #[must_use]
+    pub fn protocol(self, protocol: Protocol) -> Self {
+        Self { protocol, ..self }
+    }
+
+    /// The model has these abilities.
+    #[must_use]
+    pub fn capabilities(self, capabilities: Capabilities) -> Self {
+        Self { capabilities, ..self }
+    }
 }
 
 /// An upstream behind HTTP.

@@ -42,7 +42,7 @@ const TMP_INODES: u64 = 32 << 10;
 /// The error for a workspace that is none of ours.
 const FOREIGN: Error = Error::NotSupported("the workspace of another backend");
 
-/// Settings of the local backend.
+/// Settings of the local backend: [`LocalConfig::new`], and what differs from that.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
     /// The data directory; instances live under `run` in it.
@@ -57,6 +57,14 @@ pub struct LocalConfig {
     pub require: Require,
     /// The way in which kernels come to life.
     pub start: Start,
+}
+
+impl LocalConfig {
+    /// The usual limits, each sandbox made when it is asked for, and missing parts told and no error.
+    pub fn new(data: impl Into<PathBuf>, template: Template) -> Self {
+        let (limits, require, start) = (Limits::default(), Require::Default, Start::Fork);
+        Self { data: data.into(), template, limits, pool: 0, require, start }
+    }
 }
 
 /// The isolation that the host must be able to enforce.
@@ -107,6 +115,13 @@ impl Local {
     #[doc(hidden)]
     pub async fn start_impatient(config: LocalConfig, patience: Duration) -> Result<Self, Error> {
         Self::start_with(config, false, patience).await
+    }
+
+    /// Ends everything, and blocks until nothing of it is left: [`Backend::shutdown`] for places that no runtime reaches any more.
+    pub fn shutdown_blocking(&self) {
+        self.0.pool.clear();
+        self.0.shared.supervisor.end();
+        self.0.shared.supervisor.wait();
     }
 
     async fn start_with(config: LocalConfig, observe: bool, patience: Duration) -> Result<Self, Error> {
