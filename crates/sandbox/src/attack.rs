@@ -8,20 +8,20 @@ use crate::{Backend, Death, Error, Event, LimitHit, Limits, Outcome, Profile, Sa
 
 /// The suite, by file.
 const SUITE: [(&str, &str); 14] = [
-    ("host", include_str!("../../../tests/escapes/host.toml")),
-    ("information", include_str!("../../../tests/escapes/information.toml")),
-    ("files", include_str!("../../../tests/escapes/files.toml")),
-    ("containers", include_str!("../../../tests/escapes/containers.toml")),
-    ("incidents", include_str!("../../../tests/escapes/incidents.toml")),
-    ("kernel", include_str!("../../../tests/escapes/kernel.toml")),
-    ("syscalls", include_str!("../../../tests/escapes/syscalls.toml")),
-    ("network", include_str!("../../../tests/escapes/network.toml")),
-    ("neighbours", include_str!("../../../tests/escapes/neighbours.toml")),
-    ("channel", include_str!("../../../tests/escapes/channel.toml")),
-    ("exhaustion", include_str!("../../../tests/escapes/exhaustion.toml")),
-    ("endings", include_str!("../../../tests/escapes/endings.toml")),
-    ("shared", include_str!("../../../tests/escapes/shared.toml")),
-    ("services", include_str!("../../../tests/escapes/services.toml")),
+    ("host", include_str!("../escapes/host.toml")),
+    ("information", include_str!("../escapes/information.toml")),
+    ("files", include_str!("../escapes/files.toml")),
+    ("containers", include_str!("../escapes/containers.toml")),
+    ("incidents", include_str!("../escapes/incidents.toml")),
+    ("kernel", include_str!("../escapes/kernel.toml")),
+    ("syscalls", include_str!("../escapes/syscalls.toml")),
+    ("network", include_str!("../escapes/network.toml")),
+    ("neighbours", include_str!("../escapes/neighbours.toml")),
+    ("channel", include_str!("../escapes/channel.toml")),
+    ("exhaustion", include_str!("../escapes/exhaustion.toml")),
+    ("endings", include_str!("../escapes/endings.toml")),
+    ("shared", include_str!("../escapes/shared.toml")),
+    ("services", include_str!("../escapes/services.toml")),
 ];
 
 /// A hostile program.

@@ -31,14 +31,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{Error, KernelSpec};
-pub use archive::{export, import};
+pub use archive::{export, import, import_default};
 pub(crate) use bare::{bare, remove_bare};
 use host_python::HostPython;
 pub use name::{Choice, TemplateName};
 pub use own::{Recipe, assign, build_own, discard, find, list, remove};
 
 /// The packages of the default template, with versions and hashes.
-const LOCK: &str = include_str!("../../../templates/default/requirements.lock");
+const LOCK: &str = include_str!("../templates/default/requirements.lock");
 /// Part of a template's identity: to be raised when the way of building changes.
 const BUILDER: &str = "4";
 /// Prefix of the names of default templates.
@@ -75,6 +75,9 @@ struct Manifest {
     preload: Vec<String>,
     /// Its size on disk.
     bytes: u64,
+    /// [`BUILDER`] of the program that made it.
+    #[serde(default)]
+    builder: String,
 }
 
 /// A package of a template.
@@ -193,7 +196,23 @@ pub fn state(data: &Path) -> State {
         Some(template) => Ok(State::Ready(template)),
         None => python.require_venv().map(|()| State::Missing),
     });
-    looked.unwrap_or_else(|error| State::Unbuildable(error.to_string()))
+    match looked {
+        Ok(ready @ State::Ready(_)) => ready,
+        other => match imported(&directory(data)) {
+            Some(template) => State::Ready(template),
+            None => other.unwrap_or_else(|error| State::Unbuildable(error.to_string())),
+        },
+    }
+}
+
+/// The default template that came in an archive, if one did: for hosts that cannot build it, so it needs no Python of theirs.
+fn imported(directory: &Path) -> Option<Template> {
+    Template::open(&directory.join(imported_name()))
+}
+
+/// The name of a default template that came in an archive.
+fn imported_name() -> String {
+    name_of(PREFIX, &[LOCK, BUILDER, "imported", std::env::consts::ARCH])
 }
 
 /// Returns the path of the interpreter that templates are made from, without running it.
@@ -201,7 +220,7 @@ pub fn interpreter() -> Option<PathBuf> {
     HostPython::locate()
 }
 
-/// Returns the default template, building it when it is missing or was made for another interpreter or list; `force` builds it anew.
+/// Returns the default template, the one that was imported where none was built, building it when it is missing or was made for another interpreter or list; `force` builds it anew.
 /// Blocks. Builders wait for one another; one that is interrupted leaves nothing that is used.
 pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {
     let remembered = remembered::Key::now();
@@ -209,11 +228,18 @@ pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(Progress)) -> R
     if let Some(template) = remembered.as_ref().filter(|_| !force).and_then(named) {
         return Ok(template);
     }
-    let python = HostPython::find()?;
+    let came = || if force { None } else { imported(&directory(data)) };
+    let python = match HostPython::find() {
+        Ok(python) => python,
+        Err(error) => return came().ok_or(error),
+    };
     let name = name(&python);
     let there = |directory: &Path| if force { None } else { Template::open(&directory.join(&name)) };
     if let Some(template) = there(&directory(data)) {
         remembered.inspect(|key| key.remember(&directory(data), &name));
+        return Ok(template);
+    }
+    if let Some(template) = came() {
         return Ok(template);
     }
     python.require_venv()?;
@@ -228,7 +254,7 @@ pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(Progress)) -> R
 
 /// Removes templates that are neither current, nor have a name, nor are in use, and returns how many.
 pub fn prune(data: &Path) -> Result<usize, Error> {
-    let current = name(&HostPython::find()?);
+    let current = [HostPython::find().map(|python| name(&python)).unwrap_or_default(), imported_name()];
     if !directory(data).is_dir() {
         return Ok(0);
     }
@@ -237,7 +263,8 @@ pub fn prune(data: &Path) -> Result<usize, Error> {
     let mut removed = own::remove_nameless(&directory)?;
     for entry in tree::entries(&directory)? {
         let name = entry.file_name();
-        let outdated = name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) && name != current.as_str();
+        let outdated = name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
+            && !current.iter().any(|current| name == current.as_str());
         if outdated && remove_unused(&entry.path())? {
             removed += 1;
         }

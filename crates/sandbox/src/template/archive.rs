@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 use super::command::run;
 use super::own::PREFIX;
-use super::{MANIFEST, Manifest, Progress, REQUIREMENTS, Template, UNFINISHED};
-use super::{at, hex, lock, make_directory, name_of, remove_unfinished, set_aside, tree};
+use super::{BUILDER, LOCK, MANIFEST, Manifest, Progress, REQUIREMENTS, Template, UNFINISHED};
+use super::{at, hex, imported_name, lock, make_directory, name_of, remove_unfinished, set_aside, tree};
 use crate::Error;
 
 /// The directory of the template that only root may enter, and that is made anew.
@@ -39,13 +39,39 @@ pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(Progres
 
 /// Unpacks an archive that [`export`] wrote. The template has no name yet. Blocks.
 pub fn import(data: &Path, file: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {
+    import_as(data, file, progress, |manifest| {
+        let (preload, arch) = (manifest.preload.join(","), std::env::consts::ARCH);
+        Ok(name_of(PREFIX, &[&manifest.lock, &manifest.python, &preload, arch, "imported"]))
+    })
+}
+
+/// Unpacks an archive of this version's default template, to be the default here. Blocks.
+pub fn import_default(data: &Path, file: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {
+    import_as(data, file, progress, |manifest| {
+        if manifest.lock != hex(Sha256::new_with_prefix(LOCK)) || manifest.builder != BUILDER {
+            return Err(
+                "it is not the default template of this version of aludel; give it a name of its own".to_owned()
+            );
+        }
+        Ok(imported_name())
+    })
+}
+
+/// Unpacks an archive to the directory that its description leads to, or an error says why not.
+fn import_as(
+    data: &Path,
+    file: &Path,
+    progress: &mut dyn FnMut(Progress),
+    name: impl Fn(&Manifest) -> Result<String, String>,
+) -> Result<Template, Error> {
     let file = file.canonicalize().map_err(at(file))?;
     let directory = make_directory(data)?;
     let lock = lock(&directory, progress)?;
     remove_unfinished(&directory)?;
     let root = directory.join(format!("{UNFINISHED}{}", std::process::id()));
     progress(Progress::Phase { name: "unpacking", total: 0 });
-    let place = unpack(&file, &root, &lock).and_then(|name| {
+    let place = unpack(&file, &root, &lock).and_then(|manifest| {
+        let name = name(&manifest).map_err(|why| Error::Template(format!("{}: {why}", file.display())))?;
         let place = directory.join(name);
         if Template::open(&place).is_none() {
             if place.exists() {
@@ -60,8 +86,8 @@ pub fn import(data: &Path, file: &Path, progress: &mut dyn FnMut(Progress)) -> R
     Template::open(&place).ok_or_else(|| Error::Template(format!("{} cannot be opened", place.display())))
 }
 
-/// Unpacks into a new directory, and returns the name that the template has from now on.
-fn unpack(file: &Path, root: &Path, lock: &File) -> Result<String, Error> {
+/// Unpacks into a new directory, and returns the template's description.
+fn unpack(file: &Path, root: &Path, lock: &File) -> Result<Manifest, Error> {
     fs::create_dir(root).map_err(at(root))?;
     let mut tar = Command::new("tar");
     tar.args(["--extract", "--gzip", "--no-same-owner", "--no-same-permissions", "--file"]).arg(file);
@@ -84,8 +110,7 @@ fn unpack(file: &Path, root: &Path, lock: &File) -> Result<String, Error> {
     fs::create_dir_all(&home)
         .and_then(|()| fs::set_permissions(&home, fs::Permissions::from_mode(0o700)))
         .map_err(at(&home))?;
-    let parts = [&manifest.lock, &manifest.python, &manifest.preload.join(","), std::env::consts::ARCH, "imported"];
-    Ok(name_of(PREFIX, &parts))
+    Ok(manifest)
 }
 
 /// Reads a file of a template that others made: a link on the way to it may lead to anything of the host.
@@ -136,10 +161,27 @@ mod tests {
         assert!(imported.root().join(ROOT_HOME).is_dir() && !imported.root().join("root/secret").exists());
         assert_eq!(import(&other, &archive, &mut ignore).unwrap().root(), imported.root());
 
+        let error = import_default(&other, &archive, &mut ignore).unwrap_err().to_string();
+        assert!(error.contains("not the default template of this version"), "{error}");
+
         fs::write(root.join(REQUIREMENTS), "another\n").unwrap();
         export(&Template::open(&root).unwrap(), &archive, &mut ignore).unwrap();
         let error = import(&other, &archive, &mut ignore).unwrap_err().to_string();
         assert!(error.contains("not the one that it was made from"), "{error}");
+        // The default one of this version is the default there, and is not pruned.
+        let lock = hex(Sha256::new_with_prefix(LOCK));
+        let manifest =
+            format!(r#"{{"python":"3.11.2","packages":[],"lock":"{lock}","bytes":7,"builder":"{BUILDER}"}}"#);
+        fs::write(root.join(MANIFEST), manifest).unwrap();
+        fs::write(root.join(REQUIREMENTS), LOCK).unwrap();
+        export(&Template::open(&root).unwrap(), &archive, &mut ignore).unwrap();
+        let third = home.path().join("three");
+        let default = import_default(&third, &archive, &mut ignore).unwrap();
+        assert_eq!(super::super::ensure(&third, false, &mut ignore).unwrap().root(), default.root());
+        drop(default);
+        assert_eq!(super::super::prune(&third).unwrap(), 0);
+        assert!(matches!(super::super::state(&third), super::super::State::Ready(_)));
+
         fs::write(&archive, "x").unwrap();
         let error = import(&other, &archive, &mut ignore).unwrap_err().to_string();
         assert!(error.starts_with("could not unpack the archive"), "{error}");

@@ -32,6 +32,7 @@ pub(crate) fn bare(data: &Path) -> Result<Template, Error> {
         lock: String::new(),
         preload: Vec::new(),
         bytes: made.inspect_err(|_| drop(fs::remove_dir_all(&root)))?,
+        builder: String::new(),
     };
     let kernel = Arc::new(KernelSpec::trial(&format!("/usr/bin/{}", python.name())));
     Ok(Template { root, manifest, kernel, _in_use: Arc::new(in_use) })

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::host_python::HostPython;
 use super::own::{self, Recipe};
 use super::packages::PipOptions;
-use super::{LOCK, MANIFEST, Manifest, Progress, REQUIREMENTS, Template, UNFINISHED, at};
+use super::{BUILDER, LOCK, MANIFEST, Manifest, Progress, REQUIREMENTS, Template, UNFINISHED, at};
 use super::{fonts, hex, libraries, packages, remove_unfinished, resolve, set_aside, skeleton, slim, tools, tree};
 use crate::Error;
 
@@ -159,6 +159,7 @@ fn fill(
         lock: hex(Sha256::new_with_prefix(list)),
         preload: packages.preload().to_vec(),
         bytes: tree::normalize(&site.root)?,
+        builder: BUILDER.to_owned(),
     };
     // Only now is the size known; sandboxes read the file whatever the umask of the builder was.
     let path = site.root.join(MANIFEST);

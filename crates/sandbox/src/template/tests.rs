@@ -34,7 +34,7 @@ fn every_package_of_the_list_is_locked_by_hash_and_names_no_index() {
 
 #[test]
 fn every_package_that_was_asked_for_is_locked() {
-    let asked = include_str!("../../../../templates/default/requirements.in");
+    let asked = include_str!("../../templates/default/requirements.in");
     for name in asked.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         assert!(LOCK.lines().any(|line| line.starts_with(&format!("{name}=="))), "{name}");
     }

@@ -43,9 +43,9 @@ pub(super) async fn export(args: ExportArgs, context: &Context) -> anyhow::Resul
 pub(crate) struct ImportArgs {
     /// The archive
     file: PathBuf,
-    /// Name that it gets here; one that has the name is replaced
+    /// Name that it gets here; one that has the name is replaced [default: none, for the default template of this version]
     #[arg(long, value_name = "NAME")]
-    name: TemplateName,
+    name: Option<TemplateName>,
     /// For all users of this host, in `sandbox.shared`
     #[arg(long)]
     shared: bool,
@@ -56,10 +56,15 @@ pub(super) async fn import(args: ImportArgs, context: &Context) -> anyhow::Resul
     let ImportArgs { file, name, shared } = args;
     state::make_data_directory(context)?;
     let (directory, into) = (directory(context, shared), directory(context, shared));
+    let import = if name.is_some() { template::import } else { template::import_default };
     let imported = tokio::task::spawn_blocking(move || {
         let mut progress = TemplateProgress::of_archive();
-        template::import(&into, &file, &mut |step| progress.show(&step))
+        import(&into, &file, &mut |step| progress.show(&step))
     });
     let imported = imported.await.context("the archive's reader ended")?;
-    keep(imported.context("the template cannot be imported")?, name, directory, true, context).await
+    let imported = imported.context("the template cannot be imported")?;
+    match name {
+        Some(name) => keep(imported, name, directory, true, context).await,
+        None => Ok(imported),
+    }
 }

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::super::Context;
+use crate::exit::usage;
 use crate::progress::TemplateProgress;
 use crate::{sandboxes, state};
 
@@ -39,6 +40,9 @@ pub(crate) struct BuildArgs {
     /// Packages without a wheel, too: the programs that they are built by run on this host, as you
     #[arg(long, requires = "name")]
     allow_source: bool,
+    /// Debian packages, which no template takes
+    #[arg(long, value_name = "LIST", hide = true)]
+    apt: Option<OsString>,
     /// For all users of this host, in `sandbox.shared`
     #[arg(long)]
     shared: bool,
@@ -49,7 +53,13 @@ pub(crate) struct BuildArgs {
 
 /// Carries it out.
 pub(super) async fn run(args: BuildArgs, context: &Context) -> anyhow::Result<Template> {
-    let BuildArgs { name, requirements, python, find_links, preload, allow_source, shared, force } = args;
+    let BuildArgs { name, requirements, python, find_links, preload, allow_source, apt, shared, force } = args;
+    if apt.is_some() {
+        return Err(usage(
+            "--apt: a template takes no Debian packages, since their scripts would run on this host. Take wheels that bring their programs, such as \
+             imageio-ffmpeg; or sandbox.backend = \"docker\" with sandbox.docker.image, an image made FROM aludel/default with apt-get install",
+        ));
+    }
     let directory = directory(context, shared);
     let (Some(name), Some(requirements)) = (name, requirements) else {
         return sandboxes::build_default(context, directory, force).await;
