@@ -1,6 +1,6 @@
 //! A model's Markdown as a terminal shows it, while it is written.
 //!
-//! Headings, emphasis, code, lists, quotes and tables are painted. Everything else, and what turns out to be no Markdown, stays as it was
+//! Headings, emphasis, code, lists, quotes and tables are painted, and of a link to a file of the sandbox only its words stay. Everything else, and what turns out to be no Markdown, stays as it was
 //! written. What comes in holds no control characters but tabs, newlines and carriage returns.
 
 mod table;
@@ -18,6 +18,10 @@ const PLAIN: &str = "\u{1b}[0m";
 const MAX_HEAD: usize = 12;
 /// Bytes of a row of a table, or a fence. A longer line is text.
 const MAX_WHOLE: usize = 4 << 10;
+/// Bytes of a link. A longer one is text.
+const MAX_LINK: usize = 512;
+/// Beginning of the address of a file that programs see.
+const SANDBOX: &str = "sandbox:";
 
 /// The text so far, as far as it changes how the next characters are shown.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub(crate) struct Markdown {
     /// A mark that may be the first of two, and the character before it.
     mark: Option<(char, char)>,
     before: char,
+    /// Text from a bracket on that may become a link.
+    link: Option<String>,
     table: Table,
 }
 
@@ -64,6 +70,7 @@ impl Markdown {
             heading: false,
             mark: None,
             before: ' ',
+            link: None,
             table: Table::default(),
         }
     }
@@ -215,6 +222,9 @@ impl Markdown {
 
     /// Ends emphasis that nobody ended: it does not go on in the next line.
     fn end_marks(&mut self, out: &mut String) {
+        for character in self.link.take().unwrap_or_default().chars() {
+            self.letter(character, out);
+        }
         if let Some((mark, before)) = self.mark.take() {
             let ends = self.italic && !before.is_whitespace();
             if !ends {
@@ -233,6 +243,32 @@ impl Markdown {
             out.push(character);
             return;
         }
+        match self.link.take() {
+            Some(mut held) => {
+                held.push(character);
+                match Link::read(&held) {
+                    Link::Open if held.len() <= MAX_LINK => self.link = Some(held),
+                    Link::Whole { words, target } => {
+                        words.chars().for_each(|character| self.letter(character, out));
+                        if !target.starts_with(SANDBOX) {
+                            format!(" ({target})").chars().for_each(|character| self.letter(character, out));
+                        }
+                    }
+                    Link::Open | Link::None => {
+                        held.pop();
+                        held.chars().for_each(|character| self.letter(character, out));
+                        // It may begin another one.
+                        self.inline(character, out);
+                    }
+                }
+            }
+            None if character == '[' && !self.code => self.link = Some(character.to_string()),
+            None => self.letter(character, out),
+        }
+    }
+
+    /// Shows a character that is in no link.
+    fn letter(&mut self, character: char, out: &mut String) {
         let before = std::mem::replace(&mut self.before, character);
         if let Some((mark, before_mark)) = self.mark.take() {
             if mark == character && !self.code {
@@ -267,6 +303,34 @@ impl Markdown {
             if is_on {
                 self.wrap.paint(paint);
             }
+        }
+    }
+}
+
+/// A text that begins with a bracket, as a link.
+enum Link<'t> {
+    /// It may become one.
+    Open,
+    /// It is one.
+    Whole { words: &'t str, target: &'t str },
+    /// It is none.
+    None,
+}
+
+impl<'t> Link<'t> {
+    fn read(text: &'t str) -> Self {
+        let inner = &text[1..];
+        let Some((words, rest)) = inner.split_once(']') else {
+            return if inner.contains('[') { Self::None } else { Self::Open };
+        };
+        match (rest.strip_prefix('('), rest.is_empty()) {
+            (_, true) => Self::Open,
+            (Some(target), _) if target.contains(char::is_whitespace) || words.is_empty() => Self::None,
+            (Some(target), _) => match target.strip_suffix(')') {
+                Some(target) => Self::Whole { words, target },
+                None => Self::Open,
+            },
+            (None, _) => Self::None,
         }
     }
 }
@@ -307,6 +371,10 @@ mod tests {
             ("```python\nx = **y\n# no title\n```\nend\n", "<f>python</>\n<c>x = **y</>\n<c># no title</>\nend\n"),
             ("## A `b`\n", "<b>A </><b><c>b</><b></>\n"),
             ("ends in *", "ends in *"),
+            ("see [the *table*](sandbox:/mnt/data/a.csv).\n", "see the </><i>table</>.\n"),
+            ("- [a](https://b.c/d) e\n", "• a (https://b.c/d) e\n"),
+            ("- [ ] [x]: a[0] [b [c](sandbox:d) [y](z w) [](e) [q\n", "• [ ] [x]: a[0] [b c [y](z w) [](e) [q\n"),
+            ("`[a](b)` [ends", "</><c>[a](b)</> [ends"),
             ("all *of it*\nno *more *\n", "all </><i>of it</>\nno </><i>more *</>\n"),
             ("-", "-"),
             ("", ""),
