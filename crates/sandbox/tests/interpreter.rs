@@ -22,10 +22,15 @@ async fn local_sandbox_programs_run_with_their_variables_and_files() {
 
 #[test]
 fn local_sandbox_an_interpreter_ends_without_a_runtime() {
-    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test");
+    // A place of its own, with the template of all: what is left there is this test's.
+    let home = tempfile::tempdir().expect("a directory");
+    let data = home.path();
+    let templates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test/templates");
+    std::fs::create_dir_all(&templates).expect("a directory");
+    std::os::unix::fs::symlink(templates, data.join("templates")).expect("a link");
     let started = || {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let builder = Interpreter::builder().data(&data).env("WORD", "said");
+        let builder = Interpreter::builder().data(data).env("WORD", "said");
         let interpreter = runtime.block_on(builder.start()).expect("an interpreter");
         let ran = runtime.block_on(interpreter.run("import os\nos.environ['WORD']")).expect("it runs");
         assert_eq!(ran.text(), Some("'said'"));
@@ -38,4 +43,12 @@ fn local_sandbox_an_interpreter_ends_without_a_runtime() {
     closed.close_blocking();
     assert_eq!(runs(), before - 1, "nothing of it is left");
     drop(dropped);
+    // Nobody waits for that end, but it comes.
+    for _ in 0..600 {
+        if runs() == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{} instances are left", runs());
 }
