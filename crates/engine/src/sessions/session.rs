@@ -199,7 +199,7 @@ impl Session {
         }
         let live = match &*state {
             State::Live { live, .. } => Some(live.clone()),
-            // What is opened later reads what was stored.
+            // A later live part reads what was stored.
             State::Dormant(_) | State::Deleted => None,
         };
         drop(state);
