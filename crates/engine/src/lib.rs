@@ -30,10 +30,10 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aludel_agent::upstream::Upstream;
 pub use aludel_sandbox::Error as SandboxError;
-pub use aludel_sandbox::KernelSpec;
 pub use aludel_sandbox::Status as BackendStatus;
 pub use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health};
+pub use aludel_sandbox::{KernelSpec, Language};
 use aludel_store::Store;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

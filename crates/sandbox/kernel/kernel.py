@@ -16,7 +16,8 @@ import sys
 from kernel_channel import CONTROL_FD, WARDEN_FD, Channel, Silence, is_readable
 from kernel_checkpoint import IDLE, SLEEP, Checkpoints, is_alone
 from kernel_errors import describe_error
-from kernel_limits import MemoryLimit, keep_descriptors_back
+from kernel_jupyter import Relay
+from kernel_limits import AllDescriptors, MemoryLimit, keep_descriptors_back
 from kernel_output import Output, flush_streams
 from kernel_pages import WrittenPages
 from kernel_preload import INLINE, Unsuitable, preload, preloaded_modules  # noqa: F401: the zygote asks for them here
@@ -101,6 +102,8 @@ class Kernel:
             elif kind == "start":
                 self.start(frame)
             elif kind == "configure":
+                if "language" in frame:
+                    return self.become_another(frame)
                 self.configure(frame)
             elif kind == "touch":
                 self.touch()
@@ -160,6 +163,21 @@ class Kernel:
         # It does not know of this.
         self.checkpoints.drop()
         self.send({"type": "configured"})
+
+    def become_another(self, frame):
+        """Runs cells of another language from now on."""
+        try:
+            os.chdir(frame.get("directory", "."))
+            os.environ.update(frame["environment"])
+            # Its own limits are for telling of errors of Python's; the sandbox's hold all the same.
+            self.memory.lift()
+            with AllDescriptors():
+                relay = Relay(frame["language"], self.output)
+        except Exception as error:
+            self.send({"type": "failed", "reason": str(error) or type(error).__name__})
+            return
+        self.send({"type": "configured"})
+        relay.run()
 
     def take_command_line(self, arguments, script=None, input=None):
         """Makes the cells to come see the arguments, the file and the input of a program."""

@@ -38,9 +38,12 @@ pub struct Attack {
     neighbour: Option<String>,
     /// Must run to its end in the neighbour's sandbox after the attack.
     after: Option<String>,
-    program: String,
-    control: String,
-    expect: String,
+    /// The attempt.
+    pub program: String,
+    /// A program that does the same within its rights, and so runs to its end.
+    pub control: String,
+    /// The ends of the attempt that are none for the sandbox: names of exceptions and limits, between bars.
+    pub expect: String,
     /// Its end with [`Profile::Services`], where that is another one.
     services: Option<String>,
 }

@@ -15,7 +15,7 @@ use crate::link::{Control, Exit, Input, Link, Signal, Stream};
 use crate::output::{Output, rest};
 use crate::process::ExitStatus;
 use crate::workspace::{Room, Snapshot};
-use crate::{Error, Limits, Workspace};
+use crate::{Error, Language, Limits, Workspace};
 
 /// The most that one execution may display, bytes of all bundles together.
 const MAX_DISPLAYED: usize = 64 << 20;
@@ -42,6 +42,8 @@ const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
 const CPU_INTERVAL: Duration = Duration::from_millis(200);
 /// Time that a kernel may take to accept a program.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time that the kernel of another language may take to start.
+const LANGUAGE_TIMEOUT: Duration = Duration::from_secs(60);
 const SIGKILL: i32 = 9;
 
 /// A kernel that is ready, and the limits under which it runs cells.
@@ -188,7 +190,7 @@ impl<L: Link> Driver<L> {
 
     /// Sets the working directory and variables for the cells to come.
     pub(crate) async fn configure(&self, options: &KernelOptions) -> Result<(), Error> {
-        let KernelOptions { directory, environment, forms, command_line } = options;
+        let KernelOptions { directory, environment, forms, command_line, language } = options;
         kernel::check_environment(environment)?;
         let mut kernel = self.hold().await?;
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
@@ -197,6 +199,7 @@ impl<L: Link> Driver<L> {
             environment,
             forms: *forms,
             command_line: command_line.as_ref(),
+            language: language.as_ref().map(Language::as_str),
         };
         match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&frame)).await {
             Ok(Ok(())) => unsent.disarm(),
@@ -214,7 +217,8 @@ impl<L: Link> Driver<L> {
                 }
             }
         };
-        timeout(SEND_TIMEOUT, answer).await.unwrap_or_else(|_| Err(Error::KernelGone("it no longer answers".into())))
+        let patience = if language.is_some() { LANGUAGE_TIMEOUT } else { SEND_TIMEOUT };
+        timeout(patience, answer).await.unwrap_or_else(|_| Err(Error::KernelGone("it no longer answers".into())))
     }
 
     /// Ends the kernel, whatever runs in it, and waits until it has ended.

@@ -47,6 +47,9 @@ pub(crate) enum ToKernel<'a> {
         forms: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
         command_line: Option<&'a CommandLine>,
+        /// Another language for all cells to come.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        language: Option<&'a str>,
     },
     /// Rehearse the first cell.
     Touch,

@@ -5,8 +5,8 @@ use std::fmt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
 use crate::driver::Execution;
+use crate::{Error, Language};
 
 /// A kernel of a live sandbox. Dropping the last hold on it ends it, but for the first kernel, which ends with its sandbox.
 pub trait Kernel: fmt::Debug + Send + Sync {
@@ -50,6 +50,8 @@ pub struct KernelOptions {
     pub forms: bool,
     /// The command line of a program; `None` for none.
     pub command_line: Option<CommandLine>,
+    /// The language of all its cells, for a kernel that has run none; `None` for the sandbox's own. There has to be a Jupyter kernel for it.
+    pub language: Option<Language>,
 }
 
 /// The command line of a program that runs as a cell.

@@ -66,7 +66,7 @@ const FORK: (&str, &str) = ("kernel_fork.py", include_str!("../kernel/kernel_for
 const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
 
 /// The kernel's programs for Python.
-const PYTHON_PROGRAMS: [(&str, &str); 14] = [
+const PYTHON_PROGRAMS: [(&str, &str); 15] = [
     ZYGOTE,
     HEAP,
     FORK,
@@ -74,6 +74,7 @@ const PYTHON_PROGRAMS: [(&str, &str); 14] = [
     ("kernel.py", include_str!("../kernel/kernel.py")),
     ("kernel_checkpoint.py", include_str!("../kernel/kernel_checkpoint.py")),
     ("kernel_errors.py", include_str!("../kernel/kernel_errors.py")),
+    ("kernel_jupyter.py", include_str!("../kernel/kernel_jupyter.py")),
     ("kernel_limits.py", include_str!("../kernel/kernel_limits.py")),
     ("kernel_output.py", include_str!("../kernel/kernel_output.py")),
     ("kernel_pages.py", include_str!("../kernel/kernel_pages.py")),

@@ -18,6 +18,7 @@ pub mod fuzzing;
 mod interpreter;
 mod kernel;
 mod kernel_spec;
+mod language;
 mod limits;
 mod link;
 mod output;
@@ -47,6 +48,7 @@ pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outc
 pub use interpreter::{Interpreter, InterpreterBuilder, Ran};
 pub use kernel::{CHART, Cell, CommandLine, Kernel, KernelOptions, TABLE};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
+pub use language::{Language, NoLanguage};
 pub use limits::Limits;
 pub use template::Template;
 pub use trial::{trial, trial_of};

@@ -243,3 +243,45 @@ def test_node(server):
 def test_the_program_of_the_guide(server):
     (program,) = pages.programs("sandboxes.md")
     assert pages.run(program, server.url, "", **server.environment()).splitlines()[0] == "42"
+
+
+def test_other_languages_have_kernels_where_the_template_has_them(sandbox):
+    assert sandbox.run_code("x=5; pwd", language="bash").logs.stdout == ["/home/user\n"]
+    execution = sandbox.run_code("echo $x $A", language="bash", envs={"A": "b"})
+    assert "".join(execution.logs.stdout) == "5 b\n"
+    context = sandbox.create_code_context(language="bash", cwd="/tmp")
+    assert (context.language, sandbox.run_code("pwd; echo $x", context=context).logs.stdout[0][:4]) == ("bash", "/tmp")
+    assert sandbox.run_code("false", language="bash").error.value == "exit status 1"
+    with pytest.raises(Exception, match="no kernel for cobol is installed; the languages are python, bash"):
+        sandbox.run_code("1", language="cobol")
+
+
+def test_a_paused_sandbox_keeps_its_programs_and_is_resumed_by_connecting(make):
+    sandbox = make(timeout=60)
+    sandbox.run_code("x = 41")
+    assert sandbox.pause() and not sandbox.is_running()
+    assert sandbox.pause() is False
+    states = {info.sandbox_id: info.state.value for info in Sandbox.list(SandboxQuery(state=["paused"])).next_items()}
+    assert states[sandbox.sandbox_id] == "paused"
+    with pytest.raises(Exception, match="memory: false"):
+        make(timeout=60).pause(keep_memory=False)
+    assert Sandbox.connect(sandbox.sandbox_id, timeout=60).run_code("x + 1").text == "42"
+    assert sandbox.get_info().state.value == "running"
+
+
+def test_a_sandbox_is_paused_in_time_and_goes_on_when_it_is_spoken_to(make):
+    sandbox = make(timeout=2, lifecycle={"on_timeout": "pause", "auto_resume": True})
+    lifecycle = sandbox.get_info().lifecycle
+    assert (lifecycle["on_timeout"], lifecycle["auto_resume"]) == ("pause", True)
+    sandbox.set_timeout(0)
+    while sandbox.get_info().state.value != "paused":
+        time.sleep(0.1)
+    assert sandbox.run_code("1 + 1").text == "2"
+
+
+def test_forks_and_snapshots_are_refused_by_name(sandbox):
+    with pytest.raises(Exception, match="forking a sandbox is not supported"):
+        sandbox.fork()
+    with pytest.raises(Exception, match="snapshots are not supported"):
+        sandbox.create_snapshot()
+    assert not Sandbox.list_snapshots().next_items()

@@ -291,3 +291,20 @@ def test_the_asynchronous_client(config):
         await sandbox.close()
 
     asyncio.run(use())
+
+
+def test_bash_has_a_kernel_of_its_own(codes):
+    codes.run("x=5", language="bash")
+    assert codes.run("echo $x", language="bash").logs.stdout[0].text == "5\n"
+    context = codes.create_context("bash")
+    assert context.language == "bash" and [known.id for known in codes.list_contexts("bash")][-1] == context.id
+    assert codes.run("false", context=context).error.value == "exit status 1"
+
+
+def test_resources_hold_up_to_the_operators(make):
+    sandbox = make(resource={"cpu": "500m", "memory": "256Mi"})
+    assert sandbox.get_metrics().memory_total_in_mib == 256
+    with pytest.raises(SandboxApiException, match="gpu is not supported"):
+        make(resource={"nvidia.com/gpu": "1"})
+    with pytest.raises(SandboxApiException, match="at least 64Mi"):
+        make(resource={"memory": "1Mi"})

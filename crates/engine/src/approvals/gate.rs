@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome};
 use aludel_rules::Decision as Verdict;
-use aludel_sandbox::Finished;
+use aludel_sandbox::{Finished, Language};
 use aludel_store::{
     ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, NewApproval, Reservation, Tenant, Work, now,
 };
@@ -317,8 +317,10 @@ impl Gate {
             ApprovalMode::Rules(rules) => Arc::clone(rules),
         };
         let kernel = self.engine.kernel();
-        if kernel.language != RULED {
-            let judgement = rules.undecidable(&format!("the rules read no {}", kernel.title));
+        let other = self.namespace.language().map(Language::as_str);
+        let other = other.or_else(|| (kernel.language != RULED).then_some(kernel.title.as_str()));
+        if let Some(language) = other {
+            let judgement = rules.undecidable(&format!("the rules read no {language}"));
             return Ok((judgement.decision, judgement.reasons.iter().map(ToString::to_string).collect()));
         }
         let (namespace, code) = (Arc::clone(&self.namespace), code.to_owned());

@@ -3,18 +3,30 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_rules::{Judgement, Known, Rules};
+use aludel_sandbox::Language;
 
 /// The names that programs of one kernel share, as far as rules have read them.
 #[derive(Debug)]
 pub struct Namespace {
     place: String,
+    language: Option<Language>,
     known: Mutex<Known>,
 }
 
 impl Namespace {
     /// The names of a kernel before its first program. `place` is the id of its session or sandbox, for the audit log.
     pub fn new(place: impl Into<String>) -> Arc<Self> {
-        Arc::new(Self { place: place.into(), known: Mutex::default() })
+        Self::of_language(place, None)
+    }
+
+    /// The same of a kernel of another language than the engine's.
+    pub fn of_language(place: impl Into<String>, language: Option<Language>) -> Arc<Self> {
+        Arc::new(Self { place: place.into(), language, known: Mutex::default() })
+    }
+
+    /// The kernel's language, where it is not the engine's.
+    pub(super) fn language(&self) -> Option<&Language> {
+        self.language.as_ref()
     }
 
     /// The id of the session or sandbox.

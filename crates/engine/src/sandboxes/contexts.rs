@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::{
-    Cell, Error as SandboxError, Execution, FileEntry, Kernel, KernelOptions, KernelSpec, Limits, Sandbox,
+    Cell, Error as SandboxError, Execution, FileEntry, Kernel, KernelOptions, KernelSpec, Language, Limits, NoLanguage,
+    Sandbox,
 };
 use aludel_store::random_hex;
 use futures_util::future::BoxFuture;
@@ -24,12 +25,15 @@ pub struct Contexts {
     place: String,
     environment: Vec<(String, String)>,
     known: Mutex<Vec<Arc<Context>>>,
+    /// Held while a language's own context is looked for and made.
+    making: Mutex<()>,
 }
 
 /// A context: a kernel that can be restarted.
 pub struct Context {
     id: String,
     directory: String,
+    language: Option<Language>,
     running: Mutex<Running>,
     executions: AtomicU64,
 }
@@ -64,6 +68,11 @@ impl Context {
         &self.directory
     }
 
+    /// The language of its programs; `None` for the sandbox's own.
+    pub fn language(&self) -> Option<&Language> {
+        self.language.as_ref()
+    }
+
     /// Counts a program that is started in it, and returns its number, from 1 on.
     pub fn count(&self) -> u64 {
         self.executions.fetch_add(1, Ordering::Relaxed) + 1
@@ -78,34 +87,45 @@ impl Contexts {
         environment: &BTreeMap<String, String>,
     ) -> Result<Self, Error> {
         let environment = environment.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-        let contexts = Self { sandbox, place: place.to_owned(), environment, known: Mutex::default() };
+        let contexts =
+            Self { sandbox, place: place.to_owned(), environment, known: Mutex::default(), making: Mutex::default() };
         let kernel = contexts.sandbox.first_kernel();
-        kernel.configure(&contexts.options(HOME)).await?;
-        let default = contexts.context(kernel, HOME);
+        kernel.configure(&contexts.options(HOME, None)).await?;
+        let default = contexts.context(kernel, HOME, None);
         contexts.known.lock().await.push(default);
         Ok(contexts)
     }
 
-    fn options(&self, directory: &str) -> KernelOptions {
+    fn options(&self, directory: &str, language: Option<&Language>) -> KernelOptions {
         KernelOptions {
             directory: Some(directory.to_owned()),
             environment: self.environment.clone(),
             forms: true,
             command_line: None,
+            language: language.cloned(),
         }
     }
 
-    fn context(&self, kernel: Arc<dyn Kernel>, directory: &str) -> Arc<Context> {
-        let running = Mutex::new(Running { kernel, namespace: Namespace::new(&self.place) });
+    fn context(&self, kernel: Arc<dyn Kernel>, directory: &str, language: Option<Language>) -> Arc<Context> {
+        let running = Mutex::new(Running { kernel, namespace: Namespace::of_language(&self.place, language.clone()) });
         let id = format!("{:.32}", random_hex());
-        Arc::new(Context { id, directory: directory.to_owned(), running, executions: AtomicU64::new(0) })
+        Arc::new(Context { id, directory: directory.to_owned(), language, running, executions: AtomicU64::new(0) })
     }
 
-    /// Starts a further kernel.
-    pub async fn create(&self, directory: Option<&str>) -> Result<Arc<Context>, Error> {
+    /// The language of this name; `None` if it is the sandbox's own.
+    pub fn language(&self, name: &str) -> Result<Option<Language>, Error> {
+        let language: Language = name
+            .parse()
+            .map_err(|error: NoLanguage| Error::InvalidSandbox { field: "language", reason: error.to_string() })?;
+        Ok((language.as_str() != self.sandbox.kernel().language).then_some(language))
+    }
+
+    /// Starts a further kernel, of this language or of the sandbox's own.
+    pub async fn create(&self, directory: Option<&str>, language: Option<Language>) -> Result<Arc<Context>, Error> {
         let directory = directory.unwrap_or(HOME);
-        let kernel = self.sandbox.start_kernel(self.options(directory)).await.map_err(refused)?;
-        let context = self.context(kernel, directory);
+        let options = self.options(directory, language.as_ref());
+        let kernel = self.sandbox.start_kernel(options).await.map_err(|error| refused(error, language.as_ref()))?;
+        let context = self.context(kernel, directory, language);
         self.known.lock().await.push(Arc::clone(&context));
         Ok(context)
     }
@@ -125,6 +145,17 @@ impl Contexts {
         found.cloned().ok_or_else(|| Error::NotFound(Missing::Context(id.unwrap_or("default").to_owned())))
     }
 
+    /// The context of a language's programs that name none: the first of the language, made when it is first asked for.
+    pub async fn of_language(&self, language: Option<Language>) -> Result<Arc<Context>, Error> {
+        let Some(language) = language else { return self.get(None).await };
+        let _one_at_a_time = self.making.lock().await;
+        let known = self.list().await.into_iter().find(|context| context.language.as_ref() == Some(&language));
+        match known {
+            Some(context) => Ok(context),
+            None => self.create(None, Some(language)).await,
+        }
+    }
+
     /// Gives a context a new kernel.
     pub async fn restart(&self, id: &str) -> Result<(), Error> {
         let context = self.get(Some(id)).await?;
@@ -135,9 +166,11 @@ impl Contexts {
     }
 
     async fn fresh(&self, context: &Context) -> Result<Running, Error> {
-        let kernel = self.sandbox.start_kernel(self.options(&context.directory)).await.map_err(refused)?;
+        let options = self.options(&context.directory, context.language.as_ref());
+        let started = self.sandbox.start_kernel(options).await;
+        let kernel = started.map_err(|error| refused(error, context.language.as_ref()))?;
         context.executions.store(0, Ordering::Relaxed);
-        Ok(Running { kernel, namespace: Namespace::new(&self.place) })
+        Ok(Running { kernel, namespace: Namespace::of_language(&self.place, context.language.clone()) })
     }
 
     /// Ends a context. The default one is there again when it is next asked for.
@@ -166,12 +199,14 @@ impl Contexts {
 }
 
 /// In the words of whoever asked for a kernel.
-fn refused(error: SandboxError) -> Error {
+fn refused(error: SandboxError, language: Option<&Language>) -> Error {
     match error {
         SandboxError::Full => {
             Error::InvalidSandbox { field: "context", reason: "there are as many as there may be".into() }
         }
-        SandboxError::Start(reason) => Error::InvalidSandbox { field: "context", reason },
+        SandboxError::Start(reason) => {
+            Error::InvalidSandbox { field: language.map_or("context", |_| "language"), reason }
+        }
         error => error.into(),
     }
 }

@@ -155,7 +155,7 @@ async fn contexts_are_apart_and_can_be_restarted() {
         }
         printed
     };
-    let other = contexts.create(None).await.unwrap();
+    let other = contexts.create(None, None).await.unwrap();
     assert_eq!(contexts.list().await.len(), 2);
     assert_eq!(run(None, "x = 1").await, "");
     assert_eq!(run(Some("default"), "x").await, "1");

@@ -51,9 +51,13 @@ pub(super) fn remove_the_useless(environment: &Path, site_packages: &Path) -> Re
     for part in PARTS {
         remove_part(&site_packages.join(part))?;
     }
-    // For JupyterLab, and for compilers.
-    for directory in ["share/jupyter", "include"] {
-        remove_part(&environment.join(directory))?;
+    // For compilers, and for JupyterLab, but for the kernels that packages declare.
+    remove_part(&environment.join("include"))?;
+    let of_jupyter = environment.join("share/jupyter");
+    if of_jupyter.is_dir() {
+        for entry in tree::entries(&of_jupyter)?.into_iter().filter(|entry| entry.file_name() != "kernels") {
+            remove_part(&entry.path())?;
+        }
     }
     remove_sources(site_packages)
 }

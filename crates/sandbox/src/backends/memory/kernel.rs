@@ -202,11 +202,12 @@ impl Link for MemoryLink {
                 self.cells.send(program).await.map_err(gone)
             }
             // There are no directories but the workspace.
-            ToKernel::Configure { directory: _, environment, forms: _, command_line } => {
+            ToKernel::Configure { directory: _, environment, forms: _, command_line, language } => {
                 self.environment.extend(environment.iter().cloned());
-                let answer = match command_line {
-                    None => FromKernel::Configured,
-                    Some(_) => FromKernel::Failed("a scripted program has no command line".to_owned()),
+                let answer = match (command_line, language) {
+                    (None, None) => FromKernel::Configured,
+                    (Some(_), _) => FromKernel::Failed("a scripted program has no command line".to_owned()),
+                    (None, Some(language)) => FromKernel::Failed(format!("no kernel for {language} is installed")),
                 };
                 self.pending.push_back(Input::Frame(answer, 0));
                 Ok(())

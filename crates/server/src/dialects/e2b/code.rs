@@ -27,7 +27,7 @@ use super::error::Refusal;
 use super::reach::Reached;
 use crate::app::App;
 use crate::dialects::sandboxes::lines::line;
-use crate::dialects::sandboxes::programs::{self, Failure, Started};
+use crate::dialects::sandboxes::programs::{self, Failure, Place, Started};
 use crate::dialects::sandboxes::refusal;
 use crate::http::Fields;
 
@@ -35,23 +35,10 @@ use crate::http::Fields;
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// The name of these clients, for people who decide about their programs.
 const SENDER: &str = "E2B";
-/// The language that there is.
-const PYTHON: &str = "python";
-
-/// Checks that a language is the one that there is.
-fn check_language(language: Option<&str>) -> Result<(), Refusal> {
-    match language {
-        None | Some(PYTHON | "py" | "python3") => Ok(()),
-        Some(other) => {
-            let other: String = other.chars().take(32).collect();
-            let message = format!("No kernel for the language {other} is installed in this sandbox; there is python");
-            Err(Refusal::Plain(StatusCode::INTERNAL_SERVER_ERROR, message))
-        }
-    }
-}
 
 fn shown(context: &sandboxes::Context) -> Context {
-    Context { id: context.id().to_owned(), language: PYTHON.to_owned(), cwd: context.directory().to_owned() }
+    let language = programs::language(context).to_owned();
+    Context { id: context.id().to_owned(), language, cwd: context.directory().to_owned() }
 }
 
 /// An error about a context, in plain text.
@@ -75,8 +62,9 @@ pub(super) async fn list_contexts(Reached { live, .. }: Reached) -> Json<Vec<Con
 /// `POST /contexts`
 pub(super) async fn create_context(Reached { live, .. }: Reached, body: Fields) -> Result<Json<Context>, Refusal> {
     let request: CreateContext = body.read()?;
-    check_language(request.language.as_deref())?;
-    let context = live.contexts().create(request.cwd.as_deref()).await.map_err(refused)?;
+    let contexts = live.contexts();
+    let language = request.language.as_deref().map(|name| contexts.language(name)).transpose().map_err(refused)?;
+    let context = contexts.create(request.cwd.as_deref(), language.flatten()).await.map_err(refused)?;
     Ok(Json(shown(&context)))
 }
 
@@ -106,10 +94,9 @@ pub(super) async fn execute(
         let message = "Only one of context_id or language can be provided".to_owned();
         return Err(Refusal::Plain(StatusCode::BAD_REQUEST, message));
     }
-    check_language(request.language.as_deref())?;
-    let ExecuteRequest { code, context_id, env_vars, language: _python } = request;
-    let environment = env_vars.unwrap_or_default();
-    let begun = programs::start(&app, &live, SENDER, context_id.as_deref(), environment, code).await;
+    let ExecuteRequest { code, context_id, env_vars, language } = request;
+    let place = context_id.as_deref().map_or(Place::Language(language.as_deref()), Place::Context);
+    let begun = programs::start(&app, &live, SENDER, place, env_vars.unwrap_or_default(), code).await;
     let Started { number, execution, .. } = begun.map_err(refused)?;
     let telling = Telling { execution, number: Some(number), has_ended: false };
     let lines = unfold(telling, async |mut telling| {

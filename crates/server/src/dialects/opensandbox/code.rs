@@ -7,7 +7,7 @@ use aludel_engine::execution::{CHART, MimeBundle, MimeData, TABLE};
 use aludel_engine::executions::{End, Event, Execution};
 use aludel_engine::sandboxes::{self, RunningProgram};
 use aludel_engine::turns::{Output, Rich};
-use aludel_engine::{Error, Missing};
+use aludel_engine::{Error, Language, Missing};
 use aludel_wire::opensandbox::code::{Context, EventKind, Failure, NewContext, RunCode};
 use axum::Json;
 use axum::extract::{Path, State};
@@ -23,26 +23,13 @@ use tokio::time::Instant;
 use super::events::{Source, stream};
 use super::reach::Reached;
 use crate::app::App;
-use crate::dialects::sandboxes::programs::{self, Started};
+use crate::dialects::sandboxes::programs::{self, Place, Started};
 use crate::dialects::sandboxes::refusal;
 use crate::error::ApiError;
 use crate::http::{Fields, Params};
 
 /// The name of these clients, for people who decide about their programs.
 const SENDER: &str = "OpenSandbox";
-/// The language that there is.
-const PYTHON: &str = "python";
-
-fn check_language(language: Option<&str>) -> Result<(), ApiError> {
-    match language {
-        None | Some("" | PYTHON) => Ok(()),
-        Some(other) => {
-            let other: String = other.chars().take(32).collect();
-            let message = format!("No kernel for the language {other} is in this sandbox; there is python.");
-            Err(ApiError::bad_request(message).code("NOT_SUPPORTED"))
-        }
-    }
-}
 
 /// An error about a context or a program.
 fn refused(error: Error) -> ApiError {
@@ -51,20 +38,23 @@ fn refused(error: Error) -> ApiError {
             let id: String = id.chars().take(64).collect();
             ApiError::not_found(format!("context {id} not found")).code("CONTEXT_NOT_FOUND")
         }
+        error @ Error::InvalidSandbox { field: "language", .. } => refusal::refused(error).code("NOT_SUPPORTED"),
         error => refusal::refused(error),
     }
 }
 
 fn shown(context: &sandboxes::Context) -> Context {
-    Context { id: context.id().to_owned(), language: PYTHON.to_owned() }
+    Context { id: context.id().to_owned(), language: programs::language(context).to_owned() }
 }
 
 /// `POST /code/context`
 pub(super) async fn create_context(Reached { live, .. }: Reached, body: Fields) -> Result<Json<Context>, ApiError> {
     let NewContext { language, cwd } = body.read()?;
-    check_language(language.as_deref())?;
+    let contexts = live.contexts();
+    let named = language.as_deref().filter(|name| !name.is_empty());
+    let language = named.map(|name| contexts.language(name)).transpose().map_err(refused)?;
     let directory = cwd.filter(|directory| !directory.is_empty());
-    let context = live.contexts().create(directory.as_deref()).await.map_err(refused)?;
+    let context = contexts.create(directory.as_deref(), language.flatten()).await.map_err(refused)?;
     Ok(Json(shown(&context)))
 }
 
@@ -73,18 +63,19 @@ pub(super) async fn list_contexts(
     Reached { live, .. }: Reached,
     params: Params,
 ) -> Result<Json<Vec<Context>>, ApiError> {
-    if check_language(params.get("language")).is_err() {
-        return Ok(Json(Vec::new()));
-    }
-    Ok(Json(live.contexts().list().await.iter().skip(1).map(|context| shown(context)).collect()))
+    let made = live.contexts().list().await.into_iter().skip(1);
+    Ok(Json(made.filter(|context| is_wanted(context, &params)).map(|context| shown(&context)).collect()))
+}
+
+/// Returns true for a context of the language that a query names, or if it names none.
+fn is_wanted(context: &sandboxes::Context, params: &Params) -> bool {
+    let named = params.get("language").filter(|name| !name.is_empty());
+    named.is_none_or(|name| name.parse::<Language>().is_ok_and(|named| named.as_str() == programs::language(context)))
 }
 
 /// `DELETE /code/contexts`: the default one is there again when it is next asked for.
 pub(super) async fn remove_contexts(Reached { live, .. }: Reached, params: Params) -> Result<StatusCode, ApiError> {
-    if check_language(params.get("language")).is_err() {
-        return Ok(StatusCode::OK);
-    }
-    for context in live.contexts().list().await {
+    for context in live.contexts().list().await.into_iter().filter(|context| is_wanted(context, &params)) {
         match live.contexts().remove(context.id()).await {
             // Somebody else removed it.
             Ok(()) | Err(Error::NotFound(_)) => {}
@@ -119,9 +110,9 @@ pub(super) async fn run(
 ) -> Result<Response, ApiError> {
     let RunCode { code, context } = body.read()?;
     let context = context.unwrap_or_default();
-    check_language(context.language.as_deref())?;
-    let id = context.id.as_deref().filter(|id| !id.is_empty());
-    let started = programs::start(&app, &live, SENDER, id, BTreeMap::new(), code).await;
+    let (id, language) = (context.id.filter(|id| !id.is_empty()), context.language.filter(|name| !name.is_empty()));
+    let place = id.as_deref().map_or(Place::Language(language.as_deref()), Place::Context);
+    let started = programs::start(&app, &live, SENDER, place, BTreeMap::new(), code).await;
     let Started { id, context, number, execution } = started.map_err(refused)?;
     let first = vec![EventKind::Init { text: id.clone() }, EventKind::ExecutionCount { execution_count: number }];
     let running = live.programs().add(&id, context.id(), execution.canceller());

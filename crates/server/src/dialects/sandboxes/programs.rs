@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aludel_engine::Error;
 use aludel_engine::execution::{LimitHit, Outcome};
 use aludel_engine::executions::{self, End, Execution, Program};
 use aludel_engine::sandboxes::{Context, LiveSandbox};
+use aludel_engine::{Error, Language};
 
 use super::refusal::refused;
 use crate::app::App;
@@ -28,23 +28,41 @@ pub(crate) struct Started {
     pub(crate) execution: Execution,
 }
 
-/// Starts a program in the context of this id, or in the default one.
+/// The context of a program.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// The one of this id.
+    Context(&'a str),
+    /// The one of this language, or of the sandbox's own.
+    Language(Option<&'a str>),
+}
+
+/// Starts a program in its context.
 pub(crate) async fn start(
     app: &App,
     live: &LiveSandbox,
     sender: &str,
-    context: Option<&str>,
+    place: Place<'_>,
     environment: BTreeMap<String, String>,
     code: String,
 ) -> Result<Started, Error> {
     let contexts = live.contexts();
-    let context = contexts.get(context).await?;
+    let context = match place {
+        Place::Context(id) => contexts.get(Some(id)).await?,
+        Place::Language(None) => contexts.get(None).await?,
+        Place::Language(Some(name)) => contexts.of_language(contexts.language(name)?).await?,
+    };
     let target = contexts.target(&context, environment).await?;
     let number = context.count();
     let id = aludel_store::fresh_id("exec_");
     let (tenant, sender) = (live.tenant().clone(), sender.to_owned());
     let program = Program { id: id.clone(), tenant, sender, target, code, timeout: None };
     Ok(Started { id, context, number, execution: executions::start(&app.engine, program)? })
+}
+
+/// The language of a context, as clients know it.
+pub(crate) fn language(context: &Context) -> &str {
+    context.language().map_or("python", Language::as_str)
 }
 
 /// An error that is no program's own.
