@@ -25,6 +25,9 @@ pub struct Check {
     pub mend: Option<String>,
 }
 
+/// Beyond running, the means of sandboxes of this host.
+const FATE: &str = "sandboxes are paused with their processes, and cannot be forked";
+
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
@@ -45,7 +48,9 @@ pub fn probe() -> Vec<Check> {
 /// Starts a sandbox and runs a program in it, see [`trial()`]. Where more is required than the host enforces, none is started.
 pub async fn sandbox(data: &Path, require: Require) -> Check {
     let (status, detail, mend) = match trial(data, require).await {
-        Ok(took) => (Status::Ok, format!("one was started and ran a program, in {} ms", took.as_millis()), None),
+        Ok(took) => {
+            (Status::Ok, format!("one was started and ran a program, in {} ms; {FATE}", took.as_millis()), None)
+        }
         Err(error) => {
             // A template that cannot be made says itself what to do.
             let mend =

@@ -49,6 +49,10 @@ pub struct NewSandbox {
     pub id_variable: Option<&'static str>,
     /// True if whoever speaks to its programs needs the secret for that.
     pub private: bool,
+    /// True if it is paused when its time is over, and not ended.
+    pub pauses: bool,
+    /// True if it goes on by itself when somebody speaks to it while it is paused.
+    pub resumes: bool,
 }
 
 impl NewSandbox {
@@ -105,6 +109,8 @@ pub struct LiveSandbox {
     programs: Programs,
     metadata: StdMutex<BTreeMap<String, String>>,
     paused: AtomicBool,
+    /// Held by whoever pauses or resumes it.
+    pausing: Mutex<()>,
     files: Mutex<Option<Files>>,
     tunnels: Arc<Semaphore>,
     ended: CancellationToken,
@@ -140,6 +146,7 @@ impl LiveSandbox {
             programs: Programs::default(),
             metadata: StdMutex::new(new.metadata.clone()),
             paused: AtomicBool::new(false),
+            pausing: Mutex::default(),
             processes: Processes::new(Arc::clone(&sandbox), store, meter, tenant.clone(), id.clone()),
             id,
             secret: format!("ea_{:.40}", random_hex()),
@@ -197,18 +204,27 @@ impl LiveSandbox {
         Ok(())
     }
 
-    /// Stops everything in it until [`Self::resume`]. It ends in time all the same.
-    pub async fn pause(&self) -> Result<(), Error> {
+    /// Stops everything in it until [`Self::resume`]. It ends in time all the same. Returns false if it is paused already.
+    pub async fn pause(&self) -> Result<bool, Error> {
+        let _one_at_a_time = self.pausing.lock().await;
         self.sandbox.pause().await?;
-        self.paused.store(true, Ordering::Relaxed);
-        Ok(())
+        Ok(!self.paused.swap(true, Ordering::Relaxed))
     }
 
-    /// Lets it go on.
-    pub async fn resume(&self) -> Result<(), Error> {
+    /// Lets it go on. Returns false if it is not paused.
+    pub async fn resume(&self) -> Result<bool, Error> {
+        let _one_at_a_time = self.pausing.lock().await;
         self.sandbox.resume().await?;
-        self.paused.store(false, Ordering::Relaxed);
-        Ok(())
+        Ok(self.paused.swap(false, Ordering::Relaxed))
+    }
+
+    /// Lets it go on, for so long from now on. Returns false if it is not paused.
+    pub async fn resume_for(&self, timeout: Duration) -> Result<bool, Error> {
+        let is_resumed = self.resume().await?;
+        if is_resumed {
+            self.set_timeout(timeout);
+        }
+        Ok(is_resumed)
     }
 
     /// Returns true while it is paused.

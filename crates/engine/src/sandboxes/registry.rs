@@ -74,11 +74,16 @@ impl Sandboxes {
 
     /// Ends a sandbox when its time or that of its tenant's key is over, its end was asked for, or the process is about to end.
     async fn end_in_time(self, live: Arc<LiveSandbox>) {
-        tokio::select! {
-            () = live.expired() => {}
-            () = live.ended() => {}
-            () = self.key_ends(live.tenant()) => {}
-            () = self.closing.cancelled() => {}
+        loop {
+            tokio::select! {
+                () = live.expired() => {}
+                () = live.ended() => break,
+                () = self.key_ends(live.tenant()) => break,
+                () = self.closing.cancelled() => break,
+            }
+            if !live.asked().pauses || live.is_paused() || self.pause(&live).await.is_err() {
+                break;
+            }
         }
         self.end(&live).await;
     }
@@ -92,6 +97,15 @@ impl Sandboxes {
                 return;
             }
         }
+    }
+
+    /// Pauses a sandbox for as long as one may live; then it ends. Returns false if it is paused already.
+    pub async fn pause(&self, live: &LiveSandbox) -> Result<bool, Error> {
+        let is_paused = live.pause().await?;
+        if is_paused {
+            live.set_timeout(self.lifetime);
+        }
+        Ok(is_paused)
     }
 
     /// The sandbox of a tenant that goes by this id.

@@ -14,8 +14,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use sandboxes::{
-    AutoResume, Connect, ListedSandbox, Logs, Metric, Network, NewSandbox, Refresh, Resume, Sandbox, SandboxDetail,
-    State, Timeout, WrittenFile,
+    AutoResume, Connect, Lifecycle, ListedSandbox, Logs, Metric, Network, NewSandbox, OnTimeout, Pause, Refresh,
+    Resume, Sandbox, SandboxDetail, State, TemplateAlias, Timeout, WrittenFile,
 };
 
 /// The body of every error of the control plane and of plain HTTP. Clients look at the number in it, not at the status alone.

@@ -17,6 +17,9 @@ pub struct NewSandbox {
     /// True if it is to be paused when its time is over, and not ended.
     #[serde(default, rename = "autoPause", skip_serializing_if = "Option::is_none")]
     pub auto_pause: Option<bool>,
+    /// False if its processes are to end when it is paused because its time is over.
+    #[serde(default, rename = "autoPauseMemory", skip_serializing_if = "Option::is_none")]
+    pub auto_pause_memory: Option<bool>,
     /// A paused sandbox that goes on by itself.
     #[serde(default, rename = "autoResume", skip_serializing_if = "Option::is_none")]
     pub auto_resume: Option<AutoResume>,
@@ -70,6 +73,14 @@ pub struct Network {
 pub struct Timeout {
     /// Seconds from now.
     pub timeout: i64,
+}
+
+/// A request to pause a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Pause {
+    /// False if its processes are to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
 }
 
 /// A request to connect to a sandbox.
@@ -162,6 +173,36 @@ pub struct ListedSandbox {
     pub metadata: BTreeMap<String, String>,
 }
 
+/// The fate of a sandbox whose time is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnTimeout {
+    /// It ends.
+    Kill,
+    /// It stands still.
+    Pause,
+}
+
+/// The course of a sandbox's life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Lifecycle {
+    /// True if it goes on when somebody speaks to it while it is paused.
+    pub auto_resume: bool,
+    /// Its fate when its time is over.
+    pub on_timeout: OnTimeout,
+}
+
+/// The name of a template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TemplateAlias {
+    /// The template.
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    /// True if everybody may use it.
+    pub public: bool,
+}
+
 /// A sandbox with all that is known of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxDetail {
@@ -176,6 +217,8 @@ pub struct SandboxDetail {
     /// True if it may reach the internet.
     #[serde(rename = "allowInternetAccess")]
     pub allow_internet_access: bool,
+    /// The course of its life.
+    pub lifecycle: Lifecycle,
 }
 
 /// The resources that a sandbox used at a time.

@@ -117,6 +117,7 @@ fn new(template: String, timeout: Duration, name: Option<String>, environment: B
         template_id: template,
         timeout: Some(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX)),
         auto_pause: None,
+        auto_pause_memory: None,
         auto_resume: None,
         secure: None,
         allow_internet_access: None,

@@ -115,6 +115,7 @@ impl Control for Api {
             template_id: self.config.template.clone(),
             timeout: Some(seconds(LIFETIME)),
             auto_pause: None,
+            auto_pause_memory: None,
             auto_resume: None,
             secure: Some(true),
             allow_internet_access: Some(false),

@@ -66,8 +66,12 @@ async fn make(
         return Err(ApiError::not_found(format!("template '{shown}' not found; there are: {known}")));
     }
     let cannot = |what: &str| Err(ApiError::bad_request(format!("{what} is not supported by this server")));
-    if asked.auto_pause == Some(true) {
+    let pauses = asked.auto_pause == Some(true);
+    if pauses && !app.engine.sandboxes.capabilities().pause {
         return cannot("autoPause");
+    }
+    if pauses && asked.auto_pause_memory == Some(false) {
+        return cannot("autoPauseMemory: false");
     }
     if asked.volume_mounts.is_some_and(|mounts| !mounts.is_empty()) {
         return cannot("volumeMounts");
@@ -88,6 +92,8 @@ async fn make(
         starts_from,
         timeout: seconds(asked.timeout.unwrap_or(timeout), 1)?,
         private: network.allow_public_traffic == Some(false),
+        pauses,
+        resumes: asked.auto_resume.is_some_and(|resume| resume.enabled),
     };
     let live = app.engine.sandboxes.create(tenant, new).await.map_err(refused)?;
     Ok((StatusCode::CREATED, Json(describe::sandbox(&live, describe::domain(headers)))).into_response())
@@ -114,10 +120,10 @@ pub(super) async fn list(
     params: Params,
 ) -> Result<Response, ApiError> {
     let mut all = app.engine.sandboxes.list(&tenant);
-    let total = all.len();
+    let total = all.iter().filter(|live| !live.is_paused()).count();
     let states: Vec<&str> = params.all("state").flat_map(|states| states.split(',')).collect();
-    if !states.is_empty() && !states.contains(&"running") {
-        all.clear();
+    if !states.is_empty() {
+        all.retain(|live| states.contains(&if live.is_paused() { "paused" } else { "running" }));
     }
     if let Some(metadata) = params.get("metadata") {
         let wanted = pairs(metadata)?;
@@ -224,10 +230,17 @@ pub(super) async fn connect(
     headers: HeaderMap,
     Path(id): Path<String>,
     body: Fields,
-) -> Result<Json<e2b::Sandbox>, ApiError> {
+) -> Result<Response, ApiError> {
     let live = find(&app, &caller, &id)?;
-    extend(&app, &live, body.read::<e2b::Connect>()?.timeout)?;
-    Ok(Json(describe::sandbox(&live, describe::domain(&headers))))
+    let timeout = body.read::<e2b::Connect>()?.timeout;
+    let awake = seconds(timeout.unwrap_or(TIMEOUT), 0)?.min(app.engine.sandboxes.lifetime());
+    let status = if live.is_paused() && live.resume_for(awake).await.map_err(refused)? {
+        StatusCode::CREATED
+    } else {
+        extend(&app, &live, timeout)?;
+        StatusCode::OK
+    };
+    Ok((status, Json(describe::sandbox(&live, describe::domain(&headers)))).into_response())
 }
 
 /// `POST /sandboxes/{id}/resume`
@@ -238,7 +251,9 @@ pub(super) async fn resume(
     id: Path<String>,
     body: Fields,
 ) -> Result<Response, ApiError> {
-    Ok((StatusCode::CREATED, connect(app, caller, headers, id, body).await?).into_response())
+    let mut response = connect(app, caller, headers, id, body).await?;
+    *response.status_mut() = StatusCode::CREATED;
+    Ok(response)
 }
 
 /// Lets a sandbox live for so many seconds from now on at least.
@@ -253,9 +268,54 @@ pub(super) async fn pause(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(id): Path<String>,
+    body: Fields,
+) -> Result<StatusCode, ApiError> {
+    let live = find(&app, &caller, &id)?;
+    if body.read::<e2b::Pause>()?.memory == Some(false) {
+        return Err(ApiError::bad_request("memory: false is not supported by this server: pausing keeps processes"));
+    }
+    if app.engine.sandboxes.pause(&live).await.map_err(refused)? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(ApiError::conflict(format!("Sandbox \"{}\" is paused already", live.id())))
+    }
+}
+
+/// `POST /sandboxes/{id}/fork`
+pub(super) async fn fork(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     find(&app, &caller, &id)?;
-    Err(ApiError::bad_request("pausing a sandbox is not supported by this server; set a longer timeout instead"))
+    Err(ApiError::bad_request("forking a sandbox is not supported by this server"))
+}
+
+/// `POST /sandboxes/{id}/snapshots`
+pub(super) async fn snapshot(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    find(&app, &caller, &id)?;
+    Err(ApiError::bad_request("snapshots are not supported by this server; pause the sandbox, or copy its files"))
+}
+
+/// `GET /snapshots`: there are none.
+pub(super) async fn snapshots() -> Json<[(); 0]> {
+    Json([])
+}
+
+/// `GET /templates/aliases/{alias}`
+pub(super) async fn template(
+    State(app): State<Arc<App>>,
+    Path(alias): Path<String>,
+) -> Result<Json<e2b::TemplateAlias>, ApiError> {
+    if !known_templates(&app).contains(&alias.as_str()) {
+        let shown: String = alias.chars().take(64).collect();
+        return Err(ApiError::not_found(format!("template '{shown}' not found")));
+    }
+    Ok(Json(e2b::TemplateAlias { template_id: alias, public: false }))
 }
 
 /// `GET /sandboxes/{id}/metrics`

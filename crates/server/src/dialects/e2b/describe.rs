@@ -63,7 +63,7 @@ pub(super) fn listed(live: &LiveSandbox) -> e2b::ListedSandbox {
         memory_mb: limits.memory >> 20,
         disk_size_mb: limits.disk >> 20,
         envd_version: ENVD_VERSION.to_owned(),
-        state: State::Running,
+        state: if live.is_paused() { State::Paused } else { State::Running },
         metadata: live.metadata(),
     }
 }
@@ -75,6 +75,10 @@ pub(super) fn detail(live: &LiveSandbox, domain: String) -> e2b::SandboxDetail {
         envd_access_token: Some(live.secret().to_owned()),
         domain,
         allow_internet_access: false,
+        lifecycle: e2b::Lifecycle {
+            auto_resume: live.asked().resumes,
+            on_timeout: if live.asked().pauses { e2b::OnTimeout::Pause } else { e2b::OnTimeout::Kill },
+        },
     }
 }
 

@@ -21,7 +21,7 @@ use self::connect::FRAMES;
 use aludel_wire::e2b::code::{CreateContext, ExecuteRequest, Line};
 use aludel_wire::e2b::filesystem::WatchMessage;
 use aludel_wire::e2b::process::EventMessage;
-use aludel_wire::e2b::{Connect, ListedSandbox, NewSandbox, Refresh, Resume, Sandbox, Timeout};
+use aludel_wire::e2b::{Connect, ListedSandbox, NewSandbox, Pause, Refresh, Resume, Sandbox, TemplateAlias, Timeout};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::middleware::from_fn;
@@ -113,6 +113,12 @@ fn routes() -> Routes {
         .takes::<Resume>()
         .gives::<Sandbox>()
         .post("/sandboxes/{id}/pause", control::pause, "Pause a sandbox")
+        .takes::<Pause>()
+        .post("/sandboxes/{id}/fork", control::fork, "Refuse to fork a sandbox")
+        .post("/sandboxes/{id}/snapshots", control::snapshot, "Refuse to keep a snapshot")
+        .get("/snapshots", control::snapshots, "List snapshots, of which there are none")
+        .get("/templates/aliases/{alias}", control::template, "Tell whether there is a template")
+        .gives::<TemplateAlias>()
         .get("/sandboxes/{id}/metrics", control::metrics, "Tell what a sandbox uses")
         .asks(&["start", "end"])
         .get("/sandboxes/{id}/logs", control::logs, "Read the log of a sandbox")

@@ -109,6 +109,12 @@ pub(super) async fn as_long_as_it_lives(Extension(share): Extension<Share>, requ
     let Some(Reached { live, port }) = request.extensions().get::<Reached>().cloned() else {
         return next.run(request).await;
     };
+    if live.is_paused() {
+        // It is asked for as if it ran.
+        if !live.asked().resumes || live.resume_for(live.asked().timeout).await.is_err() {
+            return error::no_sandbox(live.id()).into_response();
+        }
+    }
     let answer = async {
         match port {
             ENVD | INTERPRETER => next.run(request).await,

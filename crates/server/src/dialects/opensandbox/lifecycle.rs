@@ -58,6 +58,7 @@ pub(super) async fn create(
         timeout,
         id_variable: None,
         private: asked.secure_access == Some(true),
+        ..NewSandbox::default()
     };
     let live = app.engine.sandboxes.create(&tenant, new).await.map_err(refused)?;
     let location = [(LOCATION, format!("/v1/sandboxes/{}", live.id()))];
