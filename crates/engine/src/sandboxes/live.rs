@@ -49,6 +49,10 @@ pub struct NewSandbox {
     pub id_variable: Option<&'static str>,
     /// True if whoever speaks to its programs needs the secret for that.
     pub private: bool,
+    /// Processors, up to those that the operator gives to each; `None` for all of them.
+    pub cpus: Option<f64>,
+    /// Memory in bytes, up to what the operator gives to each; `None` for all of it.
+    pub memory: Option<u64>,
     /// True if it is paused when its time is over, and not ended.
     pub pauses: bool,
     /// True if it goes on by itself when somebody speaks to it while it is paused.

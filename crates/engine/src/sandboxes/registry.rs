@@ -61,6 +61,8 @@ impl Sandboxes {
         let mut limits = self.sessions.limits();
         // Clients bound their own programs, and the sandbox's end bounds all of them.
         limits.timeout = self.lifetime;
+        limits.cpus = new.cpus.map_or(limits.cpus, |cpus| cpus.min(limits.cpus));
+        limits.memory = new.memory.map_or(limits.memory, |memory| memory.min(limits.memory));
         let (owner, profile) = (Some(tenant.as_str().to_owned()), Profile::Services);
         let template = new.starts_from.clone().or_else(|| self.sessions.template_of(tenant));
         let spec = SandboxSpec { owner, profile, template, ..SandboxSpec::new(limits) };

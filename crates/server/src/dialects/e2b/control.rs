@@ -94,6 +94,8 @@ async fn make(
         private: network.allow_public_traffic == Some(false),
         pauses,
         resumes: asked.auto_resume.is_some_and(|resume| resume.enabled),
+        cpus: None,
+        memory: None,
     };
     let live = app.engine.sandboxes.create(tenant, new).await.map_err(refused)?;
     Ok((StatusCode::CREATED, Json(describe::sandbox(&live, describe::domain(headers)))).into_response())

@@ -19,6 +19,7 @@ use axum::response::{IntoResponse, Response};
 use super::describe;
 use super::error::{invalid, unknown};
 use super::reach::{ACCESS_TOKEN, EGRESS, EGRESS_TOKEN, Reached, SERVED, TOKEN};
+use super::resources::Resources;
 use crate::app::App;
 use crate::dialects::sandboxes::query::pairs;
 use crate::dialects::sandboxes::refusal::refused;
@@ -48,6 +49,8 @@ pub(super) async fn create(
         Some(seconds @ 1..) => Duration::from_secs(seconds.unsigned_abs()),
         Some(seconds) => return Err(invalid(format!("timeout: {seconds} s is too short for a sandbox"))),
     };
+    let Resources { cpus, memory } =
+        asked.resource_limits.as_ref().map(Resources::read).transpose().map_err(invalid)?.unwrap_or_default();
     let environment = asked.env.unwrap_or_default().into_iter();
     let new = NewSandbox {
         template: image.uri,
@@ -58,6 +61,8 @@ pub(super) async fn create(
         timeout,
         id_variable: None,
         private: asked.secure_access == Some(true),
+        cpus,
+        memory,
         ..NewSandbox::default()
     };
     let live = app.engine.sandboxes.create(&tenant, new).await.map_err(refused)?;

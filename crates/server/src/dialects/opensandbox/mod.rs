@@ -13,6 +13,7 @@ mod files;
 mod lifecycle;
 mod metrics;
 mod reach;
+mod resources;
 mod sessions;
 mod transfers;
 
