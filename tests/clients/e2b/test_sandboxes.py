@@ -17,6 +17,7 @@ from e2b import (
     NotFoundException,
     PtySize,
     SandboxQuery,
+    SandboxState,
     TimeoutException,
 )
 from e2b.exceptions import AuthenticationException
@@ -240,9 +241,10 @@ def test_node(server):
     subprocess.run(["node", target], check=True, timeout=60)
 
 
-def test_the_program_of_the_guide(server):
-    (program,) = pages.programs("sandboxes.md")
-    assert pages.run(program, server.url, "", **server.environment()).splitlines()[0] == "42"
+def test_the_programs_of_the_guide(server):
+    first, second = pages.programs("sandboxes.md")
+    assert pages.run(first, server.url, "", **server.environment()).splitlines()[0] == "42"
+    assert pages.run(second, server.url, "", **server.environment()) == "['5\\n']\n"
 
 
 def test_other_languages_have_kernels_where_the_template_has_them(sandbox):
@@ -261,7 +263,7 @@ def test_a_paused_sandbox_keeps_its_programs_and_is_resumed_by_connecting(make):
     sandbox.run_code("x = 41")
     assert sandbox.pause() and not sandbox.is_running()
     assert sandbox.pause() is False
-    states = {info.sandbox_id: info.state.value for info in Sandbox.list(SandboxQuery(state=["paused"])).next_items()}
+    states = {info.sandbox_id: info.state.value for info in Sandbox.list(SandboxQuery(state=[SandboxState.PAUSED])).next_items()}
     assert states[sandbox.sandbox_id] == "paused"
     with pytest.raises(Exception, match="memory: false"):
         make(timeout=60).pause(keep_memory=False)
