@@ -126,6 +126,12 @@ def test_the_next_one_goes_on_in_the_same_kernel(client):
     assert create(client, "get y", environment=first.environment_id).output_text == "y is kept."
 
 
+def test_variables_of_the_environment_are_there_and_stay(client):
+    first = create(client, "region of sales?", environment={"type": "remote", "env": {"REGION": {"value": "north"}}})
+    assert first.output_text == "It is for the north."
+    assert create(client, "region of sales?", previous_interaction_id=first.id).output_text == "It is for the north."
+
+
 def test_a_chart_is_a_picture(client):
     interaction = create(client, "a chart")
     assert base64.b64decode(interaction.output_image.data).startswith(b"\x89PNG")

@@ -1,6 +1,7 @@
 //! A request for an interaction, understood.
 
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
+use aludel_engine::Environment as Variables;
 use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{ContainerId, InteractionId};
 use aludel_wire::Document;
@@ -11,11 +12,12 @@ use aludel_wire::gemini::interactions::{
 };
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::dialects::gemini::ask::{MAX_FUNCTIONS, MAX_STOPS, check_most, check_name, choose};
 use crate::dialects::gemini::inputs::MAX_FILES;
 use crate::dialects::gemini::models::plain;
+use crate::dialects::openai::tools::environment;
 use crate::error::ApiError;
 use crate::http::Fields;
 
@@ -38,6 +40,8 @@ pub(super) struct Ask {
     pub(super) environment: Option<ContainerId>,
     /// Files that are put into it.
     pub(super) sources: Vec<SourceFile>,
+    /// Environment variables of its programs.
+    pub(super) variables: Variables,
     pub(super) store: bool,
     pub(super) background: bool,
     pub(super) stream: bool,
@@ -82,7 +86,7 @@ impl Ask {
         let tells_thoughts = config.thinking_summaries.as_deref() == Some("auto");
         let format = answer_format(request.response_format.clone(), request.response_mime_type.as_deref())?;
         let sampling = sampling(config, format)?;
-        let (environment, sources) = read_environment(request.environment, runs_code)?;
+        let (environment, sources, variables) = read_environment(request.environment, runs_code)?;
         let (store, background) = (request.store.unwrap_or(true), request.background.unwrap_or(false));
         if background && !store {
             let message = "'background' needs 'store': nobody could ask what became of it.";
@@ -106,6 +110,7 @@ impl Ask {
             previous,
             environment,
             sources,
+            variables,
             store,
             background,
             stream: request.stream.unwrap_or(false),
@@ -306,13 +311,13 @@ fn answer_format(format: Option<Value>, mime: Option<&str>) -> Result<Option<Ans
     Ok(chosen)
 }
 
-/// Reads the place of the programs, and the files that are put into it.
+/// Reads the place of the programs, the files that are put into it, and its variables.
 fn read_environment(
     environment: Option<Environment>,
     runs_code: bool,
-) -> Result<(Option<ContainerId>, Vec<SourceFile>), ApiError> {
+) -> Result<(Option<ContainerId>, Vec<SourceFile>, Variables), ApiError> {
     let object = match environment {
-        None => return Ok((None, Vec::new())),
+        None => return Ok((None, Vec::new(), Variables::default())),
         Some(Environment::Id(id)) => EnvironmentObject { environment_id: Some(id), ..EnvironmentObject::default() },
         Some(Environment::Object(object)) => object,
     };
@@ -323,12 +328,6 @@ fn read_environment(
     let EnvironmentObject { kind, environment_id, sources, network, env } = object;
     if kind.is_some_and(|kind| kind != "remote") {
         return invalid("environment.type", "'environment.type' can only be 'remote'.");
-    }
-    if env.is_some_and(|env| !env.is_empty()) {
-        return invalid(
-            "environment.env",
-            "'environment.env' is not available here: programs have no variables of yours.",
-        );
     }
     let is_empty = |list: Option<&Value>| list.is_none_or(|list| list.is_null() || *list == json!([]));
     let has_network = match &network {
@@ -354,7 +353,21 @@ fn read_environment(
         return Err(ApiError::invalid("environment.sources", message));
     }
     let sources = sources.into_iter().enumerate().map(|(index, source)| source_file(source, index));
-    Ok((id, sources.collect::<Result<_, _>>()?))
+    Ok((id, sources.collect::<Result<_, _>>()?, read_variables(env.unwrap_or_default())?))
+}
+
+/// Reads environment variables: texts, or objects that hold one.
+fn read_variables(sent: Map<String, Value>) -> Result<Variables, ApiError> {
+    let variables = sent.into_iter().map(|(name, variable)| {
+        let param = format!("environment.env.{name}");
+        if variable.get("credential").is_some_and(|credential| !credential.is_null()) {
+            let message = format!("'{param}.credential' is not available here; give its 'value'.");
+            return Err(ApiError::invalid(format!("{param}.credential"), message));
+        }
+        let value = variable.get("value").unwrap_or(&variable).clone();
+        Ok((name, value))
+    });
+    environment(Some(&Value::Object(variables.collect::<Result<_, _>>()?)), "environment.env")
 }
 
 fn source_file(source: Source, index: usize) -> Result<SourceFile, ApiError> {
@@ -414,6 +427,7 @@ mod tests {
                 "tool_choice": { "allowed_tools": { "mode": "any", "tools": ["f"] } } },
             "response_format": { "type": "text", "mime_type": "application/json", "schema": { "type": "object" } },
             "environment": { "type": "remote", "network": { "allowlist": [] },
+                "env": { "A": { "value": "1" }, "B": "2" },
                 "sources": [{ "type": "inline", "content": "YQ==", "encoding": "base64", "target": "/mnt/data/a/b.txt" }] },
         }));
         let asked = asked.unwrap();
@@ -423,6 +437,8 @@ mod tests {
         let schema = AnswerFormat::Schema(json!({ "name": "answer", "schema": { "type": "object" } }));
         assert_eq!((asked.sampling.max_output_tokens, asked.sampling.format), (Some(5), Some(schema)));
         assert_eq!(asked.sources, [SourceFile { name: "a/b.txt".into(), bytes: b"a".to_vec() }]);
+        let variables = [("A", "1"), ("B", "2")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(asked.variables, Variables::new(variables.into()).unwrap());
         let older = ask(&json!({ "response_format": { "type": "object" }, "response_mime_type": "application/json" }));
         assert_eq!(older.unwrap().sampling.format, Some(schema_of_object()));
     }
@@ -459,7 +475,9 @@ mod tests {
             (json!({ "environment": "cntr_1" }), "environment"),
             (with(json!("env")), "environment.environment_id"),
             (with(json!({ "type": "local" })), "environment.type"),
-            (with(json!({ "env": { "A": { "value": "1" } } })), "environment.env"),
+            (with(json!({ "env": { "A": { "credential": "c" } } })), "environment.env.A.credential"),
+            (with(json!({ "env": { "A": 1 } })), "environment.env"),
+            (with(json!({ "env": { "A=B": "1" } })), "environment.env"),
             (with(json!({ "network": { "allowlist": [{ "domain": "a.example" }] } })), "environment.network"),
             (with(json!({ "sources": [{ "type": "gcs", "source": "gs://a" }] })), "environment.sources[0].type"),
         ] {

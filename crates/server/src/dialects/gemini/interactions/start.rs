@@ -67,6 +67,9 @@ async fn open(app: &App, tenant: &Tenant, ask: &Ask, context: &Context) -> Resul
     };
     let session = app.engine.sessions.open(tenant, choice).await?;
     let placed = async {
+        if !ask.variables.is_empty() {
+            session.add_environment(&ask.variables).await?;
+        }
         put(app, &session, &ask.sources).await?;
         context.inputs.place(app, &session).await?;
         // Known now: a request for which there is no room hears so at once.
