@@ -71,7 +71,7 @@ async fn ask(server: &Server, path: &str, body: &Value) -> Answer {
             let name = if name.bytes().all(|byte| byte.is_ascii_graphic()) { name } else { "x" };
             request
                 .header("mcp-protocol-version", "2026-07-28")
-                .header("mcp-method", method.replace(|c: char| !c.is_ascii_graphic(), ""))
+                .header("mcp-method", method.chars().filter(char::is_ascii_graphic).take(1000).collect::<String>())
                 .header("mcp-name", &name[..name.len().min(1000)])
         }
         None => request,
