@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use aludel_sandbox::ClientAnswer;
 use futures_util::{Stream, StreamExt};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::field::Empty;
 use tracing::{Instrument, info_span};
@@ -98,9 +100,14 @@ impl Agent {
     /// Goes on with a conversation, whose last item is a user's message or a tool's answer.
     pub fn resume(&self, items: Vec<Item>) -> TurnStream {
         let cancel = CancellationToken::new();
+        let (answers, answered) = mpsc::unbounded_channel();
         let (parts, token) = (Arc::clone(&self.0), cancel.clone());
         let span = info_span!("turn", input_tokens = Empty, output_tokens = Empty, ending = Empty);
-        TurnStream { flow: Flow::new(|sink| turn::drive(parts, items, sink, token).instrument(span)), cancel }
+        TurnStream {
+            flow: Flow::new(|sink| turn::drive(parts, items, sink, token, answered).instrument(span)),
+            cancel,
+            answers: Answerer(answers),
+        }
     }
 }
 
@@ -181,12 +188,30 @@ impl AgentBuilder {
 pub struct TurnStream {
     flow: Flow<Event, Turn>,
     cancel: CancellationToken,
+    answers: Answerer,
+}
+
+/// A handle that answers the calls of a turn's programs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Answerer(mpsc::UnboundedSender<Vec<ClientAnswer>>);
+
+impl Answerer {
+    /// Answers the calls that the running program made last, in their order. It goes on when the turn's stream is polled again.
+    pub fn answer(&self, answers: Vec<ClientAnswer>) {
+        // A turn that has ended needs none any more.
+        let _ended = self.0.send(answers);
+    }
 }
 
 impl TurnStream {
     /// A handle that cancels the turn. The stream then goes on until the program has ended and says [`Ending::Cancelled`].
     pub fn canceller(&self) -> CancellationToken {
         self.cancel.clone()
+    }
+
+    /// A handle that answers the calls of its programs.
+    pub fn answerer(&self) -> Answerer {
+        self.answers.clone()
     }
 
     /// The finished turn; `None` before the stream's end, and the second time.

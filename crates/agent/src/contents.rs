@@ -74,6 +74,6 @@ pub(crate) fn output_of(event: &Event) -> &str {
         Event::Stdout(text) | Event::Stderr(text) => text,
         Event::Display(bundle) | Event::Result(bundle) => bundle.text().unwrap_or_default(),
         Event::Error(error) => &error.traceback,
-        Event::Finished(_) => "",
+        Event::Calls(_) | Event::Finished(_) => "",
     }
 }

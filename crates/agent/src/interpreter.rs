@@ -3,10 +3,11 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use aludel_sandbox::{Execution, FileEntry, Interpreter, KernelSpec, Limits};
+use aludel_sandbox::{Cell, Execution, FileEntry, Interpreter, KernelSpec, Limits};
 use serde::Serialize;
 
 use crate::approval::{Approval, ApprovalRequest, Approver};
+use crate::callable::Callable;
 use crate::excerpt;
 use crate::observation::size;
 use crate::runtime::{BareSandbox, Runtime, RuntimeError};
@@ -28,6 +29,8 @@ pub struct CodeInterpreter {
     approver: Approver,
     /// True if the model also has a shell and an editor.
     has_shell: bool,
+    /// Tools of the caller's that programs call.
+    callable: Callable,
 }
 
 /// A tool of ours as it is offered to a model.
@@ -65,7 +68,13 @@ pub fn arguments_of(code: &str) -> String {
 impl CodeInterpreter {
     /// Runs programs there, without asking.
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
-        Self { runtime, packages: Vec::new(), approver: Approver::Nobody, has_shell: false }
+        Self {
+            runtime,
+            packages: Vec::new(),
+            approver: Approver::Nobody,
+            has_shell: false,
+            callable: Callable::default(),
+        }
     }
 
     /// The name by which a model knows the tool of this kernel that also has these tools of the caller's.
@@ -77,6 +86,16 @@ impl CodeInterpreter {
     #[must_use]
     pub fn with_shell(mut self, has_shell: bool) -> Self {
         self.has_shell = has_shell && self.kernel().language == shell::LANGUAGE;
+        self
+    }
+
+    /// Lets programs call tools of the caller's, where the kernel's language is Python. A call is [`aludel_sandbox::Event::Calls`] of the
+    /// program, which waits for [`crate::Answerer::answer`].
+    #[must_use]
+    pub fn with_callable(mut self, tools: Vec<FunctionTool>) -> Self {
+        if self.kernel().language == shell::LANGUAGE {
+            self.callable = Callable::new(tools);
+        }
         self
     }
 
@@ -99,9 +118,17 @@ impl CodeInterpreter {
         self
     }
 
-    /// Starts a program.
-    pub(crate) async fn execute(&self, code: &str) -> Result<Execution, RuntimeError> {
-        self.runtime.execute(code).await
+    /// Starts a program. Commands and changes of files call no tools.
+    pub(crate) async fn execute(&self, tool: ProgramTool, code: &str) -> Result<Execution, RuntimeError> {
+        let tools = match tool {
+            ProgramTool::Interpreter => self.callable.functions(),
+            ProgramTool::Bash | ProgramTool::Editor => &[],
+        };
+        self.runtime.execute(Cell { tools, ..Cell::new(code) }).await
+    }
+
+    pub(crate) fn callable(&self) -> &Callable {
+        &self.callable
     }
 
     /// The language of the programs.
@@ -167,6 +194,7 @@ impl CodeInterpreter {
             }
             text.push('.');
         }
+        text.push_str(&self.callable.description());
         text
     }
 }

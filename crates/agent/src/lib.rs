@@ -10,6 +10,7 @@ pub struct Guide;
 
 mod agent;
 mod approval;
+mod callable;
 mod contents;
 mod event;
 pub mod excerpt;
@@ -30,7 +31,7 @@ mod trace;
 mod turn;
 pub mod upstream;
 
-pub use agent::{Agent, AgentBuilder, Budgets, Turn, TurnStream};
+pub use agent::{Agent, AgentBuilder, Answerer, Budgets, Turn, TurnStream};
 pub use approval::{Approval, ApprovalRequest, denied};
 pub use event::{Budget, CutOff, Ending, Event};
 pub use interpreter::{CodeInterpreter, arguments_of, code_of};

@@ -41,6 +41,7 @@ impl Observer {
             Event::Display(bundle) => self.value("displayed", bundle),
             Event::Result(bundle) => self.value("result", bundle),
             Event::Error(error) => self.values.push(("error", error.traceback.clone())),
+            Event::Calls(_) => {}
             Event::Finished(finished) => self.finished = Some(finished.clone()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_sandbox::{Execution, FileEntry, KernelSpec, Limits, Sandbox};
+use aludel_sandbox::{Cell, Execution, FileEntry, KernelSpec, Limits, Sandbox};
 use futures_util::future::BoxFuture;
 
 /// A stateful interpreter with files. Programs run one after another and share their variables.
@@ -18,7 +18,7 @@ pub trait Runtime: Send + Sync {
 
     /// Starts a program, waiting until the one before it has ended. Dropping the future before it is ready starts nothing; dropping the
     /// [`Execution`] interrupts the program.
-    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>>;
+    fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>>;
 }
 
 /// The reason why a program could not be started: our fault or the host's, never the program's.
@@ -54,7 +54,7 @@ impl Runtime for BareSandbox {
         Box::pin(async move { workspace.blocking(|workspace| workspace.files()).await.unwrap_or_default() })
     }
 
-    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        Box::pin(async move { self.0.execute(code).await.map_err(RuntimeError::new) })
+    fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
+        Box::pin(async move { self.0.first_kernel().execute(cell).await.map_err(RuntimeError::new) })
     }
 }

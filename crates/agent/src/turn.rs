@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use reqwest::header::HeaderMap;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Span, record_all};
@@ -22,7 +23,7 @@ use crate::item::{Call, Item, Output, Part, text_of};
 use crate::shell::ProgramTool;
 use crate::tool::Tool;
 use crate::upstream::{FinishReason, FunctionTool, Request, ToolChoice, Usage, call};
-use aludel_sandbox::KernelSpec;
+use aludel_sandbox::{ClientAnswer, KernelSpec};
 use program::{Consent, Halt};
 use reply::Reply;
 
@@ -34,7 +35,13 @@ const NO_PROGRAMS_LEFT: &str = "No more programs can be run for this answer. Ans
 const FOREVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// Runs a turn to its end.
-pub(crate) async fn drive(parts: Arc<Parts>, items: Vec<Item>, sink: Sink<Event>, cancel: CancellationToken) -> Turn {
+pub(crate) async fn drive(
+    parts: Arc<Parts>,
+    items: Vec<Item>,
+    sink: Sink<Event>,
+    cancel: CancellationToken,
+    answers: mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
+) -> Turn {
     let tools = match &parts.interpreter {
         Some(interpreter) => interpreter.tools(&parts.functions().cloned().collect::<Vec<_>>()).await,
         None => Vec::new(),
@@ -46,6 +53,7 @@ pub(crate) async fn drive(parts: Arc<Parts>, items: Vec<Item>, sink: Sink<Event>
         tools,
         sink,
         cancel,
+        answers,
         items,
         usage: Usage::default(),
         answer: String::new(),
@@ -69,6 +77,8 @@ struct State {
     tools: Vec<OfferedTool>,
     sink: Sink<Event>,
     cancel: CancellationToken,
+    /// The caller's answers to calls that programs make.
+    answers: mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
     deadline: Instant,
     items: Vec<Item>,
     /// Index of this turn's first item.
@@ -173,11 +183,7 @@ impl State {
 
     /// Waits until the turn has to end, whatever else it waits for.
     async fn stopped(&self) -> Ending {
-        tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => Ending::Cancelled,
-            () = tokio::time::sleep_until(self.deadline) => Ending::Budget(Budget::Time(self.parts.budgets.time)),
-        }
+        stopped(&self.cancel, self.deadline, self.parts.budgets.time).await
     }
 
     fn request(&self, number: u32) -> Request {
@@ -393,6 +399,13 @@ impl State {
 
     fn no_such_tool(&self, name: &str) -> String {
         let known: Vec<&str> = self.functions().map(|tool| tool.name.as_str()).collect();
+        let callable = self.parts.interpreter.as_ref().and_then(|interpreter| interpreter.callable().function_of(name));
+        if let (Some(function), Some(program)) = (callable, self.tools.first()) {
+            return format!(
+                "`{name}` is called in programs: `await {function}({{…}})` in a call of `{}`.",
+                program.function.name
+            );
+        }
         if known.is_empty() {
             format!("There is no tool `{name}`. There are no tools; answer in words.")
         } else {
@@ -416,6 +429,15 @@ impl State {
         for call in open.into_iter().filter(|call| !left_open.iter().any(|left| left.id == call.id)) {
             self.push(Item::output(call.id, "This was not run: the turn ended before.")).await;
         }
+    }
+}
+
+/// Waits until a turn is cancelled, or has used up its time.
+async fn stopped(cancel: &CancellationToken, deadline: Instant, budget: Duration) -> Ending {
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Ending::Cancelled,
+        () = tokio::time::sleep_until(deadline) => Ending::Budget(Budget::Time(budget)),
     }
 }
 

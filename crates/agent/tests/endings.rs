@@ -11,7 +11,7 @@ use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling};
 use aludel_agent::{
     Approval, BareSandbox, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Runtime, RuntimeError, Turn,
 };
-use aludel_sandbox::{Event as ExecutionEvent, Execution, FileEntry, KernelSpec, Limits};
+use aludel_sandbox::{Cell, Event as ExecutionEvent, Execution, FileEntry, KernelSpec, Limits};
 use aludel_testkit::{Bench, End, Scripted, ScriptedTransport};
 use common::{agent, bench, builder, follow, observations, options, plain};
 use futures_util::StreamExt;
@@ -37,7 +37,7 @@ fn open_calls(turn: &Turn) -> Vec<&str> {
 
 /// Runs a program in the session, and returns what it prints first.
 async fn prints(bench: &Bench, code: &str) -> Option<ExecutionEvent> {
-    bench.runtime.execute(code).await.unwrap().next().await
+    bench.runtime.execute(Cell::new(code)).await.unwrap().next().await
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,7 +85,7 @@ async fn a_model_that_calls_what_does_not_exist_is_told_of_every_tool() {
 #[tokio::test(start_paused = true)]
 async fn cancelling_does_not_wait_for_another_program_of_the_session() {
     let bench = bench().await;
-    let other = bench.runtime.execute("import time; time.sleep(60)").await.unwrap();
+    let other = bench.runtime.execute(Cell::new("import time; time.sleep(60)")).await.unwrap();
     let upstream = ScriptedTransport::new(vec![Scripted::Python("print(1)")]);
     let mut stream = agent(&upstream, &bench).build().run_streamed("Go");
     let canceller = stream.canceller();
@@ -317,10 +317,10 @@ impl Runtime for Counting {
         Box::pin(async { vec![FileEntry { path: "given.csv".into(), size: 3, mime: "text/csv" }] })
     }
 
-    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
+    fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
         Box::pin(async move {
             self.started.fetch_add(1, Ordering::Relaxed);
-            self.inner.as_ref().ok_or_else(|| RuntimeError::new("no room"))?.execute(code).await
+            self.inner.as_ref().ok_or_else(|| RuntimeError::new("no room"))?.execute(cell).await
         })
     }
 }

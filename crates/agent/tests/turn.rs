@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use aludel_agent::upstream::{FunctionTool, ToolChoice, UpstreamError};
 use aludel_agent::{Approval, BareSandbox, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Runtime, Tool, Turn};
 use aludel_sandbox::memory::{Memory, simple};
-use aludel_sandbox::{Backend, Event as ExecutionEvent, KernelSpec, Limits, Outcome, SandboxId, SandboxSpec};
+use aludel_sandbox::{Backend, Cell, Event as ExecutionEvent, KernelSpec, Limits, Outcome, SandboxId, SandboxSpec};
 use aludel_testkit::{Scripted, ScriptedTransport};
 use common::{agent, bench, builder, follow, observations, options, plain};
 use futures_util::StreamExt;
@@ -208,7 +208,7 @@ async fn cancelling_stops_the_program_and_the_session_lives() {
     }
     assert_eq!(outcome, Some(Outcome::Interrupted));
     assert_eq!(stream.turn().unwrap().ending, Ending::Cancelled);
-    let mut execution = bench.runtime.execute("print('alive')").await.unwrap();
+    let mut execution = bench.runtime.execute(Cell::new("print('alive')")).await.unwrap();
     assert_eq!(execution.next().await, Some(ExecutionEvent::Stdout("alive\n".into())));
     drop(execution);
     bench.stop().await;

@@ -212,6 +212,7 @@ impl Config {
             idle: sandbox.idle.duration(),
             linger: sandbox.linger.duration(),
             sandbox_lifetime: sandbox.lifetime.duration(),
+            answers: sandbox.answers.duration(),
             keep: sandbox.keep.duration(),
             sessions: server.containers.0,
             storage: server.storage.bytes(),

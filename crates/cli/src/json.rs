@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use aludel_agent::upstream::Usage;
 use aludel_engine::turns::{Ending, EventKind, FailureKind, ItemId};
-use aludel_sandbox::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
+use aludel_sandbox::{ClientCall, Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
@@ -59,6 +59,7 @@ enum Content<'a> {
     Display { data: Map<String, Value>, image: Option<PathBuf> },
     Result { data: Map<String, Value>, image: Option<PathBuf> },
     Error { name: &'a str, value: &'a str, traceback: &'a str },
+    Calls { calls: &'a [ClientCall] },
     Finished(FinishedLine<'a>),
     Round { number: u32 },
     Retrying { wait_ms: u64, reason: &'a str },
@@ -152,6 +153,7 @@ fn content(event: &Event, image: Option<PathBuf>) -> Content<'_> {
         Event::Display(bundle) => Content::Display { data: data(bundle), image },
         Event::Result(bundle) => Content::Result { data: data(bundle), image },
         Event::Error(error) => Content::Error { name: &error.name, value: &error.value, traceback: &error.traceback },
+        Event::Calls(calls) => Content::Calls { calls },
         Event::Finished(finished) => Content::Finished(finished_line(finished)),
     }
 }
@@ -188,6 +190,7 @@ pub(crate) fn turn(
         | EventKind::TextEnded { .. }
         | EventKind::ToolStarted { .. }
         | EventKind::ApprovalRequested { .. }
+        | EventKind::ToolResumed { .. }
         | EventKind::ToolRunning { .. }
         | EventKind::Ended { .. }
         | EventKind::Closed => return Ok(()),

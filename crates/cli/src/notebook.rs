@@ -116,6 +116,7 @@ impl Notebook {
                 evalue: error.value.clone(),
                 traceback: error.traceback.lines().map(str::to_owned).collect(),
             }),
+            Event::Calls(_) => {}
             Event::Finished(_) => self.ended += 1,
         }
     }

@@ -52,6 +52,7 @@ impl ProgramView {
                 self.console.end_line(Stream::Stderr)?;
                 self.console.foreign(Stream::Stderr, &format!("{}\n", error.traceback.trim_end()))?;
             }
+            Event::Calls(_) => {}
             Event::Finished(_) => self.console.finish(self.results)?,
         }
         Ok(())
@@ -228,6 +229,7 @@ impl TurnView {
             | EventKind::TextEnded { .. }
             | EventKind::ApprovalRequested { .. }
             | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }
             | EventKind::Observed { .. }
             | EventKind::Usage { .. }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::{Approval, ApprovalRequest, ProgramSpan, Runtime};
-use aludel_sandbox::{Execution as SandboxExecution, Finished, LimitHit, Outcome};
+use aludel_sandbox::{Cell, Execution as SandboxExecution, Finished, LimitHit, Outcome};
 use aludel_store::{ApprovalRecord, Tenant};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -152,7 +152,7 @@ impl Target {
     async fn execute(&self, code: &str) -> Result<SandboxExecution, Error> {
         match self {
             Self::Session(session) => session.execute(code).await,
-            Self::Kernel { runtime, .. } => runtime.execute(code).await.map_err(Error::internal),
+            Self::Kernel { runtime, .. } => runtime.execute(Cell::new(code)).await.map_err(Error::internal),
         }
     }
 }
@@ -255,6 +255,8 @@ impl Task {
             let place = effects::Place { session, purpose: None };
             match effects::piece(event, place, &mut figures).await {
                 Ok(Piece::Output(output)) => self.tell(Event::Output(output)).await,
+                // It was given no tools.
+                Ok(Piece::Calls(_)) => execution.answer(Vec::new()),
                 Ok(Piece::Finished(mut finished)) => {
                     timed_out(&mut finished, overran);
                     self.gate.ended(&self.program.id, &finished).await.map_err(End::Failed)?;

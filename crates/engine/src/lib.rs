@@ -14,8 +14,8 @@ pub mod execution {
     pub use aludel_sandbox::process::ExitStatus;
     pub use aludel_sandbox::{CHART, TABLE};
     pub use aludel_sandbox::{
-        Death, Event, FileEntry, Finished, LimitHit, Limits, MimeBundle, MimeData, Outcome, ProgramError, State,
-        ending_of, mime_of,
+        ClientAnswer, ClientCall, Death, Event, FileEntry, Finished, LimitHit, Limits, MimeBundle, MimeData, Outcome,
+        ProgramError, State, ending_of, mime_of,
     };
 }
 pub mod places;
@@ -77,6 +77,8 @@ pub struct Engine {
     pub processor_time: processor_time::ProcessorTime,
     /// Requests under way.
     pub live: turns::LiveTurns,
+    /// Turns whose programs wait for their clients.
+    pub suspended: turns::Suspended,
     /// Permits of executions without a turn.
     pub(crate) executions: Arc<places::Places>,
     traced: OnceLock<Tracer>,
@@ -111,6 +113,7 @@ impl Engine {
             visits: TaskTracker::new(),
             processor_time: processor_time::ProcessorTime::default(),
             live: turns::LiveTurns::default(),
+            suspended: turns::Suspended::default(),
             executions: places::Places::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),
             store,
             settings,

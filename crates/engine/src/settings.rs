@@ -18,6 +18,8 @@ pub struct Settings {
     pub idle: Duration,
     /// Idle time after which a session of [`crate::Session::linger`] gives its sandbox up.
     pub linger: Duration,
+    /// Time that a program waits for the answers of its client's tools.
+    pub answers: Duration,
     /// Time for which the files of an expired session are kept.
     pub keep: Duration,
     /// Sessions that may be live at once.
@@ -45,6 +47,7 @@ impl Default for Settings {
             limits,
             idle: Duration::from_secs(20 * 60),
             linger: Duration::from_secs(2 * 60),
+            answers: Duration::from_secs(5 * 60),
             keep: Duration::from_secs(30 * 24 * 3600),
             sessions: 64,
             sandbox_lifetime: Duration::from_secs(24 * 3600),

@@ -90,6 +90,7 @@ impl Transcript {
             | EventKind::ToolInput { .. }
             | EventKind::ApprovalRequested { .. }
             | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }
             | EventKind::Observed { .. }
             | EventKind::Usage { .. }

@@ -4,7 +4,8 @@ It speaks frames over an inherited socket (kernel_channel.py). What cells print 
 host reads, so that C code and child processes are heard too. User code shares this process, so whatever it does to these modules spoils
 its own results only: the host believes nothing it cannot bound.
 
-Frames in: start, configure, touch, execute, shown. Frames out: ready, configured, touched, display, result, flushed, error, done, failed, resumed.
+Frames in: start, configure, touch, execute, shown, answers. Frames out: ready, configured, touched, display, result, flushed, calls, error, done, failed,
+resumed.
 """
 
 import _signal
@@ -21,7 +22,7 @@ from kernel_limits import AllDescriptors, MemoryLimit, keep_descriptors_back
 from kernel_output import Output, flush_streams
 from kernel_pages import WrittenPages
 from kernel_preload import INLINE, Unsuitable, preload, preloaded_modules  # noqa: F401: the zygote asks for them here
-from kernel_shell import build_shell, show_forms
+from kernel_shell import build_shell, load_beside, show_forms
 
 # Bytes of a Mersenne Twister's state that are random, the first ones.
 MERSENNE_STATE = 624 * 4
@@ -97,7 +98,11 @@ class Kernel:
                     # The cell has run, in the kernel whose place this one took.
                     continue
                 with Variables(frame.get("environment", ())):
-                    self.execute(frame["code"])
+                    if "tools" in frame:
+                        with load_beside("kernel_tools").Tools(self.output, self.shell.user_ns, frame["tools"]):
+                            self.execute(frame["code"])
+                    else:
+                        self.execute(frame["code"])
                 self.checkpoints.drop()
             elif kind == "start":
                 self.start(frame)

@@ -57,22 +57,23 @@ class Output:
             self.channel.send({"type": "result", "data": encode_bundle(data)})
 
     def ask(self, frame):
-        """Sends a frame and waits until the host has it and all that was printed before it."""
+        """Sends a frame and waits until the host has it and all that was printed before it. Returns the host's answer."""
         with self.lock:
             if not self.in_cell:
                 # A thread that goes on between two cells: nobody listens, and the next frame is a program.
-                return
+                return None
             # An interrupt in the middle would leave half an answer in the socket.
             self.shielded = True
             try:
                 self.shown += 1
                 self.channel.send({**frame, "number": self.shown})
-                while self.channel.receive().get("number") != self.shown:
+                while (answer := self.channel.receive()).get("number") != self.shown:
                     pass
             finally:
                 self.shielded = False
         if self.interrupt_is_pending and threading.current_thread() is threading.main_thread():
             self.interrupt()
+        return answer
 
     def keep_order(self, descriptor):
         """Called before a stream is written to: has the host take what is in the other one first."""

@@ -164,11 +164,18 @@ def close_shown_figure(value):
 
 
 def show_forms(shell):
-    """Shows tables and charts as data, too. By its path: the program's own modules may have the same name."""
-    import importlib.util
+    """Shows tables and charts as data, too."""
+    load_beside("forms").install(shell)
 
-    path = os.path.join(os.path.dirname(__file__), "forms.py")
-    spec = importlib.util.spec_from_file_location("aludel_forms", path)
-    forms = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(forms)
-    forms.install(shell)
+
+def load_beside(name):
+    """A module of the kernel's that few cells need. By its path: the program's own modules may have the same name."""
+    own = f"aludel_{name}"
+    if own not in sys.modules:
+        import importlib.util
+
+        spec = importlib.util.spec_from_file_location(own, os.path.join(os.path.dirname(__file__), f"{name}.py"))
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[own] = module
+    return sys.modules[own]

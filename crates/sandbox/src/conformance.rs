@@ -10,8 +10,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::process::{Command, PtySize};
 use crate::{
-    Backend, Capabilities, Cell, Death, Error, Event, Execution, FileEntry, Finished, Found, Kernel, KernelOptions,
-    LimitHit, Limits, Outcome, Profile, Room, Sandbox, SandboxId, SandboxSpec, State, Status, Workspace,
+    Backend, Capabilities, Cell, ClientAnswer, ClientCall, Death, Error, Event, Execution, FileEntry, Finished, Found,
+    Kernel, KernelOptions, LimitHit, Limits, Outcome, Profile, Room, Sandbox, SandboxId, SandboxSpec, State, Status,
+    Workspace,
 };
 
 /// Programs that do what their names say, in the language of the backend's kernels.
@@ -39,6 +40,9 @@ pub struct Programs {
     pub prints_variable: String,
     /// Listens on the TCP port 8080 of all addresses, then lives on beside the cells to come and answers each connection with `served`.
     pub serves: String,
+    /// Prints `begun` and a line's end, calls the tool `tool` with `n` 1 and 2 at once, prints each answer and a line's end, calls it with `n` 3
+    /// and prints the answer and a line's end. Where there is no such tool, it fails.
+    pub calls: String,
     /// Prints `begun` and a line's end, then runs until it is interrupted.
     pub never_ends: String,
     /// Prints `begun` and a line's end, then runs until it is killed, whatever it is told.
@@ -68,6 +72,9 @@ impl Programs {
             prints_variable: owned("import os\nprint(os.environ.get('WORD', 'none'))"),
             serves: owned(
                 "import socket, threading\nserver = socket.create_server(('', 8080))\ndef serve():\n    while True:\n        client, _ = server.accept(); client.sendall(b'served'); client.close()\nthreading.Thread(target=serve, daemon=True).start()",
+            ),
+            calls: owned(
+                "import asyncio\nprint('begun')\nfor text in await asyncio.gather(tool({'n': 1}), tool({'n': 2})): print(text)\nprint(await tool({'n': 3}))",
             ),
             never_ends: owned("print('begun', flush=True)\nwhile True: pass"),
             ignores_interrupts: owned(
@@ -111,6 +118,7 @@ pub async fn conformance(backend: &dyn Backend, programs: &Programs) -> Vec<&'st
         enforces_disk, checkpoints, kernels, processes, terminals, attach, pause, fork, connect, ..
     } = *backend.capabilities();
     suite.environment().await;
+    suite.calls().await;
     if kernels {
         suite.kernels().await;
     } else {
@@ -282,6 +290,59 @@ impl Suite<'_> {
         assert_eq!(run(&sandbox, &self.programs.prints).await.stdout, "hello\n", "the next one has its turn");
     }
 
+    async fn calls(&self) {
+        let short = Limits { timeout: Duration::from_secs(2), ..limits() };
+        let sandbox = self.create(short.clone()).await;
+        let (kernel, tools) = (sandbox.first_kernel(), ["tool".to_owned()]);
+        let cell = Cell { tools: &tools, ..Cell::new(&self.programs.calls) };
+        let told = run(&sandbox, &self.programs.calls).await;
+        assert!(matches!(told.finished.outcome, Outcome::Failed(_)), "a cell has the tools that it was given");
+        run(&sandbox, &self.programs.remembers).await;
+        let answer = |text: &str| ClientAnswer { text: text.to_owned(), is_error: false };
+        let mut execution = begin_in(&kernel, cell).await;
+        assert_eq!(called(&mut execution).await, [1, 2], "calls that are made at once are told at once");
+        tokio::time::sleep(short.timeout).await;
+        execution.answer(vec![answer("one"), answer("two")]);
+        let mut printed = String::new();
+        while printed != "one\ntwo\n" {
+            match timeout(PATIENCE, execution.next()).await.expect("a word in time") {
+                Some(Event::Stdout(text)) => printed.push_str(&text),
+                other => panic!("{other:?} after answers"),
+            }
+        }
+        assert_eq!(called(&mut execution).await, [3]);
+        execution.answer(vec![answer("three"), answer("and more than was asked for")]);
+        let told = listen(&mut execution).await;
+        assert_eq!((told.stdout.as_str(), &told.finished.outcome), ("three\n", &Outcome::Completed), "it stood still");
+        assert!(told.finished.elapsed < short.timeout, "waiting is not running");
+        let mut execution = begin_in(&kernel, cell).await;
+        called(&mut execution).await;
+        execution.answer(vec![answer("one"), ClientAnswer::error("no")]);
+        let told = listen(&mut execution).await;
+        let Outcome::Failed(error) = &told.finished.outcome else { panic!("{:?}", told.finished) };
+        assert_eq!((error.name.as_str(), error.value.as_str()), ("ToolError", "no"), "a failure is an exception");
+        let mut execution = begin_in(&kernel, cell).await;
+        called(&mut execution).await;
+        execution.interrupter().interrupt();
+        let told = listen(&mut execution).await;
+        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
+        let mut execution = begin_in(&kernel, cell).await;
+        called(&mut execution).await;
+        drop(execution);
+        assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "the next one has its turn");
+        let mut execution = begin_in(&kernel, cell).await;
+        called(&mut execution).await;
+        sandbox.close().await.expect("the sandbox ends");
+        execution.answer(vec![answer("too late")]);
+        let told = listen(&mut execution).await;
+        assert!(matches!(told.finished.outcome, Outcome::KernelDied(_)), "{:?}", told.finished);
+        for name in ["", "a b", "1", "a.b", "ä"] {
+            let tools = [name.to_owned()];
+            let refused = kernel.execute(Cell { tools: &tools, ..Cell::new("") }).await;
+            assert!(matches!(refused, Err(Error::Start(_))), "{name:?} is no name");
+        }
+    }
+
     async fn full_workspace(&self) {
         let sandbox = self.create(limits()).await;
         let told = run(&sandbox, &self.programs.fills_workspace).await;
@@ -314,16 +375,16 @@ impl Suite<'_> {
         let program = &self.programs.prints_variable;
         let word = |text: &str| vec![("WORD".to_owned(), text.to_owned())];
         assert_eq!(run(&sandbox, program).await.stdout, "none\n");
-        assert_eq!(run_in(&kernel, Cell { code: program, environment: &word("cell") }).await.stdout, "cell\n");
+        assert_eq!(run_in(&kernel, Cell { environment: &word("cell"), ..Cell::new(program) }).await.stdout, "cell\n");
         assert_eq!(run(&sandbox, program).await.stdout, "none\n", "a variable is the cell's alone");
         let options = KernelOptions { environment: word("kernel"), ..KernelOptions::default() };
         kernel.configure(&options).await.expect("a kernel is configured");
         assert_eq!(run(&sandbox, program).await.stdout, "kernel\n", "a variable of the kernel stays");
-        assert_eq!(run_in(&kernel, Cell { code: program, environment: &word("cell") }).await.stdout, "cell\n");
+        assert_eq!(run_in(&kernel, Cell { environment: &word("cell"), ..Cell::new(program) }).await.stdout, "cell\n");
         assert_eq!(run(&sandbox, program).await.stdout, "kernel\n", "and has its value again");
         for name in ["", "A=B", "A\0"] {
             let environment = [(name.to_owned(), String::new())];
-            let refused = kernel.execute(Cell { code: program, environment: &environment }).await;
+            let refused = kernel.execute(Cell { environment: &environment, ..Cell::new(program) }).await;
             assert!(matches!(refused, Err(Error::Start(_))), "{name:?} is no name");
         }
         let execution = sandbox.execute(program).await.expect("the execution starts");
@@ -540,6 +601,19 @@ async fn run(sandbox: &Arc<dyn Sandbox>, code: &str) -> Told {
 
 async fn run_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> Told {
     listen(&mut kernel.execute(cell).await.expect("the execution starts")).await
+}
+
+/// Waits for calls of the tool `tool`, and returns their `n`.
+async fn called(execution: &mut Execution) -> Vec<u64> {
+    let Some(Event::Calls(calls)) = timeout(PATIENCE, execution.next()).await.expect("calls in time") else {
+        panic!("no calls")
+    };
+    let argument = |call: &ClientCall| {
+        assert_eq!(call.name, "tool");
+        let arguments: serde_json::Value = serde_json::from_str(&call.arguments).expect("JSON");
+        arguments.get("n").and_then(serde_json::Value::as_u64).expect("a number")
+    };
+    calls.iter().map(argument).collect()
 }
 
 async fn ended(mut execution: Execution) {

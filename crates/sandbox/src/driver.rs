@@ -8,7 +8,9 @@ use futures_util::future::{BoxFuture, join};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
+use crate::execution::{
+    ClientAnswer, ClientCall, Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State,
+};
 use crate::frame::{FromKernel, ToKernel};
 use crate::kernel::{self, Cell, KernelOptions};
 use crate::link::{Control, Exit, Input, Link, Signal, Stream};
@@ -40,7 +42,11 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two looks at processor time where it is limited.
 const CPU_INTERVAL: Duration = Duration::from_millis(200);
-/// Time that a kernel may take to accept a program.
+/// Calls of the client's tools in one execution.
+const MAX_CALLS: usize = 1000;
+/// Bytes of the answers to calls that were made at once.
+const MAX_ANSWERS: usize = 4 << 20;
+/// Time that a kernel may take to accept a program, or the answers that it waits for.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that the kernel of another language may take to start.
 const LANGUAGE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -140,8 +146,9 @@ impl<L: Link> Driver<L> {
 
     /// Runs one cell. One runs at a time; the next waits here for its turn.
     pub(crate) async fn execute(&self, cell: Cell<'_>) -> Result<Execution, Error> {
-        let Cell { code, environment } = cell;
+        let Cell { code, environment, tools } = cell;
         kernel::check_environment(environment)?;
+        kernel::check_tools(tools)?;
         let mut kernel = self.hold().await?;
         let _of_earlier_ones = self.control.take_blocked();
         let cpu_before = match self.limits.cpu_time {
@@ -153,7 +160,7 @@ impl<L: Link> Driver<L> {
         // Whoever gives up in the middle leaves half a frame behind, which must not run later, unseen.
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
         // A kernel whose loop was stopped by an earlier cell does not read.
-        match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&ToKernel::Execute { code, environment })).await {
+        match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&ToKernel::Execute { code, environment, tools })).await {
             Ok(Ok(())) => unsent.disarm(),
             Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
             Err(_) => return Err(Error::KernelGone("it no longer listens".into())),
@@ -162,6 +169,7 @@ impl<L: Link> Driver<L> {
         kernel.cells += 1;
         let number = kernel.cells;
         let (events, receiver) = mpsc::unbounded_channel();
+        let (answers, answered) = mpsc::unbounded_channel();
         let (interrupter, interrupted) = watch::channel(false);
         let interrupter = Interrupter(Arc::new(interrupter));
         let run = Run {
@@ -171,6 +179,11 @@ impl<L: Link> Driver<L> {
             limits: self.limits.clone(),
             cpu_before,
             events,
+            tools: tools.to_vec(),
+            answers: answered,
+            calls: 0,
+            waiting: None,
+            waited: Duration::ZERO,
             interrupted,
             paused: self.paused.clone(),
             started: Instant::now(),
@@ -185,7 +198,7 @@ impl<L: Link> Driver<L> {
             displays_enough: false,
         };
         tokio::spawn(run.drive(kernel));
-        Ok(Execution { events: receiver, interrupter, number, is_restarted: false })
+        Ok(Execution { events: receiver, answers, interrupter, number, is_restarted: false })
     }
 
     /// Sets the working directory and variables for the cells to come.
@@ -284,6 +297,7 @@ impl<L: Link> Drop for KillUnless<'_, L> {
 #[derive(Debug)]
 pub struct Execution {
     events: mpsc::UnboundedReceiver<Event>,
+    answers: mpsc::UnboundedSender<Vec<ClientAnswer>>,
     interrupter: Interrupter,
     number: u64,
     is_restarted: bool,
@@ -306,6 +320,13 @@ impl Execution {
             *state = State::Restarted;
         }
         event
+    }
+
+    /// Answers the calls of the last [`Event::Calls`], in their order, and lets the program go on. Of a program that waits for none, nothing
+    /// happens.
+    pub fn answer(&self, answers: Vec<ClientAnswer>) {
+        // One that has ended needs none any more.
+        let _ended = self.answers.send(answers);
     }
 
     /// The number of the cell in its kernel, from 1. A cell that a checkpoint undid gives its number back.
@@ -360,6 +381,21 @@ impl Ending {
     }
 }
 
+/// Calls of the client's tools for which the program waits.
+struct Waiting {
+    /// The number to answer.
+    number: u64,
+    /// Number of the calls.
+    count: usize,
+    since: Instant,
+}
+
+/// The answer to a frame of a kernel that waits for one.
+enum Reply {
+    Shown(u64),
+    Answers(u64, Vec<ClientAnswer>),
+}
+
 /// One execution, from its first byte to its outcome.
 struct Run<C> {
     control: Arc<C>,
@@ -369,6 +405,14 @@ struct Run<C> {
     workspace: Arc<dyn Workspace>,
     limits: Limits,
     events: mpsc::UnboundedSender<Event>,
+    /// Tools of the client's that it can call.
+    tools: Vec<String>,
+    answers: mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
+    /// Calls so far.
+    calls: usize,
+    waiting: Option<Waiting>,
+    /// Time for which it has waited for answers.
+    waited: Duration,
     interrupted: watch::Receiver<bool>,
     paused: watch::Receiver<bool>,
     started: Instant,
@@ -440,7 +484,7 @@ impl<C: Control> Run<C> {
             outcome,
             files,
             files_left_out,
-            elapsed: self.started.elapsed(),
+            elapsed: self.started.elapsed().saturating_sub(self.waited),
             output_dropped,
             state,
             blocked: self.control.take_blocked(),
@@ -473,9 +517,8 @@ impl<C: Control> Run<C> {
                             return End::Exited(self.kill(kernel).await);
                         }
                         self.drain(&mut kernel.link);
-                        if let Some(number) = self.frame(frame)
-                            // Small, and the kernel waits for it; whoever does not read it has replaced the kernel program.
-                            && !matches!(timeout(SHOWN_TIMEOUT, kernel.link.send(&ToKernel::Shown { number })).await, Ok(Ok(())))
+                        if let Some(reply) = self.frame(frame)
+                            && !reply.send(&mut kernel.link).await
                         {
                             return End::Exited(self.kill(kernel).await);
                         }
@@ -483,6 +526,11 @@ impl<C: Control> Run<C> {
                     Ok(Input::Printed(stream, bytes)) => self.print(stream, &bytes),
                     // A closed or senseless channel: the program did that to its own kernel.
                     Ok(Input::Closed) | Err(_) => return End::Exited(self.kill(kernel).await),
+                },
+                Some(answers) = self.answers.recv() => if let Some(reply) = self.answered(answers, &mut deadline)
+                    && !reply.send(&mut kernel.link).await
+                {
+                    return End::Exited(self.kill(kernel).await);
                 },
                 exit = wait_for_exit(&mut kernel.exit) => return End::Exited(exit),
                 () = wait_for_pause(&mut paused) => {
@@ -492,18 +540,26 @@ impl<C: Control> Run<C> {
                         () = wait_for_resume(&mut paused) => {}
                     }
                     deadline += since.elapsed();
+                    if let Some(waiting) = &mut self.waiting {
+                        waiting.since += since.elapsed();
+                    }
                     if let Some(ending) = &mut self.ending {
                         ending.put_off(since.elapsed());
                     }
                 }
-                () = wait_for_interrupt(&mut interrupted), if self.ending.is_none() => self.interrupt(Cause::Caller),
+                () = wait_for_interrupt(&mut interrupted), if self.ending.is_none() => {
+                    self.interrupt(Cause::Caller);
+                    self.release(&mut kernel.link).await;
+                }
                 () = tokio::time::sleep_until(cpu_looked_at + CPU_INTERVAL), if self.counts_cpu() => {
                     cpu_looked_at = Instant::now();
                     if self.cpu_is_used_up().await {
                         self.interrupt(Cause::CpuTime);
+                        self.release(&mut kernel.link).await;
                     }
                 }
-                () = tokio::time::sleep_until(timer) => match self.ending.as_mut().map(|ending| ending.again_at.take()) {
+                // Its clock stands still while it waits for its client, whom the caller gives so much time as it likes.
+                () = tokio::time::sleep_until(timer), if self.ending.is_some() || self.waiting.is_none() => match self.ending.as_mut().map(|ending| ending.again_at.take()) {
                     Some(Some(_)) => self.control.signal(Signal::Interrupt),
                     Some(None) => return End::Exited(self.kill(kernel).await),
                     None => self.interrupt(Cause::WallClock),
@@ -565,15 +621,71 @@ impl<C: Control> Run<C> {
         }
     }
 
-    /// Passes a frame on. Returns the number of one that is to be answered.
-    fn frame(&mut self, frame: FromKernel) -> Option<u64> {
+    /// Takes the client's answers, if the program waits for some.
+    fn answered(&mut self, answers: Vec<ClientAnswer>, deadline: &mut Instant) -> Option<Reply> {
+        let Waiting { number, count, since } = self.waiting.take()?;
+        let waited = since.elapsed();
+        *deadline += waited;
+        self.waited += waited;
+        let mut room = MAX_ANSWERS;
+        let missing = std::iter::repeat_with(|| ClientAnswer::error("There was no answer."));
+        let fitting =
+            answers.into_iter().chain(missing).take(count).map(|answer| match room.checked_sub(answer.text.len()) {
+                Some(left) => {
+                    room = left;
+                    answer
+                }
+                None => ClientAnswer::error(format!(
+                    "The answer has {} bytes; answers to calls made at once can have {MAX_ANSWERS}.",
+                    answer.text.len()
+                )),
+            });
+        Some(Reply::Answers(number, fitting.collect()))
+    }
+
+    /// Lets a program that is to end wait no longer.
+    async fn release<L: Link>(&mut self, link: &mut L) {
+        if let Some(Waiting { number, since, .. }) = self.waiting.take() {
+            self.waited += since.elapsed();
+            // One that does not read it is killed in time.
+            Reply::Answers(number, Vec::new()).send(link).await;
+        }
+    }
+
+    /// Tells of calls of the client's tools. Returns the answer to those that the client is not told of.
+    fn called(&mut self, calls: Vec<ClientCall>, number: u64) -> Option<Reply> {
+        // Only user code that plays with the channel sends such ones, and waits for itself.
+        if self.waiting.is_some() || calls.iter().any(|call| !self.tools.contains(&call.name)) {
+            return None;
+        }
+        self.calls += calls.len();
+        let refused =
+            |words: &str| Some(Reply::Answers(number, calls.iter().map(|_| ClientAnswer::error(words)).collect()));
+        if self.ending.is_some() || calls.is_empty() {
+            return Some(Reply::Answers(number, Vec::new()));
+        }
+        if self.calls > MAX_CALLS {
+            return refused(&format!("A program can call tools {MAX_CALLS} times."));
+        }
+        let is_object = |call: &ClientCall| serde_json::from_str::<serde_json::Map<_, _>>(&call.arguments).is_ok();
+        if !calls.iter().all(is_object) {
+            return refused("The arguments of a tool are a JSON object, nested no deeper than 100 levels.");
+        }
+        self.waiting = Some(Waiting { number, count: calls.len(), since: Instant::now() });
+        self.tell(Event::Calls(calls));
+        None
+    }
+
+    /// Passes a frame on. Returns the answer to one that is to be answered at once.
+    fn frame(&mut self, frame: FromKernel) -> Option<Reply> {
         match frame {
             FromKernel::Display(bundle, number) => {
                 self.display(bundle, Event::Display);
-                return Some(number);
+                return Some(Reply::Shown(number));
             }
             // All that was printed before it has just been taken.
-            FromKernel::Flushed(number) => return Some(number),
+            FromKernel::Flushed(number) => return Some(Reply::Shown(number)),
+            FromKernel::Calls(calls, number) => return self.called(calls, number),
             FromKernel::Result(bundle) => self.display(bundle, Event::Result),
             FromKernel::Error(error) if self.error.is_none() => {
                 self.says_not_permitted |= error.value.contains(NOT_PERMITTED);
@@ -684,6 +796,18 @@ impl<C: Control> Run<C> {
     fn tell(&self, event: Event) {
         // Nobody may be listening any more; the execution is being interrupted then.
         let _nobody = self.events.send(event);
+    }
+}
+
+impl Reply {
+    /// Sends it. Returns false if the kernel does not take it, though it waits for it: whoever does not read it has replaced the kernel
+    /// program.
+    async fn send<L: Link>(self, link: &mut L) -> bool {
+        let (frame, limit) = match &self {
+            Self::Shown(number) => (ToKernel::Shown { number: *number }, SHOWN_TIMEOUT),
+            Self::Answers(number, answers) => (ToKernel::Answers { number: *number, answers }, SEND_TIMEOUT),
+        };
+        matches!(timeout(limit, link.send(&frame)).await, Ok(Ok(())))
     }
 }
 

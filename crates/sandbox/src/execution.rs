@@ -22,8 +22,36 @@ pub enum Event {
     Result(MimeBundle),
     /// The exception that ended the cell.
     Error(ProgramError),
+    /// The program calls tools of the client's, all at once, and waits for [`crate::Execution::answer`]. Meanwhile its wall clock stands still.
+    Calls(Vec<ClientCall>),
     /// The end, with the outcome.
     Finished(Finished),
+}
+
+/// A call of a tool of the client's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientCall {
+    /// The tool, one of those that the cell was given.
+    pub name: String,
+    /// Its arguments: a JSON object.
+    pub arguments: String,
+}
+
+/// The client's answer to such a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientAnswer {
+    /// The result, or what went wrong.
+    pub text: String,
+    /// True if the tool failed: the program gets an exception.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_error: bool,
+}
+
+impl ClientAnswer {
+    /// The answer of a tool that failed.
+    pub fn error(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_error: true }
+    }
 }
 
 /// One value in several representations, the most telling last in no particular order; look them up by MIME type.

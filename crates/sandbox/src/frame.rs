@@ -6,13 +6,13 @@ use std::io;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use futures_util::{SinkExt, StreamExt};
-use serde::de::{MapAccess, Visitor};
+use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::net::UnixStream;
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-use crate::execution::{MimeBundle, MimeData, ProgramError};
+use crate::execution::{ClientAnswer, ClientCall, MimeBundle, MimeData, ProgramError};
 use crate::kernel::CommandLine;
 use crate::process::Command;
 
@@ -24,6 +24,11 @@ const MAX_NAME: usize = 200;
 const MAX_ERROR: usize = 64 << 10;
 /// The most representations that one bundle may have.
 const MAX_REPRESENTATIONS: usize = 32;
+
+/// Calls of the client's tools that a program makes at once. The kernel program sends no more in one frame.
+pub(crate) const MAX_CALLS_AT_ONCE: usize = 128;
+/// Bytes of the arguments of all calls in one frame. The kernel program stays below it.
+const MAX_ARGUMENTS: usize = 2 << 20;
 
 /// Frames from the host to a kernel.
 #[derive(Debug, Serialize)]
@@ -60,7 +65,12 @@ pub(crate) enum ToKernel<'a> {
         code: &'a str,
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
         environment: &'a [(String, String)],
+        /// Names of the client's tools that it can call.
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        tools: &'a [String],
     },
+    /// The answers to the calls of this number, in their order. Calls without one are not answered any more.
+    Answers { number: u64, answers: &'a [ClientAnswer] },
     /// The display of this number has arrived, and what was printed before it.
     Shown { number: u64 },
 }
@@ -80,6 +90,8 @@ pub(crate) enum FromKernel {
     Result(MimeBundle),
     /// The program goes on to print to its other stream. With the number to answer.
     Flushed(u64),
+    /// The program calls tools of the client's, and waits. With the number to answer.
+    Calls(Vec<ClientCall>, u64),
     Error(ProgramError),
     Done,
     Failed(String),
@@ -92,6 +104,7 @@ struct RawFrame {
     #[serde(rename = "type")]
     kind: String,
     data: Option<RawBundle>,
+    calls: Option<RawCalls>,
     number: Option<u64>,
     name: Option<String>,
     value: Option<String>,
@@ -125,6 +138,35 @@ impl<'de> Deserialize<'de> for RawBundle {
             }
         }
         deserializer.deserialize_map(Entries)
+    }
+}
+
+/// Calls, no more than a frame may have.
+struct RawCalls(Vec<ClientCall>);
+
+impl<'de> Deserialize<'de> for RawCalls {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = RawCalls;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a list of calls")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut calls: A) -> Result<RawCalls, A::Error> {
+                let (mut entries, mut bytes) = (Vec::new(), 0);
+                while let Some(call) = calls.next_element::<ClientCall>()? {
+                    bytes += call.name.len() + call.arguments.len();
+                    if entries.len() == MAX_CALLS_AT_ONCE || bytes > MAX_ARGUMENTS {
+                        return Err(serde::de::Error::custom("too many calls"));
+                    }
+                    entries.push(call);
+                }
+                Ok(RawCalls(entries))
+            }
+        }
+        deserializer.deserialize_seq(Entries)
     }
 }
 
@@ -182,6 +224,7 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
         "done" => FromKernel::Done,
         "display" => FromKernel::Display(bundle(frame.data.ok_or_else(missing)?), frame.number.ok_or_else(missing)?),
         "result" => FromKernel::Result(bundle(frame.data.ok_or_else(missing)?)),
+        "calls" => FromKernel::Calls(frame.calls.ok_or_else(missing)?.0, frame.number.ok_or_else(missing)?),
         "error" => FromKernel::Error(ProgramError {
             name: shortened(frame.name.ok_or_else(missing)?, MAX_NAME),
             value: shortened(frame.value.ok_or_else(missing)?, MAX_ERROR),
@@ -237,6 +280,21 @@ mod tests {
         assert_eq!(bundle.text(), Some("x"));
         assert_eq!(bundle.image(), Some(("image/png", b"hi".as_slice())));
         assert_eq!(bundle.0.len(), 2);
+    }
+
+    #[test]
+    fn calls_are_read_up_to_a_number_and_a_size() {
+        let call = r#"{"name":"f","arguments":"{\"a\":1}"}"#;
+        let frame = |calls: &[&str]| format!(r#"{{"type":"calls","number":3,"calls":[{}]}}"#, calls.join(","));
+        let FromKernel::Calls(calls, 3) = parse(frame(&[call]).as_bytes()).unwrap() else { panic!("not calls") };
+        assert_eq!(calls, [ClientCall { name: "f".into(), arguments: "{\"a\":1}".into() }]);
+        assert!(parse(frame(&[call; MAX_CALLS_AT_ONCE]).as_bytes()).is_ok());
+        assert!(parse(frame(&[call; MAX_CALLS_AT_ONCE + 1]).as_bytes()).is_err());
+        let large = format!(r#"{{"name":"f","arguments":"{}"}}"#, "x".repeat(MAX_ARGUMENTS));
+        assert!(parse(frame(&[&large]).as_bytes()).is_err());
+        for calls in ["3", "[3]", "[{}]", r#"[{"name":3,"arguments":""}]"#] {
+            assert!(parse(format!(r#"{{"type":"calls","number":1,"calls":{calls}}}"#).as_bytes()).is_err(), "{calls}");
+        }
     }
 
     #[test]

@@ -99,6 +99,8 @@ impl Interpreter {
                 Event::Display(bundle) => displays.push(bundle),
                 Event::Result(bundle) => value = Some(bundle),
                 Event::Error(of_program) => error = Some(of_program),
+                // It was given no tools.
+                Event::Calls(_) => {}
                 Event::Finished(finished) => return Ok(Ran { stdout, stderr, displays, value, error, finished }),
             }
         }

@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::driver::Execution;
 use crate::{Error, Language};
 
+/// Tools of one cell.
+const MAX_TOOLS: usize = 256;
+/// Bytes of the name of one.
+const MAX_TOOL_NAME: usize = 128;
+
 /// A kernel of a live sandbox. Dropping the last hold on it ends it, but for the first kernel, which ends with its sandbox.
 pub trait Kernel: fmt::Debug + Send + Sync {
     /// Returns true if it lives, or its checkpoint will.
@@ -30,12 +35,26 @@ pub struct Cell<'a> {
     pub code: &'a str,
     /// Environment variables that are set while it runs, and have their former values afterwards.
     pub environment: &'a [(String, String)],
+    /// Tools of the client's that it can call: names of functions in the kernel's language, which are there while it runs.
+    pub tools: &'a [String],
 }
 
 impl<'a> Cell<'a> {
-    /// A cell without variables of its own.
+    /// A cell without variables of its own and without tools.
     pub fn new(code: &'a str) -> Self {
-        Self { code, environment: &[] }
+        Self { code, environment: &[], tools: &[] }
+    }
+}
+
+impl<'a> From<&'a str> for Cell<'a> {
+    fn from(code: &'a str) -> Self {
+        Self::new(code)
+    }
+}
+
+impl<'a> From<&'a String> for Cell<'a> {
+    fn from(code: &'a String) -> Self {
+        Self::new(code)
     }
 }
 
@@ -65,6 +84,21 @@ pub struct CommandLine {
     /// A file of the working directory to be its standard input. It is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
+}
+
+/// Checks that these can be names of functions.
+pub(crate) fn check_tools(tools: &[String]) -> Result<(), Error> {
+    let is_name = |name: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        (1..=MAX_TOOL_NAME).contains(&name.len())
+            && name.bytes().all(plain)
+            && !name.starts_with(|first: char| first.is_ascii_digit())
+    };
+    match tools.iter().find(|name| !is_name(name)) {
+        _ if tools.len() > MAX_TOOLS => Err(Error::Start(format!("a cell can have {MAX_TOOLS} tools"))),
+        None => Ok(()),
+        Some(name) => Err(Error::Start(format!("{name:?} cannot be the name of a function"))),
+    }
 }
 
 /// The MIME type of a table as data: an object of lists, by column.

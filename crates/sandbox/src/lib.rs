@@ -44,7 +44,9 @@ pub use backends::templates::Templates;
 pub use conformance::{Programs, conformance};
 pub use driver::{Execution, Interrupter};
 pub use error::Error;
-pub use execution::{Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State};
+pub use execution::{
+    ClientAnswer, ClientCall, Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State,
+};
 pub use interpreter::{Interpreter, InterpreterBuilder, Ran};
 pub use kernel::{CHART, Cell, CommandLine, Kernel, KernelOptions, TABLE};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};

@@ -48,6 +48,12 @@ fn scripted(code: &str, cell: &mut ScriptedCell) {
     } else if code == programs.prints_variable {
         let word = cell.environment.get("WORD").map_or("none", String::as_str);
         cell.print(format!("{word}\n"));
+    } else if code == programs.calls {
+        if cell.tools.is_empty() {
+            cell.fail("NameError", "name 'tool' is not defined");
+        } else {
+            cell.print("begun\n").call([("tool", r#"{"n":1}"#), ("tool", r#"{"n":2}"#)]).call([("tool", r#"{"n":3}"#)]);
+        }
     } else if code == programs.never_ends {
         cell.print("begun\n").never_end();
     } else if code == programs.ignores_interrupts {

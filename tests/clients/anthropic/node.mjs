@@ -62,6 +62,26 @@ for (const thread of [false, undefined]) {
   assert.equal(last.content.find((block) => block.type === "code_execution_tool_result").content.stdout, "43\n");
 }
 
+// A program calls the tool.
+const asked = [];
+const priced = client.beta.messages.toolRunner({
+  ...usual,
+  messages: user("asks price by price"),
+  tools: [
+    ...tools,
+    {
+      name: "get_price",
+      description: "Tells a price.",
+      input_schema: { type: "object", properties: { item: { type: "string" } } },
+      allowed_callers: ["code_execution_20260120"],
+      run: ({ item }) => (asked.push(item), "2"),
+      parse: (input) => input,
+    },
+  ],
+});
+assert.equal((await priced.runUntilDone()).content.at(-1).text, "All is still 6.");
+assert.deepEqual(asked, ["tea", "milk", "rice"]);
+
 await assert.rejects(client.files.retrieveMetadata("file-none"), Anthropic.NotFoundError);
 await assert.rejects(client.messages.create({ ...usual, model: "none", messages: user("x") }), Anthropic.NotFoundError);
 console.log("ok");

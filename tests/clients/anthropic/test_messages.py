@@ -323,5 +323,6 @@ def test_files_are_listed_in_pages(server):
 
 
 def test_the_program_of_the_guide(server):
-    (program,) = pages.programs("anthropic.md")
+    program, calls = pages.programs("anthropic.md")
     assert "1048576" in pages.run(program, server.url, "scripted")
+    assert "10" in pages.run(calls, server.url, "scripted")

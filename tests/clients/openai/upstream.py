@@ -92,6 +92,29 @@ SCRIPTS = {
     "asks the network": ["import socket", "There is one."],
     "bad arguments": [{"name": "python", "arguments": [1]}, "I could not run it."],
     "unknown tool": [{"name": "no_such_tool", "arguments": {}}, "There is none."],
+    "asks a price": ["n = await get_price({'item': 'tea'})\nprint('tea costs', n)", "It says {output}."],
+    "asks three prices": [
+        "import asyncio\nprint('asking')\nprices = await asyncio.gather(*(get_price({'item': item}) for item in ('tea', 'milk', 'rice')))\n"
+        "print(sum(map(int, prices)))",
+        "They cost {output}.",
+    ],
+    "asks price by price": [
+        "total = 0\nfor item in ('tea', 'milk', 'rice'):\n    total += int(await get_price({'item': item}))\n    print(item, total)",
+        "print('still', total)",
+        "All is {output}.",
+    ],
+    "asks a wrong price": [
+        "try:\n    await get_price({'item': 'gold'})\nexcept ToolError as error:\n    print('caught:', error)\nawait get_price({'item': 'gold'})",
+        "It failed.",
+    ],
+    "asks and fails": ["price = int(await get_price({'item': 'tea'}))\nprint(price)\nprice / 0", "print(price)", "It was {output}."],
+    "asks, then runs": [["a = await get_price({'item': 'tea'})\nprint(a)", "print('second', a)"], "Last: {output}."],
+    "asks, and its kernel ends": [
+        "import os, threading\nprint('dying')\nthreading.Timer(0.2, lambda: os._exit(3)).start()\nawait get_price({'item': 'tea'})",
+        "It died.",
+    ],
+    "asks without await": ["price = get_price({'item': 'tea'})\nprint(int(price))", "It failed."],
+    "asks after the cell": ["print('get_price' in globals())", "{output}"],
     "uses the shell": [bash("echo \"it's\"; echo err >&2; echo kept > kept.txt; exit 3"), bash("cat kept.txt"), "It ended."],
     "edits a file": [
         edit("create", path="notes/a.txt", file_text="one\ntwo \"2\"\nthree\n"),
@@ -114,6 +137,7 @@ SCRIPTS = {
     "prints much": ["for _ in range(20): print('x' * 100000)", "x" * 3_000_000],
     "who am I": ["name = QUESTION[-1]\nopen('/mnt/data/' + name + '.txt', 'w').write(name)\nprint(name)", "You are {output}."],
 }
+SCRIPTS["milk and rice cost"] = SCRIPTS["asks three prices"]
 
 
 def last_question(messages):

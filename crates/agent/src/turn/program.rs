@@ -1,8 +1,10 @@
 //! One program of a turn: asked for, run, watched, and told to the model.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aludel_sandbox::{Event as ExecutionEvent, Execution};
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::State;
@@ -11,7 +13,7 @@ use crate::event::{Ending, Event};
 use crate::interpreter::CodeInterpreter;
 use crate::item::Part;
 use crate::observation::Observer;
-use crate::shell::Program;
+use crate::shell::{Program, ProgramTool};
 use crate::trace::ProgramSpan;
 
 /// State of a program's approval.
@@ -61,9 +63,9 @@ impl State {
             biased;
             // The session may be busy with a program of somebody else's.
             ending = self.stopped() => return Err(ending.into()),
-            execution = start(interpreter, &code).instrument(span.clone()) => execution?,
+            execution = start(interpreter, tool, &code).instrument(span.clone()) => execution?,
         };
-        let (observer, stopped) = self.watch(call_id, &code, execution, traced).instrument(span).await;
+        let (observer, stopped) = self.watch(interpreter, call_id, &code, execution, traced).instrument(span).await;
         let failed = observer.failed();
         let repeated = failed && self.last_failure.as_ref() == Some(&code);
         self.last_failure = failed.then_some(code);
@@ -77,28 +79,48 @@ impl State {
         }
     }
 
-    /// Passes on what the program tells, and interrupts it when the turn is to end.
+    /// Passes on what the program tells, and interrupts it when the turn is to end. The turn's clock stands still while the program waits for
+    /// the caller's answers.
     async fn watch(
-        &self,
+        &mut self,
+        interpreter: &CodeInterpreter,
         call_id: &str,
         code: &str,
         mut execution: Execution,
         mut traced: ProgramSpan,
     ) -> (Observer, Option<Ending>) {
         let mut observer = Observer::default();
-        let mut stopped = None;
+        let (mut stopped, mut waits_since) = (None, None);
+        let (cancel, budget) = (self.cancel.clone(), self.parts.budgets.time);
         loop {
             let event = tokio::select! {
                 biased;
                 // First, because a program that never pauses always has something to tell.
-                ending = self.stopped(), if stopped.is_none() => {
+                ending = super::stopped(&cancel, self.deadline, budget), if stopped.is_none() && waits_since.is_none() => {
                     execution.interrupter().interrupt();
                     stopped = Some(ending);
                     continue;
                 }
+                () = cancel.cancelled(), if stopped.is_none() && waits_since.is_some() => {
+                    execution.interrupter().interrupt();
+                    stopped = Some(Ending::Cancelled);
+                    continue;
+                }
+                Some(answers) = self.answers.recv() => {
+                    execution.answer(answers);
+                    self.deadline += waits_since.take().map_or(Duration::ZERO, |since: Instant| since.elapsed());
+                    continue;
+                }
                 event = execution.next() => event,
             };
-            let Some(event) = event else { return (observer, stopped) };
+            let event = match event {
+                None => return (observer, stopped),
+                Some(ExecutionEvent::Calls(calls)) => {
+                    waits_since = Some(Instant::now());
+                    ExecutionEvent::Calls(interpreter.callable().tools_of(calls))
+                }
+                Some(event) => event,
+            };
             observer.see(&event);
             let last = matches!(event, ExecutionEvent::Finished(_));
             traced.see(code, &event);
@@ -142,6 +164,6 @@ impl State {
     }
 }
 
-async fn start(interpreter: &CodeInterpreter, code: &str) -> Result<Execution, Ending> {
-    interpreter.execute(code).await.map_err(|error| Ending::Sandbox(error.reason))
+async fn start(interpreter: &CodeInterpreter, tool: ProgramTool, code: &str) -> Result<Execution, Ending> {
+    interpreter.execute(tool, code).await.map_err(|error| Ending::Sandbox(error.reason))
 }

@@ -255,7 +255,7 @@ async fn execute(sandbox: &dyn Sandbox, code: &str) -> anyhow::Result<String> {
             Event::Finished(finished) => {
                 bail!("the program did not complete: {}", aludel_agent::describe_outcome(&finished))
             }
-            Event::Stderr(_) | Event::Display(_) | Event::Result(_) | Event::Error(_) => {}
+            Event::Stderr(_) | Event::Display(_) | Event::Result(_) | Event::Error(_) | Event::Calls(_) => {}
         }
     }
     bail!("the program's end is not known")

@@ -16,7 +16,7 @@ use super::key::KeySource;
 use super::{Entry, Size, Span, Surroundings, Switch};
 
 /// Names of settings that every sandbox can have its own of, or that only a server uses.
-const NOT_COMMON: [&str; 15] = [
+const NOT_COMMON: [&str; 16] = [
     "memory",
     "timeout",
     "disk",
@@ -30,6 +30,7 @@ const NOT_COMMON: [&str; 15] = [
     "key_templates",
     "max_memory",
     "linger",
+    "answers",
     "lifetime",
     "keep",
 ];
@@ -87,6 +88,8 @@ settings! {
         max_memory: Memory = Memory(Size::from_bytes(LIMITS.memory));
         /// Time for which a server keeps the sandbox of a chat completion for the next request.
         linger: Span = Span::from_secs(2 * 60);
+        /// Time for which a program of a server waits for the answers of its client's tools.
+        answers: Span = Span::from_secs(5 * 60);
         /// The longest life of a sandbox that a client owns (E2B, OpenSandbox).
         lifetime: Span = Span::from_secs(24 * 3600);
         /// Time for which a server keeps the files of a sandbox that ended.

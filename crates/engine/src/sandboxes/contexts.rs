@@ -232,8 +232,8 @@ impl Runtime for ContextRuntime {
         Box::pin(std::future::ready(Vec::new()))
     }
 
-    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        let cell = Cell { code, environment: &self.environment };
+    fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
+        let cell = Cell { environment: &self.environment, ..cell };
         Box::pin(async move { self.kernel.execute(cell).await.map_err(RuntimeError::new) })
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{
-    Backend, Execution, FileEntry, KernelOptions, KernelSpec, Limits, Sandbox, SandboxId, SandboxSpec, Usage, Workspace,
+    Backend, Cell, Execution, FileEntry, KernelOptions, KernelSpec, Limits, Sandbox, SandboxId, SandboxSpec, Usage,
+    Workspace,
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
@@ -66,12 +67,13 @@ impl LiveSession {
 
     /// Runs one cell. Executions of one session run one after another; this waits for its turn. A kernel that died is replaced first,
     /// unless the workspace was lost with it. Dropping the returned [`Execution`] interrupts the program.
-    pub async fn execute(&self, code: &str) -> Result<Execution, Error> {
+    pub async fn execute<'a>(&self, cell: impl Into<Cell<'a>>) -> Result<Execution, Error> {
+        let cell = cell.into();
         let mut tries = 0;
         loop {
             // Not held while waiting for the kernel's turn: the files are reached through the same lock.
             let sandbox = self.live_sandbox().await?;
-            match sandbox.execute(code).await {
+            match sandbox.first_kernel().execute(cell).await {
                 // It died while nobody was looking; nothing of this code ran.
                 Err(aludel_sandbox::Error::KernelGone(_)) if tries < 2 => tries += 1,
                 result => return Ok(result?),
@@ -243,7 +245,7 @@ impl Runtime for LiveSession {
         Box::pin(async move { LiveSession::files(self).await.unwrap_or_default() })
     }
 
-    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        Box::pin(async move { LiveSession::execute(self, code).await.map_err(RuntimeError::new) })
+    fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
+        Box::pin(async move { LiveSession::execute(self, cell).await.map_err(RuntimeError::new) })
     }
 }

@@ -315,7 +315,7 @@ impl Sessions {
     }
 
     /// Ends what was left alone too long, and notes what is in use.
-    pub(super) async fn reap_once(&self) {
+    pub(crate) async fn reap_once(&self) {
         let (mut ended, mut used) = (Vec::new(), Vec::new());
         self.known().retain(|_, session| {
             // One reference is the map's own, and more are made only while the map is locked.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::template::TemplateName;
-use aludel_sandbox::{Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
+use aludel_sandbox::{Cell, Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
 use aludel_store::{
     BlobName, ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, FileRecord, NewBlob,
     NewContainerFile, NewFile, Place, Source, Tenant, WrittenFiles,
@@ -17,6 +17,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, info_span};
 
@@ -46,6 +47,8 @@ pub struct Session {
     linger_ms: AtomicU64,
     state: Mutex<State>,
     namespace: Arc<Namespace>,
+    /// Cancelled when it ends for good.
+    deleted: CancellationToken,
 }
 
 /// The live part, if there is one. Locked while files move, so that the workspace and the store agree.
@@ -111,6 +114,7 @@ impl Session {
             linger_ms: AtomicU64::new(u64::MAX),
             state: Mutex::new(State::Dormant(None)),
             namespace: Namespace::new(record.id.as_str()),
+            deleted: CancellationToken::new(),
         }
     }
 
@@ -210,11 +214,12 @@ impl Session {
     }
 
     /// Runs one cell. A live part that was lost is replaced first, and the outcome tells so.
-    pub async fn execute(&self, code: &str) -> Result<Execution, Error> {
+    pub async fn execute<'a>(&self, cell: impl Into<Cell<'a>>) -> Result<Execution, Error> {
+        let cell = cell.into();
         let mut losses = 0;
         loop {
             let live = self.live().await?;
-            match live.execute(code).await {
+            match live.execute(cell).await {
                 // Nothing of this code ran.
                 Err(Error::Sandbox(SandboxError::WorkspaceLost)) if losses < 2 => {
                     losses += 1;
@@ -403,6 +408,11 @@ impl Session {
         Ok(())
     }
 
+    /// A token that is cancelled when it ends for good.
+    pub(crate) fn deleted(&self) -> &CancellationToken {
+        &self.deleted
+    }
+
     /// Notes that it is in use.
     pub(super) fn touch(&self) {
         *self.last_active.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
@@ -447,6 +457,7 @@ impl Session {
 
     /// Ends the session for good.
     pub(super) async fn delete(&self) {
+        self.deleted.cancel();
         self.replace(State::Deleted).await;
     }
 
@@ -475,8 +486,8 @@ impl Runtime for Session {
         })
     }
 
-    fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        Box::pin(async move { Session::execute(self, code).await.map_err(RuntimeError::new) })
+    fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
+        Box::pin(async move { Session::execute(self, cell).await.map_err(RuntimeError::new) })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The effects of one program, stored before they are told.
 
-use aludel_sandbox::{Event as ExecutionEvent, Finished, MimeBundle};
+use aludel_sandbox::{ClientCall, Event as ExecutionEvent, Finished, MimeBundle};
 
 use super::event::{Image, Output, Rich, ToolOutcome};
 use crate::Error;
@@ -13,6 +13,8 @@ const MAX_KEPT: usize = 100;
 pub(crate) enum Piece {
     /// Something that it puts out.
     Output(Output),
+    /// Calls of the client's tools, for whose answers it waits.
+    Calls(Vec<ClientCall>),
     /// Its end.
     Finished(Finished),
 }
@@ -57,6 +59,7 @@ pub(crate) async fn piece(
         ExecutionEvent::Error(error) => {
             Output::Error { name: error.name, value: error.value, traceback: error.traceback }
         }
+        ExecutionEvent::Calls(calls) => return Ok(Piece::Calls(calls)),
         ExecutionEvent::Finished(finished) => return Ok(Piece::Finished(finished)),
     }))
 }

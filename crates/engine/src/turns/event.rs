@@ -16,6 +16,8 @@ use crate::sessions::{SessionFile, StoredChanges};
 
 /// Bytes of a value's forms beside its plain text and its image: what a log can hold of each value.
 const MAX_OTHERS: usize = 8 << 20;
+/// Characters of the longest id that is read.
+const MAX_ID: usize = 64;
 /// Characters of the paths that an outcome names in words.
 const MAX_PATHS: usize = 1000;
 
@@ -50,6 +52,13 @@ impl ItemId {
         Self(aludel_store::fresh_id(""))
     }
 
+    /// Reads an id with a dialect's prefix.
+    pub fn read(text: &str, prefix: &str) -> Option<Self> {
+        let id = text.strip_prefix(prefix)?;
+        let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        (is_plain && !id.is_empty() && id.len() <= MAX_ID).then(|| Self(id.to_owned()))
+    }
+
     /// The id with a dialect's prefix.
     pub fn with_prefix(&self, prefix: &str) -> String {
         format!("{prefix}{}", self.0)
@@ -79,6 +88,9 @@ pub struct ToolCall {
     pub name: String,
     /// Its arguments, always JSON.
     pub arguments: String,
+    /// The program that calls it; `None` for the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller: Option<ItemId>,
 }
 
 /// The kinds of events. [`EventKind::Ended`] comes exactly once for each turn, [`EventKind::Closed`] once and last.
@@ -168,6 +180,15 @@ pub enum EventKind {
         item: ItemId,
         /// The reason of a refusal.
         refused: Option<String>,
+    },
+    /// A program of an earlier request goes on: its client answered its calls.
+    ToolResumed {
+        /// The call.
+        item: ItemId,
+        /// The tool.
+        tool: ToolKind,
+        /// All that it has put out.
+        output: Vec<Output>,
     },
     /// The program runs.
     ToolRunning {

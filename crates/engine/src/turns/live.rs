@@ -96,7 +96,7 @@ struct Kept {
 }
 
 /// Something that is let go at a request's end.
-struct Held(#[expect(dead_code, reason = "it is only to be dropped")] Box<dyn Any + Send + Sync>);
+pub(super) struct Held(#[expect(dead_code, reason = "it is only to be dropped")] Box<dyn Any + Send + Sync>);
 
 impl fmt::Debug for Held {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -371,6 +371,11 @@ impl Live {
     /// Keeps something until the request's end, such as a permit for the memory that it takes; with what was held before.
     pub fn hold(&self, held: impl Send + Sync + 'static) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).push(Held(Box::new(held)));
+    }
+
+    /// Takes what is held, to be held by another request.
+    pub(super) fn take_held(&self) -> Vec<Held> {
+        std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Says that nothing more comes.

@@ -22,5 +22,5 @@ pub use lease::renew;
 pub use live::{End, Fingerprint, Known, Live, LiveTurns, Past};
 pub use recover::{Dialect, Recovered, Restored, recover, replay};
 pub use render::{Documents, Flow, Frame, Render, Rendered};
-pub use run::{Agreement, Part, Run};
+pub use run::{Agreement, Part, Run, Suspended, Suspension, Taken};
 pub use spec::Spec;

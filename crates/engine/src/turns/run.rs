@@ -1,23 +1,26 @@
 //! The driver of turns: from what an agent tells to events, stored, rendered and told in this order.
 //!
-//! `follow` takes the events of agents, `tell` stores and tells ours, `close` ends the request.
+//! `follow` takes the events of agents, `tell` stores and tells ours, `close` ends the request, `suspend` keeps a turn whose program waits for
+//! the next one.
 
 mod close;
 mod follow;
+mod suspend;
 mod tell;
 
 use std::future::{pending, ready};
 use std::sync::Arc;
 
 use aludel_agent::upstream::UpstreamError;
-use aludel_agent::{Agent, Approval, ApprovalRequest, Ending as AgentEnding, Event as AgentEvent, Item};
+use aludel_agent::{Agent, Answerer, Approval, ApprovalRequest, Ending as AgentEnding, Event as AgentEvent, Item};
 use aludel_store::{Tenant, TurnState, Work};
 use futures_util::StreamExt;
-use futures_util::stream::{BoxStream, select_all};
+use futures_util::stream::{BoxStream, SelectAll, select_all};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error};
 
 use self::follow::{Progress, tool_call};
+pub use self::suspend::{Suspended, Suspension, Taken};
 use self::tell::Untold;
 use super::event::{Ending, EventKind, ItemId};
 use super::journal::Journal;
@@ -72,6 +75,8 @@ pub struct Part {
     pub agreement: Agreement,
     /// The purpose under which files that its programs make are kept in the Files API, too, where clients look for them there.
     pub purpose: Option<&'static str>,
+    /// True if its programs may wait for answers of the client's.
+    pub may_wait: bool,
 }
 
 /// The fate of a turn's session at its end.
@@ -195,8 +200,25 @@ impl Run {
                 }
             }
         }
-        if !progress.iter().all(|progress| progress.has_ended) && self.turns(&mut progress).await == Outcome::Outlived {
-            return self.outlive().await;
+        let outcome = match progress.iter().all(|progress| progress.has_ended) {
+            true => Outcome::Ended,
+            false => {
+                let agents = Agents::start(&self.parts);
+                self.turns(agents, &mut progress).await
+            }
+        };
+        self.finish(outcome, progress).await;
+    }
+
+    /// Ends the request, or hands it on.
+    async fn finish(mut self, outcome: Outcome, mut progress: Vec<Progress>) {
+        match outcome {
+            Outcome::Ended => {}
+            Outcome::Outlived => return self.outlive().await,
+            Outcome::Suspended(waits) => {
+                self.suspend(*waits, &mut progress);
+                return self.close(true).await;
+            }
         }
         let ran_code = progress.iter().any(|progress| progress.ran_code);
         let is_cut = self.render.failure().is_some() || self.live.cancel.is_cancelled();
@@ -258,15 +280,7 @@ impl Run {
         Decided::GoOn
     }
 
-    async fn turns(&mut self, progress: &mut [Progress]) -> Outcome {
-        let mut cancels: Vec<CancellationToken> = Vec::new();
-        let mut streams: Vec<BoxStream<'static, (usize, AgentEvent)>> = Vec::new();
-        for (turn, part) in self.parts.iter().enumerate() {
-            let stream = part.agent.resume(part.items.clone());
-            cancels.push(stream.canceller());
-            streams.push(stream.map(move |event| (turn, event)).boxed());
-        }
-        let mut streams = select_all(streams);
+    async fn turns(&mut self, mut agents: Agents, progress: &mut [Progress]) -> Outcome {
         let (live, closing) = (Arc::clone(&self.live), self.engine.closing.clone());
         let gate = self.parts.first().and_then(|part| part.gate.clone());
         let outlives = async || match &gate {
@@ -277,7 +291,6 @@ impl Run {
             Some(gate) => gate.failed().await,
             None => pending().await,
         };
-        let cancel_all = |cancels: &[CancellationToken]| cancels.iter().for_each(CancellationToken::cancel);
         let mut cancelled = false;
         let mut outlived = false;
         loop {
@@ -294,7 +307,7 @@ impl Run {
                     self.end_turn(0, Ending::failed(failure), progress).await;
                     None
                 }
-                next = streams.next() => Some(next),
+                next = agents.streams.next() => Some(next),
                 () = ready(()), if !self.untold.frames.is_empty() || self.untold.has_milestone => {
                     self.settle().await;
                     continue;
@@ -302,7 +315,7 @@ impl Run {
             };
             let Some(next) = next else {
                 cancelled = true;
-                cancel_all(&cancels);
+                agents.cancel_all();
                 continue;
             };
             let Some((turn, event)) = next else { break };
@@ -310,12 +323,9 @@ impl Run {
                 continue;
             }
             if self.may_try_again(turn, &event, progress) {
-                let Some(part) = self.parts.get(turn) else { continue };
-                let stream = part.agent.resume(part.items.clone());
-                if let Some(cancel) = cancels.get_mut(turn) {
-                    *cancel = stream.canceller();
+                if let Some(part) = self.parts.get(turn) {
+                    agents.begin(turn, part);
                 }
-                streams.push(stream.map(move |event| (turn, event)).boxed());
                 continue;
             }
             let flow = match self.see(turn, event, progress).await {
@@ -327,10 +337,16 @@ impl Run {
             };
             match flow {
                 Flow::GoOn => {}
-                Flow::Stop => cancels.get(turn).into_iter().for_each(CancellationToken::cancel),
+                Flow::Stop => agents.handles.get(turn).into_iter().for_each(|handles| handles.cancel.cancel()),
                 Flow::StopAll => {
                     cancelled = true;
-                    cancel_all(&cancels);
+                    agents.cancel_all();
+                }
+            }
+            if let Some(asked) = progress.get_mut(turn).and_then(|progress| progress.asked.take()) {
+                match self.wait_for_client(turn, asked, agents, progress).await {
+                    Ok(waits) => return Outcome::Suspended(Box::new(waits)),
+                    Err(left) => agents = left,
                 }
             }
         }
@@ -355,6 +371,44 @@ impl Run {
     }
 }
 
+/// The agents of a request's turns, at work.
+struct Agents {
+    streams: SelectAll<BoxStream<'static, (usize, AgentEvent)>>,
+    /// Of each turn.
+    handles: Vec<Handles>,
+}
+
+/// Handles on the work of an agent.
+struct Handles {
+    cancel: CancellationToken,
+    answerer: Answerer,
+}
+
+impl Agents {
+    fn start(parts: &[Part]) -> Self {
+        let mut agents = Self { streams: select_all([]), handles: Vec::new() };
+        for (turn, part) in parts.iter().enumerate() {
+            agents.begin(turn, part);
+        }
+        agents
+    }
+
+    /// Begins a turn, or begins it again.
+    fn begin(&mut self, turn: usize, part: &Part) {
+        let stream = part.agent.resume(part.items.clone());
+        let handles = Handles { cancel: stream.canceller(), answerer: stream.answerer() };
+        match self.handles.get_mut(turn) {
+            Some(before) => *before = handles,
+            None => self.handles.push(handles),
+        }
+        self.streams.push(stream.map(move |event| (turn, event)).boxed());
+    }
+
+    fn cancel_all(&self) {
+        self.handles.iter().for_each(|handles| handles.cancel.cancel());
+    }
+}
+
 /// A program that an earlier process asked about.
 pub(super) struct Waiting {
     pub(super) item: ItemId,
@@ -374,9 +428,10 @@ enum Decided {
     },
 }
 
-#[derive(PartialEq, Eq)]
 enum Outcome {
     Ended,
+    /// Its program waits for its client.
+    Suspended(Box<suspend::Waits>),
     /// It waits for approval, and goes on after a restart.
     Outlived,
 }

@@ -24,6 +24,9 @@ pub struct Spec {
     pub instructions: String,
     /// Functions of the client's.
     pub functions: Vec<FunctionTool>,
+    /// Tools of the client's that programs call. A program that does so waits, and the turn with it, for a later request.
+    #[serde(default)]
+    pub callable: Vec<FunctionTool>,
     /// The tool that the first round must or must not call.
     pub tool_choice: ToolChoice,
     /// The model's way to choose its words.
@@ -51,6 +54,7 @@ impl Spec {
             model: model.into(),
             instructions: instructions.into(),
             functions: Vec::new(),
+            callable: Vec::new(),
             tool_choice: ToolChoice::Auto,
             sampling: Sampling::default(),
             max_programs: None,
@@ -109,9 +113,10 @@ impl Spec {
             let template = session.start_from(model.template.clone());
             let packages = engine.packages_of(template.as_ref());
             let interpreter = CodeInterpreter::new(Arc::clone(session) as _).packages(packages.iter().cloned());
-            let interpreter = interpreter.with_shell(self.has_shell);
+            let interpreter = interpreter.with_shell(self.has_shell).with_callable(self.callable.clone());
             agent = agent.code_interpreter(gate.guard(interpreter));
         }
-        Ok(Part { model: self.model.clone(), agent: agent.build(), items, session, gate, agreement, purpose: None })
+        let (model, agent, may_wait) = (self.model.clone(), agent.build(), !self.callable.is_empty());
+        Ok(Part { model, agent, items, session, gate, agreement, purpose: None, may_wait })
     }
 }

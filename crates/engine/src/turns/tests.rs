@@ -22,7 +22,7 @@ use crate::{Engine, Model, Settings};
 
 /// A renderer that keeps the events.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<Vec<Event>>>);
+pub(super) struct Seen(pub(super) Arc<Mutex<Vec<Event>>>);
 
 impl Render for Seen {
     fn render(&mut self, event: &Event) -> Rendered {
@@ -49,7 +49,7 @@ fn engine(store: Store, script: Vec<Scripted>) -> Arc<Engine> {
 }
 
 /// An engine whose model has its programs in sandboxes of a template.
-fn engine_on(
+pub(super) fn engine_on(
     store: Store,
     script: Vec<Scripted>,
     backend: Arc<dyn Backend>,
@@ -73,7 +73,7 @@ fn engine_on(
 }
 
 /// The behaviour of programs.
-fn program(code: &str, cell: &mut ScriptedCell) {
+pub(super) fn program(code: &str, cell: &mut ScriptedCell) {
     if code == "show()" {
         let text = |text: &str| MimeData::Text(text.to_owned());
         cell.display(MimeBundle(vec![

@@ -192,9 +192,21 @@ pub enum Caller {
     /// The model.
     #[serde(rename = "direct")]
     Direct,
-    /// Another caller, such as a program.
+    /// A program.
+    #[serde(untagged)]
+    Program(ProgramCaller),
+    /// Another caller.
     #[serde(untagged)]
     Other(Value),
+}
+
+/// A program that calls a tool of the client's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProgramCaller {
+    /// The tool that runs it, with its version.
+    pub r#type: String,
+    /// The call of that tool.
+    pub tool_id: String,
 }
 
 /// A tool that a server carries out.

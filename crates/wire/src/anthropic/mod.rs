@@ -12,7 +12,7 @@ mod request;
 
 pub use block::{
     Block, BlockDocument, Caller, CodeExecutionResult, Content, DocumentSource, EditorResult, ErrorCode, ImageSource,
-    OutputFile, ProgramResult, ServerTool,
+    OutputFile, ProgramCaller, ProgramResult, ServerTool,
 };
 pub use error::{Details, Error, ErrorEnvelope};
 pub use event::{Delta, Event, MessageChange};

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use aludel_agent::{
     ApprovalRequest, Budget, Call, CutOff, Ending as AgentEnding, Event as AgentEvent, Item, ProgramTool,
 };
-use aludel_sandbox::Event as ExecutionEvent;
+use aludel_sandbox::{ClientCall, Event as ExecutionEvent};
 use aludel_store::{ContainerFileId, TurnState, Work};
 use tracing::error;
 
@@ -13,7 +13,7 @@ use super::{Part, Run};
 use crate::approvals::Decider;
 use crate::sessions::{SessionFile, WORKSPACE};
 use crate::turns::effects::{self, Piece};
-use crate::turns::event::{Ending, EventKind, ItemId, ToolCall, ToolKind};
+use crate::turns::event::{Ending, EventKind, ItemId, Output, ToolCall, ToolKind};
 use crate::turns::render::Flow;
 use crate::turns::{Failure, FailureKind};
 
@@ -39,12 +39,24 @@ pub(super) struct Progress {
     pub(super) has_called: bool,
     pub(super) ran_code: bool,
     pub(super) has_ended: bool,
+    /// Calls that its program made and waits for.
+    pub(super) asked: Option<Asked>,
     /// The ids under which the newest versions of files that its programs made are kept in the Files API.
     pub(super) kept: HashMap<ContainerFileId, String>,
 }
 
+/// Calls of the client's tools that a program made.
+pub(super) struct Asked {
+    /// The call of the program, by the id of the model's server.
+    pub(super) call_id: String,
+    pub(super) calls: Vec<ClientCall>,
+}
+
 pub(super) struct Running {
     pub(super) item: ItemId,
+    pub(super) tool: ToolKind,
+    /// All that it has put out, if it may wait for its client and go on in a later request.
+    pub(super) output: Vec<Output>,
     pub(super) input: String,
     pub(super) is_running: bool,
     /// Files of what it showed.
@@ -74,7 +86,7 @@ impl Run {
             AgentEvent::CodeStarted { call_id, tool } => {
                 progress.thought = None;
                 self.end_message(turn, progress).await;
-                let item = progress.start(&call_id);
+                let item = progress.start(&call_id, kind_of(tool));
                 self.queue(turn, EventKind::ToolStarted { item, call_id, tool: kind_of(tool) }).await
             }
             AgentEvent::CodeDelta { call_id, text: delta } => match progress.calls.get(&call_id) {
@@ -91,7 +103,7 @@ impl Run {
                         call.item.clone()
                     }
                     None => {
-                        let item = progress.start(&call_id);
+                        let item = progress.start(&call_id, kind_of(tool));
                         if let Some(call) = progress.calls.get_mut(&call_id) {
                             call.input.clone_from(&code);
                         }
@@ -176,7 +188,7 @@ impl Run {
         let Some(call) = progress.calls.get_mut(call_id) else { return Ok(Flow::GoOn) };
         let part = self.parts.get(turn);
         let (gate, session) = (part.and_then(|part| part.gate.clone()), part.and_then(|part| part.session.clone()));
-        let purpose = part.and_then(|part| part.purpose);
+        let (purpose, may_wait) = part.map_or((None, false), |part| (part.purpose, part.may_wait));
         let item = call.item.clone();
         if !std::mem::replace(&mut call.is_running, true) {
             if progress.approved.contains(call_id)
@@ -189,7 +201,16 @@ impl Run {
         }
         let place = effects::Place { session: session.as_deref(), purpose };
         match effects::piece(event, place, &mut call.figures).await? {
-            Piece::Output(output) => Ok(self.queue(turn, EventKind::Output { item, output }).await),
+            Piece::Output(output) => {
+                if may_wait {
+                    call.output.push(output.clone());
+                }
+                Ok(self.queue(turn, EventKind::Output { item, output }).await)
+            }
+            Piece::Calls(calls) => {
+                progress.asked = Some(Asked { call_id: call_id.to_owned(), calls });
+                Ok(Flow::GoOn)
+            }
             Piece::Finished(finished) => {
                 let figures = std::mem::take(&mut call.figures);
                 progress.calls.remove(call_id);
@@ -327,16 +348,21 @@ impl Progress {
     /// Knows a program that waits.
     pub(super) fn resume(&mut self, item: ItemId, program: &ApprovalRequest, ran_code: bool) {
         (self.has_called, self.ran_code) = (true, ran_code);
-        let call = Running { item, input: program.code.clone(), is_running: false, figures: Vec::new() };
+        let call = Running { input: program.code.clone(), ..Running::new(item, ToolKind::Python) };
         self.calls.insert(program.call_id.clone(), call);
     }
 
-    pub(super) fn start(&mut self, call_id: &str) -> ItemId {
+    pub(super) fn start(&mut self, call_id: &str, tool: ToolKind) -> ItemId {
         self.has_called = true;
         let item = ItemId::new();
-        let call = Running { item: item.clone(), input: String::new(), is_running: false, figures: Vec::new() };
-        self.calls.insert(call_id.to_owned(), call);
+        self.calls.insert(call_id.to_owned(), Running::new(item.clone(), tool));
         item
+    }
+}
+
+impl Running {
+    fn new(item: ItemId, tool: ToolKind) -> Self {
+        Self { item, tool, output: Vec::new(), input: String::new(), is_running: false, figures: Vec::new() }
     }
 }
 
@@ -349,5 +375,5 @@ fn kind_of(tool: ProgramTool) -> ToolKind {
 }
 
 pub(super) fn tool_call(call: Call) -> ToolCall {
-    ToolCall { item: ItemId::new(), call_id: call.id, name: call.name, arguments: call.arguments }
+    ToolCall { item: ItemId::new(), call_id: call.id, name: call.name, arguments: call.arguments, caller: None }
 }

@@ -1,5 +1,6 @@
 //! A scripted kernel: a task that speaks as the kernel program does.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use super::workspace::MemoryWorkspace;
 use crate::frame::{FromKernel, ToKernel};
 use crate::link::{Control, Exit, Input, Link, Signal, Stream};
 use crate::process::ExitStatus;
-use crate::{Error, ProgramError, Usage};
+use crate::{ClientAnswer, ClientCall, Error, ProgramError, Usage};
 
 /// Messages that the host has not read yet; a program that prints more waits.
 const QUEUE: usize = 16;
@@ -22,11 +23,13 @@ const CHUNK: usize = 16 << 10;
 const SIGKILL: i32 = 9;
 
 type Variables = BTreeMap<String, String>;
+type Answers = (u64, Vec<ClientAnswer>);
 
 /// A program for a scripted kernel.
 struct Program {
     code: String,
     environment: Variables,
+    tools: Vec<String>,
 }
 
 /// The scripted kernels of one sandbox.
@@ -115,6 +118,8 @@ pub(super) struct MemoryLink {
     environment: Variables,
     kernels: Arc<Kernels>,
     cells: mpsc::Sender<Program>,
+    /// Answers to calls of the client's tools, each with the number of its frame.
+    answers: mpsc::UnboundedSender<Answers>,
     inputs: mpsc::Receiver<Input>,
     /// Taken out of `inputs` and not handed on yet.
     pending: VecDeque<Input>,
@@ -169,9 +174,9 @@ impl MemoryLink {
         });
         let checkpoint = Arc::default();
         let kills = control.kills.subscribe();
-        let (cells, inputs) = spawn(&script, &workspace, &control, &checkpoint, kills);
+        let (cells, answers, inputs) = spawn(&script, &workspace, &control, &checkpoint, kills);
         let (environment, pending) = (Variables::new(), VecDeque::new());
-        Self { script, workspace, control, checkpoint, environment, kernels, cells, inputs, pending }
+        Self { script, workspace, control, checkpoint, environment, kernels, cells, answers, inputs, pending }
     }
 }
 
@@ -195,10 +200,11 @@ impl Link for MemoryLink {
 
     async fn send(&mut self, frame: &ToKernel<'_>) -> io::Result<()> {
         match frame {
-            ToKernel::Execute { code, environment } => {
+            ToKernel::Execute { code, environment, tools } => {
                 let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
                 let all = self.environment.clone().into_iter().chain(environment.iter().cloned());
-                let program = Program { code: (*code).to_owned(), environment: all.collect() };
+                let (code, environment) = ((*code).to_owned(), all.collect());
+                let program = Program { code, environment, tools: tools.to_vec() };
                 self.cells.send(program).await.map_err(gone)
             }
             // There are no directories but the workspace.
@@ -210,6 +216,11 @@ impl Link for MemoryLink {
                     (None, Some(language)) => FromKernel::Failed(format!("no kernel for {language} is installed")),
                 };
                 self.pending.push_back(Input::Frame(answer, 0));
+                Ok(())
+            }
+            ToKernel::Answers { number, answers } => {
+                // One that ended meanwhile needs none.
+                let _ended = self.answers.send((*number, answers.to_vec()));
                 Ok(())
             }
             // A scripted program does not wait for its displays, has no limits of its own and needs no rehearsal.
@@ -248,7 +259,8 @@ impl Link for MemoryLink {
         }
         self.pending.clear();
         self.control.exit.send_replace(None);
-        (self.cells, self.inputs) = spawn(&self.script, &self.workspace, &self.control, &self.checkpoint, kills);
+        (self.cells, self.answers, self.inputs) =
+            spawn(&self.script, &self.workspace, &self.control, &self.checkpoint, kills);
         true
     }
 }
@@ -260,8 +272,9 @@ fn spawn(
     control: &Arc<MemoryControl>,
     checkpoint: &Arc<Mutex<Variables>>,
     mut kills: watch::Receiver<u64>,
-) -> (mpsc::Sender<Program>, mpsc::Receiver<Input>) {
+) -> (mpsc::Sender<Program>, mpsc::UnboundedSender<Answers>, mpsc::Receiver<Input>) {
     let (cells, cell_receiver) = mpsc::channel(1);
+    let (answers, answer_receiver) = mpsc::unbounded_channel();
     let (input_sender, inputs) = mpsc::channel(QUEUE);
     let kernel = Kernel {
         script: Arc::clone(script),
@@ -269,6 +282,7 @@ fn spawn(
         interrupts: control.interrupts.subscribe(),
         checkpoint: Arc::clone(checkpoint),
         cells: cell_receiver,
+        answers: answer_receiver,
         inputs: input_sender,
         displays: 0,
     };
@@ -282,7 +296,7 @@ fn spawn(
         };
         control.exit.send_replace(Some(Exit { status, usage: Usage::default() }));
     });
-    (cells, inputs)
+    (cells, answers, inputs)
 }
 
 /// The task's side.
@@ -292,6 +306,7 @@ struct Kernel {
     interrupts: watch::Receiver<u64>,
     checkpoint: Arc<Mutex<Variables>>,
     cells: mpsc::Receiver<Program>,
+    answers: mpsc::UnboundedReceiver<Answers>,
     inputs: mpsc::Sender<Input>,
     displays: u64,
 }
@@ -299,7 +314,7 @@ struct Kernel {
 /// The end of a cell before its last step.
 enum Stop {
     /// An exception of this name, with this value.
-    Raised(&'static str, &'static str),
+    Raised(&'static str, Cow<'static, str>),
     Failed(ProgramError),
     Died(Option<ExitStatus>),
 }
@@ -307,10 +322,11 @@ enum Stop {
 impl Kernel {
     /// Runs cells until it dies, and returns how.
     async fn run(mut self) -> Option<ExitStatus> {
-        while let Some(Program { code, environment }) = self.cells.recv().await {
+        while let Some(Program { code, environment, tools }) = self.cells.recv().await {
             self.interrupts.mark_unchanged();
             let variables = self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let mut cell = ScriptedCell::new(&code, variables, environment, Arc::clone(&self.workspace));
+            cell.tools = tools;
             (self.script)(&code, &mut cell);
             let ScriptedCell { variables, steps, .. } = cell;
             let mut ended = Ok(());
@@ -322,7 +338,7 @@ impl Kernel {
             }
             match ended {
                 Ok(()) => {}
-                Err(Stop::Raised(name, value)) => self.tell(FromKernel::Error(raised(&code, name, value))).await,
+                Err(Stop::Raised(name, value)) => self.tell(FromKernel::Error(raised(&code, name, &value))).await,
                 Err(Stop::Failed(error)) => self.tell(FromKernel::Error(error)).await,
                 Err(Stop::Died(status)) => return status,
             }
@@ -356,16 +372,44 @@ impl Kernel {
                 self.tell(FromKernel::Result(bundle)).await;
                 Ok(())
             }
+            Step::Call(calls) => {
+                let answers = self.call(calls).await?;
+                for answer in answers {
+                    if answer.is_error {
+                        return Err(Stop::Raised("ToolError", answer.text.into()));
+                    }
+                    self.print(Stream::Stdout, format!("{}\n", answer.text).into_bytes()).await?;
+                }
+                Ok(())
+            }
             Step::Fail(error) => Err(Stop::Failed(error)),
             Step::Write(path, bytes) => {
                 if self.workspace.write_some(&path, &bytes) {
                     return Ok(());
                 }
-                Err(Stop::Raised("OSError", "[Errno 28] No space left on device"))
+                Err(Stop::Raised("OSError", "[Errno 28] No space left on device".into()))
             }
             Step::Wait(signal) => self.unless_interrupted(async move { signal.notified().await }).await,
             Step::Hang => std::future::pending().await,
             Step::Die(status) => Err(Stop::Died(status)),
+        }
+    }
+
+    /// Calls tools of the client's and waits for the answers.
+    async fn call(&mut self, calls: Vec<ClientCall>) -> Result<Vec<ClientAnswer>, Stop> {
+        self.displays += 1;
+        self.tell(FromKernel::Calls(calls, self.displays)).await;
+        loop {
+            let answers = tokio::select! {
+                biased;
+                _interrupted = self.interrupts.changed() => return Err(Stop::Raised("KeyboardInterrupt", "".into())),
+                answers = self.answers.recv() => answers,
+            };
+            match answers {
+                Some((number, answers)) if number == self.displays => return Ok(answers),
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
         }
     }
 
@@ -382,7 +426,7 @@ impl Kernel {
     async fn unless_interrupted(&mut self, work: impl Future<Output = ()>) -> Result<(), Stop> {
         tokio::select! {
             biased;
-            _interrupted = self.interrupts.changed() => Err(Stop::Raised("KeyboardInterrupt", "")),
+            _interrupted = self.interrupts.changed() => Err(Stop::Raised("KeyboardInterrupt", "".into())),
             () = work => Ok(()),
         }
     }

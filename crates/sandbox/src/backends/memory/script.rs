@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use super::workspace::MemoryWorkspace;
 use crate::process::ExitStatus;
-use crate::{MimeBundle, MimeData, ProgramError};
+use crate::{ClientCall, MimeBundle, MimeData, ProgramError};
 
 /// One cell of a scripted kernel. A script calls its methods in the order in which the program does these things.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub struct ScriptedCell {
     pub variables: BTreeMap<String, String>,
     /// The environment variables that were set for this cell and for its kernel.
     pub environment: BTreeMap<String, String>,
+    /// Names of the client's tools that this cell can call.
+    pub tools: Vec<String>,
     code: String,
     workspace: Arc<MemoryWorkspace>,
     pub(super) steps: Vec<Step>,
@@ -29,6 +31,7 @@ pub(super) enum Step {
     Flood(u64),
     Display(MimeBundle),
     Result(MimeBundle),
+    Call(Vec<ClientCall>),
     Fail(ProgramError),
     Write(String, Vec<u8>),
     Wait(Arc<Notify>),
@@ -43,7 +46,7 @@ impl ScriptedCell {
         environment: BTreeMap<String, String>,
         workspace: Arc<MemoryWorkspace>,
     ) -> Self {
-        Self { variables, environment, code: code.to_owned(), workspace, steps: Vec::new() }
+        Self { variables, environment, tools: Vec::new(), code: code.to_owned(), workspace, steps: Vec::new() }
     }
 
     /// Prints text.
@@ -79,6 +82,12 @@ impl ScriptedCell {
     /// Ends with a value of the last expression.
     pub fn result_bundle(&mut self, bundle: MimeBundle) -> &mut Self {
         self.step(Step::Result(bundle))
+    }
+
+    /// Calls tools of the client's, all at once, and prints each answer on a line. One that failed raises a `ToolError`.
+    pub fn call<'a>(&mut self, calls: impl IntoIterator<Item = (&'a str, &'a str)>) -> &mut Self {
+        let call = |(name, arguments): (&str, &str)| ClientCall { name: name.into(), arguments: arguments.into() };
+        self.step(Step::Call(calls.into_iter().map(call).collect()))
     }
 
     /// Raises an exception on the last line, which ends the cell.
@@ -144,7 +153,7 @@ pub(super) fn raised(code: &str, name: &str, value: &str) -> ProgramError {
 
 /// The script for tests to which programs do not matter: a few lines that are also Python. Everything else is a `NotImplementedError`.
 ///
-/// A line is `print(VALUE)`, `NAME = VALUE`, `VALUE` (as the last line, the result), `raise NAME('TEXT')`,
+/// A line is `print(await TOOL({…}))`, `print(*await asyncio.gather(TOOL({…}), TOOL({…})), sep='\n')`, `print(VALUE)`, `NAME = VALUE`, `VALUE` (as the last line, the result), `raise NAME('TEXT')`,
 /// `open('PATH', 'w').write('TEXT')`, `while True: pass`, `os._exit(NUMBER)`, an `import` or a comment. A value is a string, a number, a
 /// sum of numbers, a name, `os.environ['NAME']`, or `open('PATH').read()`.
 pub fn simple(code: &str, cell: &mut ScriptedCell) {
@@ -174,6 +183,15 @@ fn statement(line: &str, is_last: bool, cell: &mut ScriptedCell) -> Result<(), R
         cell.never_end();
     } else if let Some(status) = inside("os._exit(", ")") {
         cell.exit(status.trim().parse().map_err(|_| unknown())?);
+    } else if let Some(calls) = inside("print(await ", ")").or(inside("print(*await asyncio.gather(", "), sep='\\n')"))
+    {
+        let calls =
+            calls.split_inclusive("})").map(|call| call.trim_start_matches(", ").strip_suffix(')')?.split_once('('));
+        let calls: Vec<(&str, &str)> = calls.collect::<Option<_>>().ok_or_else(unknown)?;
+        if let Some((name, _)) = calls.iter().find(|(name, _)| !cell.tools.iter().any(|tool| tool == name)) {
+            return Err(("NameError", format!("name '{name}' is not defined")));
+        }
+        cell.call(calls);
     } else if let Some(argument) = inside("print(", ")") {
         let text = value(argument, cell).ok_or_else(unknown)?.0;
         cell.print(format!("{text}\n"));

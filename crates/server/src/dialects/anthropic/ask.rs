@@ -1,5 +1,7 @@
 //! A request for a message, understood.
 
+use std::collections::HashSet;
+
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::KernelSpec;
@@ -26,6 +28,13 @@ const MAX_STOPS: usize = 64;
 const MAX_STOP: usize = 1024;
 /// The name of our tool.
 const CODE_EXECUTION: &str = "code_execution";
+/// The model, as a caller of a tool.
+const DIRECT: &str = "direct";
+/// Programs, as callers of a tool: any of these.
+const PROGRAMS: [&str; 3] = [CALLER_2025, CALLER, "code_execution_20260521"];
+const CALLER_2025: &str = "code_execution_20250825";
+/// The newest word for programs that clients know in an answer.
+const CALLER: &str = "code_execution_20260120";
 
 /// A version of our tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +57,10 @@ pub(super) struct Ask {
     /// The container of its programs, if it is to be a certain one.
     pub(super) container: Option<ContainerId>,
     pub(super) functions: Vec<FunctionTool>,
+    /// Tools that programs call.
+    pub(super) callable: Vec<FunctionTool>,
+    /// The word for programs as callers.
+    pub(super) caller: &'static str,
     pub(super) tool_choice: ToolChoice,
     pub(super) sampling: Sampling,
     pub(super) stop: Vec<String>,
@@ -75,7 +88,7 @@ impl Ask {
             let message = format!("There can be {MAX_STOPS} stop sequences of {MAX_STOP} bytes each.");
             return Err(ApiError::invalid("stop_sequences", message));
         }
-        let (code, functions) = read_tools(request.tools.as_deref().unwrap_or_default())?;
+        let Tools { code, caller, functions, callable } = read_tools(request.tools.as_deref().unwrap_or_default())?;
         Ok(Self {
             instructions: request.system.as_ref().map(system).transpose()?.unwrap_or_default(),
             container: read_container(request.container.as_ref())?,
@@ -86,9 +99,18 @@ impl Ask {
             model: request.model,
             messages: request.messages,
             code,
+            caller,
             functions,
+            callable,
             stop,
         })
+    }
+}
+
+impl Ask {
+    /// Returns true if the model has a shell and an editor, too.
+    pub(super) fn has_shell(&self) -> bool {
+        self.code == Some(CodeTool::Shell)
     }
 }
 
@@ -130,53 +152,98 @@ fn read_container(container: Option<&ContainerField>) -> Result<Option<Container
     id.map(|id| ContainerId::parse(id).ok_or_else(|| no_container(id))).transpose()
 }
 
-/// Returns our tool, if it is among the tools, and the tools of the client's.
-fn read_tools(tools: &[ToolDocument]) -> Result<(Option<CodeTool>, Vec<FunctionTool>), ApiError> {
+/// The tools of a request.
+struct Tools {
+    code: Option<CodeTool>,
+    caller: &'static str,
+    /// Tools of the client's that the model calls.
+    functions: Vec<FunctionTool>,
+    /// Those that programs call.
+    callable: Vec<FunctionTool>,
+}
+
+/// Reads the tools: ours, if it is among them, and the client's.
+fn read_tools(tools: &[ToolDocument]) -> Result<Tools, ApiError> {
     if tools.len() > MAX_TOOLS {
         return Err(ApiError::invalid("tools", format!("There can be {MAX_TOOLS} tools.")));
     }
-    let (mut code, mut functions) = (None, Vec::<FunctionTool>::new());
+    let mut read = Tools { code: None, caller: CALLER, functions: Vec::new(), callable: Vec::new() };
+    let (mut names, mut first_callable) = (HashSet::new(), None);
     for (index, tool) in tools.iter().enumerate() {
         let param = format!("tools.{index}");
         let tool = tool.read().map_err(|error| ApiError::invalid(&param, format!("{error}.")))?;
-        refuse_programs_as_callers(&tool, &param)?;
-        let is_taken = match &tool.kind {
+        let callers = Callers::read(&tool, &param)?;
+        match &tool.kind {
             Some(ToolKind::Other(kind)) => {
                 let message = format!("Tools of the type '{kind}' are not supported by this server.");
                 return Err(ApiError::invalid(format!("{param}.type"), message));
             }
             None | Some(ToolKind::Custom) => {
                 let function = function(&tool, &param)?;
-                let is_ours = code.is_some() && function.name == CODE_EXECUTION;
-                let is_taken = is_ours || functions.iter().any(|known| known.name == function.name);
-                functions.push(function);
-                is_taken
+                if callers.programs {
+                    first_callable.get_or_insert_with(|| param.clone());
+                    read.callable.push(function.clone());
+                }
+                if callers.direct {
+                    read.functions.push(function);
+                }
             }
             Some(_) if tool.name != CODE_EXECUTION => {
                 return Err(ApiError::invalid(format!("{param}.name"), format!("It must be '{CODE_EXECUTION}'.")));
             }
-            Some(kind) => {
-                let is_first = matches!(kind, ToolKind::CodeExecution20250522);
-                let before = code.replace(if is_first { CodeTool::Python } else { CodeTool::Shell });
-                before.is_some() || functions.iter().any(|tool| tool.name == CODE_EXECUTION)
+            Some(_) if callers.programs => {
+                return Err(ApiError::invalid(format!("{param}.allowed_callers"), "It can only be 'direct'."));
             }
-        };
-        if is_taken {
+            Some(kind) => {
+                read.code = Some(match kind {
+                    ToolKind::CodeExecution20250522 => CodeTool::Python,
+                    _ => CodeTool::Shell,
+                });
+                if matches!(kind, ToolKind::CodeExecution20250825) {
+                    read.caller = CALLER_2025;
+                }
+            }
+        }
+        if !names.insert(tool.name) {
             return Err(ApiError::invalid(format!("{param}.name"), "Tool names must be unique."));
         }
     }
-    Ok((code, functions))
-}
-
-/// A tool that programs are to call is not quietly called by the model instead.
-fn refuse_programs_as_callers(tool: &Tool, param: &str) -> Result<(), ApiError> {
-    let callers = tool.allowed_callers.as_deref().unwrap_or(&[]);
-    match callers.iter().find(|caller| *caller != "direct") {
-        Some(caller) => {
-            let message = format!("Calls by '{caller}' are not supported by this server; it can only be 'direct'.");
+    match first_callable {
+        Some(param) if read.code != Some(CodeTool::Shell) => {
+            let message =
+                format!("Programs can call it only beside the tool '{CALLER_2025}' or a later version of it.");
             Err(ApiError::invalid(format!("{param}.allowed_callers"), message))
         }
-        None => Ok(()),
+        _ => Ok(read),
+    }
+}
+
+/// The callers of a tool.
+struct Callers {
+    direct: bool,
+    programs: bool,
+}
+
+impl Callers {
+    fn read(tool: &Tool, param: &str) -> Result<Self, ApiError> {
+        let Some(callers) = &tool.allowed_callers else { return Ok(Self { direct: true, programs: false }) };
+        let is_program = |caller: &&String| PROGRAMS.contains(&caller.as_str());
+        match callers.iter().find(|caller| *caller != DIRECT && !is_program(caller)) {
+            None if callers.is_empty() => {
+                Err(ApiError::invalid(format!("{param}.allowed_callers"), "There must be at least one."))
+            }
+            None => Ok(Self {
+                direct: callers.iter().any(|caller| caller == DIRECT),
+                programs: callers.iter().any(|caller| is_program(&caller)),
+            }),
+            Some(caller) => {
+                let message = format!(
+                    "Calls by '{caller}' are not supported by this server; callers are '{DIRECT}', '{}'.",
+                    PROGRAMS.join("', '")
+                );
+                Err(ApiError::invalid(format!("{param}.allowed_callers"), message))
+            }
+        }
     }
 }
 
@@ -279,9 +346,34 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_is_the_models_the_programs_or_both() {
+        let tool =
+            |name: &str, callers: &[&str]| json!({ "name": name, "input_schema": {}, "allowed_callers": callers });
+        let names = |tools: &[FunctionTool]| tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
+        for (version, caller) in [
+            ("20250825", "code_execution_20250825"),
+            ("20260120", "code_execution_20260120"),
+            ("20260521", "code_execution_20260120"),
+        ] {
+            let code = json!({ "type": format!("code_execution_{version}"), "name": "code_execution" });
+            let asked = format!("code_execution_{version}");
+            let tools = [tool("a", &["direct"]), tool("b", &[&asked]), tool("c", &[&asked, "direct"]), code];
+            let ask = ask(&json!({ "tools": tools })).unwrap();
+            assert_eq!(
+                (names(&ask.functions), names(&ask.callable)),
+                (vec!["a".into(), "c".into()], vec!["b".into(), "c".into()])
+            );
+            assert_eq!(ask.caller, caller, "clients know no others");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_had_is_refused_by_name() {
         let function = |name: &str| json!({ "name": name, "input_schema": {} });
-        let programmatic = json!({ "name": "f", "input_schema": {}, "allowed_callers": ["code_execution_20260120"] });
+        let called_by = |callers: &[&str]| json!({ "name": "f", "input_schema": {}, "allowed_callers": callers });
+        let programs = called_by(&["code_execution_20260120"]);
+        let first = json!({ "type": "code_execution_20250522", "name": "code_execution" });
+        let itself = json!({ "type": "code_execution_20260120", "name": "code_execution", "allowed_callers": ["code_execution_20260120"] });
         for (body, param) in [
             (json!({ "tools": [code_execution(), code_execution()] }), "tools.1.name"),
             (json!({ "tools": [code_execution(), function("code_execution")] }), "tools.1.name"),
@@ -292,7 +384,18 @@ mod tests {
             (json!({ "tools": [{ "type": "code_execution_20260120", "name": "x" }] }), "tools.0.name"),
             (json!({ "tools": [{ "type": "code_execution_20990101", "name": "code_execution" }] }), "tools.0.type"),
             (json!({ "tools": [{ "type": "web_search_20250305", "name": "web_search" }] }), "tools.0.type"),
-            (json!({ "tools": [programmatic] }), "tools.0.allowed_callers"),
+            (json!({ "tools": [programs] }), "tools.0.allowed_callers"),
+            (json!({ "tools": [first, programs] }), "tools.1.allowed_callers"),
+            (json!({ "tools": [itself] }), "tools.0.allowed_callers"),
+            (
+                json!({ "tools": [code_execution(), called_by(&["code_execution_20250522"])] }),
+                "tools.1.allowed_callers",
+            ),
+            (json!({ "tools": [code_execution(), called_by(&[])] }), "tools.1.allowed_callers"),
+            (
+                json!({ "tools": [code_execution(), programs], "tool_choice": { "type": "tool", "name": "f" } }),
+                "tool_choice.name",
+            ),
             (json!({ "tool_choice": { "type": "any" } }), "tool_choice"),
             (json!({ "tool_choice": { "type": "tool", "name": "f" } }), "tool_choice.name"),
             (json!({ "container": { "skills": [{ "type": "anthropic", "skill_id": "pdf" }] } }), "container.skills"),

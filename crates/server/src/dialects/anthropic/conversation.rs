@@ -5,10 +5,11 @@ use std::collections::{HashMap, HashSet};
 use aludel_agent::upstream::FunctionTool;
 use aludel_agent::{Call, CodeInterpreter, Item, Output, Part, ProgramTool, arguments_of, framed};
 use aludel_engine::KernelSpec;
+use aludel_engine::execution::ClientAnswer;
 use aludel_engine::sessions::WORKSPACE;
 use aludel_store::Tenant;
 use aludel_wire::anthropic::{
-    Block, BlockDocument, CodeExecutionResult, Content, DocumentSource, EditorResult, ErrorCode, ImageSource,
+    Block, BlockDocument, Caller, CodeExecutionResult, Content, DocumentSource, EditorResult, ErrorCode, ImageSource,
     MessageDocument, ProgramResult, Role, ServerTool,
 };
 use base64::Engine as _;
@@ -25,6 +26,9 @@ use crate::http::Memory;
 const MAX_SHOWN: u64 = 8 << 20;
 /// Files that one conversation names.
 const MAX_FILES: usize = 100;
+/// The result of a program that can go on no more, for the model.
+const LOST: &str = "The program was lost while it waited for the answers of the user's tools: they came too late, or the server was started \
+                    again. What it did until then is done; it goes on no more.";
 
 /// A conversation.
 #[derive(Debug, Default)]
@@ -38,6 +42,10 @@ pub(super) struct Conversation {
     open: HashMap<String, usize>,
     /// Calls of our tool that have no result yet.
     running: HashSet<String>,
+    /// Calls that programs made in the last message of the model's.
+    called: Vec<ProgramCall>,
+    /// The program whose calls the last message answers.
+    pub(super) pending: Option<Pending>,
     /// Files that were read.
     files: usize,
 }
@@ -48,6 +56,28 @@ pub(super) struct Upload {
     pub(super) file: Stored,
     /// True if the model has answered since: the file is there, unless the container is a new one.
     pub(super) is_old: bool,
+}
+
+/// A call that a program made.
+#[derive(Debug, Clone)]
+pub(super) struct ProgramCall {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) input: Map<String, Value>,
+    /// The program: a call of our tool.
+    program: String,
+}
+
+/// A program that waits for answers.
+#[derive(Debug)]
+pub(super) struct Pending {
+    /// The call of our tool.
+    pub(super) program: String,
+    pub(super) calls: Vec<ProgramCall>,
+    /// The answers, in the order of the calls.
+    pub(super) answers: Vec<ClientAnswer>,
+    /// All calls of our tool that have no result yet.
+    pub(super) unfinished: Vec<String>,
 }
 
 /// A reader of messages.
@@ -90,7 +120,9 @@ impl Conversation {
             }
         }
         conversation.check_answers(messages.len())?;
-        conversation.end_programs();
+        if conversation.pending.is_none() {
+            conversation.end_programs();
+        }
         Ok(conversation)
     }
 
@@ -101,7 +133,11 @@ impl Conversation {
         index: usize,
         param: &str,
     ) -> Result<(), ApiError> {
-        self.end_programs();
+        let calls = std::mem::take(&mut self.called);
+        if calls.is_empty() {
+            self.end_programs();
+        }
+        let mut answers: HashMap<String, ClientAnswer> = HashMap::new();
         let mut parts = Vec::with_capacity(blocks.len());
         for (place, block) in blocks.into_iter().enumerate() {
             let param = format!("{param}.{place}");
@@ -114,13 +150,31 @@ impl Conversation {
                         );
                         return Err(ApiError::invalid(param, message));
                     }
+                    if calls.iter().any(|call| call.id == tool_use_id) {
+                        answers.insert(tool_use_id, answer(content, is_error, &param)?);
+                        continue;
+                    }
                     let parts = self.result(reader, content, is_error, &param).await?;
                     self.items.push(Item::Output(Output { call_id: tool_use_id, parts }));
                 }
-                block => parts.extend(self.part(reader, block, &param).await?),
+                block if calls.is_empty() => parts.extend(self.part(reader, block, &param).await?),
+                _ => {
+                    let message = "A message that answers calls made by code can only contain `tool_result` blocks.";
+                    return Err(ApiError::invalid(param, message));
+                }
             }
         }
         self.check_answers(index)?;
+        self.pending = calls.first().map(|first| {
+            let mut unfinished: Vec<String> = self.running.iter().cloned().collect();
+            unfinished.sort();
+            Pending {
+                program: first.program.clone(),
+                answers: calls.iter().filter_map(|call| answers.remove(&call.id)).collect(),
+                calls: calls.clone(),
+                unfinished,
+            }
+        });
         if !parts.is_empty() {
             self.items.push(Item::User(parts));
         }
@@ -250,6 +304,7 @@ impl Conversation {
         param: &str,
     ) -> Result<(), ApiError> {
         self.check_answers(index)?;
+        self.pending = None;
         self.uploads.iter_mut().for_each(|upload| upload.is_old = true);
         for (place, block) in blocks.into_iter().enumerate() {
             let param = format!("{param}.{place}");
@@ -260,9 +315,13 @@ impl Conversation {
                 Block::Thinking { thinking, .. } => self.items.push(Item::Reasoning(thinking)),
                 // Only the server that made it could read it.
                 Block::RedactedThinking { .. } => {}
-                Block::ToolUse { id, name, input, .. } => {
+                Block::ToolUse { id, name, input, caller } => {
                     if self.open.insert(id.clone(), index).is_some() {
                         return Err(ApiError::invalid(format!("{param}.id"), format!("There are two calls '{id}'.")));
+                    }
+                    if let Some(Caller::Program(caller)) = caller {
+                        self.called(ProgramCall { id, name, input, program: caller.tool_id }, &param)?;
+                        continue;
                     }
                     self.items.push(Item::Call(Call { id, name, arguments: json(input) }));
                 }
@@ -287,6 +346,34 @@ impl Conversation {
             }
         }
         Ok(())
+    }
+
+    /// Takes a call that a program made.
+    fn called(&mut self, call: ProgramCall, param: &str) -> Result<(), ApiError> {
+        let ProgramCall { id, program, .. } = &call;
+        if !self.running.contains(program) {
+            let message = format!("source tool `{program}` not found for tool use block `{id}`");
+            return Err(ApiError::bad_request(message).param(param));
+        }
+        if self.called.iter().any(|other| other.program != *program) {
+            let message = "Calls in one message are made by one program.";
+            return Err(ApiError::invalid(format!("{param}.caller"), message));
+        }
+        self.called.push(call);
+        Ok(())
+    }
+
+    /// Ends the programs that wait for answers and can go on no more.
+    pub(super) fn lose(&mut self, programs: &[String]) {
+        for id in programs.iter().filter(|id| self.running.remove(*id)) {
+            self.items.push(Item::output(id, LOST));
+        }
+    }
+
+    /// Returns true if this program was written in this call.
+    pub(super) fn wrote(&self, id: &str, code: &str) -> bool {
+        let arguments = arguments_of(code);
+        self.items.iter().any(|item| matches!(item, Item::Call(call) if call.id == id && call.arguments == arguments))
     }
 
     /// Ends a program of an earlier message.
@@ -337,6 +424,16 @@ impl ToolNames {
             (ServerTool::Other(_), _) => return None,
         })
     }
+}
+
+/// The client's answer to a call that a program made.
+fn answer(content: Option<Content>, is_error: Option<bool>, param: &str) -> Result<ClientAnswer, ApiError> {
+    let text = match content {
+        None => String::new(),
+        Some(Content::Text(text)) => text,
+        Some(Content::Blocks(blocks)) => text_of(&blocks, &format!("{param}.content"))?,
+    };
+    Ok(ClientAnswer { text, is_error: is_error == Some(true) })
 }
 
 fn words_of(result: &CodeExecutionResult) -> String {

@@ -13,11 +13,12 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
-use super::ask::{Ask, CodeTool};
+use super::ask::Ask;
 use super::container;
 use super::conversation::{Conversation, ToolNames};
 use super::pass;
 use super::render::{Answer, ERROR, PING};
+use super::resume;
 use super::writer::{KnownContainer, Writer};
 use crate::app::App;
 use crate::error::ApiError;
@@ -84,15 +85,34 @@ fn gone(past: Past) -> ApiError {
     past.failure.map_or_else(|| ApiError::internal("a message was taken for stored"), ApiError::from)
 }
 
-/// Checks everything that can be wrong with a request, and starts the turn.
+/// Checks everything that can be wrong with a request, and starts the turn, or goes on with one that waits for its answers.
 async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
     let id = fresh_id("msg_");
     let memory = Memory::of(&app, &tenant)?;
     live.hold(memory.clone());
-    let (part, container) = prepare(&app, &tenant, &id, &ask, &memory).await?;
+    let tools = ToolNames::beside(app.engine.kernel(), &ask.functions, ask.has_shell());
+    let mut conversation = Conversation::read(&app, &tenant, &ask.messages, &tools, &memory).await?;
     let request_id = Scope::current().map(|scope| scope.id().to_owned());
-    let writer = Writer::new(id, ask.model, container, ask.stream, ask.stop);
-    let span = info_span!("answer", api = "messages", id = writer.id());
+    let span = info_span!("answer", api = "messages", id);
+    let pending = conversation.pending.take();
+    let mut lost = Vec::new();
+    if let Some(pending) = pending {
+        match resume::take(&app, &tenant, &ask, &conversation, &pending).await? {
+            Some((suspension, container)) => {
+                let writer = Writer::new(id, ask.model, Some(container), ask.stream, ask.stop);
+                let run = Run::new(&app.engine, &tenant, live, Vec::new(), Box::new(Answer::new(writer, request_id)));
+                app.tasks.spawn(run.go_on(suspension, pending.answers).instrument(span));
+                return Ok(());
+            }
+            None => {
+                conversation.lose(&pending.unfinished);
+                lost = pending.unfinished;
+            }
+        }
+    }
+    let (part, container) = prepare(&app, &tenant, &id, &ask, conversation).await?;
+    let mut writer = Writer::new(id, ask.model, container, ask.stream, ask.stop);
+    resume::tell_lost(&mut writer, &lost, &ask.messages);
     let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(Answer::new(writer, request_id)));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
@@ -104,18 +124,16 @@ async fn prepare(
     tenant: &Tenant,
     id: &str,
     ask: &Ask,
-    memory: &Memory,
+    conversation: Conversation,
 ) -> Result<(Part, Option<KnownContainer>), ApiError> {
-    let has_shell = ask.code == Some(CodeTool::Shell);
-    let tools = ToolNames::beside(app.engine.kernel(), &ask.functions, has_shell);
-    let conversation = Conversation::read(app, tenant, &ask.messages, &tools, memory).await?;
     let instructions = [ask.instructions.as_str(), &conversation.instructions];
     let instructions: Vec<&str> = instructions.into_iter().filter(|text| !text.is_empty()).collect();
     let spec = Spec {
         functions: ask.functions.clone(),
+        callable: ask.callable.clone(),
         tool_choice: ask.tool_choice.clone(),
         sampling: ask.sampling.clone(),
-        has_shell,
+        has_shell: ask.has_shell(),
         ..Spec::new(ask.model.clone(), instructions.join("\n\n"))
     };
     if ask.code.is_none() {
@@ -133,10 +151,6 @@ async fn prepare(
         part.abandon(&app.engine, tenant).await;
         return Err(error);
     }
-    let container = KnownContainer {
-        id: session.id().to_string(),
-        idle: i64::try_from(app.engine.settings.idle.as_secs()).unwrap_or(i64::MAX),
-        is_known: ask.container.is_some(),
-    };
-    Ok((part, Some(container)))
+    let is_known = ask.container.is_some();
+    Ok((part, Some(KnownContainer { is_known, ..KnownContainer::of(&app.engine, session.id(), ask.caller) })))
 }

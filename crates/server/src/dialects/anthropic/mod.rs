@@ -1,6 +1,7 @@
 //! Anthropic's API: Messages with code execution, and the files and models that they name.
 //!
-//! `ask` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn, `render`
+//! `ask` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn, `resume` finds the one that waits for
+//! answers to its program's calls, `render`
 //! and `writer` put what happens into the words of the protocol, `program` the output of a program; `pass` hands requests on, `error` refuses.
 
 use std::borrow::Cow;
@@ -23,6 +24,7 @@ mod models;
 mod pass;
 mod program;
 mod render;
+mod resume;
 mod tokens;
 mod writer;
 

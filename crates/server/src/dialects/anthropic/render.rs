@@ -53,6 +53,12 @@ impl Answer {
                 self.printed.entry(item.clone()).or_insert_with(|| Printed::of(*tool));
                 self.writer.code_done(item, *tool, input);
             }
+            EventKind::ToolResumed { item, tool, output } => {
+                let mut printed = Printed::of(*tool);
+                output.iter().for_each(|output| printed.see(output));
+                self.printed.insert(item.clone(), printed);
+                self.writer.resume_program(item, *tool);
+            }
             EventKind::Output { item, output } => {
                 if let Some(printed) = self.printed.get_mut(item) {
                     printed.see(output);
@@ -101,6 +107,9 @@ impl Answer {
             }
             Ending::TokenBudget { .. } | Ending::Budget { .. } => StopReason::MaxTokens,
             Ending::WaitsForClient { calls, .. } => {
+                if calls.iter().any(|call| call.caller.is_some()) {
+                    self.writer.wait_for_client();
+                }
                 calls.iter().for_each(|call| self.writer.tool_call(call));
                 StopReason::ToolUse
             }

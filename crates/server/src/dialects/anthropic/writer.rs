@@ -3,12 +3,15 @@
 //! Blocks are numbered without gaps, and one is written at a time. A program's result is a block of its own, told whole.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use aludel_agent::upstream::Usage;
+use aludel_engine::Engine;
 use aludel_engine::turns::{Frame, ItemId, ToolCall, ToolKind};
+use aludel_store::ContainerId;
 use aludel_wire::anthropic::{
-    self, Block, Caller, Container, Delta, ErrorCode, Event, Message, MessageChange, Role, ServerTool, StopReason,
-    TokenDetails,
+    self, Block, Caller, Container, Delta, ErrorCode, Event, Message, MessageChange, ProgramCaller, Role, ServerTool,
+    StopReason, TokenDetails,
 };
 use serde_json::{Map, Value};
 
@@ -18,6 +21,10 @@ use crate::dialects::times::rfc3339;
 
 /// Stands for the proof that thoughts are the model's own. Some clients leave out thoughts that have none.
 const SIGNATURE: &str = "aludel";
+/// The prefix of the ids of calls of our tools.
+pub(super) const SERVER_TOOL_USE: &str = "srvtoolu_";
+/// The prefix of the ids of calls that programs make.
+pub(super) const TOOL_USE: &str = "toolu_";
 /// The end of the arguments of a call whose text is told as it is written.
 const END: &str = "\"}";
 
@@ -35,6 +42,8 @@ pub(super) struct Writer {
     open: Option<Open>,
     /// Programs that have no result yet, with the places of their calls.
     programs: HashMap<ItemId, Program>,
+    /// True if one of them waits for answers of the client's.
+    waits: bool,
     usage: Usage,
     stop_reason: Option<StopReason>,
     stop_sequence: Option<String>,
@@ -50,8 +59,21 @@ pub(super) struct KnownContainer {
     pub(super) id: String,
     /// Time that it may be idle, seconds.
     pub(super) idle: i64,
+    /// Time that a program waits for answers of the client's, seconds.
+    pub(super) answers: i64,
     /// True if the client knows of it: it named it, or a program was begun there.
     pub(super) is_known: bool,
+    /// The word for its programs as callers of tools.
+    pub(super) caller: &'static str,
+}
+
+impl KnownContainer {
+    /// A container that the client knows.
+    pub(super) fn of(engine: &Engine, id: &ContainerId, caller: &'static str) -> Self {
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let (idle, answers) = (seconds(engine.settings.idle), seconds(engine.settings.answers));
+        Self { id: id.to_string(), idle, answers, is_known: true, caller }
+    }
 }
 
 #[derive(Debug)]
@@ -64,7 +86,8 @@ enum Open {
 
 #[derive(Debug)]
 struct Program {
-    place: usize,
+    /// The place of its call; `None` if that stands in an earlier message.
+    place: Option<usize>,
     tool: ToolKind,
     /// The text that the model wrote; of the editor, its arguments in JSON.
     code: String,
@@ -96,6 +119,7 @@ impl Writer {
             content: Vec::new(),
             open: None,
             programs: HashMap::new(),
+            waits: false,
             usage: Usage::default(),
             stop_reason: None,
             stop_sequence: None,
@@ -103,11 +127,6 @@ impl Writer {
             frames: Vec::new(),
             sequence: 0,
         }
-    }
-
-    /// The message's id.
-    pub(super) fn id(&self) -> &str {
-        &self.id
     }
 
     /// Sets the time, seconds since 1970.
@@ -156,8 +175,10 @@ impl Writer {
     }
 
     fn container(&self) -> Option<Container> {
-        let KnownContainer { id, idle, .. } = self.container.as_ref().filter(|container| container.is_known)?;
-        Some(Container { id: id.clone(), expires_at: rfc3339(self.now.saturating_add(*idle)) })
+        let KnownContainer { id, idle, answers, .. } =
+            self.container.as_ref().filter(|container| container.is_known)?;
+        let left = if self.waits { (*idle).min(*answers) } else { *idle };
+        Some(Container { id: id.clone(), expires_at: rfc3339(self.now.saturating_add(left)) })
     }
 
     fn tell(&mut self, event: &Event) {
@@ -287,7 +308,7 @@ impl Writer {
         let (id, name, input) = (id_of(item), words_of(tool).0, Map::new());
         let place = self.begin(Block::ServerToolUse { id, name, input, caller: Some(Caller::Direct) });
         self.open = Some(Open::Program(item.clone()));
-        self.programs.insert(item.clone(), Program { place, tool, code: String::new() });
+        self.programs.insert(item.clone(), Program { place: Some(place), tool, code: String::new() });
         self.delta(json_delta(""));
     }
 
@@ -326,7 +347,7 @@ impl Writer {
     /// Takes a program that has a result now: its call is whole.
     fn take_program(&mut self, item: &ItemId) -> Option<ToolKind> {
         let Program { place, tool, code } = self.programs.remove(item)?;
-        if let Some(Block::ServerToolUse { input, .. }) = self.content.get_mut(place)
+        if let Some(Block::ServerToolUse { input, .. }) = place.and_then(|place| self.content.get_mut(place))
             && !code.is_empty()
         {
             match words_of(tool).1 {
@@ -337,6 +358,27 @@ impl Writer {
             }
         }
         Some(tool)
+    }
+
+    /// A program of an earlier message goes on.
+    pub(super) fn resume_program(&mut self, item: &ItemId, tool: ToolKind) {
+        self.programs.insert(item.clone(), Program { place: None, tool, code: String::new() });
+    }
+
+    /// A program of an earlier message goes on no more.
+    pub(super) fn lose_program(&mut self, item: &ItemId, tool: ToolKind) {
+        self.result(item, Ended::error(tool, ErrorCode::Unavailable).outcome);
+    }
+
+    /// A program waits for the answers to its calls, and those after it for their turn: their results come in a later message.
+    pub(super) fn wait_for_client(&mut self) {
+        self.end_text();
+        self.end_block();
+        self.waits = true;
+        let all: Vec<ItemId> = self.programs.keys().cloned().collect();
+        for item in all {
+            self.take_program(&item);
+        }
     }
 
     /// The program ended.
@@ -362,8 +404,14 @@ impl Writer {
     /// A call of a tool of the client's.
     pub(super) fn tool_call(&mut self, call: &ToolCall) {
         self.end_text();
-        let (id, name, caller) = (call.call_id.clone(), call.name.clone(), Some(Caller::Direct));
-        self.begin(Block::ToolUse { id, name, input: Map::new(), caller });
+        let (id, caller) = match (&call.caller, &self.container) {
+            (Some(program), Some(KnownContainer { caller, .. })) => {
+                let caller = ProgramCaller { r#type: (*caller).to_owned(), tool_id: id_of(program) };
+                (call.item.with_prefix(TOOL_USE), Caller::Program(caller))
+            }
+            _ => (call.call_id.clone(), Caller::Direct),
+        };
+        self.begin(Block::ToolUse { id, name: call.name.clone(), input: Map::new(), caller: Some(caller) });
         let arguments = match serde_json::from_str(&call.arguments) {
             Ok(Value::Object(arguments)) => arguments,
             Ok(other) => Map::from_iter([("arguments".to_owned(), other)]),
@@ -384,7 +432,7 @@ impl Writer {
         }
         self.end_text();
         self.end_block();
-        let mut left: Vec<(usize, ItemId)> =
+        let mut left: Vec<(Option<usize>, ItemId)> =
             self.programs.iter().map(|(item, program)| (program.place, item.clone())).collect();
         left.sort_by_key(|(place, _)| *place);
         for (_, item) in left {
@@ -414,7 +462,7 @@ impl Writer {
 }
 
 fn id_of(item: &ItemId) -> String {
-    item.with_prefix("srvtoolu_")
+    item.with_prefix(SERVER_TOOL_USE)
 }
 
 fn json_delta(partial_json: &str) -> Delta {
@@ -442,7 +490,8 @@ mod tests {
     use super::*;
 
     fn writer(stop: &[&str]) -> Writer {
-        let container = KnownContainer { id: "cntr_1".into(), idle: 60, is_known: false };
+        let container =
+            KnownContainer { id: "cntr_1".into(), idle: 60, answers: 5, is_known: false, caller: "programs" };
         let stop = stop.iter().map(|word| (*word).to_owned()).collect();
         Writer::new("msg_1".into(), "m".into(), Some(container), true, stop)
     }
@@ -515,6 +564,7 @@ mod tests {
             call_id: "toolu_1".into(),
             name: "f".into(),
             arguments: "{\"a\":1}".into(),
+            caller: None,
         };
         writer.tool_call(&call);
         writer.use_tokens(Usage { input: 10, cached: 4, output: 5, reasoning: 1 });
@@ -571,6 +621,41 @@ mod tests {
         assert!(writer.ends_with_result());
         let unavailable = Ended::error(ToolKind::Python, ErrorCode::Unavailable).outcome;
         assert_eq!(message.content[1], unavailable.block(id_of(&item)));
+    }
+
+    #[test]
+    fn a_program_that_waits_has_its_result_in_a_later_message() {
+        let (program, next, item) = (ItemId::new(), ItemId::new(), ItemId::new());
+        let mut first = writer(&[]);
+        for (program, code) in [(&program, "await f({})"), (&next, "1")] {
+            first.start_program(program, ToolKind::Python);
+            first.code_done(program, ToolKind::Python, code);
+        }
+        first.wait_for_client();
+        let (arguments, caller) = ("{}".to_owned(), Some(program.clone()));
+        first.tool_call(&ToolCall { item: item.clone(), call_id: String::new(), name: "f".into(), arguments, caller });
+        first.finish(StopReason::ToolUse);
+        first.end();
+        let message = accumulated(&first.take_frames());
+        assert_eq!(message, first.message());
+        assert_eq!(message.container.unwrap().expires_at, "1970-01-01T00:00:05Z");
+        let told = serde_json::to_value(&message.content).unwrap();
+        assert_eq!((&told[0]["input"]["code"], &told[1]["input"]["code"]), (&"await f({})".into(), &"1".into()));
+        let caller = serde_json::json!({ "type": "programs", "tool_id": id_of(&program) });
+        assert_eq!((&told[2]["id"], &told[2]["caller"]), (&item.with_prefix("toolu_").into(), &caller));
+        assert_eq!(told.as_array().unwrap().len(), 3, "no results");
+        let mut second = writer(&[]);
+        for item in [&program, &next] {
+            second.resume_program(item, ToolKind::Python);
+        }
+        second.end_program(&program, Ended::error(ToolKind::Python, ErrorCode::Unavailable));
+        second.code_done(&next, ToolKind::Python, "1");
+        second.end_program(&next, Ended::error(ToolKind::Python, ErrorCode::Unavailable));
+        second.finish(StopReason::EndTurn);
+        second.end();
+        let message = accumulated(&second.take_frames());
+        let unavailable = |item| Ended::error(ToolKind::Python, ErrorCode::Unavailable).outcome.block(id_of(item));
+        assert_eq!(message.content, [unavailable(&program), unavailable(&next)], "the calls are not told again");
     }
 
     #[test]

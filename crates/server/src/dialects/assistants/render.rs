@@ -88,6 +88,7 @@ impl Answer {
             | EventKind::Reasoning { .. }
             | EventKind::ApprovalRequested { .. }
             | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }
             | EventKind::ToolRejected { item: None, .. }
             | EventKind::Observed { .. } => {}

@@ -89,6 +89,7 @@ impl Answer {
             | EventKind::ToolInput { .. }
             | EventKind::ApprovalRequested { .. }
             | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }
             | EventKind::ToolRejected { item: None, .. }
             | EventKind::Observed { .. } => {}

@@ -67,6 +67,7 @@ impl Completion {
             | EventKind::TextEnded { .. }
             | EventKind::ApprovalRequested { .. }
             | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }
             | EventKind::ToolRejected { item: None, .. }
             | EventKind::Observed { .. } => {}

@@ -85,6 +85,7 @@ impl Answer {
                 let program = Program { call_id: call_id.clone(), code: input.clone(), ..Program::default() };
                 self.programs.insert(item.clone(), program);
             }
+            EventKind::ToolResumed { .. } => {}
             EventKind::ToolRunning { item } => {
                 if let Some(program) = self.programs.get(item) {
                     self.writer.start_mcp_call(item, &program.call_id, &program.code);

@@ -1,0 +1,301 @@
+//! Turns whose program waits for the answers of its client's tools: kept from the request that ends with the calls to the one that brings the
+//! answers.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use aludel_sandbox::ClientAnswer;
+use aludel_store::{ContainerId, Tenant, TurnId, Work};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument as _;
+
+use super::follow::{Asked, Progress};
+use super::{Agents, Agreement, Part, Run};
+use crate::Engine;
+use crate::places::{Place, Places};
+use crate::turns::event::{Ending, Event, EventKind, ItemId, ToolCall};
+use crate::turns::live::Held;
+use crate::turns::render::{Render, Rendered};
+use crate::turns::{Failure, Fingerprint};
+
+/// Turns that wait at once, of all tenants. Beyond that, calls fail.
+const MAX_WAITING: usize = 256;
+/// Programs whose calls were answered, of which so many are remembered, each so long: their calls can be answered once.
+const MAX_ANSWERED: usize = 4096;
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
+/// The turns that wait, by the items of their programs.
+#[derive(Debug)]
+pub struct Suspended {
+    entries: Mutex<HashMap<ItemId, Entry>>,
+    places: Arc<Places>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Waiting(Box<Suspension>),
+    /// Its calls were answered.
+    Answered {
+        tenant: Tenant,
+        at: Instant,
+    },
+}
+
+/// A turn that waits.
+pub struct Suspension {
+    tenant: Tenant,
+    part: Part,
+    progress: Progress,
+    waits: Waits,
+    /// Memory that it takes.
+    held: Vec<Held>,
+    _ends: DropGuard,
+}
+
+/// The work that waits, and for which calls.
+pub(super) struct Waits {
+    agents: Agents,
+    /// The call of the program, by the id of the model's server.
+    call_id: String,
+    program: ItemId,
+    calls: Vec<ToolCall>,
+    _place: Place,
+}
+
+/// A turn that was looked for.
+#[derive(Debug)]
+pub enum Taken {
+    /// It waited, and waits no more.
+    Waiting(Box<Suspension>),
+    /// Its calls were answered before.
+    Answered,
+    /// It is not there: its time was over, or the process that ran it has ended.
+    Lost,
+}
+
+impl Default for Suspended {
+    fn default() -> Self {
+        Self { entries: Mutex::default(), places: Places::new(MAX_WAITING, MAX_WAITING) }
+    }
+}
+
+impl Suspended {
+    /// Takes the turn whose program has this id, for answers that nobody else can bring then. If `check` refuses it, it waits on.
+    pub fn take<E>(
+        &self,
+        tenant: &Tenant,
+        program: &ItemId,
+        check: impl FnOnce(&Suspension) -> Result<(), E>,
+    ) -> Result<Taken, E> {
+        let mut entries = self.entries();
+        match entries.get(program) {
+            Some(Entry::Waiting(waiting)) if waiting.tenant == *tenant => check(waiting)?,
+            Some(Entry::Answered { tenant: owner, .. }) if owner == tenant => return Ok(Taken::Answered),
+            Some(_) | None => return Ok(Taken::Lost),
+        }
+        entries.retain(|_, entry| !matches!(entry, Entry::Answered { at, .. } if at.elapsed() > REMEMBERED));
+        if entries.len() >= MAX_ANSWERED {
+            let age = |(id, entry): (&ItemId, &Entry)| match entry {
+                Entry::Answered { at, .. } => Some((*at, id.clone())),
+                Entry::Waiting(_) => None,
+            };
+            if let Some((_, oldest)) = entries.iter().filter_map(age).min_by_key(|(at, _)| *at) {
+                entries.remove(&oldest);
+            }
+        }
+        let answered = Entry::Answered { tenant: tenant.clone(), at: Instant::now() };
+        match entries.insert(program.clone(), answered) {
+            Some(Entry::Waiting(waiting)) => Ok(Taken::Waiting(waiting)),
+            _ => Ok(Taken::Lost),
+        }
+    }
+
+    /// Forgets that a program's calls were answered.
+    fn forget(&self, program: &ItemId) {
+        let mut entries = self.entries();
+        if matches!(entries.get(program), Some(Entry::Answered { .. })) {
+            entries.remove(program);
+        }
+    }
+
+    /// Returns the number of turns that wait.
+    pub fn waiting(&self) -> usize {
+        self.places.taken()
+    }
+
+    /// Takes a turn whose time is over.
+    fn expire(&self, program: &ItemId) -> Option<Box<Suspension>> {
+        let mut entries = self.entries();
+        if !matches!(entries.get(program), Some(Entry::Waiting(_))) {
+            return None;
+        }
+        match entries.remove(program) {
+            Some(Entry::Waiting(waiting)) => Some(waiting),
+            _ => None,
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<ItemId, Entry>> {
+        // Nothing that could panic happens while it is held, but for a dialect's check, which changes nothing.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Suspension {
+    /// The calls for whose answers it waits.
+    pub fn calls(&self) -> &[ToolCall] {
+        &self.waits.calls
+    }
+
+    /// The program that waits.
+    pub fn code(&self) -> &str {
+        self.progress.calls.get(&self.waits.call_id).map_or("", |running| &running.input)
+    }
+
+    /// The name of the model.
+    pub fn model(&self) -> &str {
+        &self.part.model
+    }
+
+    /// The session of its programs.
+    pub fn session(&self) -> Option<&ContainerId> {
+        self.part.session.as_ref().map(|session| session.id())
+    }
+
+    /// Ends a turn for whose program nobody brought answers. Its end is noted, and its files are stored.
+    async fn give_up(self, engine: Arc<Engine>) {
+        let (tenant, id) = (self.tenant.clone(), TurnId::new());
+        let Ok(live) = engine.live.begin(&tenant, Fingerprint::none(), id.clone()) else { return };
+        live.cancel.cancel();
+        let run = Run::new(&engine, &tenant, live, Vec::new(), Box::new(Unheard));
+        run.take_up(self, None).await;
+        engine.live.forget(&id);
+    }
+}
+
+impl fmt::Debug for Suspension {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Suspension").field("calls", &self.waits.calls).finish_non_exhaustive()
+    }
+}
+
+impl Run {
+    /// Ends the turn for its client, which is to answer its program's calls. If there is no room for it to wait, or nobody could bring the
+    /// answers, the calls fail, and the turn goes on.
+    pub(super) async fn wait_for_client(
+        &mut self,
+        turn: usize,
+        asked: Asked,
+        agents: Agents,
+        progress: &mut [Progress],
+    ) -> Result<Waits, Agents> {
+        let Asked { call_id, calls } = asked;
+        let running = progress.get(turn).and_then(|progress| progress.calls.get(&call_id));
+        let program = running.map(|running| running.item.clone());
+        let may_wait = self.parts.len() == 1 && self.journal.is_none();
+        let place = self.engine.suspended.places.enter(&self.tenant).ok().filter(|_| may_wait);
+        let (Some(program), Some(place)) = (program, place) else {
+            let words = "Too many programs wait for answers at the moment; call it again later.";
+            if let Some(handles) = agents.handles.get(turn) {
+                handles.answerer.answer(calls.iter().map(|_| ClientAnswer::error(words)).collect());
+            }
+            return Err(agents);
+        };
+        let call = |call: aludel_sandbox::ClientCall| {
+            let item = ItemId::new();
+            let (call_id, caller) = (item.with_prefix(""), Some(program.clone()));
+            ToolCall { item, call_id, name: call.name, arguments: call.arguments, caller }
+        };
+        let calls: Vec<ToolCall> = calls.into_iter().map(call).collect();
+        let ending = Ending::WaitsForClient { programs: Vec::new(), calls: calls.clone() };
+        self.end_turn(turn, ending, progress).await;
+        Ok(Waits { agents, call_id, program, calls, _place: place })
+    }
+
+    /// Keeps the turn until its client answers, its time is over, its session is deleted, or the process ends.
+    pub(super) fn suspend(&mut self, waits: Waits, progress: &mut Vec<Progress>) {
+        let (Some(mut part), Some(progress)) = (self.parts.pop(), progress.pop()) else { return };
+        // The client knows of it by now.
+        part.agreement = Agreement::Stays;
+        let (ends, program) = (CancellationToken::new(), waits.program.clone());
+        let deleted = part.session.as_ref().map(|session| session.deleted().clone()).unwrap_or_default();
+        let suspension = Suspension {
+            tenant: self.tenant.clone(),
+            part,
+            progress,
+            waits,
+            held: self.live.take_held(),
+            _ends: ends.clone().drop_guard(),
+        };
+        self.engine.suspended.entries().insert(program.clone(), Entry::Waiting(Box::new(suspension)));
+        let engine = Arc::clone(&self.engine);
+        let watch = async move {
+            tokio::select! {
+                () = ends.cancelled() => return,
+                () = sleep(engine.settings.answers) => {}
+                () = deleted.cancelled() => {}
+                () = engine.closing.cancelled() => {}
+            }
+            if let Some(suspension) = engine.suspended.expire(&program) {
+                suspension.give_up(engine).await;
+            }
+        };
+        self.engine.tasks.spawn(watch.in_current_span());
+    }
+
+    /// Carries a turn that waited on to its end, with the answers to its calls.
+    pub async fn go_on(self, suspension: Box<Suspension>, answers: Vec<ClientAnswer>) {
+        let share = self.engine.processor_time.share_of(&self.tenant);
+        share.pace(self.take_up(*suspension, Some(answers))).await;
+    }
+
+    async fn take_up(mut self, suspension: Suspension, answers: Option<Vec<ClientAnswer>>) {
+        let Suspension { part, mut progress, waits, held, tenant: _, _ends: ends } = suspension;
+        let Waits { agents, program, _place: place, .. } = waits;
+        drop((ends, place));
+        held.into_iter().for_each(|held| self.live.hold(held));
+        self.parts = vec![part];
+        progress.has_ended = false;
+        if let Some(answers) = answers {
+            self.count(0, Work { requests: 1, ..Work::default() });
+            self.tell(0, EventKind::Started).await;
+            // Others of the same round have been told, too, and run after it.
+            for running in progress.calls.values() {
+                let (item, tool, output) = (running.item.clone(), running.tool, running.output.clone());
+                self.tell(0, EventKind::ToolResumed { item, tool, output }).await;
+            }
+            agents.handles.iter().for_each(|handles| handles.answerer.answer(answers.clone()));
+        }
+        let mut progress = vec![progress];
+        let outcome = self.turns(agents, &mut progress).await;
+        if self.render.failure().is_some() || self.live.cancel.is_cancelled() {
+            // Its client heard nothing of what came of its answers, and may bring them again: the program is lost.
+            self.engine.suspended.forget(&program);
+        }
+        self.finish(outcome, progress).await;
+    }
+}
+
+/// The renderer of a turn that nobody hears of.
+struct Unheard;
+
+impl Render for Unheard {
+    fn render(&mut self, _event: &Event) -> Rendered {
+        Rendered::default()
+    }
+
+    fn document(&self) -> Value {
+        Value::Null
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;
