@@ -36,17 +36,25 @@ BASH = (
 
 
 class Command:
-    """The command of a Jupyter kernel, how it is interrupted, and the sockets that it listens on."""
+    """The command of a Jupyter kernel, how it is interrupted, the sockets that it listens on, and the milliseconds for which it may go on to tell of
+    a cell whose end it has told."""
 
-    def __init__(self, argv, interrupt="signal", transport="ipc", environment=()):
+    def __init__(self, argv, interrupt="signal", transport="ipc", environment=(), lag=0):
         self.argv, self.interrupt, self.transport, self.environment = argv, interrupt, transport, dict(environment)
+        self.lag = lag
 
     def with_file(self, path):
         return [word.replace(FILE, path) for word in self.argv]
 
 
-# Deno of PyPI or npm, which speaks over TCP alone.
-DENO = Command(["deno", "--quiet", "jupyter", "--kernel", "--conn", FILE], interrupt="message", transport="tcp", environment={"NO_COLOR": "1"})
+# Deno of PyPI or npm, which speaks over TCP alone, and tells one value in ten after the end of its cell.
+DENO = Command(
+    ["deno", "--quiet", "jupyter", "--kernel", "--conn", FILE],
+    interrupt="message",
+    transport="tcp",
+    environment={"NO_COLOR": "1"},
+    lag=50,
+)
 # Kernels whose packages declare nothing, and the module or the program by which they are there.
 UNDECLARED = {
     "bash": ("bash_kernel", Command([sys.executable, "-s", "-c", BASH, "-f", FILE])),
@@ -277,7 +285,7 @@ class Relay:
         }
         asked = self.session.send(self.shell, "execute_request", content)["header"]["msg_id"]
         reply, is_idle, error = None, False, None
-        while reply is None or not is_idle:
+        while reply is None or not is_idle or (self.command.lag and self.poller.poll(self.command.lag)):
             for source in self.wait():
                 message = self.receive(source)
                 kind, told = message["header"]["msg_type"], message["content"]
