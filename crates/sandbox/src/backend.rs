@@ -58,6 +58,11 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
     /// The language of its kernels.
     fn kernel(&self) -> &Arc<KernelSpec>;
 
+    /// The directory of the kernel's programs, as seen from inside.
+    fn programs(&self) -> &str {
+        KernelSpec::PROGRAMS
+    }
+
     /// The files.
     fn workspace(&self) -> &Arc<dyn Workspace>;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout};
 
-use crate::process::{Command, PtySize};
+use crate::process::{Command, ExitStatus, PtySize};
 use crate::{
     Backend, Capabilities, Cell, ClientAnswer, ClientCall, Death, Error, Event, Execution, FileEntry, Finished, Found,
     Kernel, KernelOptions, LimitHit, Limits, Outcome, Profile, Room, Sandbox, SandboxId, SandboxSpec, State, Status,
@@ -150,6 +150,11 @@ pub async fn conformance(backend: &dyn Backend, programs: &Programs) -> Vec<&'st
         suite.terminals().await;
     } else {
         skipped.push("a command runs in a terminal");
+    }
+    if processes {
+        suite.processes().await;
+    } else {
+        skipped.push("a command runs beside the kernel");
     }
     suite.not_supported(processes, pause, fork, connect, attach).await;
     assert_eq!(backend.health().status, Status::Ready, "the backend is well after all that");
@@ -488,6 +493,65 @@ impl Suite<'_> {
         assert!(connect(&sandbox).await.is_err(), "a port ends with its sandbox");
         let data = self.create(limits()).await;
         assert!(matches!(connect(&data).await.err(), Some(Error::NotSupported(_))), "a sandbox for data has none");
+    }
+
+    async fn processes(&self) {
+        let sandbox = self.create(limits()).await;
+        run(&sandbox, &self.programs.makes_file).await;
+        let command = |arguments: &[&str]| Command {
+            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
+            environment: vec![("WORD".into(), "command".into())],
+            directory: "/mnt/data".into(),
+            pty: None,
+        };
+        let shell = |script: &str| command(&["sh", "-c", script]);
+        let ran = sandbox.run(shell("cat; cat made; echo $WORD; pwd; echo oops >&2; exit 3"), b"in ", PATIENCE, 1000);
+        let output = ran.await.expect("a command");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "in contentcommand\n/mnt/data\n", "{output:?}");
+        assert_eq!(output.stderr, b"oops\n", "the error output apart");
+        assert_eq!((output.status, output.dropped), (Some(ExitStatus::Code(3)), 0));
+        for (refused, reason) in [
+            (command(&["no-such-program"]), "No such file"),
+            (command(&["/etc/passwd"]), "Permission denied"),
+            (Command { directory: "/nowhere".into(), ..command(&["true"]) }, "/nowhere"),
+        ] {
+            let Err(Error::Start(text)) = sandbox.spawn(refused).await else { panic!("it started: {reason}") };
+            assert!(text.contains(reason), "{text}");
+        }
+        // Longer than any buffer, both ways.
+        let long = vec![b'x'; 3 << 20];
+        let output = sandbox.run(command(&["cat"]), &long, PATIENCE, 4 << 20).await.expect("a command");
+        assert_eq!(output.stdout.len(), long.len(), "all that was printed comes before the end");
+        assert_eq!(output.status, Some(ExitStatus::Code(0)));
+        let output = sandbox.run(shell("exec <&-; sleep 0.1"), &long, PATIENCE, 10).await.expect("a command");
+        assert_eq!(output.status, Some(ExitStatus::Code(0)), "what nobody reads holds up nobody");
+        // One that waits is told a signal by its number, and one that nobody reads holds up no other.
+        let mut flood = sandbox.spawn(command(&["cat", "/dev/zero"])).await.expect("a command");
+        let mut waits = sandbox.spawn(shell("trap 'exit 4' TERM; echo ready; while :; do sleep 0.01; done")).await;
+        let waits = waits.as_mut().expect("a second command");
+        let mut ready = [0; 6];
+        timeout(PATIENCE, waits.stdout.read_exact(&mut ready)).await.expect("in time").expect("a word");
+        assert_ne!(waits.id(), flood.id());
+        waits.signal(15);
+        assert_eq!(timeout(PATIENCE, waits.wait()).await.expect("in time"), Some(ExitStatus::Code(4)));
+        assert_eq!(run(&sandbox, &self.programs.prints).await.stdout, "hello\n", "the kernel beside them");
+        flood.signal(9);
+        assert_eq!(timeout(PATIENCE, flood.wait()).await.expect("in time"), Some(ExitStatus::Signal(9)));
+        // A command ends with its last hold, and all of them with the sandbox.
+        let mut dropped = sandbox.spawn(command(&["sleep", "600"])).await.expect("a command");
+        let mut stdout = std::mem::replace(&mut dropped.stdout, Box::new(tokio::io::empty()));
+        drop(dropped);
+        let rest = timeout(PATIENCE, stdout.read_to_end(&mut Vec::new())).await.expect("in time");
+        assert_eq!(rest.expect("the end of its output"), 0);
+        let output = sandbox.run(command(&["sleep", "600"]), b"", Duration::from_millis(200), 10).await;
+        assert_eq!(output.expect("a command").status, None, "time is bounded");
+        let mut last = sandbox.spawn(command(&["sleep", "600"])).await.expect("a command");
+        sandbox.close().await.expect("the sandbox ends");
+        let status = timeout(PATIENCE, last.wait()).await.expect("in time");
+        assert!(matches!(status, None | Some(ExitStatus::Signal(9))), "{status:?}");
+        if let Ok(mut late) = sandbox.spawn(command(&["true"])).await {
+            assert_eq!(timeout(PATIENCE, late.wait()).await.expect("in time"), None, "nothing begins in it any more");
+        }
     }
 
     async fn terminals(&self) {

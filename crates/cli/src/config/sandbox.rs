@@ -47,8 +47,7 @@ settings! {
         /// or Podman's, `e2b` and `opensandbox` take those of a service that speaks E2B's or OpenSandbox's protocol, and `auto` takes the first
         /// that works: E2B if its key is in the settings, OpenSandbox if its address is, this host, containers.
         ///
-        /// Containers and sandboxes of a service start in seconds instead of milliseconds, and have no ports and terminals, so nothing of E2B
-        /// and OpenSandbox is served with them. Programs and files leave this host for a service.
+        /// Containers and sandboxes of a service start in seconds instead of milliseconds. Programs and files leave this host for a service.
         backend: Backend = Backend::Auto;
         /// Template of sandboxes: `default`, or the name of one of your own, as `aludel template build --name NAME` makes it.
         template: Choice = Choice::Default;
@@ -164,14 +163,16 @@ impl Sandbox {
         self.entries().into_iter().filter(is_common).map(|entry| (entry.key, entry.value)).collect()
     }
 
-    /// The settings of the backend `docker`.
-    pub(crate) fn docker(&self, data: &Path) -> DockerConfig {
+    /// The settings of the backend `docker`, with so many sandboxes ready ahead.
+    pub(crate) fn docker(&self, data: &Path, pool: usize) -> DockerConfig {
         let named = |setting: &Setting<String>, none: &str| Some((**setting).clone()).filter(|name| name != none);
         DockerConfig {
             data: data.to_path_buf(),
             host: named(&self.docker_host, "auto"),
             image: (*self.docker_image).clone(),
             runtime: named(&self.docker_runtime, "default"),
+            pool,
+            limits: self.limits(),
         }
     }
 
@@ -253,9 +254,9 @@ choice! {
         Auto = "auto",
         /// Linux namespaces on this host.
         Local = "local",
-        /// Containers of an engine, Docker's or Podman's: cells and files, without services, commands, terminals, ports and a pool.
+        /// Containers of an engine, Docker's or Podman's.
         Docker = "docker",
-        /// Sandboxes of a service that speaks E2B's protocol: cells and files, as with `Docker`.
+        /// Sandboxes of a service that speaks E2B's protocol.
         E2b = "e2b",
         /// Sandboxes of a server that speaks OpenSandbox's protocol: the same.
         OpenSandbox = "opensandbox",

@@ -14,7 +14,7 @@ use crate::{console, state};
 pub(super) async fn docker(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
     refuse_template(wanted, "a container has its image", "sandbox.docker.image")?;
     state::make_data_directory(context)?;
-    let settings = context.config.sandbox.docker(&context.config.server.data);
+    let settings = context.config.sandbox.docker(&context.config.server.data, wanted.pool);
     let mut told = |step: &str| console::tell(step);
     let backend = Docker::start(settings, &mut told).await.context("containers cannot be used as sandboxes")?;
     if context.verbose {

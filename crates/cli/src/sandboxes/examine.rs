@@ -57,7 +57,7 @@ async fn local(context: &Context) -> anyhow::Result<(Status, String)> {
 }
 
 async fn docker(context: &Context) -> (Status, String) {
-    let settings = context.config.sandbox.docker(&context.config.server.data);
+    let settings = context.config.sandbox.docker(&context.config.server.data, 0);
     match Docker::probe(settings.host.as_deref()).await {
         Ok((engine, warnings)) => answered(context, &engine, &format!("the image is {}", settings.image), &warnings),
         Err(error) => failed(error),

@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::frame::{Answer, Operation, Request, read_answer, write_request};
 use crate::process::{Command, Process};
-use crate::{Error, KernelSpec, Sandbox};
+use crate::{Error, Sandbox};
 
 /// The name of the program among the kernel's.
 pub(crate) const PROGRAM: &str = "files.py";
@@ -163,7 +163,7 @@ impl Files {
     pub async fn start(sandbox: &dyn Sandbox, home: &str) -> Result<Self, Error> {
         let interpreter = sandbox.kernel().argv.first().cloned().ok_or(Error::NotSupported("files by path"))?;
         // Without the user's own packages and variables: what it runs is what is in the template.
-        let program = format!("{}/{PROGRAM}", KernelSpec::PROGRAMS);
+        let program = format!("{}/{PROGRAM}", sandbox.programs());
         let command = Command {
             arguments: vec![interpreter, "-I".into(), "-S".into(), program],
             environment: vec![("HOME".into(), home.into())],

@@ -14,6 +14,8 @@ use crate::{KernelSpec, Limits};
 const SERVER_MEMORY: u64 = 64 << 20;
 /// Inodes of `/tmp`; without a bound, empty files use up memory that no limit counts.
 const TMP_INODES: u64 = 32 << 10;
+/// The places of the files: the workspace, and the home directory that some clients look for.
+const PLACES: [&str; 2] = ["/mnt/data", "/home/user"];
 /// Bytes of the kernel's programs at most.
 const PROGRAMS_BYTES: u64 = 1 << 20;
 
@@ -22,8 +24,8 @@ impl Containers {
     fn bare(&self, volume: &str, memory: u64, processes: i64) -> ContainerCreateBody {
         let memory = i64::try_from(memory).unwrap_or(i64::MAX);
         let none = HostConfigLogConfig { typ: Some("none".to_owned()), config: None };
-        let files = Mount {
-            target: Some("/mnt/data".to_owned()),
+        let files = |place: &str| Mount {
+            target: Some(place.to_owned()),
             source: Some(volume.to_owned()),
             typ: Some(MountType::VOLUME),
             // The engine would give it the owner of the image's directory.
@@ -43,7 +45,7 @@ impl Containers {
             memory_swap: Some(memory),
             pids_limit: Some(processes),
             runtime: self.runtime.clone(),
-            mounts: Some(vec![files]),
+            mounts: Some(PLACES.map(files).into()),
             ..HostConfig::default()
         };
         ContainerCreateBody {

@@ -41,6 +41,10 @@ pub struct DockerConfig {
     pub image: String,
     /// The runtime of containers, by the name that the engine knows, for example `runsc`; `None` for the engine's own.
     pub runtime: Option<String>,
+    /// Sandboxes that are ready before anyone asks.
+    pub pool: usize,
+    /// The limits of those.
+    pub limits: Limits,
 }
 
 /// The docker backend.
@@ -66,7 +70,7 @@ impl Docker {
 
     /// Connects to the engine, removes what dead instances left and makes sure that the image is there. `told` hears of the progress.
     pub async fn start(config: DockerConfig, told: &mut (dyn FnMut(&str) + Send)) -> Result<Self, Error> {
-        let DockerConfig { data, host, image, runtime } = config;
+        let DockerConfig { data, host, image, runtime, pool, limits } = config;
         let directory = data.join("docker");
         let instance = Instance::new(&directory)?;
         let engine = Engine::connect(host.as_deref(), instance.id.clone()).await?;
@@ -81,17 +85,17 @@ impl Docker {
             enforces_disk: true,
             reports_blocked: false,
             kernels: true,
-            processes: false,
-            terminals: false,
+            processes: true,
+            terminals: true,
             attach: false,
             pause: true,
             fork: false,
-            connect: false,
+            connect: true,
             templates: Vec::new(),
         };
         let id = instance.id.clone();
         let containers = Containers { engine: Arc::new(engine), instance, image, runtime, next: AtomicU64::new(1) };
-        Ok(Self::new(containers, id, capabilities))
+        Ok(Self::with_pool(containers, id, capabilities, pool, limits))
     }
 
     /// The engine and its version.

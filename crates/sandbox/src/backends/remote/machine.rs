@@ -14,9 +14,11 @@ use crate::{Error, Limits};
 const KEEP_PAUSE: Duration = Duration::from_secs(60);
 /// The longest that making the directory of the files may take.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Makes the directory of the files, by whatever rights there are.
+/// Makes the directory of the files, by whatever rights there are, and a home for those who look for one.
 const PREPARE: &str =
-    "test -w /mnt/data || { sudo -n mkdir -p /mnt/data && sudo -n chown \"$(id -u):$(id -g)\" /mnt/data; }";
+    "test -w /mnt/data || { sudo -n mkdir -p /mnt/data && sudo -n chown \"$(id -u):$(id -g)\" /mnt/data; } || exit 1
+test -e /home/user || ln -s /mnt/data /home/user 2>/dev/null || sudo -n ln -s /mnt/data /home/user 2>/dev/null
+true";
 
 /// A sandbox of the service. A task of its own makes it, keeps it and ends it, so that a step which has begun is seen through whoever goes away.
 /// Dropping it ends the sandbox.

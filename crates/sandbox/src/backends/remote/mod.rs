@@ -124,12 +124,12 @@ pub(super) fn capabilities(backend: &'static str) -> Capabilities {
         enforces_disk: false,
         reports_blocked: false,
         kernels: true,
-        processes: false,
-        terminals: false,
+        processes: true,
+        terminals: true,
         attach: false,
         pause: false,
         fork: false,
-        connect: false,
+        connect: true,
         templates: Vec::new(),
     }
 }

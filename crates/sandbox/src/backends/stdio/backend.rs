@@ -7,9 +7,10 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{FirstProcess, Place, Stdio, StdioSandbox, StdioWorkspace};
-use crate::backend::{Backend, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec, Status};
-use crate::backends::registry::{Registration, Registry};
+use super::pool::{Member, Pool, refill};
+use super::{Place, Ready, Stdio, StdioWorkspace};
+use crate::backend::{Backend, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Status};
+use crate::backends::registry::Registry;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// Whoever has places for sandboxes.
@@ -54,12 +55,13 @@ impl<H: Host> Clone for StdioBackend<H> {
 }
 
 #[derive(Debug)]
-struct Inner<H: Host> {
+pub(super) struct Inner<H: Host> {
     host: H,
     life: Life,
     registry: Arc<Registry<H::Place>>,
     capabilities: Capabilities,
     failure: Mutex<Option<String>>,
+    pool: Pool<H>,
 }
 
 /// The life of an instance of a backend.
@@ -91,8 +93,25 @@ impl Life {
 impl<H: Host> StdioBackend<H> {
     /// A backend without sandboxes.
     pub(in crate::backends) fn new(host: H, instance: String, capabilities: Capabilities) -> Self {
+        Self::with_pool(host, instance, capabilities, 0, Limits::default())
+    }
+
+    /// The same with so many sandboxes ready before anyone asks, with these limits.
+    pub(in crate::backends) fn with_pool(
+        host: H,
+        instance: String,
+        capabilities: Capabilities,
+        pool: usize,
+        limits: Limits,
+    ) -> Self {
         let life = Life { instance, end: CancellationToken::new(), alive: watch::Sender::new(()) };
-        Self(Arc::new(Inner { host, life, registry: Arc::default(), capabilities, failure: Mutex::default() }))
+        let (registry, failure, kernel) = (Arc::default(), Mutex::default(), Arc::clone(capabilities.kernel()));
+        let inner = Inner { host, life, registry, capabilities, failure, pool: Pool::new(pool, limits) };
+        let inner = Arc::new(inner);
+        if pool > 0 {
+            tokio::spawn(refill(Arc::downgrade(&inner), kernel));
+        }
+        Self(inner)
     }
 
     /// The host.
@@ -108,15 +127,24 @@ impl<H: Host> Inner<H> {
             return Err(Error::NotSupported("several templates"));
         }
         let kernel = Arc::clone(self.capabilities.kernel_of(language.as_deref())?);
-        if profile == Profile::Services {
-            return Err(Error::NotSupported("services in a sandbox (only sandbox.backend = \"local\" does)"));
-        }
         let registration = Registry::register(&self.registry, id, owner)?;
-        let place = self.host.place(&self.life);
+        let is_usual = kernel == *self.capabilities.kernel() && workspace.is_none();
+        let member = if is_usual { self.pool.take(&limits, &self.life.instance) } else { None };
+        let place = match &member {
+            Some(member) => Arc::clone(member.ready.place()),
+            None => self.host.place(&self.life),
+        };
         registration.bind(&place)?;
         let ended = place.end().clone();
+        let making = async {
+            let Member { workspace, ready } = match member {
+                Some(member) => member,
+                None => self.prepare(&place, workspace, &kernel, &limits).await?,
+            };
+            ready.start(limits, workspace, registration, profile).await
+        };
         let made = tokio::select! {
-            made = self.make_in(&place, workspace, kernel, limits, registration) => made,
+            made = making => made,
             () = ended.cancelled() => Err(over()),
         };
         match made {
@@ -128,17 +156,17 @@ impl<H: Host> Inner<H> {
         }
     }
 
-    async fn make_in(
+    /// Makes a sandbox that is ready for its first kernel, with these files or none.
+    async fn prepare(
         &self,
         place: &Arc<H::Place>,
         workspace: Option<Arc<dyn Workspace>>,
-        kernel: Arc<KernelSpec>,
-        limits: Limits,
-        registration: Registration<H::Place>,
-    ) -> Result<StdioSandbox<H::Place>, Error> {
+        kernel: &Arc<KernelSpec>,
+        limits: &Limits,
+    ) -> Result<Member<H>, Error> {
         let workspace = match workspace {
             Some(workspace) => workspace,
-            None => Arc::new(self.host.make_workspace(&self.life, &limits).await?),
+            None => Arc::new(self.host.make_workspace(&self.life, limits).await?),
         };
         let foreign = Error::NotSupported("the workspace of another backend");
         let files = StdioWorkspace::<H::Home>::of(&workspace, &self.life.instance).ok_or(foreign)?;
@@ -146,13 +174,28 @@ impl<H: Host> Inner<H> {
             return Err(Error::WorkspaceLost);
         }
         let needs = (Arc::clone(&workspace), self.life.hold());
-        let stdio = self.host.start(place, files.home(), &kernel, &limits, needs).await?;
-        let first = FirstProcess { place: Arc::clone(place), stdio, origin: H::ORIGIN };
-        first.start(kernel, limits, workspace, registration).await
+        let stdio = self.host.start(place, files.home(), kernel, limits, needs).await?;
+        let ready = Ready::new(Arc::clone(place), stdio, Arc::clone(kernel), H::ORIGIN).await?;
+        Ok(Member { workspace, ready })
+    }
+
+    /// Makes one for the pool.
+    pub(super) async fn member(&self, kernel: &Arc<KernelSpec>, limits: &Limits) -> Result<Member<H>, Error> {
+        self.prepare(&self.host.place(&self.life), None, kernel, limits).await
+    }
+
+    /// The life of the instance.
+    pub(super) fn life(&self) -> &Life {
+        &self.life
+    }
+
+    /// The sandboxes that are ready before anyone asks.
+    pub(super) fn pool(&self) -> &Pool<H> {
+        &self.pool
     }
 
     /// Notes whether a sandbox could be made.
-    fn note(&self, error: Option<&Error>) {
+    pub(super) fn note(&self, error: Option<&Error>) {
         let failure = match error {
             Some(Error::Setup(reason)) => Some(reason.clone()),
             Some(Error::Timeout { .. }) => error.map(ToString::to_string),
@@ -203,7 +246,8 @@ impl<H: Host> Backend for StdioBackend<H> {
 
     fn health(&self) -> Health {
         let failure = self.0.failure().clone();
-        Health { status: failure.map_or(Status::Ready, |reason| Status::Degraded { reason }), pooled: 0 }
+        let status = failure.map_or(Status::Ready, |reason| Status::Degraded { reason });
+        Health { status, pooled: self.0.pool.len() }
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {

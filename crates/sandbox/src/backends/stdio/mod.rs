@@ -1,9 +1,12 @@
 //! Sandboxes that are reached by the standard streams of a process in them, which forks their kernels.
 
 mod backend;
+mod channel;
+mod incoming;
 mod items;
 mod link;
 mod mux;
+mod pool;
 mod sandbox;
 mod workspace;
 
@@ -24,6 +27,7 @@ use self::mux::Mux;
 use self::sandbox::StdioSandbox;
 pub(super) use self::workspace::StdioWorkspace;
 use super::registry::Registration;
+use crate::backend::Profile;
 use crate::driver::Driver;
 use crate::{Error, KernelSpec, Limits, Usage, Workspace};
 
@@ -76,34 +80,50 @@ pub trait Place: fmt::Debug + Send + Sync + 'static {
     fn usage(&self) -> impl Future<Output = Usage> + Send;
 }
 
-/// A process that runs [`COMMAND`] for a sandbox, before it has its first kernel.
-struct FirstProcess<P> {
-    /// The place in which it runs.
+/// A place whose first process is ready for kernels. The process ends with it.
+#[derive(Debug)]
+struct Ready<P> {
     place: Arc<P>,
-    /// Its streams.
-    stdio: Stdio,
-    /// The noun for what the place was made from.
-    origin: &'static str,
+    mux: Arc<Mux>,
+    kernel: Arc<KernelSpec>,
 }
 
-impl<P: Place> FirstProcess<P> {
-    /// Starts the first kernel, and returns the sandbox. The process ends with it.
-    async fn start(
-        self,
-        kernel: Arc<KernelSpec>,
-        limits: Limits,
-        workspace: Arc<dyn Workspace>,
-        registration: Registration<P>,
-    ) -> Result<StdioSandbox<P>, Error> {
-        let Self { place, stdio, origin } = self;
+impl<P: Place> Ready<P> {
+    /// Takes over the streams of a process that runs [`COMMAND`], and waits until it has imported what kernels need. `origin` is the noun for
+    /// what the place was made from.
+    async fn new(place: Arc<P>, stdio: Stdio, kernel: Arc<KernelSpec>, origin: &'static str) -> Result<Self, Error> {
         let programs: serde_json::Map<_, _> =
             kernel.programs.iter().map(|(name, text)| (name.clone(), text.clone().into())).collect();
         let programs = serde_json::to_vec(&programs).map_err(|error| Error::Setup(error.to_string()))?;
         let first = vec![framed(SANDBOX_PROGRAM.as_bytes()), framed(&programs)];
         let mux = Mux::start(stdio, first, place.end());
         mux.ready(READY_TIMEOUT, origin).await?;
-        let link = sandbox::start_kernel(&place, &mux, 1, kernel.checkpoints, &limits).await?;
-        Ok(StdioSandbox::new(Driver::new(link, workspace, limits), kernel, place, mux, registration))
+        Ok(Self { place, mux, kernel })
+    }
+
+    /// The place.
+    fn place(&self) -> &Arc<P> {
+        &self.place
+    }
+
+    /// Returns true unless its place or its first process has ended.
+    fn is_alive(&self) -> bool {
+        !self.place.end().is_cancelled() && self.mux.is_ready()
+    }
+
+    /// Starts the first kernel, and returns the sandbox.
+    async fn start(
+        self,
+        limits: Limits,
+        workspace: Arc<dyn Workspace>,
+        registration: Registration<P>,
+        profile: Profile,
+    ) -> Result<StdioSandbox<P>, Error> {
+        let Self { place, mux, kernel } = self;
+        // A checkpoint that takes over would end the services.
+        let checkpoints = kernel.checkpoints && profile == Profile::Data;
+        let link = sandbox::start_kernel(&place, &mux, 1, checkpoints, &limits).await?;
+        Ok(StdioSandbox::new(Driver::new(link, workspace, limits), kernel, place, mux, registration, profile))
     }
 }
 

@@ -1,26 +1,33 @@
-//! The kernels of one sandbox over its one pair of streams. The other end is `kernel/first_process.py`.
+//! The kernels, commands and connections of one sandbox over its one pair of streams. The other end is `kernel/first_process.py`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use serde::Deserialize;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
+use super::incoming::Incoming;
 use super::items::{Item, Items};
 use super::{Printed, Stdio, feed};
 use crate::link::{Exit, Stream};
-use crate::process::ExitStatus;
+use crate::process::{ExitStatus, PtySize};
 use crate::{Error, Usage};
 
 /// Bytes of one message's payload.
 pub(super) const CHUNK: usize = 64 << 10;
-/// Bytes of a stream that may be under way.
+/// Bytes of a kernel's stream that may be under way.
 pub(super) const WINDOW: usize = 1 << 20;
+/// Bytes of a stream of a command or a connection that may be under way.
+pub(super) const CHANNEL_WINDOW: usize = 128 << 10;
+/// Bytes that a command may send beyond that with its end: as many as a pipe holds.
+const LAST_BYTES: usize = 64 << 10;
+/// Commands and connections of one sandbox at once.
+const MAX_CHANNELS: usize = 256;
 /// Bytes of a message's header.
 const HEADER: usize = 10;
 /// Bytes of the error output that are kept, for telling why a sandbox ended.
@@ -41,10 +48,14 @@ enum Kind {
     Exited,
     Resumed,
     Ready,
+    Spawn,
+    Connect,
+    Close,
+    Resize,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 15] = [
         Self::Kernel,
         Self::Data,
         Self::Signal,
@@ -56,24 +67,78 @@ impl Kind {
         Self::Exited,
         Self::Resumed,
         Self::Ready,
+        Self::Spawn,
+        Self::Connect,
+        Self::Close,
+        Self::Resize,
     ];
 }
 
-/// The end of a kernel, as the first process tells it.
+/// The end of a process, as the first process tells it.
 #[derive(Deserialize)]
 struct Exited {
     code: i32,
     oom_kills: u64,
 }
 
+/// One kernel, command or connection.
 struct Route {
-    items: Arc<Items>,
-    /// Bytes that each stream may still send.
-    left: [usize; 3],
-    /// Answers that may still come: one about its start, and one for each wish for its checkpoint.
-    answers: usize,
-    exit: watch::Sender<Option<Exit>>,
+    /// Bytes that each stream may still send; `None` for one that has ended or never was.
+    left: [Option<usize>; 3],
+    /// Room that the other end has for bytes.
     credit: Arc<Semaphore>,
+    /// The most of it.
+    window: usize,
+    receiver: Receiver,
+}
+
+/// The reader of a route.
+enum Receiver {
+    Kernel {
+        items: Arc<Items>,
+        /// Answers that may still come: one about its start, and one for each wish for its checkpoint.
+        answers: usize,
+        exit: watch::Sender<Option<Exit>>,
+    },
+    Channel {
+        /// The answer about its start.
+        started: Option<oneshot::Sender<Result<u32, Refusal>>>,
+        /// Its output and error output.
+        streams: [Arc<Incoming>; 2],
+        /// The end of a command; `None` once it has ended, and for connections.
+        ended: Option<oneshot::Sender<Option<ExitStatus>>>,
+    },
+}
+
+/// The reason why a command or a connection could not be had.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// True if nothing listens on the port.
+    pub(super) is_closed: bool,
+    /// The reason in words.
+    pub(super) reason: String,
+}
+
+/// A command or a connection that is to be had.
+pub(super) enum Wish<'a> {
+    /// A command, as JSON.
+    Command(&'a [u8]),
+    /// A connection to a port of the loopback device.
+    Port(u16),
+}
+
+/// Our ends of a command or a connection.
+pub(super) struct ChannelStreams {
+    /// The process id of a command, and 0 for a connection.
+    pub(super) started: oneshot::Receiver<Result<u32, Refusal>>,
+    /// Its output.
+    pub(super) output: Arc<Incoming>,
+    /// The error output of a command.
+    pub(super) errors: Arc<Incoming>,
+    /// The end of a command.
+    pub(super) ended: oneshot::Receiver<Option<ExitStatus>>,
+    /// Room for its input.
+    pub(super) credit: Arc<Semaphore>,
 }
 
 /// The streams of a sandbox's first process.
@@ -83,6 +148,8 @@ pub(super) struct Mux {
     /// The last words of the first process, for the reason of its end.
     last_words: Mutex<String>,
     is_ready: watch::Sender<Option<bool>>,
+    /// The directory of the kernel's programs, as the first process tells it.
+    programs: OnceLock<String>,
     end: CancellationToken,
 }
 
@@ -100,11 +167,15 @@ pub(super) struct KernelStreams {
 }
 
 impl Mux {
+    fn new(out: mpsc::UnboundedSender<Bytes>, end: CancellationToken) -> Self {
+        let (routes, last_words, is_ready) = (Mutex::default(), Mutex::default(), watch::Sender::new(None));
+        Self { out, routes, last_words, is_ready, programs: OnceLock::new(), end }
+    }
+
     /// Takes over the streams of a first process. `first` is what it reads first; a message that breaks the rules ends it.
     pub(super) fn start(stdio: Stdio, first: Vec<Bytes>, end: &CancellationToken) -> Arc<Self> {
         let (out, messages) = mpsc::unbounded_channel();
-        let (routes, last_words, is_ready) = (Mutex::default(), Mutex::default(), watch::Sender::new(None));
-        let mux = Arc::new(Self { out, routes, last_words, is_ready, end: end.clone() });
+        let mux = Arc::new(Self::new(out, end.clone()));
         let Stdio { mut output, input } = stdio;
         tokio::spawn(feed(input, first, messages));
         let listener = Arc::clone(&mux);
@@ -156,39 +227,94 @@ impl Mux {
         }
     }
 
+    /// Returns true as long as something can be started.
+    pub(super) fn is_ready(&self) -> bool {
+        *self.is_ready.borrow() == Some(true)
+    }
+
     /// Asks for a kernel.
     pub(super) fn start_kernel(&self, number: u32) -> KernelStreams {
         let items = Arc::new(Items::default());
         let (exit, credit) = (watch::Sender::new(None), Arc::new(Semaphore::new(WINDOW)));
-        let route = Route {
-            items: Arc::clone(&items),
-            left: [WINDOW; 3],
-            answers: 1,
-            exit: exit.clone(),
-            credit: Arc::clone(&credit),
-        };
+        let receiver_of = Receiver::Kernel { items: Arc::clone(&items), answers: 1, exit: exit.clone() };
+        let credit_of = Arc::clone(&credit);
+        let route = Route { left: [Some(WINDOW); 3], credit: credit_of, window: WINDOW, receiver: receiver_of };
         lock(&self.routes).insert(number, route);
-        if self.out.is_closed() || *self.is_ready.borrow() != Some(true) {
+        if self.out.is_closed() || !self.is_ready() {
             exit.send_replace(Some(Exit::default()));
         }
         self.send(Kind::Kernel, number, 0, &[]);
         KernelStreams { items, exit, credit }
     }
 
-    /// Forgets a kernel.
+    /// Asks for a command or a connection.
+    pub(super) fn open(&self, number: u32, wish: &Wish<'_>) -> Result<ChannelStreams, Error> {
+        let (started, answer) = oneshot::channel();
+        let [output, errors] = [(); 2].map(|()| Arc::<Incoming>::default());
+        let (ended, end) = oneshot::channel();
+        let credit = Arc::new(Semaphore::new(CHANNEL_WINDOW));
+        let is_command = matches!(wish, Wish::Command(_));
+        let receiver = Receiver::Channel {
+            started: Some(started),
+            streams: [Arc::clone(&output), Arc::clone(&errors)],
+            ended: Some(ended).filter(|_| is_command),
+        };
+        // Nothing comes from an input but its end.
+        let left = if is_command {
+            [Some(0), Some(CHANNEL_WINDOW + LAST_BYTES), Some(CHANNEL_WINDOW + LAST_BYTES)]
+        } else {
+            [Some(0), Some(CHANNEL_WINDOW), None]
+        };
+        let mut routes = lock(&self.routes);
+        let is_channel = |route: &&Route| matches!(route.receiver, Receiver::Channel { .. });
+        if routes.values().filter(is_channel).count() >= MAX_CHANNELS {
+            return Err(Error::Full);
+        }
+        // At the end, this is told before the routes are closed.
+        if !self.is_ready() {
+            return Err(Error::KernelGone("the sandbox has ended".into()));
+        }
+        routes.insert(number, Route { left, credit: Arc::clone(&credit), window: CHANNEL_WINDOW, receiver });
+        drop(routes);
+        match wish {
+            Wish::Command(command) => self.send(Kind::Spawn, number, 0, command),
+            Wish::Port(port) => self.send(Kind::Connect, number, 0, &port.to_be_bytes()),
+        }
+        Ok(ChannelStreams { started: answer, output, errors, ended: end, credit })
+    }
+
+    /// Ends a stream: nothing more goes into the input, or comes from an output.
+    pub(super) fn close_stream(&self, number: u32, stream: u8) {
+        self.send(Kind::Close, number, stream, &[]);
+    }
+
+    /// Changes the size of a command's terminal.
+    pub(super) fn resize(&self, number: u32, size: PtySize) {
+        let PtySize { columns, rows } = size;
+        let [[c0, c1], [r0, r1]] = [columns, rows].map(u16::to_be_bytes);
+        self.send(Kind::Resize, number, 0, &[c0, c1, r0, r1]);
+    }
+
+    /// Returns the directory of the kernel's programs, once kernels can be started.
+    pub(super) fn programs(&self) -> Option<&str> {
+        self.programs.get().map(String::as_str)
+    }
+
+    /// Ends a kernel, a command or a connection, and forgets it.
     pub(super) fn forget(&self, number: u32) {
         self.send(Kind::End, number, 0, &[]);
         lock(&self.routes).remove(&number);
     }
 
-    /// Returns true if a kernel other than this one lives.
+    /// Returns true if a command, or a kernel other than this one, lives.
     pub(super) fn has_others(&self, number: u32) -> bool {
-        lock(&self.routes).iter().any(|(other, route)| *other != number && route.exit.borrow().is_none())
+        lock(&self.routes).iter().any(|(other, route)| *other != number && route.is_alive())
     }
 
     /// Returns how many kernels live.
     pub(super) fn living(&self) -> usize {
-        lock(&self.routes).values().filter(|route| route.exit.borrow().is_none()).count()
+        let is_kernel = |route: &&Route| matches!(route.receiver, Receiver::Kernel { .. }) && route.is_alive();
+        lock(&self.routes).values().filter(is_kernel).count()
     }
 
     /// Sends a kernel a piece of at most [`CHUNK`] bytes, for which it has room.
@@ -203,15 +329,15 @@ impl Mux {
 
     /// Wakes a kernel's checkpoint.
     pub(super) fn resume(&self, number: u32) {
-        if let Some(route) = lock(&self.routes).get_mut(&number) {
-            route.answers += 1;
+        if let Some(Route { receiver: Receiver::Kernel { answers, .. }, .. }) = lock(&self.routes).get_mut(&number) {
+            *answers += 1;
         }
         self.send(Kind::Resume, number, 0, &[]);
     }
 
     /// Lets a stream send as much again as was taken from it.
     pub(super) fn grant(&self, number: u32, stream: usize, count: usize) {
-        if let Some(left) = lock(&self.routes).get_mut(&number).and_then(|route| route.left.get_mut(stream)) {
+        if let Some(Some(left)) = lock(&self.routes).get_mut(&number).and_then(|route| route.left.get_mut(stream)) {
             *left += count;
         }
         self.send(Kind::Grant, number, stream as u8, &(count as u32).to_be_bytes());
@@ -249,6 +375,8 @@ impl Mux {
 
     fn handle(&self, kind: Kind, number: u32, stream: usize, payload: Bytes) -> Option<()> {
         if kind == Kind::Ready {
+            // The first word counts.
+            let _again = self.programs.set(String::from_utf8_lossy(&payload).into_owned());
             self.is_ready.send_if_modified(|ready| ready.replace(true).is_none());
             return Some(());
         }
@@ -259,42 +387,46 @@ impl Mux {
         let mut routes = lock(&self.routes);
         // One that was forgotten meanwhile.
         let Some(route) = routes.get_mut(&number) else { return Some(()) };
-        let item = match kind {
+        match kind {
             // An empty one would use up nothing.
-            Kind::Data if payload.is_empty() => return None,
+            Kind::Data if payload.is_empty() => None,
             Kind::Data => {
-                let left = route.left.get_mut(stream)?;
+                let left = route.left.get_mut(stream)?.as_mut()?;
                 *left = left.checked_sub(payload.len())?;
-                match stream {
-                    0 => Item::of(None, &payload),
-                    1 => Item::of(Some(Stream::Stdout), &payload),
-                    _ => Item::of(Some(Stream::Stderr), &payload),
-                }
+                route.receiver.pass_on(stream, &payload)
             }
             Kind::Grant => {
                 let count = u32::from_be_bytes(payload.get(..4)?.try_into().ok()?) as usize;
                 // No more than was used.
-                let most = WINDOW.checked_sub(route.credit.available_permits())?;
+                let most = route.window.checked_sub(route.credit.available_permits())?;
                 route.credit.add_permits(count.min(most));
-                return Some(());
+                Some(())
+            }
+            Kind::Close => {
+                route.left.get_mut(stream)?.take()?;
+                match &mut route.receiver {
+                    Receiver::Kernel { .. } => return None,
+                    // Whatever reads the input is gone.
+                    Receiver::Channel { .. } if stream == 0 => route.credit.close(),
+                    Receiver::Channel { streams, .. } => streams.get(stream - 1)?.end(),
+                }
+                Some(())
             }
             Kind::Exited => {
                 let Exited { code, oom_kills } = serde_json::from_slice(&payload).ok()?;
                 let status = if code < 0 { ExitStatus::Signal(code.saturating_neg()) } else { ExitStatus::Code(code) };
-                let usage = Usage { oom_kills, ..Usage::default() };
-                route.exit.send_replace(Some(Exit { status: Some(status), usage }));
-                return Some(());
+                route.receiver.exited(status, oom_kills)
             }
-            Kind::Resumed | Kind::Failed => {
-                route.answers = route.answers.checked_sub(1)?;
-                match kind {
-                    Kind::Resumed => Item::Resumed(payload.first() == Some(&1)),
-                    _ => Item::Failed(String::from_utf8_lossy(&payload).into_owned()),
-                }
-            }
-            Kind::Kernel | Kind::Signal | Kind::End | Kind::Resume | Kind::Started | Kind::Ready => return None,
-        };
-        route.items.push(item)
+            Kind::Started | Kind::Resumed | Kind::Failed => route.receiver.answered(kind, stream, &payload),
+            Kind::Kernel
+            | Kind::Signal
+            | Kind::End
+            | Kind::Resume
+            | Kind::Ready
+            | Kind::Spawn
+            | Kind::Connect
+            | Kind::Resize => None,
+        }
     }
 
     fn keep_words(&self, bytes: &[u8]) {
@@ -307,13 +439,83 @@ impl Mux {
     /// The first process has ended.
     fn close(&self) {
         self.is_ready.send_replace(Some(false));
-        for route in lock(&self.routes).values() {
-            route.exit.send_if_modified(|exit| {
-                let is_first = exit.is_none();
-                exit.get_or_insert_default();
-                is_first
-            });
+        for route in lock(&self.routes).values_mut() {
+            match &mut route.receiver {
+                Receiver::Kernel { exit, .. } => {
+                    exit.send_if_modified(|exit| {
+                        let is_first = exit.is_none();
+                        exit.get_or_insert_default();
+                        is_first
+                    });
+                }
+                Receiver::Channel { started, streams, ended } => {
+                    (*started, *ended) = (None, None);
+                    streams.iter().for_each(|stream| stream.end());
+                    route.credit.close();
+                }
+            }
         }
+    }
+}
+
+impl Route {
+    /// Returns true for a kernel or a command that has not ended.
+    fn is_alive(&self) -> bool {
+        match &self.receiver {
+            Receiver::Kernel { exit, .. } => exit.borrow().is_none(),
+            Receiver::Channel { ended, .. } => ended.is_some(),
+        }
+    }
+}
+
+impl Receiver {
+    /// Passes on bytes of a stream; `None` if too much waits.
+    fn pass_on(&self, stream: usize, bytes: &Bytes) -> Option<()> {
+        match self {
+            Self::Kernel { items, .. } => items.push(match stream {
+                0 => Item::of(None, bytes),
+                1 => Item::of(Some(Stream::Stdout), bytes),
+                _ => Item::of(Some(Stream::Stderr), bytes),
+            }),
+            Self::Channel { streams, .. } => {
+                streams.get(stream.checked_sub(1)?)?.push(bytes);
+                Some(())
+            }
+        }
+    }
+
+    /// Tells the end of a process; `None` for one that ended before.
+    fn exited(&mut self, status: ExitStatus, oom_kills: u64) -> Option<()> {
+        match self {
+            Self::Kernel { exit, .. } => {
+                let usage = Usage { oom_kills, ..Usage::default() };
+                exit.send_replace(Some(Exit { status: Some(status), usage }));
+            }
+            Self::Channel { ended, .. } => {
+                let _nobody = ended.take()?.send(Some(status));
+            }
+        }
+        Some(())
+    }
+
+    /// Passes on an answer; `None` for one that nobody asked for.
+    fn answered(&mut self, kind: Kind, stream: usize, payload: &[u8]) -> Option<()> {
+        let words = || String::from_utf8_lossy(payload).into_owned();
+        match (self, kind) {
+            (Self::Kernel { items, answers, .. }, Kind::Resumed | Kind::Failed) => {
+                *answers = answers.checked_sub(1)?;
+                let is_resumed = payload.first() == Some(&1);
+                let item = if kind == Kind::Resumed { Item::Resumed(is_resumed) } else { Item::Failed(words()) };
+                items.push(item)?;
+            }
+            (Self::Channel { started, .. }, Kind::Started | Kind::Failed) => {
+                let id = payload.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
+                let refusal = Refusal { is_closed: stream == 1, reason: words() };
+                let _nobody = started.take()?.send(if kind == Kind::Started { Ok(id?) } else { Err(refusal) });
+            }
+            _ => return None,
+        }
+        Some(())
     }
 }
 
@@ -328,8 +530,9 @@ mod tests {
 
     fn mux() -> Mux {
         let (out, _nobody) = mpsc::unbounded_channel();
-        let (routes, last_words) = (Mutex::default(), Mutex::default());
-        Mux { out, routes, last_words, is_ready: watch::Sender::new(Some(true)), end: CancellationToken::new() }
+        let mux = Mux::new(out, CancellationToken::new());
+        mux.is_ready.send_replace(Some(true));
+        mux
     }
 
     /// Tells messages of a sandbox, and returns true if they keep the rules.
@@ -358,6 +561,26 @@ mod tests {
             assert!(keeps(&mux, kind, stream, payload, most), "{kind:?}");
             assert!(!keeps(&mux, kind, stream, payload, 1), "{kind:?}");
         }
+        for (kind, stream, payload, most) in [
+            (Kind::Data, 0, &[b'x'][..], 0),
+            (Kind::Data, 2, &[b'x'; CHUNK][..], (CHANNEL_WINDOW + LAST_BYTES) / CHUNK),
+            (Kind::Close, 2, &[][..], 1),
+            (Kind::Started, 0, &[0; 4][..], 1),
+            (Kind::Started, 0, &[0; 3][..], 0),
+            (Kind::Failed, 0, &[b'x'][..], 1),
+            (Kind::Resumed, 0, &[1][..], 0),
+            (Kind::Exited, 0, &br#"{"code":0,"oom_kills":0}"#[..], 1),
+        ] {
+            let mux = mux();
+            let _streams = mux.open(1, &Wish::Command(b"{}")).unwrap();
+            assert!(keeps(&mux, kind, stream, payload, most), "{kind:?}");
+            assert!(!keeps(&mux, kind, stream, payload, 1), "{kind:?}");
+        }
+        for (kind, stream) in [(Kind::Data, 2), (Kind::Close, 2), (Kind::Exited, 0)] {
+            let mux = mux();
+            let _streams = mux.open(1, &Wish::Port(80)).unwrap();
+            assert!(!keeps(&mux, kind, stream, br#"{"code":0,"oom_kills":0}"#, 1), "{kind:?}");
+        }
         // Small pieces take no more memory than large ones, and those of streams in turn are bounded in number.
         let mux = mux();
         let streams = mux.start_kernel(1);
@@ -369,5 +592,32 @@ mod tests {
         let _streams = mux.start_kernel(1);
         mux.resume(1);
         assert!(keeps(&mux, Kind::Resumed, 0, &[1], 2) && !keeps(&mux, Kind::Resumed, 0, &[1], 1));
+    }
+
+    #[test]
+    fn channels_are_bounded() {
+        let mux = mux();
+        let open = |number| mux.open(number, &Wish::Port(80));
+        let held: Vec<_> = (0..MAX_CHANNELS as u32).map(|number| open(number).unwrap()).collect();
+        assert!(matches!(open(1000), Err(Error::Full)));
+        mux.forget(7);
+        assert!(open(1000).is_ok());
+        drop(held);
+    }
+
+    #[test]
+    fn the_end_of_a_sandbox_is_the_end_of_its_channels() {
+        let mux = mux();
+        let streams = mux.open(1, &Wish::Command(b"{}")).unwrap();
+        let ended = |stream: &Incoming| {
+            let (mut buffer, context) = ([0; 1], std::task::Context::from_waker(std::task::Waker::noop()));
+            stream.poll_take(&context, &mut tokio::io::ReadBuf::new(&mut buffer)) == std::task::Poll::Ready(0)
+        };
+        assert!(!ended(&streams.output) && !ended(&streams.errors));
+        mux.close();
+        assert!(ended(&streams.output) && ended(&streams.errors));
+        assert!(streams.credit.is_closed() && streams.started.blocking_recv().is_err());
+        assert!(streams.ended.blocking_recv().is_err());
+        assert!(matches!(mux.open(2, &Wish::Port(80)), Err(Error::KernelGone(_))));
     }
 }

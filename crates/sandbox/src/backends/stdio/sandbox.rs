@@ -6,24 +6,27 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use futures_util::future::BoxFuture;
 
 use super::Place;
+use super::channel::Opener;
 use super::link::StdioLink;
 use super::mux::Mux;
-use crate::backend::{Sandbox, SandboxId, Usage};
+use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
 use crate::driver::{Driver, Execution};
 use crate::frame::ToKernel;
 use crate::kernel::{Cell, Kernel, KernelOptions};
+use crate::process::{Command, Process};
 use crate::{Error, KernelSpec, Limits, Workspace};
 
-/// A live sandbox. Dropping it destroys it, once its kernels are dropped, too.
+/// A live sandbox. Dropping it destroys it, once its kernels, commands and connections are dropped, too.
 #[derive(Debug)]
 pub(super) struct StdioSandbox<P: Place> {
     first: Arc<Driver<StdioLink<P>>>,
     spec: Arc<KernelSpec>,
     place: Arc<P>,
     mux: Arc<Mux>,
-    /// The number of the last kernel.
-    kernels: AtomicU32,
+    profile: Profile,
+    /// The number of the last kernel, command or connection.
+    last: AtomicU32,
     registration: Registration<P>,
 }
 
@@ -34,8 +37,21 @@ impl<P: Place> StdioSandbox<P> {
         place: Arc<P>,
         mux: Arc<Mux>,
         registration: Registration<P>,
+        profile: Profile,
     ) -> Self {
-        Self { first: Arc::new(first), spec, place, mux, kernels: AtomicU32::new(1), registration }
+        Self { first: Arc::new(first), spec, place, mux, profile, last: AtomicU32::new(1), registration }
+    }
+
+    /// Returns a number that nothing of the sandbox has had; an error while it is paused.
+    fn next(&self) -> Result<u32, Error> {
+        if *self.place.paused().borrow() {
+            return Err(Error::Paused);
+        }
+        Ok(self.last.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn opener(&self) -> Result<Opener, Error> {
+        Ok(Opener { mux: Arc::clone(&self.mux), number: self.next()?, place: Arc::clone(&self.place) as _ })
     }
 
     async fn pause_or_resume(&self, pauses: bool) -> Result<(), Error> {
@@ -77,13 +93,10 @@ impl<P: Place> Sandbox for StdioSandbox<P> {
 
     fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
         Box::pin(async move {
-            if *self.place.paused().borrow() {
-                return Err(Error::Paused);
-            }
+            let number = self.next()?;
             if self.mux.living() >= self.limits().kernels.max(1) as usize {
                 return Err(Error::Full);
             }
-            let number = self.kernels.fetch_add(1, Ordering::Relaxed) + 1;
             let link = start_kernel(&self.place, &self.mux, number, false, self.limits()).await?;
             let kernel = Driver::new(link, Arc::clone(self.workspace()), self.limits().clone());
             kernel.configure(&options).await?;
@@ -93,6 +106,28 @@ impl<P: Place> Sandbox for StdioSandbox<P> {
 
     fn usage(&self) -> BoxFuture<'_, Usage> {
         Box::pin(self.place.usage())
+    }
+
+    fn programs(&self) -> &str {
+        self.mux.programs().unwrap_or(KernelSpec::PROGRAMS)
+    }
+
+    fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Process, Error>> {
+        Box::pin(async move {
+            if command.pty.is_some() && self.profile != Profile::Services {
+                return Err(Error::NotSupported("a terminal in a sandbox for data"));
+            }
+            self.opener()?.spawn(&command).await
+        })
+    }
+
+    fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Connection>, Error>> {
+        Box::pin(async move {
+            if self.profile != Profile::Services {
+                return Err(Error::NotSupported("connections to a sandbox for data"));
+            }
+            self.opener()?.connect(port).await
+        })
     }
 
     fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {

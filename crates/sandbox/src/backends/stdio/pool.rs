@@ -1,0 +1,138 @@
+//! Sandboxes that are ready before anyone asks: each with an empty workspace and a first process that has imported what kernels need.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::backend::{Host, Inner};
+use super::{Ready, StdioWorkspace};
+use crate::{KernelSpec, Limits, Workspace};
+
+/// The wait after the first failure, which doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest wait after a failure.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Sandboxes that wait for whoever asks.
+#[derive(Debug)]
+pub(super) struct Pool<H: Host> {
+    size: usize,
+    limits: Limits,
+    ready: Mutex<Vec<Member<H>>>,
+    /// Told when one was taken.
+    taken: Arc<Notify>,
+}
+
+/// A sandbox without a kernel.
+#[derive(Debug)]
+pub(super) struct Member<H: Host> {
+    pub(super) workspace: Arc<dyn Workspace>,
+    pub(super) ready: Ready<H::Place>,
+}
+
+impl<H: Host> Member<H> {
+    /// Returns true unless its place or its files have ended.
+    fn lives(&self, instance: &str) -> bool {
+        let files = StdioWorkspace::<H::Home>::of(&self.workspace, instance);
+        self.ready.is_alive() && files.is_some_and(|files| !files.is_lost())
+    }
+}
+
+impl<H: Host> Pool<H> {
+    /// A pool of so many sandboxes with these limits.
+    pub(super) fn new(size: usize, limits: Limits) -> Self {
+        Self { size, limits, ready: Mutex::default(), taken: Arc::default() }
+    }
+
+    /// Takes a sandbox that has these limits, if there is one.
+    pub(super) fn take(&self, limits: &Limits, instance: &str) -> Option<Member<H>> {
+        if self.size == 0 || !is_same_place(&self.limits, limits) {
+            return None;
+        }
+        let mut ready = self.lock();
+        let found = std::iter::from_fn(|| ready.pop()).find(|member| member.lives(instance));
+        drop(ready);
+        self.taken.notify_one();
+        found
+    }
+
+    /// Returns how many are ready.
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Member<H>>> {
+        // A panic while holding it leaves plain data that is still consistent.
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns true if places for these limits are alike. Those of time, output and kernels are not the place's.
+fn is_same_place(one: &Limits, other: &Limits) -> bool {
+    let Limits { timeout, cpu_time, grace, output, kernels, .. } = other.clone();
+    Limits { timeout, cpu_time, grace, output, kernels, ..one.clone() } == *other
+}
+
+/// Keeps the pool full until the backend ends.
+pub(super) async fn refill<H: Host>(backend: Weak<Inner<H>>, kernel: Arc<KernelSpec>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let Some(backend) = backend.upgrade() else { return };
+        let end = backend.life().end().clone();
+        let pool = backend.pool();
+        let instance = backend.life().instance();
+        pool.lock().retain(|member| member.lives(instance));
+        if pool.len() >= pool.size {
+            let taken = Arc::clone(&pool.taken);
+            // The last hold on the backend may be dropped meanwhile.
+            drop(backend);
+            tokio::select! {
+                () = taken.notified() => continue,
+                () = end.cancelled() => return,
+            }
+        }
+        let made = tokio::select! {
+            made = backend.member(&kernel, &pool.limits) => made,
+            () = end.cancelled() => return,
+        };
+        match made {
+            Ok(member) => {
+                pool.lock().push(member);
+                pause = FIRST_PAUSE;
+            }
+            Err(error) => {
+                // Once, until it works again.
+                if pause == FIRST_PAUSE {
+                    tracing::warn!(%error, "no sandbox could be made ready ahead");
+                }
+                backend.note(Some(&error));
+                drop(backend);
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                    () = end.cancelled() => return,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_the_place_have_to_be_the_same() {
+        let usual = Limits::default();
+        let fast = Limits { timeout: Duration::from_secs(1), output: 1, kernels: 1, ..usual.clone() };
+        assert!(is_same_place(&usual, &fast));
+        for other in [
+            Limits { memory: 1, ..usual.clone() },
+            Limits { processes: 1, ..usual.clone() },
+            Limits { disk: 1, ..usual.clone() },
+            Limits { cpus: 0.5, ..usual.clone() },
+        ] {
+            assert!(!is_same_place(&usual, &other), "{other:?}");
+        }
+    }
+}
