@@ -34,7 +34,8 @@ async fn bash_has_a_kernel() {
     let kernel = sandbox.start_kernel(in_language("bash")).await.unwrap();
     assert_eq!(run_in(&kernel, "x=5; pwd; echo $PLACE").await.stdout, "/tmp\nkernel\n");
     let environment = [("PLACE".to_owned(), "it's $x".to_owned())];
-    let told = listen(kernel.execute(Cell { code: "echo $x $PLACE", environment: &environment }).await.unwrap()).await;
+    let told =
+        listen(kernel.execute(Cell { environment: &environment, ..Cell::new("echo $x $PLACE") }).await.unwrap()).await;
     assert_eq!(told.stdout, "5 it's $x\n");
     assert_eq!(run_in(&kernel, "echo $PLACE").await.stdout, "kernel\n");
     let failed = run_in(&kernel, "echo before; false").await;
