@@ -368,20 +368,20 @@ impl Mux {
             buffer.advance(HEADER);
             let payload = buffer.split_to(length).freeze();
             let kind = Kind::ALL.into_iter().find(|known| *known as u8 == kind)?;
-            self.handle(kind, number, usize::from(stream), payload)?;
+            self.handle(kind, number, usize::from(stream), &payload)?;
         }
         Some(())
     }
 
-    fn handle(&self, kind: Kind, number: u32, stream: usize, payload: Bytes) -> Option<()> {
+    fn handle(&self, kind: Kind, number: u32, stream: usize, payload: &Bytes) -> Option<()> {
         if kind == Kind::Ready {
             // The first word counts.
-            let _again = self.programs.set(String::from_utf8_lossy(&payload).into_owned());
+            let _again = self.programs.set(String::from_utf8_lossy(payload).into_owned());
             self.is_ready.send_if_modified(|ready| ready.replace(true).is_none());
             return Some(());
         }
         if kind == Kind::Failed && number == 0 {
-            self.keep_words(&payload);
+            self.keep_words(payload);
             return Some(());
         }
         let mut routes = lock(&self.routes);
@@ -393,7 +393,7 @@ impl Mux {
             Kind::Data => {
                 let left = route.left.get_mut(stream)?.as_mut()?;
                 *left = left.checked_sub(payload.len())?;
-                route.receiver.pass_on(stream, &payload)
+                route.receiver.pass_on(stream, payload)
             }
             Kind::Grant => {
                 let count = u32::from_be_bytes(payload.get(..4)?.try_into().ok()?) as usize;
@@ -413,11 +413,11 @@ impl Mux {
                 Some(())
             }
             Kind::Exited => {
-                let Exited { code, oom_kills } = serde_json::from_slice(&payload).ok()?;
+                let Exited { code, oom_kills } = serde_json::from_slice(payload).ok()?;
                 let status = if code < 0 { ExitStatus::Signal(code.saturating_neg()) } else { ExitStatus::Code(code) };
                 route.receiver.exited(status, oom_kills)
             }
-            Kind::Started | Kind::Resumed | Kind::Failed => route.receiver.answered(kind, stream, &payload),
+            Kind::Started | Kind::Resumed | Kind::Failed => route.receiver.answered(kind, stream, payload),
             Kind::Kernel
             | Kind::Signal
             | Kind::End
