@@ -93,6 +93,7 @@ fn every_key_is_understood() {
         memory = "512m"
         timeout = "30s"
         idle = "1h"
+        answers = "2m"
         pool = 0
         disk = "400m"
         cpus = 1.5
