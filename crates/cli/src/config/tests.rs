@@ -161,7 +161,7 @@ fn every_key_is_understood() {
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
-    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:72".into());
+    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:74".into());
     assert_eq!(shown(&config, "model.gpt-5.headers"), headers);
     assert_eq!(config.models.len(), 3);
     assert!(config.warnings.is_empty());
