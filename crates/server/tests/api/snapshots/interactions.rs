@@ -178,9 +178,9 @@ fn background() -> Vec<Case> {
             .restart()
             .same_stream(&stream),
         Case::new("background_cancelled")
-            .model([runs(NEVER_ENDS)])
+            .model([Round::new().text("Once upon").falls_silent()])
             .post(PATH, begun.clone())
-            .until_told(&stream, "code_execution_call")
+            .until_told(&stream, "upon")
             .post(&format!("{FIRST}/cancel"), json!({}))
             .get(&stream)
             .post(PATH, with_tool(&json!({ "previous_interaction_id": "<int 1>" }))),

@@ -63,8 +63,7 @@ async fn answered(engine: &Arc<Engine>, calls: &[ToolCall], text: &str) -> Vec<E
     let Taken::Waiting(suspension) = take(engine, &Tenant::local(), calls) else { panic!("it does not wait") };
     let (run, seen) = run(engine, Vec::new());
     run.go_on(suspension, vec![ClientAnswer { text: text.to_owned(), is_error: false }]).await;
-    let events = seen.0.lock().unwrap().clone();
-    events
+    seen.0.lock().unwrap().clone()
 }
 
 fn calls_of(events: &[Event]) -> Vec<ToolCall> {
