@@ -60,7 +60,8 @@ async fn a_program_in_bash_is_interrupted_and_its_kernel_ended_with_all_of_it() 
         }
     };
     assert_eq!(outcome, Outcome::Interrupted);
-    assert_eq!(run_in(&kernel, "echo $x").await.stdout, "6\n");
+    // Bash may end the line of the program that was interrupted later.
+    assert_eq!(run_in(&kernel, "echo $x").await.stdout.trim(), "6");
     let names = "import os\nprint(sorted(open(f'/proc/{p}/comm').read().strip() for p in os.listdir('/proc') if p.isdigit() and int(p) > 2 and int(p) != os.getpid()))";
     assert!(run(&sandbox, names).await.stdout.contains("bash"));
     kernel.close().await;
