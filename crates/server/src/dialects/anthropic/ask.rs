@@ -28,6 +28,8 @@ const MAX_STOPS: usize = 64;
 const MAX_STOP: usize = 1024;
 /// The name of our tool.
 const CODE_EXECUTION: &str = "code_execution";
+/// The language whose programs can call tools.
+const CALLING_LANGUAGE: &str = "python";
 /// The model, as a caller of a tool.
 const DIRECT: &str = "direct";
 /// Programs, as callers of a tool: any of these.
@@ -89,6 +91,10 @@ impl Ask {
             return Err(ApiError::invalid("stop_sequences", message));
         }
         let Tools { code, caller, functions, callable } = read_tools(request.tools.as_deref().unwrap_or_default())?;
+        if !callable.is_empty() && kernel.language != CALLING_LANGUAGE {
+            let message = format!("Programs in {} cannot call tools.", kernel.title);
+            return Err(ApiError::invalid("tools", message));
+        }
         Ok(Self {
             instructions: request.system.as_ref().map(system).transpose()?.unwrap_or_default(),
             container: read_container(request.container.as_ref())?,
