@@ -27,6 +27,7 @@ pub mod transcript;
 pub mod turns;
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use aludel_agent::upstream::Upstream;
 pub use aludel_sandbox::Error as SandboxError;
@@ -46,6 +47,9 @@ pub use meter::Meter;
 pub use models::{Model, Models, Shown};
 pub use sessions::{Session, SessionFile, Sessions};
 pub use settings::Settings;
+
+/// Time between two looks at the key to which a sandbox or a turn belongs.
+const KEY_PAUSE: Duration = Duration::from_secs(10);
 
 /// Makes the upstream of a model that takes part in traces.
 pub type Tracer = fn(&Model) -> Arc<dyn Upstream>;

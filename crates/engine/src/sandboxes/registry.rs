@@ -13,10 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::live::{LiveSandbox, NewSandbox};
-use crate::{Error, Sessions};
-
-/// Time between two looks at the key to which a sandbox belongs.
-const KEY_PAUSE: Duration = Duration::from_secs(10);
+use crate::{Error, KEY_PAUSE, Sessions};
 
 /// All sandboxes that clients own. Cheap to clone.
 #[derive(Debug, Clone)]

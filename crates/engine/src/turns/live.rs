@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -206,6 +206,22 @@ impl LiveTurns {
         match self.lock().get(id)? {
             Entry::Live(live) if live.tenant == *tenant => Some(Arc::clone(live)),
             Entry::Live(_) | Entry::Past { .. } => None,
+        }
+    }
+
+    /// Tenants with requests under way.
+    pub(super) fn tenants(&self) -> HashSet<Tenant> {
+        self.lock().values().filter(|entry| !entry.has_ended()).map(|entry| entry.tenant().clone()).collect()
+    }
+
+    /// Cancels a tenant's requests that are under way.
+    pub(super) fn cancel_all(&self, tenant: &Tenant) {
+        for entry in self.lock().values() {
+            if let Entry::Live(live) = entry
+                && live.tenant == *tenant
+            {
+                live.cancel.cancel();
+            }
         }
     }
 

@@ -8,6 +8,7 @@ mod lease;
 mod live;
 mod recover;
 mod render;
+mod revoked;
 mod run;
 mod spec;
 #[cfg(test)]
@@ -22,5 +23,6 @@ pub use lease::renew;
 pub use live::{End, Fingerprint, Known, Live, LiveTurns, Past};
 pub use recover::{Dialect, Recovered, Restored, recover, replay};
 pub use render::{Documents, Flow, Frame, Render, Rendered};
+pub use revoked::cancel_revoked;
 pub use run::{Agreement, Part, Run, Suspended, Suspension, Taken};
 pub use spec::Spec;

@@ -465,6 +465,25 @@ async fn an_answer_in_memory_is_forgotten_though_nobody_asks_for_another_one() {
 }
 
 #[tokio::test]
+async fn a_turn_is_cancelled_when_the_key_of_its_tenant_is_revoked() {
+    let data = tempfile::tempdir().unwrap();
+    let engine = beside(data.path(), Vec::new()).await;
+    let key = engine.store.create_key("one", None).await.unwrap();
+    let one = engine.store.tenant_of_key(&key.secret).await.unwrap().unwrap();
+    let begin = |tenant, id| engine.live.begin(tenant, Fingerprint::none(), TurnId::parse(id).unwrap()).unwrap();
+    let (revoked, stays) = (begin(&one, "resp_1"), begin(&Tenant::terminal(), "resp_2"));
+    tokio::time::pause();
+    let watching = tokio::spawn(cancel_revoked(Arc::clone(&engine)));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!revoked.cancel.is_cancelled());
+    engine.store.revoke_key(key.id).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), revoked.cancel.cancelled()).await.unwrap();
+    assert!(!stays.cancel.is_cancelled());
+    engine.closing.cancel();
+    watching.await.unwrap();
+}
+
+#[tokio::test]
 async fn the_end_of_a_turn_is_stored_when_the_disk_has_room_again() {
     let data = tempfile::tempdir().unwrap();
     let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Text("Done.")]).await;

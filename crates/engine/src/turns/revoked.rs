@@ -1,0 +1,21 @@
+//! The end of turns whose key is over.
+
+use std::sync::Arc;
+
+use crate::{Engine, KEY_PAUSE};
+
+/// Cancels the turns of every tenant whose key was revoked or has expired, until the engine closes.
+pub async fn cancel_revoked(engine: Arc<Engine>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(KEY_PAUSE) => {}
+            () = engine.closing.cancelled() => return,
+        }
+        for tenant in engine.live.tenants() {
+            // A store that fails for a moment says nothing about the key.
+            if let Ok(false) = engine.store.may_ask(&tenant).await {
+                engine.live.cancel_all(&tenant);
+            }
+        }
+    }
+}
