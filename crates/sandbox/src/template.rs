@@ -23,9 +23,11 @@ mod tree;
 
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -115,9 +117,35 @@ pub enum Progress {
     },
 }
 
+/// Time within which somebody who locked a template to remove it has renamed it.
+const REMOVAL: Duration = Duration::from_secs(2);
+
+/// Time between two looks at a template that is locked.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// The lock on a template that somebody uses.
 #[derive(Debug)]
 struct InUse(File);
+
+impl InUse {
+    /// Takes the lock on the template at `root`; `None` if it is being removed. Blocks for [`REMOVAL`] at most: whoever removes a template
+    /// renames it at once, so one that is still there is locked by somebody who cannot remove it, as every user of a shared template can.
+    fn take(&self, root: &Path) -> Option<()> {
+        let end = Instant::now() + REMOVAL;
+        while let Err(TryLockError::WouldBlock) = self.0.try_lock_shared() {
+            let (ours, there) = (self.0.metadata().ok()?, root.metadata().ok()?);
+            if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
+                return None;
+            }
+            if Instant::now() > end {
+                tracing::warn!("{} is locked by another process; it is used without a lock", root.display());
+                break;
+            }
+            thread::sleep(PAUSE);
+        }
+        Some(())
+    }
+}
 
 impl Drop for InUse {
     fn drop(&mut self) {
@@ -183,7 +211,7 @@ impl Template {
     fn open(root: &Path) -> Option<Self> {
         let root = root.canonicalize().ok()?;
         let in_use = InUse(File::open(&root).ok()?);
-        in_use.0.try_lock_shared().ok()?;
+        in_use.take(&root)?;
         let manifest: Manifest = serde_json::from_slice(&fs::read(root.join(MANIFEST)).ok()?).ok()?;
         let kernel = Arc::new(KernelSpec::python(PYTHON).preloading(&manifest.preload));
         Some(Self { root, manifest, kernel, _in_use: Arc::new(in_use) })
@@ -286,7 +314,10 @@ fn make_directory(data: &Path) -> Result<PathBuf, Error> {
 /// Waits until nobody else builds or removes.
 fn lock(directory: &Path, progress: &mut dyn FnMut(Progress)) -> Result<File, Error> {
     let path = directory.join(".lock");
-    let lock = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(at(&path))?;
+    // Whoever could read it could hold up builders by taking the lock.
+    let mut options = File::options();
+    let lock =
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(at(&path))?;
     match lock.try_lock() {
         Ok(()) => return Ok(lock),
         Err(TryLockError::WouldBlock) => progress(Progress::Phase { name: "waiting for another build", total: 0 }),

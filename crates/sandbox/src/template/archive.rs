@@ -8,6 +8,7 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
+use super::build::free_bytes;
 use super::command::run;
 use super::own::PREFIX;
 use super::{BUILDER, LOCK, MANIFEST, Manifest, Progress, REQUIREMENTS, Template, UNFINISHED};
@@ -20,6 +21,12 @@ const ROOT_HOME: &str = "root";
 /// Bytes of the description and of the list of packages in an archive.
 const MAX_TEXT: u64 = 4 << 20;
 
+/// Bytes of the disk that an archive leaves free.
+const KEPT_FREE: u64 = 1 << 30;
+
+/// Records of 10 KiB between two looks at the room that is left.
+const RECORDS: u64 = 1000;
+
 /// Writes a template to a compressed archive, in place of what has this name. Blocks.
 pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
     let unfinished = PathBuf::from(format!("{}.partial", file.display()));
@@ -28,7 +35,7 @@ pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(Progres
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--owner=0", "--group=0", "--numeric-owner", "--sort=name"]);
     tar.arg("--file").arg(&unfinished).arg(format!("--exclude=./{ROOT_HOME}")).arg("--directory").arg(&template.root);
-    let packed = run(tar.arg("."), "write the archive", &nothing, &mut |_| ());
+    let packed = run(tar.arg("."), "write the archive", &nothing, &mut |_| Ok(()));
     if packed.is_err() {
         // It may not have been made; the error is about that.
         let _removed = fs::remove_file(&unfinished);
@@ -70,7 +77,7 @@ fn import_as(
     remove_unfinished(&directory)?;
     let root = directory.join(format!("{UNFINISHED}{}", std::process::id()));
     progress(Progress::Phase { name: "unpacking", total: 0 });
-    let place = unpack(&file, &root, &lock).and_then(|manifest| {
+    let place = unpack(&file, &root, &lock, &mut || free_bytes(&root)).and_then(|manifest| {
         let name = name(&manifest).map_err(|why| Error::Template(format!("{}: {why}", file.display())))?;
         let place = directory.join(name);
         if Template::open(&place).is_none() {
@@ -86,13 +93,25 @@ fn import_as(
     Template::open(&place).ok_or_else(|| Error::Template(format!("{} cannot be opened", place.display())))
 }
 
-/// Unpacks into a new directory, and returns the template's description.
-fn unpack(file: &Path, root: &Path, lock: &File) -> Result<Manifest, Error> {
+/// Unpacks into a new directory, as long as [`KEPT_FREE`] of the `free` bytes of its disk stay free, and returns the template's description.
+fn unpack(
+    file: &Path,
+    root: &Path,
+    lock: &File,
+    free: &mut dyn FnMut() -> Result<u64, Error>,
+) -> Result<Manifest, Error> {
     fs::create_dir(root).map_err(at(root))?;
-    let mut tar = Command::new("tar");
-    tar.args(["--extract", "--gzip", "--no-same-owner", "--no-same-permissions", "--file"]).arg(file);
-    run(tar.arg("--directory").arg(root), "unpack the archive", lock, &mut |_| ())?;
     let wrong = |why: &str| Error::Template(format!("{}: {why}", file.display()));
+    // An archive says nothing of its size that could be believed, and a small one may be the whole disk's when it is unpacked.
+    let mut require_room = |_: &str| match free()? {
+        0..KEPT_FREE => Err(wrong("unpacked, it would fill the disk; make room or choose another data directory")),
+        _ => Ok(()),
+    };
+    require_room("")?;
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--gzip", "--no-same-owner", "--no-same-permissions"])
+        .arg(format!("--checkpoint={RECORDS}"));
+    run(tar.arg("--file").arg(file).arg("--directory").arg(root), "unpack the archive", lock, &mut require_room)?;
     if !tree::is_plain(root)? || root.join(ROOT_HOME).is_symlink() {
         return Err(wrong("it has more than files, directories and links to them, as no template does"));
     }
@@ -187,6 +206,36 @@ mod tests {
         assert!(error.starts_with("could not unpack the archive"), "{error}");
         let left = fs::read_dir(other.join("templates")).unwrap().flatten();
         assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().starts_with(UNFINISHED)));
+    }
+
+    #[test]
+    fn an_archive_does_not_fill_the_disk() {
+        let home = tempfile::tempdir().unwrap();
+        let (tree, archive, lock) =
+            (home.path().join("tree"), home.path().join("a.tar.gz"), tempfile::tempfile().unwrap());
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("zeros"), vec![0; 64 << 20]).unwrap();
+        let mut tar = Command::new("tar");
+        assert!(
+            tar.args(["--create", "--gzip", "--file"])
+                .arg(&archive)
+                .arg("--directory")
+                .arg(home.path())
+                .arg("tree")
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut looks = 0;
+        let mut free = || {
+            looks += 1;
+            Ok(if looks < 3 { KEPT_FREE } else { KEPT_FREE - 1 })
+        };
+        let root = home.path().join("root");
+        let error = unpack(&archive, &root, &lock, &mut free).unwrap_err().to_string();
+        assert!(error.contains("would fill the disk"), "{error}");
+        let unpacked = fs::metadata(root.join("tree/zeros")).unwrap().len();
+        assert!((1..64 << 20).contains(&unpacked), "{unpacked}");
     }
 
     #[test]

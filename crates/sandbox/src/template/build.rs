@@ -173,10 +173,15 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(at(path))
 }
 
+/// Bytes that are free on the disk of a directory.
+pub(super) fn free_bytes(directory: &Path) -> Result<u64, Error> {
+    let system = rustix::fs::statvfs(directory).map_err(|error| at(directory)(error.into()))?;
+    Ok(system.f_bavail.saturating_mul(system.f_frsize))
+}
+
 /// Says that the disk is too full before a minute is spent on finding out.
 fn require_space(directory: &Path, needed: u64) -> Result<(), Error> {
-    let system = rustix::fs::statvfs(directory).map_err(|error| at(directory)(error.into()))?;
-    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    let free = free_bytes(directory)?;
     if free >= needed {
         return Ok(());
     }

@@ -32,8 +32,13 @@ const HINTS: &[(&[&str], &str)] = &[
 ];
 
 /// Runs a command to its end. `lock` becomes its standard input: there is nothing to read, and the builders' lock is held until the last
-/// process that writes into the template is gone, even when this one is killed.
-pub(super) fn run(command: &mut Command, what: &str, lock: &File, line: &mut dyn FnMut(&str)) -> Result<(), Error> {
+/// process that writes into the template is gone, even when this one is killed. An error of `line` ends the command.
+pub(super) fn run(
+    command: &mut Command,
+    what: &str,
+    lock: &File,
+    line: &mut dyn FnMut(&str) -> Result<(), Error>,
+) -> Result<(), Error> {
     let failed = |words: String| Error::Template(format!("could not {what}: {words}"));
     let broken = |error: std::io::Error| failed(error.to_string());
     // One pipe for both streams keeps their order.
@@ -46,7 +51,10 @@ pub(super) fn run(command: &mut Command, what: &str, lock: &File, line: &mut dyn
     let mut last = VecDeque::new();
     for text in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
         let text = String::from_utf8_lossy(&text).into_owned();
-        line(&text);
+        if let Err(error) = line(&text) {
+            child.kill().and_then(|()| child.wait()).map_err(broken)?;
+            return Err(error);
+        }
         if last.len() == SHOWN_LINES {
             last.pop_front();
         }
@@ -68,7 +76,7 @@ mod tests {
 
     fn words_of(script: &str) -> String {
         let lock = tempfile::tempfile().unwrap();
-        run(Command::new("sh").args(["-c", script]), "do it", &lock, &mut |_| ()).unwrap_err().to_string()
+        run(Command::new("sh").args(["-c", script]), "do it", &lock, &mut |_| Ok(())).unwrap_err().to_string()
     }
 
     #[test]
@@ -94,7 +102,11 @@ mod tests {
         // processes no standard input unless told so.
         let script = "exec 3<&0; sleep 60 <&3 3<&- >/dev/null 2>&1 & echo $!";
         let mut survivor = String::new();
-        run(Command::new("sh").args(["-c", script]), "do it", &lock, &mut |line| survivor = line.to_owned()).unwrap();
+        let mut line = |line: &str| {
+            survivor = line.to_owned();
+            Ok(())
+        };
+        run(Command::new("sh").args(["-c", script]), "do it", &lock, &mut line).unwrap();
         drop(lock);
         let other = File::open(&path).unwrap();
         assert!(other.try_lock().is_err());

@@ -20,11 +20,11 @@ pub(super) fn make_environment(site: &Site<'_>) -> Result<(), Error> {
     let environment = site.environment();
     let mut venv = site.python.command();
     venv.args(["-I", "-m", "venv", "--clear"]).arg(&environment);
-    run(&mut venv, "make a virtual environment", site.lock, &mut |_| ())?;
+    run(&mut venv, "make a virtual environment", site.lock, &mut |_| Ok(()))?;
     // Up to Python 3.11 it comes along, in a version that nobody chose.
     let mut uninstall = pip(site);
     uninstall.args(["uninstall", "--yes", "setuptools"]);
-    run(&mut uninstall, "remove setuptools", site.lock, &mut |_| ())
+    run(&mut uninstall, "remove setuptools", site.lock, &mut |_| Ok(()))
 }
 
 /// Installs everything of `lock` into the environment, and nothing else. `options` say where pip looks besides its own configuration.
@@ -42,7 +42,11 @@ pub(super) fn install(
     install.args(["install", "--require-hashes", "--no-compile", "--no-deps", "--no-color", "--progress-bar", "off"]);
     options.add_to(&mut install);
     install.arg("--requirement").arg(&list);
-    run(&mut install, "install the packages", site.lock, &mut |line| output.line(line, progress))?;
+    let mut line = |line: &str| {
+        output.line(line, progress);
+        Ok(())
+    };
+    run(&mut install, "install the packages", site.lock, &mut line)?;
     fs::remove_file(&list).map_err(at(&list))
 }
 
@@ -113,7 +117,7 @@ fn compile_directory(site: &Site<'_>, directory: &Path) -> Result<(), Error> {
     let mut command = site.python.command();
     command.args(["-I", "-m", "compileall", "-q", "-f", "-j", &jobs, "--invalidation-mode", "unchecked-hash"]);
     command.args(["-p", "/", "-s"]).arg(&site.root).arg(directory);
-    run(&mut command, "compile the packages", site.lock, &mut |_| ())
+    run(&mut command, "compile the packages", site.lock, &mut |_| Ok(()))
 }
 
 /// Turns the environment, which knows where it was made, into one that knows only its place inside.

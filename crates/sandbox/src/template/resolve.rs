@@ -105,6 +105,7 @@ pub(super) fn resolve(
             done += 1;
             progress(Progress::Step { done, what: rest.split([' ', ';']).next().unwrap_or(rest).to_owned() });
         }
+        Ok(())
     };
     run(&mut command, "resolve the requirements", site.lock, &mut line).map_err(|error| mend(error, recipe))?;
     let said = fs::read(&report).map_err(at(&report))?;

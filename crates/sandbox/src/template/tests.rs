@@ -68,6 +68,26 @@ fn an_unfinished_build_is_removed_and_a_template_is_not() {
 }
 
 #[test]
+fn a_lock_of_somebody_who_removes_nothing_does_not_hide_a_template() {
+    let home = tempfile::tempdir().unwrap();
+    let root = make(home.path(), "named-1");
+    // As every user may who can read a template that several share.
+    let stranger = File::open(&root).unwrap();
+    stranger.lock().unwrap();
+    assert!(Template::open(&root).is_some());
+    // Whoever removes it renames it, whereupon there is none.
+    let removing = thread::spawn({
+        let root = root.clone();
+        move || {
+            thread::sleep(Duration::from_millis(100));
+            set_aside(&root).unwrap();
+        }
+    });
+    assert!(Template::open(&root).is_none());
+    removing.join().unwrap();
+}
+
+#[test]
 fn a_template_in_use_is_not_removed() {
     let directory = tempfile::tempdir().unwrap();
     let root = make(directory.path(), "default-0");
