@@ -1,11 +1,14 @@
 """First calls of most users of the SDKs, and things that they must not do."""
 
+import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 from code_interpreter import CodeInterpreter
@@ -255,6 +258,49 @@ http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
     body = answer.read().decode()
     assert body.startswith("/a/b?c=d ") and "theirs" not in body and "secret" not in body
     assert "sandbox" in answer.headers["Content-Security-Policy"] and "Set-Cookie" not in answer.headers
+
+
+def test_programs_learn_no_key_wherever_it_was_made():
+    key = "made-elsewhere-0123456789"
+    echo = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(str(dict(self.headers)).lower().encode())
+http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
+"""
+
+    def heard(url, headers):
+        """What the program heard, when it listens."""
+        for _ in range(200):
+            with suppress(urllib.error.HTTPError, urllib.error.URLError):
+                return urllib.request.urlopen(urllib.request.Request(url, headers=headers)).read().decode()
+            time.sleep(0.05)
+
+    with Server("[sandbox]\npool = 0\n") as server:
+        place = Path(server.directory.name) / "key"
+        place.write_text(key)
+        server.run("keys", "create", "one", "--key", f"file:{place}")
+        time.sleep(1.1)
+        config = ConnectionConfigSync(domain=server.url.split("//")[1], api_key=key)
+        sandbox = SandboxSync.create(IMAGE, connection_config=config, secure_access=True)
+        sandbox.commands.run(f"python3 -c '{echo}'", opts=RunCommandOpts(background=True))
+        path = f"{server.url}/v1/sandboxes/{sandbox.id}/proxy/8000/"
+        # The owner's key in the place of the sandbox's token opens the door, and stays there.
+        told = heard(path, {"Authorization": f"Bearer {key}", "X-Other": "theirs"})
+        assert "theirs" in told and key not in told
+        sandbox.kill()
+
+        at_server = ("--url", server.url, "--key", f"file:{place}")
+        server.run("sandbox", "create", "--name", "work", *at_server)
+        server.run("sandbox", "exec", "--detach", *at_server, "work", "python3", "-c", echo)
+        command = server.command("sandbox", "port", "work", "8000", "--at", "0", *at_server)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as port:
+            told = heard(port.stdout.readline().split()[-1], {"X-Other": "theirs"})
+            assert "theirs" in told and key not in told
+            port.terminate()
 
 
 def test_nothing_of_one_key_is_there_for_another():

@@ -6,6 +6,12 @@ use aludel_store::NewKey;
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use reqwest::Method;
 use serde_json::{Value, json};
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
+use tracing::field::Field;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
 const PROGRAM: &str = "print('marker-7f3a', 6 * 7)";
 
@@ -67,6 +73,36 @@ async fn a_client_without_tools_gets_programs_and_files_in_its_text() {
     tokio::time::sleep(KEYS_FRESH).await;
     server.get(&picture).await.refused(401, "was revoked");
     server.stop().await;
+}
+
+#[tokio::test]
+async fn a_link_that_fails_is_logged_without_its_token() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("show()"), Scripted::Text("Here.")]).await;
+    let server = listen(data.path(), settings(), vec![interpreting(&upstream, Shown::All)]).await;
+    let message = answer(&server, &json!([{ "role": "user", "content": "a picture?" }])).await;
+    let picture = path_of(message["content"].as_str().unwrap(), "![");
+    let token = picture.split('/').nth(3).unwrap();
+    // As a disk that lost it would.
+    std::fs::remove_dir_all(data.path().join("blobs")).unwrap();
+    let log = Log::default();
+    let logging = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
+    server.get(&picture).await.refused(500, "");
+    drop(logging);
+    let log = log.0.lock().unwrap().clone();
+    assert!(log.contains("GET /v1/links/") && !log.contains(token), "{log}");
+    server.stop().await;
+}
+
+/// The events of a log and their fields, one after the other.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<String>>);
+
+impl<S: Subscriber> Layer<S> for Log {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut log = self.0.lock().unwrap();
+        event.record(&mut |_: &Field, value: &dyn Debug| write!(log, "{value:?}\n").unwrap());
+    }
 }
 
 #[tokio::test]
