@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cgroup::Hierarchy;
 use crate::idmap::IdMap;
-use crate::message::{self, Numbered, Reply, Setup};
+use crate::message::{self, Numbered, Setup, WardenMessage};
 use crate::{Step, StepError, sweep, sys, warden};
 
 /// The name under which the executable is a warden.
@@ -58,7 +58,7 @@ pub enum WardenError {
 impl Warden {
     /// Starts a warden and its zygote, and waits until it is ready. Blocks for as long as the template's imports take. Raises the number of
     /// files that this process may open to what it may be raised to. From then on the warden alone holds the instance's lock.
-    pub fn spawn(setup: &Setup, lock: File) -> Result<(Self, Reply), WardenError> {
+    pub fn spawn(setup: &Setup, lock: File) -> Result<(Self, WardenMessage), WardenError> {
         // The linker keeps the constructor only if something refers to it.
         std::hint::black_box(CONSTRUCTOR);
         allow_many_descriptors().step("raise the limit of open files")?;
@@ -92,8 +92,8 @@ impl Warden {
         let warden = Self { control, child: Mutex::new(child), log };
         message::send(&warden.control, setup, &[]).step("greet the warden")?;
         match warden.receive() {
-            Ok(Some((reply @ Reply::Ready { .. }, _))) => Ok((warden, reply)),
-            Ok(Some((Reply::Unusable { reason }, _))) => Err(warden.unusable(reason)),
+            Ok(Some((reply @ WardenMessage::Ready { .. }, _))) => Ok((warden, reply)),
+            Ok(Some((WardenMessage::Unusable { reason }, _))) => Err(warden.unusable(reason)),
             Ok(_) => Err(warden.unusable("the warden ended while starting".into())),
             Err(error) => Err(warden.unusable(format!("the warden does not answer: {error}"))),
         }
@@ -117,12 +117,12 @@ impl Warden {
 
     /// Waits for the next reply; `None` when the warden has ended. May be called from one thread while others send.
     /// Descriptors come alongside where [`message::Request`] says so.
-    pub fn receive(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+    pub fn receive(&self) -> io::Result<Option<(WardenMessage, Vec<OwnedFd>)>> {
         message::receive(&self.control)
     }
 
     /// Takes the next reply like [`Warden::receive`], or fails with [`io::ErrorKind::WouldBlock`] while there is none.
-    pub fn try_receive(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+    pub fn try_receive(&self) -> io::Result<Option<(WardenMessage, Vec<OwnedFd>)>> {
         message::try_receive(&self.control)
     }
 
@@ -244,7 +244,7 @@ fn main() -> Result<(), StepError> {
         }
         Err(error) => {
             let reason = format!("make the warden's namespaces: {error}; `aludel doctor` tells what this host allows");
-            message::send(&control, &Reply::Unusable { reason }, &[]).step("report")
+            message::send(&control, &WardenMessage::Unusable { reason }, &[]).step("report")
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct Setup {
     pub programs: Vec<(String, String)>,
     /// The instance's directory on the host, which [`crate::sweep`] cleans after a crash.
     pub instance: PathBuf,
-    /// Tell every system call by [`Reply::Called`], not only the refused ones. For finding the programs that need each allowed call: it makes
+    /// Tell every system call by [`WardenMessage::Called`], not only the refused ones. For finding the programs that need each allowed call: it makes
     /// them slow, and no safer.
     pub observe: bool,
 }
@@ -76,12 +76,12 @@ pub struct Numbered {
     /// Chosen by the caller, unique among the requests that wait for an answer.
     pub number: u64,
     /// The request.
-    pub request: Request,
+    pub request: WardenRequest,
 }
 
-/// A request to the warden. Requests are handled in the order in which they are sent; those that say so are answered by [`Reply::Answer`].
+/// A request to the warden. Requests are handled in the order in which they are sent; those that say so are answered by [`WardenMessage::WardenAnswer`].
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Request {
+pub enum WardenRequest {
     /// Makes a workspace: a file system of its own, in memory, with hard limits. The answer's descriptor is its root directory.
     OpenWorkspace {
         /// Chosen by the caller, unique while the workspace is there.
@@ -106,7 +106,7 @@ pub enum Request {
         /// The sandbox.
         spec: Spec,
     },
-    /// Makes a further kernel in a sandbox, under the same limits. Descriptors and answer as of [`Request::Create`].
+    /// Makes a further kernel in a sandbox, under the same limits. Descriptors and answer as of [`WardenRequest::Create`].
     StartKernel {
         /// The sandbox.
         id: u64,
@@ -163,7 +163,7 @@ pub enum Request {
         /// The port.
         port: u16,
     },
-    /// Sends a signal to a process that [`Request::Spawn`] started and to the rest of its process group.
+    /// Sends a signal to a process that [`WardenRequest::Spawn`] started and to the rest of its process group.
     SignalProcess {
         /// The sandbox.
         id: u64,
@@ -182,14 +182,14 @@ pub enum Request {
         /// The sandbox.
         id: u64,
     },
-    /// Lets everything go on that [`Request::Freeze`] stopped. A sandbox that is not stopped is fine.
+    /// Lets everything go on that [`WardenRequest::Freeze`] stopped. A sandbox that is not stopped is fine.
     Thaw {
         /// The sandbox.
         id: u64,
     },
     /// Answered at once, after everything that was told before.
     Ping,
-    /// Asks for [`Answer::Usage`].
+    /// Asks for [`WardenAnswer::Usage`].
     Usage {
         /// The sandbox.
         id: u64,
@@ -239,7 +239,7 @@ pub const MAX_SLOTS: u32 = 60_000;
 
 /// A message of the warden: an answer, or a report that nobody asked for.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Reply {
+pub enum WardenMessage {
     /// The zygote is up.
     Ready {
         /// The host uid of slot 0, when every slot has its own; `None` where only the caller's own uid can be used.
@@ -259,7 +259,7 @@ pub enum Reply {
         /// The request's number.
         number: u64,
         /// The answer.
-        answer: Answer,
+        answer: WardenAnswer,
     },
     /// A kernel process ended.
     Exited {
@@ -272,12 +272,12 @@ pub enum Reply {
         /// Usage that its control group counted.
         usage: Usage,
     },
-    /// The first kernel's checkpoint took its place. Comes before the answer to [`Request::Resume`].
+    /// The first kernel's checkpoint took its place. Comes before the answer to [`WardenRequest::Resume`].
     Resumed {
         /// The sandbox.
         id: u64,
     },
-    /// A process that [`Request::Spawn`] asked for ended, or could not be made.
+    /// A process that [`WardenRequest::Spawn`] asked for ended, or could not be made.
     ProcessExited {
         /// The sandbox.
         id: u64,
@@ -299,12 +299,12 @@ pub enum Reply {
 
 /// The answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Answer {
+pub enum WardenAnswer {
     /// It is done.
     Done,
-    /// The figures of [`Request::Usage`].
+    /// The figures of [`WardenRequest::Usage`].
     Usage(Usage),
-    /// Nothing listens on the port of [`Request::Connect`].
+    /// Nothing listens on the port of [`WardenRequest::Connect`].
     PortClosed,
     /// It could not be done.
     Failed {

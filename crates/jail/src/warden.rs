@@ -19,7 +19,7 @@ use self::watches::{Watch, Watched};
 use crate::cgroup::{self, Hierarchy};
 use crate::idmap::IdMap;
 use crate::lockdown::Refusal;
-use crate::message::{self, Answer, ExitStatus, FIRST_KERNEL, Numbered, Reply, Setup};
+use crate::message::{self, ExitStatus, FIRST_KERNEL, Numbered, Setup, WardenAnswer, WardenMessage};
 use crate::sandbox::Sandbox;
 use crate::shell::Spare;
 use crate::zygote::Zygote;
@@ -138,13 +138,13 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
     let (mut warden, children, warnings) = match start() {
         Ok(started) => started,
         Err(error) => {
-            let _gone = message::send(&control, &Reply::Unusable { reason: error.to_string() }, &[]);
+            let _gone = message::send(&control, &WardenMessage::Unusable { reason: error.to_string() }, &[]);
             return;
         }
     };
     drop(control);
     let memory_is_bounded = !warden.hierarchy.missing().contains(&"memory");
-    warden.reply(&Reply::Ready { owner_base: warden.map.owner_base(), warnings, memory_is_bounded });
+    warden.reply(&WardenMessage::Ready { owner_base: warden.map.owner_base(), warnings, memory_is_bounded });
     warden.serve(&children);
     warden.end(&children);
     mounts::remove_workspaces(&setup.instance.join(WORKSPACES));
@@ -186,17 +186,17 @@ fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarc
 }
 
 impl Warden {
-    fn reply(&self, reply: &Reply) {
+    fn reply(&self, reply: &WardenMessage) {
         // When aludel is gone, the loop sees that by itself.
         let _gone = message::send(&self.control, reply, &[]);
     }
 
     fn answer(&self, number: u64, result: Result<(), StepError>) {
         let answer = match result {
-            Ok(()) => Answer::Done,
-            Err(error) => Answer::Failed { reason: error.to_string() },
+            Ok(()) => WardenAnswer::Done,
+            Err(error) => WardenAnswer::Failed { reason: error.to_string() },
         };
-        self.reply(&Reply::Answer { number, answer });
+        self.reply(&WardenMessage::Answer { number, answer });
     }
 
     fn serve(&mut self, children: &OwnedFd) {
@@ -244,11 +244,11 @@ impl Warden {
                 Role::Kernel(kernel) => {
                     sandbox.kernels.remove(&kernel);
                     let usage = sandbox.cgroup.usage();
-                    self.reply(&Reply::Exited { id, kernel, status: Some(exit_status(status)), usage });
+                    self.reply(&WardenMessage::Exited { id, kernel, status: Some(exit_status(status)), usage });
                 }
                 Role::Command(process) => {
                     sandbox.commands.remove(&process);
-                    self.reply(&Reply::ProcessExited { id, process, status: Some(exit_status(status)) });
+                    self.reply(&WardenMessage::ProcessExited { id, process, status: Some(exit_status(status)) });
                 }
             }
             self.finish(id);
@@ -258,7 +258,7 @@ impl Warden {
     /// Tells the owner, as the last thing that it hears, that no more sandboxes are made.
     fn give_up(&mut self, reason: &str) {
         if !std::mem::replace(&mut self.is_unusable, true) {
-            self.reply(&Reply::Unusable { reason: reason.to_owned() });
+            self.reply(&WardenMessage::Unusable { reason: reason.to_owned() });
         }
     }
 
@@ -274,7 +274,12 @@ impl Warden {
             }
             if sandbox.kernels.contains_key(&FIRST_KERNEL) {
                 // A checkpoint that took over: nobody's child here, so no reaper tells its end.
-                self.reply(&Reply::Exited { id, kernel: FIRST_KERNEL, status: None, usage: sandbox.cgroup.usage() });
+                self.reply(&WardenMessage::Exited {
+                    id,
+                    kernel: FIRST_KERNEL,
+                    status: None,
+                    usage: sandbox.cgroup.usage(),
+                });
             }
             // A group that does not go now goes with the instance's.
             let _left_for_the_sweep = sandbox.cgroup.remove();

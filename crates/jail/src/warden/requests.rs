@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::watches::Watched;
 use super::{NO_CHECKPOINT, Warden, invalid};
 use crate::freezer::Frozen;
-use crate::message::{self, Answer, FIRST_KERNEL, Profile, Reply, Request, TerminalSize};
+use crate::message::{self, FIRST_KERNEL, Profile, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
 use crate::ports::{self, Connection};
 use crate::sandbox::Sandbox;
 use crate::{Step, StepError, mounts, sys, terminals};
@@ -16,13 +16,13 @@ use crate::{Step, StepError, mounts, sys, terminals};
 const MOST_CONNECTING: usize = 32;
 
 impl Warden {
-    pub(super) fn handle(&mut self, number: u64, request: Request, descriptors: &[OwnedFd]) {
+    pub(super) fn handle(&mut self, number: u64, request: WardenRequest, descriptors: &[OwnedFd]) {
         match request {
-            Request::OpenWorkspace { workspace, slot, bytes, inodes } => {
+            WardenRequest::OpenWorkspace { workspace, slot, bytes, inodes } => {
                 let path = self.workspace_path(workspace);
                 match mounts::make_workspace(&path, self.map.owner(slot), bytes, inodes) {
                     Ok(root) => {
-                        let reply = Reply::Answer { number, answer: Answer::Done };
+                        let reply = WardenMessage::Answer { number, answer: WardenAnswer::Done };
                         let _gone = message::send(&self.control, &reply, &[root.as_fd()]);
                     }
                     Err(error) => {
@@ -31,7 +31,7 @@ impl Warden {
                     }
                 }
             }
-            Request::CloseWorkspace { workspace } => {
+            WardenRequest::CloseWorkspace { workspace } => {
                 mounts::remove_workspace(&self.workspace_path(workspace));
                 if self.sandboxes.values().any(|sandbox| sandbox.workspace == workspace) {
                     self.closing.entry(workspace).or_default().push(number);
@@ -39,7 +39,7 @@ impl Warden {
                     self.answer(number, Ok(()));
                 }
             }
-            Request::Create { id, spec } => {
+            WardenRequest::Create { id, spec } => {
                 let created = self.create(id, spec, descriptors);
                 // Not answered without a zygote: another warden may do it.
                 if created.is_err() && self.zygote.has_hung_up() {
@@ -48,7 +48,7 @@ impl Warden {
                     self.answer(number, created);
                 }
             }
-            Request::StartKernel { id, kernel, start } => {
+            WardenRequest::StartKernel { id, kernel, start } => {
                 let started = self.start_kernel(id, kernel, start, descriptors);
                 if started.is_err() && self.zygote.has_hung_up() {
                     self.give_up("the zygote ended");
@@ -56,18 +56,18 @@ impl Warden {
                     self.answer(number, started);
                 }
             }
-            Request::EndKernel { id, kernel } => {
+            WardenRequest::EndKernel { id, kernel } => {
                 if let Some(sandbox) = self.sandboxes.get_mut(&id) {
                     sandbox.end_kernel(kernel);
                 }
             }
-            Request::Signal { id, kernel, signal } => {
+            WardenRequest::Signal { id, kernel, signal } => {
                 let kernel = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernels.get(&kernel));
                 if let (Some(kernel), Some(signal)) = (kernel, Signal::from_named_raw(signal)) {
                     kernel.signal(signal);
                 }
             }
-            Request::Resume { id } => {
+            WardenRequest::Resume { id } => {
                 let control = descriptors.first();
                 self.rank_checkpoint(id);
                 let has_none = |sandbox: &Sandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
@@ -81,48 +81,48 @@ impl Warden {
                     _ => self.answer(number, Err(invalid(NO_CHECKPOINT))),
                 }
             }
-            Request::Spawn { id, process, terminal } => {
+            WardenRequest::Spawn { id, process, terminal } => {
                 if self.spawn(id, process, terminal, descriptors).is_err() {
                     // The reason is told on the process's own socket, if it got that far.
-                    self.reply(&Reply::ProcessExited { id, process, status: None });
+                    self.reply(&WardenMessage::ProcessExited { id, process, status: None });
                 }
             }
-            Request::OpenTerminal { id, size } => match self.open_terminal(id, size) {
+            WardenRequest::OpenTerminal { id, size } => match self.open_terminal(id, size) {
                 Ok(ends) => {
-                    let reply = Reply::Answer { number, answer: Answer::Done };
+                    let reply = WardenMessage::Answer { number, answer: WardenAnswer::Done };
                     let _gone = message::send(&self.control, &reply, &ends.each_ref().map(AsFd::as_fd));
                 }
                 Err(error) => self.answer(number, Err(error)),
             },
-            Request::Connect { id, port } => {
+            WardenRequest::Connect { id, port } => {
                 if let Err(error) = self.connect(number, id, port) {
                     self.answer(number, Err(error));
                 }
             }
-            Request::SignalProcess { id, process, signal } => {
+            WardenRequest::SignalProcess { id, process, signal } => {
                 let process = self.sandboxes.get(&id).and_then(|sandbox| sandbox.commands.get(&process));
                 if let (Some(process), Some(signal)) = (process, Signal::from_named_raw(signal)) {
                     process.signal_group(signal);
                 }
             }
-            Request::Foreground { id } => {
+            WardenRequest::Foreground { id } => {
                 self.rank_checkpoint_of_cell(id);
                 self.put_into_foreground(id);
             }
-            Request::Freeze { id } => {
+            WardenRequest::Freeze { id } => {
                 let frozen = self.freeze(id);
                 self.answer(number, frozen);
             }
-            Request::Thaw { id } => {
+            WardenRequest::Thaw { id } => {
                 let frozen = self.sandboxes.get_mut(&id).and_then(|sandbox| sandbox.frozen.take());
                 self.answer(number, frozen.map_or(Ok(()), Frozen::thaw));
             }
-            Request::Ping => self.answer(number, Ok(())),
-            Request::Usage { id } => {
+            WardenRequest::Ping => self.answer(number, Ok(())),
+            WardenRequest::Usage { id } => {
                 let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
-                self.reply(&Reply::Answer { number, answer: Answer::Usage(usage) });
+                self.reply(&WardenMessage::Answer { number, answer: WardenAnswer::Usage(usage) });
             }
-            Request::Destroy { id } => match self.sandboxes.get_mut(&id) {
+            WardenRequest::Destroy { id } => match self.sandboxes.get_mut(&id) {
                 Some(sandbox) => {
                     sandbox.closing = true;
                     sandbox.closers.push(number);
@@ -167,12 +167,12 @@ impl Warden {
             sys::Fork::Child => {
                 let connection = ports::connect(sandbox.init.pidfd.as_fd(), port);
                 let (answer, descriptor) = match connection {
-                    Ok(Connection::Open(socket)) => (Answer::Done, Some(socket)),
-                    Ok(Connection::Closed) => (Answer::PortClosed, None),
-                    Err(error) => (Answer::Failed { reason: error.to_string() }, None),
+                    Ok(Connection::Open(socket)) => (WardenAnswer::Done, Some(socket)),
+                    Ok(Connection::Closed) => (WardenAnswer::PortClosed, None),
+                    Err(error) => (WardenAnswer::Failed { reason: error.to_string() }, None),
                 };
                 let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
-                let _gone = message::send(&self.control, &Reply::Answer { number, answer }, &descriptors);
+                let _gone = message::send(&self.control, &WardenMessage::Answer { number, answer }, &descriptors);
                 sys::exit(0)
             }
         }

@@ -9,7 +9,7 @@ use rustix::event::epoll;
 use super::{NO_CHECKPOINT, Role, Warden, invalid};
 use crate::listener::{Heard, Listener};
 use crate::lockdown::Refusal;
-use crate::message::{FIRST_KERNEL, Reply};
+use crate::message::{FIRST_KERNEL, WardenMessage};
 use crate::sandbox;
 
 /// Something of a sandbox that is watched.
@@ -76,7 +76,7 @@ impl Warden {
             // Before Linux 6.11, taking a call that will never come blocks for ever.
             Watched::Refusals { listener, .. } if !flags.contains(epoll::EventFlags::IN) => self.unwatch(listener.fd()),
             Watched::Refusals { mut listener, kernel } => {
-                match listener.answer(|number| self.reply(&Reply::Called { id, kernel, number })) {
+                match listener.answer(|number| self.reply(&WardenMessage::Called { id, kernel, number })) {
                     Heard::Something => {}
                     Heard::Rests(until) => {
                         self.unwatch(listener.fd());
@@ -117,7 +117,7 @@ impl Warden {
                     Some((pidfd, kernel)) => {
                         sandbox.kernels.insert(FIRST_KERNEL, kernel);
                         self.watch(id, Watched::Adopted(pidfd));
-                        self.reply(&Reply::Resumed { id });
+                        self.reply(&WardenMessage::Resumed { id });
                         self.answer(number, Ok(()));
                     }
                     None => self.answer(number, Err(invalid(NO_CHECKPOINT))),
@@ -129,7 +129,7 @@ impl Warden {
                 let Some(kernel) = sandbox.kernels.remove(&FIRST_KERNEL) else { return };
                 let status = kernel.exit_status();
                 let usage = sandbox.cgroup.usage();
-                self.reply(&Reply::Exited { id, kernel: FIRST_KERNEL, status, usage });
+                self.reply(&WardenMessage::Exited { id, kernel: FIRST_KERNEL, status, usage });
             }
         }
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use aludel_jail::message::Start;
-use aludel_jail::message::{self, Request, Setup, Spec};
+use aludel_jail::message::{self, Setup, Spec, WardenRequest};
 use futures_util::future::BoxFuture;
 
 use self::link::LocalLink;
@@ -321,7 +321,7 @@ impl Shared {
             Profile::Services => message::Profile::Services,
         };
         let spec = Spec { start, slot, workspace: id, limits: jail_limits, profile };
-        let request = Request::Create { id: handle.id(), spec };
+        let request = WardenRequest::Create { id: handle.id(), spec };
         let checkpoint = profile == message::Profile::Data;
         let kernel = Arc::new(handle.kernel(limits.kernels.max(1), checkpoint)?);
         let starting = Starting::begin(&kernel, request)?;
@@ -337,7 +337,7 @@ impl Shared {
 
     fn open_workspace<'a>(&self, client: &'a Arc<WardenClient>, limits: &Limits) -> Result<Opening<'a>, Error> {
         let mount = Mount::new(client, self.slots.take().ok_or(Error::Full)?);
-        let request = Request::OpenWorkspace {
+        let request = WardenRequest::OpenWorkspace {
             workspace: mount.id(),
             slot: mount.slot(),
             bytes: limits.disk,
@@ -371,7 +371,7 @@ struct Starting<'a> {
 
 impl<'a> Starting<'a> {
     /// Asks for a kernel by this request.
-    fn begin(handle: &'a KernelHandle, request: Request) -> Result<Self, Error> {
+    fn begin(handle: &'a KernelHandle, request: WardenRequest) -> Result<Self, Error> {
         let (streams, KernelEnds { control, stdout, stderr }) = Streams::pair()?;
         handle.sandbox().check()?;
         let asked = handle.sandbox().client().begin(request, vec![control, stdout, stderr])?;

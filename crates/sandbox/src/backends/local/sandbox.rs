@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aludel_jail::message::Request;
+use aludel_jail::message::WardenRequest;
 use futures_util::future::BoxFuture;
 
 use super::link::LocalLink;
@@ -74,7 +74,8 @@ impl Sandbox for LocalSandbox {
         Box::pin(async move {
             self.handle.check_running()?;
             let handle = Arc::new(self.handle.kernel(self.limits().kernels, false)?);
-            let request = Request::StartKernel { id: self.handle.id(), kernel: handle.number(), start: self.start };
+            let request =
+                WardenRequest::StartKernel { id: self.handle.id(), kernel: handle.number(), start: self.start };
             let (workspace, limits) = (Arc::clone(self.workspace()), self.limits().clone());
             let streams = Starting::begin(&handle, request)?.ready(&limits).await?;
             let kernel = Arc::new(Driver::new(LocalLink { handle, streams }, workspace, limits));

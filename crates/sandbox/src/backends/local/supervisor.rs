@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use aludel_jail::message::{Reply, Setup};
+use aludel_jail::message::{Setup, WardenMessage};
 use aludel_jail::{WORKSPACES, Warden, sweep};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -205,7 +205,7 @@ impl Settings {
             std::fs::create_dir(&workspaces).map_err(failed(&workspaces))?;
             let setup = Setup { instance: instance.clone(), ..self.setup.clone() };
             let (warden, ready) = Warden::spawn(&setup, lock).map_err(|error| Error::Setup(error.to_string()))?;
-            let Reply::Ready { owner_base, warnings, memory_is_bounded } = ready else {
+            let WardenMessage::Ready { owner_base, warnings, memory_is_bounded } = ready else {
                 return Err(Error::Setup("the warden answered out of turn".into()));
             };
             if self.require == Require::Strict && !warnings.is_empty() {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_jail::Warden;
-use aludel_jail::message::{self, Answer, FIRST_KERNEL, Numbered, Reply, Request, TerminalSize};
+use aludel_jail::message::{self, FIRST_KERNEL, Numbered, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
 use tokio::sync::{oneshot, watch};
 
 use super::slots::Slot;
@@ -78,7 +78,7 @@ enum Waiter {
 
 #[derive(Debug)]
 struct Answered {
-    answer: Answer,
+    answer: WardenAnswer,
     descriptors: Vec<OwnedFd>,
 }
 
@@ -178,7 +178,7 @@ impl WardenClient {
 
     /// Returns true if nothing will be answered any more. Asks the warden: what it made may be gone before its own end is known.
     pub(super) async fn is_over(&self) -> bool {
-        let nothing = Request::Ping;
+        let nothing = WardenRequest::Ping;
         matches!(self.ask("sign of life", nothing, Vec::new(), ANSWER_TIMEOUT).await, Err(Error::Over(_)))
     }
 
@@ -186,15 +186,15 @@ impl WardenClient {
     pub(super) async fn ask(
         &self,
         what: &'static str,
-        request: Request,
+        request: WardenRequest,
         descriptors: Vec<OwnedFd>,
         limit: Duration,
-    ) -> Result<(Answer, Vec<OwnedFd>), Error> {
+    ) -> Result<(WardenAnswer, Vec<OwnedFd>), Error> {
         self.begin(request, descriptors)?.answer(what, limit).await
     }
 
     /// Sends a request whose answer is waited for later.
-    pub(super) fn begin(&self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Asked<'_>, Error> {
+    pub(super) fn begin(&self, request: WardenRequest, descriptors: Vec<OwnedFd>) -> Result<Asked<'_>, Error> {
         let (sender, receiver) = oneshot::channel();
         let number = self.wait_as(Waiter::Caller(sender))?;
         let asked = Asked { client: self, number, receiver };
@@ -206,12 +206,13 @@ impl WardenClient {
     pub(super) fn close_workspace(&self, workspace: u64, slot: Slot, root: Option<Arc<OwnedFd>>) {
         // Without a warden there is no workspace.
         if let Ok(number) = self.wait_as(Waiter::Workspace(slot, root)) {
-            let _gone = self.send(Numbered { number, request: Request::CloseWorkspace { workspace } }, Vec::new());
+            let _gone =
+                self.send(Numbered { number, request: WardenRequest::CloseWorkspace { workspace } }, Vec::new());
         }
     }
 
     /// Sends a request that is not answered, or whose answer nobody waits for.
-    fn tell(&self, request: Request) {
+    fn tell(&self, request: WardenRequest) {
         // Without a warden there is nobody to tell, and nothing that it would be about.
         let _gone = self.send(Numbered { number: UNANSWERED, request }, Vec::new());
     }
@@ -260,8 +261,10 @@ impl WardenClient {
             drop(queue);
             match work {
                 // Whoever asked for it has given up: what was not begun need not be undone.
-                Work::Send(Numbered { number, request: Request::OpenWorkspace { .. } | Request::Create { .. } }, _)
-                    if !lock(&self.state).waiters.contains_key(&number) => {}
+                Work::Send(
+                    Numbered { number, request: WardenRequest::OpenWorkspace { .. } | WardenRequest::Create { .. } },
+                    _,
+                ) if !lock(&self.state).waiters.contains_key(&number) => {}
                 Work::Send(request, descriptors) => {
                     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
                     // The listener learns of the warden's end by itself.
@@ -290,7 +293,7 @@ impl WardenClient {
                 break HANGS.to_owned();
             } else {
                 silences += 1;
-                self.tell(Request::Ping);
+                self.tell(WardenRequest::Ping);
             }
         };
         let ended = {
@@ -315,7 +318,7 @@ impl WardenClient {
                 return Err(reason.clone());
             }
             match self.warden.try_receive() {
-                Ok(Some((Reply::Unusable { reason }, _))) => *over = Some(reason),
+                Ok(Some((WardenMessage::Unusable { reason }, _))) => *over = Some(reason),
                 Ok(Some((reply, descriptors))) => {
                     self.heard.fetch_add(1, Ordering::Relaxed);
                     self.dispatch(reply, descriptors);
@@ -328,10 +331,10 @@ impl WardenClient {
         }
     }
 
-    fn dispatch(&self, reply: Reply, descriptors: Vec<OwnedFd>) {
+    fn dispatch(&self, reply: WardenMessage, descriptors: Vec<OwnedFd>) {
         let mut state = lock(&self.state);
         match reply {
-            Reply::Answer { number, answer } => match state.waiters.remove(&number) {
+            WardenMessage::Answer { number, answer } => match state.waiters.remove(&number) {
                 Some(Waiter::Caller(sender)) => {
                     let _nobody = sender.send(Answered { answer, descriptors });
                 }
@@ -344,29 +347,29 @@ impl WardenClient {
                 }
                 None => {}
             },
-            Reply::Exited { id, kernel, status, usage } => {
+            WardenMessage::Exited { id, kernel, status, usage } => {
                 if let Some(kernel) = state.kernel(id, kernel) {
                     kernel.exit.send_replace(Some(Exit { status: status.map(exit_status), usage: self::usage(usage) }));
                 }
             }
-            Reply::Resumed { id } => {
+            WardenMessage::Resumed { id } => {
                 if let Some(kernel) = state.kernel(id, FIRST_KERNEL) {
                     kernel.exit.send_replace(None);
                 }
             }
-            Reply::ProcessExited { id, process, status } => {
+            WardenMessage::ProcessExited { id, process, status } => {
                 let sender = state.live.get_mut(&id).and_then(|live| live.processes.remove(&process));
                 if let Some(sender) = sender {
                     let _nobody = sender.send(status.map(exit_status));
                 }
             }
-            Reply::Called { id, kernel, number } => {
+            WardenMessage::Called { id, kernel, number } => {
                 if let Some(kernel) = state.kernel(id, kernel) {
                     let call = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
                     kernel.blocked.insert(call.map_or(UNKNOWN_CALL, |call| call.name()));
                 }
             }
-            Reply::Ready { .. } | Reply::Unusable { .. } => {}
+            WardenMessage::Ready { .. } | WardenMessage::Unusable { .. } => {}
         }
     }
 
@@ -399,9 +402,13 @@ pub(super) struct Asked<'a> {
 
 impl Asked<'_> {
     /// Waits for the answer, at most for `limit`.
-    pub(super) async fn answer(mut self, what: &'static str, limit: Duration) -> Result<(Answer, Vec<OwnedFd>), Error> {
+    pub(super) async fn answer(
+        mut self,
+        what: &'static str,
+        limit: Duration,
+    ) -> Result<(WardenAnswer, Vec<OwnedFd>), Error> {
         match tokio::time::timeout(limit, &mut self.receiver).await {
-            Ok(Ok(Answered { answer: Answer::Failed { reason }, .. })) => Err(Error::Setup(reason)),
+            Ok(Ok(Answered { answer: WardenAnswer::Failed { reason }, .. })) => Err(Error::Setup(reason)),
             Ok(Ok(Answered { answer, descriptors })) => Ok((answer, descriptors)),
             Ok(Err(_)) => Err(self.client.over()),
             Err(_) => Err(Error::Timeout { what, limit }),
@@ -492,7 +499,7 @@ impl Handle {
         let live = state.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
         live.processes.insert(process, sender);
         drop(state);
-        let request = Numbered { number: UNANSWERED, request: Request::Spawn { id: self.id, process, terminal } };
+        let request = Numbered { number: UNANSWERED, request: WardenRequest::Spawn { id: self.id, process, terminal } };
         self.client.send(request, descriptors.into())?;
         Ok(ended)
     }
@@ -510,7 +517,7 @@ impl Handle {
     /// Stops everything in it. To be waited for to the end.
     pub(super) async fn pause(&self) -> Result<(), Error> {
         self.paused.send_replace(true);
-        let asked = self.client.ask("pause", Request::Freeze { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await;
+        let asked = self.client.ask("pause", WardenRequest::Freeze { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await;
         if asked.is_err() {
             self.paused.send_replace(false);
         }
@@ -519,7 +526,7 @@ impl Handle {
 
     /// Lets everything go on. To be waited for to the end.
     pub(super) async fn resume(&self) -> Result<(), Error> {
-        self.client.ask("resume", Request::Thaw { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await?;
+        self.client.ask("resume", WardenRequest::Thaw { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await?;
         self.paused.send_replace(false);
         Ok(())
     }
@@ -527,16 +534,16 @@ impl Handle {
     /// Opens a terminal, and returns the end for whoever sits at it and the end for programs.
     pub(super) async fn open_terminal(&self, size: PtySize) -> Result<[OwnedFd; 2], Error> {
         let PtySize { columns, rows } = size;
-        let request = Request::OpenTerminal { id: self.id, size: TerminalSize { columns, rows } };
+        let request = WardenRequest::OpenTerminal { id: self.id, size: TerminalSize { columns, rows } };
         let (_, descriptors) = self.client.ask("terminal", request, Vec::new(), ANSWER_TIMEOUT).await?;
         descriptors.try_into().map_err(|_| Error::Setup("the terminal came without its ends".into()))
     }
 
     /// Connects to a port. The connection may not be established yet.
     pub(super) async fn connect(&self, port: u16) -> Result<OwnedFd, Error> {
-        let request = Request::Connect { id: self.id, port };
+        let request = WardenRequest::Connect { id: self.id, port };
         match self.client.ask("connection", request, Vec::new(), ANSWER_TIMEOUT).await? {
-            (Answer::PortClosed, _) => Err(Error::PortClosed(port)),
+            (WardenAnswer::PortClosed, _) => Err(Error::PortClosed(port)),
             (_, descriptors) => {
                 let socket = descriptors.into_iter().next();
                 socket.ok_or_else(|| Error::Setup("the connection came without its socket".into()))
@@ -546,13 +553,13 @@ impl Handle {
 
     /// Sends a signal to a program that [`Handle::spawn`] started.
     pub(crate) fn signal_process(&self, process: u64, signal: i32) {
-        self.client.tell(Request::SignalProcess { id: self.id, process, signal });
+        self.client.tell(WardenRequest::SignalProcess { id: self.id, process, signal });
     }
 
     /// Returns the sandbox's usage; zeros when it is gone.
     pub(crate) async fn usage(&self) -> Usage {
-        match self.client.ask("usage", Request::Usage { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await {
-            Ok((Answer::Usage(usage), _)) => self::usage(usage),
+        match self.client.ask("usage", WardenRequest::Usage { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await {
+            Ok((WardenAnswer::Usage(usage), _)) => self::usage(usage),
             _ => Usage::default(),
         }
     }
@@ -560,7 +567,10 @@ impl Handle {
     /// Destroys the sandbox and waits until nothing of it is left. May be called at any time and again.
     pub(crate) async fn destroy(&self) -> Result<(), Error> {
         self.ended.store(true, Ordering::SeqCst);
-        match self.client.ask("end of the sandbox", Request::Destroy { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await
+        match self
+            .client
+            .ask("end of the sandbox", WardenRequest::Destroy { id: self.id }, Vec::new(), ANSWER_TIMEOUT)
+            .await
         {
             // Nothing outlives its warden.
             Ok(_) | Err(Error::Over(_)) => Ok(()),
@@ -573,7 +583,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         lock(&self.client.state).live.remove(&self.id);
         // Even if its end was asked for before: that may have been before it was made.
-        self.client.tell(Request::Destroy { id: self.id });
+        self.client.tell(WardenRequest::Destroy { id: self.id });
     }
 }
 
@@ -601,13 +611,13 @@ impl KernelHandle {
     /// Sends a signal to the kernel process.
     pub(super) fn signal(&self, signal: i32) {
         let Self { sandbox, number: kernel, .. } = self;
-        sandbox.client.tell(Request::Signal { id: sandbox.id, kernel: *kernel, signal });
+        sandbox.client.tell(WardenRequest::Signal { id: sandbox.id, kernel: *kernel, signal });
     }
 
     /// Ends the kernel and its checkpoint.
     pub(super) fn end(&self) {
         let Self { sandbox, number: kernel, .. } = self;
-        sandbox.client.tell(Request::EndKernel { id: sandbox.id, kernel: *kernel });
+        sandbox.client.tell(WardenRequest::EndKernel { id: sandbox.id, kernel: *kernel });
     }
 
     /// Returns true if its checkpoint may take its place: no other kernel and no program runs in the sandbox, which the checkpoint would
@@ -621,7 +631,7 @@ impl KernelHandle {
 
     /// Lets the checkpoint take the place of a kernel that ended. `control` is the kernel's end of its new channel.
     pub(super) async fn resume(&self, control: OwnedFd) -> bool {
-        let request = Request::Resume { id: self.sandbox.id };
+        let request = WardenRequest::Resume { id: self.sandbox.id };
         self.sandbox.client.ask("checkpoint", request, vec![control], RESUME_TIMEOUT).await.is_ok()
     }
 
@@ -635,7 +645,7 @@ impl KernelHandle {
 
     /// Says that a cell begins, which somebody waits for.
     pub(super) fn foreground(&self) {
-        self.sandbox.client.tell(Request::Foreground { id: self.sandbox.id });
+        self.sandbox.client.tell(WardenRequest::Foreground { id: self.sandbox.id });
     }
 
     /// Takes note of what the warden has told by now.
@@ -646,7 +656,7 @@ impl KernelHandle {
 
     /// Returns when the warden has seen to everything that it was sent, and has told what it heard by then.
     pub(super) async fn settled(&self) {
-        let _gone = self.sandbox.client.ask("answer", Request::Ping, Vec::new(), ANSWER_TIMEOUT).await;
+        let _gone = self.sandbox.client.ask("answer", WardenRequest::Ping, Vec::new(), ANSWER_TIMEOUT).await;
     }
 }
 
