@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use crate::message::{Limits, Profile, Usage};
+use crate::message::{CgroupUsage, JailLimits, Profile};
 
 /// The controllers we use and where each is mounted; on version 2 they share one tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,7 +199,7 @@ pub(crate) struct Cgroup {
 
 impl Cgroup {
     /// Makes the group and sets its limits, before any process is in it.
-    pub(crate) fn create(parent: &Hierarchy, name: &str, limits: &Limits, profile: Profile) -> io::Result<Self> {
+    pub(crate) fn create(parent: &Hierarchy, name: &str, limits: &JailLimits, profile: Profile) -> io::Result<Self> {
         let group = Self { hierarchy: parent.leaf(name)?, limit: limits.memory };
         let set = group.set_limits(limits).and_then(|()| match profile {
             Profile::Data => Ok(()),
@@ -213,7 +213,7 @@ impl Cgroup {
         Ok(group)
     }
 
-    fn set_limits(&self, limits: &Limits) -> io::Result<()> {
+    fn set_limits(&self, limits: &JailLimits) -> io::Result<()> {
         const PERIOD: u64 = 100_000;
         let quota = u64::from(limits.millicpus) * PERIOD / 1000;
         let processes = (limits.processes + OUR_PROCESSES).to_string();
@@ -249,7 +249,7 @@ impl Cgroup {
     }
 
     /// Bounds what waits in sockets of TCP and UDP. Version 2 counts it as memory; version 1 counts it apart, where there is a limit.
-    fn limit_sockets(&self, limits: &Limits) -> io::Result<()> {
+    fn limit_sockets(&self, limits: &JailLimits) -> io::Result<()> {
         match &self.hierarchy {
             Hierarchy::V1 { memory: Some(memory), .. } => {
                 write(memory, "memory.kmem.tcp.limit_in_bytes", &(limits.memory / SOCKETS_SHARE).to_string())
@@ -282,7 +282,7 @@ impl Cgroup {
     }
 
     /// Reads the usage so far. A figure that the kernel does not offer is 0.
-    pub(crate) fn usage(&self) -> Usage {
+    pub(crate) fn usage(&self) -> CgroupUsage {
         let number = |directory: &Path, file: &str| {
             fs::read_to_string(directory.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
         };
@@ -296,7 +296,7 @@ impl Cgroup {
                 // Accounting that is mounted together with the quota, which is the usual way, counts exactly.
                 let counted = cpu.as_ref().map(|cpu| number(cpu, "cpuacct.usage") / 1000).unwrap_or_default();
                 let figure = |file: &str| memory.map(|memory| number(memory, file)).unwrap_or_default();
-                Usage {
+                CgroupUsage {
                     memory: figure("memory.usage_in_bytes"),
                     memory_peak: figure("memory.max_usage_in_bytes"),
                     oom_kills: memory
@@ -313,9 +313,9 @@ impl Cgroup {
                 let is_reached = field(parent, "memory.events", "oom ") > 0;
                 let reached = if is_reached { self.limit } else { memory };
                 let cpu = field(parent, "cpu.stat", "usage_usec ");
-                Usage { memory, memory_peak: peak.max(reached), oom_kills, cpu }
+                CgroupUsage { memory, memory_peak: peak.max(reached), oom_kills, cpu }
             }
-            Hierarchy::Absent => Usage::default(),
+            Hierarchy::Absent => CgroupUsage::default(),
         }
     }
 

@@ -17,7 +17,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Limits, Profile};
+use crate::message::{JailLimits, Profile};
 use crate::{StepError, sys, syscalls};
 
 /// One system call.
@@ -121,7 +121,7 @@ fn filter_of(profile: Profile, refusal: Refusal) -> usize {
 /// Parameters of the list of steps.
 pub(crate) struct Lockdown<'a> {
     pub(crate) identity: Identity,
-    pub(crate) limits: &'a Limits,
+    pub(crate) limits: &'a JailLimits,
     pub(crate) cgroups: usize,
     pub(crate) landlock: bool,
     pub(crate) refusal: Refusal,

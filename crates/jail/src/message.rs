@@ -38,7 +38,7 @@ pub struct Setup {
 
 /// Limits of a sandbox that the Linux kernel enforces.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Limits {
+pub struct JailLimits {
     /// Bytes of memory for all processes together.
     pub memory: u64,
     /// Processes and threads together.
@@ -57,15 +57,15 @@ pub struct Limits {
 
 /// A sandbox that is to be made.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Spec {
+pub struct JailSpec {
     /// The way in which the kernel comes to life.
-    pub start: Start,
+    pub start: KernelStart,
     /// Tells sandboxes apart by uid where the host allows it; below [`MAX_SLOTS`].
     pub slot: u32,
     /// The workspace.
     pub workspace: u64,
     /// The limits.
-    pub limits: Limits,
+    pub limits: JailLimits,
     /// The freedom of its programs.
     pub profile: Profile,
 }
@@ -79,7 +79,7 @@ pub struct Numbered {
     pub request: WardenRequest,
 }
 
-/// A request to the warden. Requests are handled in the order in which they are sent; those that say so are answered by [`WardenMessage::WardenAnswer`].
+/// A request to the warden. Requests are handled in the order in which they are sent; those that say so are answered by [`WardenMessage::Answer`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WardenRequest {
     /// Makes a workspace: a file system of its own, in memory, with hard limits. The answer's descriptor is its root directory.
@@ -104,7 +104,7 @@ pub enum WardenRequest {
         /// Chosen by the caller, unique while the sandbox lives.
         id: u64,
         /// The sandbox.
-        spec: Spec,
+        spec: JailSpec,
     },
     /// Makes a further kernel in a sandbox, under the same limits. Descriptors and answer as of [`WardenRequest::Create`].
     StartKernel {
@@ -113,7 +113,7 @@ pub enum WardenRequest {
         /// Chosen by the caller, unique in the sandbox; not [`FIRST_KERNEL`].
         kernel: u64,
         /// The way in which the kernel comes to life.
-        start: Start,
+        start: KernelStart,
     },
     /// Ends a kernel, its checkpoint, and what it started, unless that has left its process group. One that is not there is fine.
     EndKernel {
@@ -224,7 +224,7 @@ pub struct TerminalSize {
 /// Way in which a kernel is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Start {
+pub enum KernelStart {
     /// As a fork of the zygote: in milliseconds, with the address layout that all forks of one zygote share.
     Fork,
     /// As a new interpreter with an address layout of its own: after its imports, in about a second.
@@ -270,7 +270,7 @@ pub enum WardenMessage {
         /// Its status; `None` if the system does not tell.
         status: Option<ExitStatus>,
         /// Usage that its control group counted.
-        usage: Usage,
+        usage: CgroupUsage,
     },
     /// The first kernel's checkpoint took its place. Comes before the answer to [`WardenRequest::Resume`].
     Resumed {
@@ -303,7 +303,7 @@ pub enum WardenAnswer {
     /// It is done.
     Done,
     /// The figures of [`WardenRequest::Usage`].
-    Usage(Usage),
+    Usage(CgroupUsage),
     /// Nothing listens on the port of [`WardenRequest::Connect`].
     PortClosed,
     /// It could not be done.
@@ -324,7 +324,7 @@ pub enum ExitStatus {
 
 /// Usage as a sandbox's control group counts it. Zeros without a control group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct CgroupUsage {
     /// Memory now, bytes.
     pub memory: u64,
     /// The most memory so far, bytes.

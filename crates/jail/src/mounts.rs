@@ -13,7 +13,7 @@ use rustix::mount::{
     move_mount, open_tree, unmount,
 };
 
-use crate::message::Limits;
+use crate::message::JailLimits;
 use crate::{Step, StepError, sys};
 
 const MOUNT_ATTR_RDONLY: u64 = 0x1;
@@ -165,7 +165,7 @@ fn pivot(root: &str) -> Result<(), StepError> {
 pub(crate) fn enter_shell(
     workspace: &OwnedFd,
     terminals: Option<&TerminalSources>,
-    limits: &Limits,
+    limits: &JailLimits,
 ) -> Result<(), StepError> {
     if let Some(terminals) = terminals {
         make_dev(terminals)?;

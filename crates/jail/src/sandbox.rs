@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::cgroup::Cgroup;
 use crate::freezer::Frozen;
 use crate::lockdown::Identity;
-use crate::message::{ExitStatus, FIRST_KERNEL, Limits, Profile};
+use crate::message::{ExitStatus, FIRST_KERNEL, JailLimits, Profile};
 use crate::sys;
 
 /// Rank (`oom_score_adj`) of all that runs in a sandbox, where memory is out: it is ended first.
@@ -45,7 +45,7 @@ pub(crate) struct Sandbox {
     pub(crate) commands: HashMap<u64, Process>,
     pub(crate) cgroup: Cgroup,
     pub(crate) identity: Identity,
-    pub(crate) limits: Limits,
+    pub(crate) limits: JailLimits,
     pub(crate) profile: Profile,
     /// Its instance of devpts, with [`Profile::Services`].
     pub(crate) terminals: Option<OwnedFd>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 use serde::{Deserialize, Serialize};
 
-use crate::message::{self, Limits, Profile};
+use crate::message::{self, JailLimits, Profile};
 use crate::mounts::TerminalSources;
 use crate::{Step, StepError, landlock, lockdown, mounts, ports, sys};
 
@@ -35,7 +35,7 @@ pub(crate) struct Spare {
 /// into the cgroup.
 #[derive(Serialize, Deserialize)]
 struct Purpose {
-    limits: Limits,
+    limits: JailLimits,
     profile: Profile,
 }
 
@@ -94,7 +94,7 @@ impl Spare {
         cgroup: &[OwnedFd],
         workspace: &OwnedFd,
         terminals: Option<&TerminalSources>,
-        limits: Limits,
+        limits: JailLimits,
     ) -> Result<Shell, StepError> {
         let profile = if terminals.is_some() { Profile::Services } else { Profile::Data };
         let terminals = terminals.into_iter().flat_map(|sources| [&sources.terminals, &sources.own]);

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use crate::idmap::IdMap;
-use crate::message::{self, Setup, Start};
+use crate::message::{self, KernelStart, Setup};
 use crate::mounts::{self, BaseSources};
 use crate::{Step, StepError, lockdown, shell, sys};
 
@@ -54,7 +54,7 @@ pub(crate) struct ShellIsReady;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Program {
     /// A kernel.
-    Kernel(Start),
+    Kernel(KernelStart),
     /// A program that it is told by its control socket; it has a stdin.
     Command,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aludel_sandbox::{
-    Backend, Event, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Start, template,
+    Backend, Event, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, template,
 };
 use futures_util::StreamExt;
 
@@ -29,7 +29,8 @@ async fn main() -> Result<(), Failure> {
     let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test");
     let template = template::ensure(&data, false, &mut |_| ())?;
     let (limits, require) = (Limits::default(), Require::Default);
-    let local = Local::start(LocalConfig { data, template, limits, pool: 0, require, start: Start::Fork }).await?;
+    let local =
+        Local::start(LocalConfig { data, template, limits, pool: 0, require, start: KernelStart::Fork }).await?;
     drop(make(&local).await?);
     tokio::time::sleep(SETTLING).await;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use std::sync::Arc;
 
 use aludel_sandbox::{
-    Backend, Event, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Start, template,
+    Backend, Event, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, template,
 };
 
 const ABUSERS: [(&str, &str); 4] = [
@@ -29,8 +29,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test");
     let template = template::ensure(&data, false, &mut |_| ())?;
     let limits = Limits { timeout: Duration::from_secs(600), ..Limits::default() };
-    let config =
-        LocalConfig { data, template, limits: limits.clone(), pool: 0, require: Require::Default, start: Start::Fork };
+    let config = LocalConfig {
+        data,
+        template,
+        limits: limits.clone(),
+        pool: 0,
+        require: Require::Default,
+        start: KernelStart::Fork,
+    };
     let local = Local::start(config).await?;
     let spec = || SandboxSpec::new(limits.clone());
     let quiet = local.create(SandboxId::unique(), spec()).await?;

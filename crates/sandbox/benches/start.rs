@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use aludel_sandbox::{
-    Backend, Event, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Start, template,
+    Backend, Event, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, template,
 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -315,7 +315,7 @@ async fn backend(pool: usize) -> Result<Local, Failure> {
     let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/aludel-test");
     let template = template::ensure(&data, false, &mut |_| ())?;
     let (limits, require) = (Limits::default(), Require::Default);
-    Ok(Local::start(LocalConfig { data, template, limits, pool, require, start: Start::Fork }).await?)
+    Ok(Local::start(LocalConfig { data, template, limits, pool, require, start: KernelStart::Fork }).await?)
 }
 
 async fn sandbox(local: &Local) -> Result<Arc<dyn Sandbox>, Failure> {

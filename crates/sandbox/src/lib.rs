@@ -36,7 +36,7 @@ pub use backend::{
 pub use backends::docker::{DEFAULT_IMAGE, Docker, DockerConfig};
 #[cfg(feature = "e2b")]
 pub use backends::e2b::{E2b, E2bConfig};
-pub use backends::local::{Local, LocalConfig, Require, Start};
+pub use backends::local::{KernelStart, Local, LocalConfig, Require};
 pub use backends::memory;
 #[cfg(feature = "opensandbox")]
 pub use backends::opensandbox::{Network, OpenSandbox, OpenSandboxConfig};

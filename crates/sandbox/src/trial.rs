@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::template::{self, State, Template};
-use crate::{Backend, Error, Event, Limits, Local, LocalConfig, Outcome, Require, SandboxId, SandboxSpec, Start};
+use crate::{Backend, Error, Event, KernelStart, Limits, Local, LocalConfig, Outcome, Require, SandboxId, SandboxSpec};
 
 /// A program, and the text that it prints.
 const PROGRAM: (&str, &str) = ("print(6 * 7, flush=True)", "42\n");
@@ -36,7 +36,7 @@ pub async fn trial_of(data: &Path, template: Template, require: Require) -> Resu
         limits: Limits::default(),
         pool: 0,
         require,
-        start: Start::Fork,
+        start: KernelStart::Fork,
     };
     let backend = Local::start(config).await?;
     let ran = async {

@@ -222,7 +222,7 @@ async fn a_fresh_interpreter_works_alike_with_an_address_layout_of_its_own() {
         limits: limits(),
         pool: 0,
         require: aludel_sandbox::Require::Default,
-        start: aludel_sandbox::Start::Fresh,
+        start: aludel_sandbox::KernelStart::Fresh,
     };
     let local = aludel_sandbox::Local::start(config).await.unwrap();
     let mut layouts = std::collections::BTreeSet::new();

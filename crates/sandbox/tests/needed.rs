@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use aludel_jail::message::Profile;
-use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Outcome, Require, Start};
+use aludel_sandbox::{Backend, KernelStart, Limits, Local, LocalConfig, Outcome, Require};
 use common::{limits, run, sandbox, the_template};
 
 /// Everyday programs, in this order: a later one finds the files of those before.
@@ -26,7 +26,7 @@ async fn every_allowed_call_is_needed_by_something() {
         limits: limits(),
         pool: 0,
         require: Require::Default,
-        start: Start::Fork,
+        start: KernelStart::Fork,
     };
     let local = Local::start_observing(config).await.unwrap();
     let timeout = std::time::Duration::from_secs(120);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aludel_agent::BareSandbox;
 use aludel_sandbox::memory::{Memory, ScriptedCell};
-use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Require, SandboxId, SandboxSpec, Start, template};
+use aludel_sandbox::{Backend, KernelStart, Limits, Local, LocalConfig, Require, SandboxId, SandboxSpec, template};
 
 /// Directory of the tests' template; shared by all test programs, so that it is built once.
 pub fn data() -> PathBuf {
@@ -26,8 +26,14 @@ pub async fn local(data: &Path, limits: Limits) -> Arc<dyn Backend> {
         .await
         .expect("the builder does not panic")
         .expect("the default template can be built");
-    let config =
-        LocalConfig { data: data.into(), template, limits, pool: 0, require: Require::Default, start: Start::Fork };
+    let config = LocalConfig {
+        data: data.into(),
+        template,
+        limits,
+        pool: 0,
+        require: Require::Default,
+        start: KernelStart::Fork,
+    };
     Arc::new(Local::start(config).await.expect("the local backend starts"))
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, Status};
 use aludel_sandbox::template::{Choice, TemplateName};
-use aludel_sandbox::{Backend, KernelSpec, Local, LocalConfig, Offer, Start, Template, Templates, template};
+use aludel_sandbox::{Backend, KernelSpec, KernelStart, Local, LocalConfig, Offer, Template, Templates, template};
 use anyhow::Context as _;
 
 pub(crate) use self::examine::{Found, examine};
@@ -153,7 +153,7 @@ fn local_config(context: &Context, template: Template, pool: usize) -> LocalConf
         limits: context.config.sandbox.limits(),
         pool,
         require: (*context.config.sandbox.require).into(),
-        start: if context.config.sandbox.fresh.0 { Start::Fresh } else { Start::Fork },
+        start: if context.config.sandbox.fresh.0 { KernelStart::Fresh } else { KernelStart::Fork },
     }
 }
 

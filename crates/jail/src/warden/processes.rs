@@ -10,7 +10,7 @@ use super::{Role, Warden, invalid};
 use crate::cgroup::Cgroup;
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::lockdown::{Identity, Lockdown};
-use crate::message::{self, FIRST_KERNEL, Limits, MAX_SLOTS, Profile, Spec, Start};
+use crate::message::{self, FIRST_KERNEL, JailLimits, JailSpec, KernelStart, MAX_SLOTS, Profile};
 use crate::mounts::TerminalSources;
 use crate::sandbox::{Process, Sandbox};
 use crate::zygote::{ForkRequest, Program, ShellIsReady};
@@ -20,8 +20,8 @@ use crate::{Step, StepError, mounts, terminals};
 #[derive(Clone, Copy)]
 enum Kind {
     /// The kernel that the sandbox is made with: nothing else runs there yet.
-    FirstKernel(Start),
-    Kernel(Start),
+    FirstKernel(KernelStart),
+    Kernel(KernelStart),
     Command {
         /// True if its stdin is a terminal.
         terminal: bool,
@@ -33,7 +33,7 @@ enum Kind {
 struct Place<'a> {
     init: BorrowedFd<'a>,
     identity: Identity,
-    limits: &'a Limits,
+    limits: &'a JailLimits,
     profile: Profile,
 }
 
@@ -46,8 +46,8 @@ struct Forking {
 }
 
 impl Warden {
-    pub(super) fn create(&mut self, id: u64, spec: Spec, descriptors: &[OwnedFd]) -> Result<(), StepError> {
-        let Spec { start, slot, workspace, limits, profile } = spec;
+    pub(super) fn create(&mut self, id: u64, spec: JailSpec, descriptors: &[OwnedFd]) -> Result<(), StepError> {
+        let JailSpec { start, slot, workspace, limits, profile } = spec;
         let [_control, _stdout, _stderr] = descriptors else { return Err(invalid("three descriptors are needed")) };
         if slot >= MAX_SLOTS || self.sandboxes.contains_key(&id) {
             return Err(invalid("the slot or the id cannot be used"));
@@ -127,7 +127,7 @@ impl Warden {
         &mut self,
         id: u64,
         kernel: u64,
-        start: Start,
+        start: KernelStart,
         descriptors: &[OwnedFd],
     ) -> Result<(), StepError> {
         let sandbox = self.living(id)?;

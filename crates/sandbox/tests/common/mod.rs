@@ -8,8 +8,8 @@ use aludel_sandbox::process::{Command, ExitStatus};
 use std::sync::{Arc, OnceLock};
 
 use aludel_sandbox::{
-    Backend, Event, Execution, Finished, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Start,
-    Template, template,
+    Backend, Event, Execution, Finished, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId,
+    SandboxSpec, Template, template,
 };
 use tokio::runtime::Runtime;
 
@@ -35,7 +35,7 @@ pub fn config_at(data: &Path, limits: Limits, pool: usize) -> LocalConfig {
         limits,
         pool,
         require: Require::Default,
-        start: Start::Fork,
+        start: KernelStart::Fork,
     }
 }
 

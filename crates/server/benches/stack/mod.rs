@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::Upstream;
 use aludel_engine::{ApprovalPolicy, Engine, Model, Settings};
-use aludel_sandbox::{Backend, Limits, Local, LocalConfig, Require, Start, template};
+use aludel_sandbox::{Backend, KernelStart, Limits, Local, LocalConfig, Require, template};
 use aludel_server::{App, serve};
 use aludel_store::Store;
 use serde_json::Value;
@@ -37,7 +37,7 @@ impl Stack {
             limits: limits.clone(),
             pool: 4,
             require: Require::Default,
-            start: Start::Fork,
+            start: KernelStart::Fork,
         };
         let local = Local::start(config).await.unwrap();
         let store = Store::open(&data.path().join("state")).await.unwrap();

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use aludel_jail::message::Start;
-use aludel_jail::message::{self, Setup, Spec, WardenRequest};
+pub use aludel_jail::message::KernelStart;
+use aludel_jail::message::{self, JailSpec, Setup, WardenRequest};
 use futures_util::future::BoxFuture;
 
 use self::link::LocalLink;
@@ -56,13 +56,13 @@ pub struct LocalConfig {
     /// The isolation that must be enforceable.
     pub require: Require,
     /// The way in which kernels come to life.
-    pub start: Start,
+    pub start: KernelStart,
 }
 
 impl LocalConfig {
     /// The usual limits, each sandbox made when it is asked for, and missing parts told and no error.
     pub fn new(data: impl Into<PathBuf>, template: Template) -> Self {
-        let (limits, require, start) = (Limits::default(), Require::Default, Start::Fork);
+        let (limits, require, start) = (Limits::default(), Require::Default, KernelStart::Fork);
         Self { data: data.into(), template, limits, pool: 0, require, start }
     }
 }
@@ -96,7 +96,7 @@ struct Inner {
 struct Shared {
     supervisor: Arc<Supervisor>,
     slots: Slots,
-    start: Start,
+    start: KernelStart,
 }
 
 impl Local {
@@ -320,7 +320,7 @@ impl Shared {
             Profile::Data => message::Profile::Data,
             Profile::Services => message::Profile::Services,
         };
-        let spec = Spec { start, slot, workspace: id, limits: jail_limits, profile };
+        let spec = JailSpec { start, slot, workspace: id, limits: jail_limits, profile };
         let request = WardenRequest::Create { id: handle.id(), spec };
         let checkpoint = profile == message::Profile::Data;
         let kernel = Arc::new(handle.kernel(limits.kernels.max(1), checkpoint)?);
@@ -395,8 +395,8 @@ impl<'a> Starting<'a> {
     }
 }
 
-fn jail_limits(limits: &Limits) -> message::Limits {
-    message::Limits {
+fn jail_limits(limits: &Limits) -> message::JailLimits {
+    message::JailLimits {
         memory: limits.memory,
         processes: limits.processes,
         millicpus: (limits.cpus * 1000.0) as u32,

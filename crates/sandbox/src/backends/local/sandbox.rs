@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 
 use super::link::LocalLink;
 use super::warden_client::Handle;
-use super::{Made, Start, Starting, port, process};
+use super::{KernelStart, Made, Starting, port, process};
 use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
 use crate::driver::{Driver, Execution};
@@ -21,7 +21,7 @@ use crate::{Error, KernelSpec, Limits, Workspace};
 pub(super) struct LocalSandbox {
     kernel: Arc<Driver<LocalLink>>,
     spec: Arc<KernelSpec>,
-    start: Start,
+    start: KernelStart,
     profile: Profile,
     handle: Arc<Handle>,
     processes: AtomicU64,
@@ -33,7 +33,7 @@ impl LocalSandbox {
         registration: Registration<Handle>,
         made: Made,
         spec: Arc<KernelSpec>,
-        start: Start,
+        start: KernelStart,
         profile: Profile,
     ) -> Self {
         let Made { handle, kernel } = made;

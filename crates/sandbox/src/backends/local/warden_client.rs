@@ -683,8 +683,8 @@ fn exit_status(status: message::ExitStatus) -> ExitStatus {
     }
 }
 
-fn usage(usage: message::Usage) -> Usage {
-    let message::Usage { memory, memory_peak, oom_kills, cpu } = usage;
+fn usage(usage: message::CgroupUsage) -> Usage {
+    let message::CgroupUsage { memory, memory_peak, oom_kills, cpu } = usage;
     Usage { memory, memory_peak, oom_kills, cpu: Duration::from_micros(cpu) }
 }
 
