@@ -31,18 +31,18 @@ const WORDS: usize = 8;
 const CHECKPOINT: &[u8] = b"checkpoint";
 
 /// A process of a sandbox.
-pub(crate) struct Process {
+pub(crate) struct ProcessHandle {
     /// `None` for a checkpoint that took over: it is not the warden's child.
     pub(crate) pid: Option<Pid>,
     pub(crate) pidfd: OwnedFd,
 }
 
 /// One sandbox.
-pub(crate) struct Sandbox {
-    pub(crate) init: Process,
+pub(crate) struct JailSandbox {
+    pub(crate) init: ProcessHandle,
     pub(crate) landlock: Option<OwnedFd>,
-    pub(crate) kernels: HashMap<u64, Process>,
-    pub(crate) commands: HashMap<u64, Process>,
+    pub(crate) kernels: HashMap<u64, ProcessHandle>,
+    pub(crate) commands: HashMap<u64, ProcessHandle>,
     pub(crate) cgroup: Cgroup,
     pub(crate) identity: Identity,
     pub(crate) limits: JailLimits,
@@ -65,7 +65,7 @@ pub(crate) struct Sandbox {
     pub(crate) closers: Vec<u64>,
 }
 
-impl Sandbox {
+impl JailSandbox {
     /// Ends everything in it.
     pub(crate) fn kill(&self) {
         for process in [&self.init].into_iter().chain(self.kernels.values()).chain(self.commands.values()) {
@@ -126,20 +126,20 @@ impl Sandbox {
 
     /// The process that answered the wake-up call. The system vouches for its number; that it is of this sandbox is looked up, since
     /// nothing else is known of it.
-    pub(crate) fn woken(&self, word: &FirstWord) -> Option<Process> {
+    pub(crate) fn woken(&self, word: &FirstWord) -> Option<ProcessHandle> {
         let pid = word.sender?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let init = self.init.pid?;
         if namespace_of(pid)? != namespace_of(init)? {
             return None;
         }
-        let process = Process { pid: None, pidfd };
+        let process = ProcessHandle { pid: None, pidfd };
         // Still alive after the look-up: then it was the one looked up.
         process.is_alive().then_some(process)
     }
 }
 
-impl Process {
+impl ProcessHandle {
     /// Sends a signal; it may have ended since, which is told in other ways.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ended = pidfd_send_signal(&self.pidfd, signal);

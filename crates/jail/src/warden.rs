@@ -20,7 +20,7 @@ use crate::cgroup::{self, Hierarchy};
 use crate::idmap::IdMap;
 use crate::lockdown::Refusal;
 use crate::message::{self, ExitStatus, FIRST_KERNEL, Numbered, Setup, WardenAnswer, WardenMessage};
-use crate::sandbox::Sandbox;
+use crate::sandbox::JailSandbox;
 use crate::shell::Spare;
 use crate::zygote::Zygote;
 use crate::{Step, StepError, landlock, mounts, sweep, sys};
@@ -55,7 +55,7 @@ struct Warden {
     has_landlock: bool,
     refusal: Refusal,
     epoll: OwnedFd,
-    sandboxes: HashMap<u64, Sandbox>,
+    sandboxes: HashMap<u64, JailSandbox>,
     /// Directory of the workspaces' mounts.
     workspaces: PathBuf,
     /// Requests to close a workspace that some sandbox still uses, by workspace.

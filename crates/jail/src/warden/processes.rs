@@ -12,7 +12,7 @@ use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::lockdown::{Identity, Lockdown};
 use crate::message::{self, FIRST_KERNEL, JailLimits, JailSpec, KernelStart, MAX_SLOTS, Profile};
 use crate::mounts::TerminalSources;
-use crate::sandbox::{Process, Sandbox};
+use crate::sandbox::{JailSandbox, ProcessHandle};
 use crate::zygote::{ForkRequest, Program, ShellIsReady};
 use crate::{Step, StepError, mounts, terminals};
 
@@ -30,7 +30,7 @@ enum Kind {
 
 /// The sandbox in which a process is to be made, as far as that is known before its shell is ready.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct ProcessTarget<'a> {
     init: BorrowedFd<'a>,
     identity: Identity,
     limits: &'a JailLimits,
@@ -59,7 +59,7 @@ impl Warden {
         let spare = self.take_spare()?;
         let init = spare.init().ok_or_else(|| invalid("the shell's init ended early"))?;
         // The zygote forks while the rest is made.
-        let place = Place { init, identity, limits: &limits, profile };
+        let place = ProcessTarget { init, identity, limits: &limits, profile };
         let forking = self.begin_fork(place, Kind::FirstKernel(start), descriptors)?;
         let tree = mounts::open_workspace(&self.workspace_path(workspace))?;
         let terminals = match profile {
@@ -85,8 +85,8 @@ impl Warden {
             }
         };
         self.children.insert(shell.init, (id, Role::Init));
-        let mut sandbox = Sandbox {
-            init: Process { pid: Some(shell.init), pidfd: shell.pidfd },
+        let mut sandbox = JailSandbox {
+            init: ProcessHandle { pid: Some(shell.init), pidfd: shell.pidfd },
             landlock: shell.landlock,
             kernels: HashMap::new(),
             commands: HashMap::new(),
@@ -145,7 +145,7 @@ impl Warden {
     }
 
     /// The sandbox of this number, if processes can be made in it.
-    pub(super) fn living(&self, id: u64) -> Result<&Sandbox, StepError> {
+    pub(super) fn living(&self, id: u64) -> Result<&JailSandbox, StepError> {
         let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
         let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
         if sandbox.frozen.is_some() { Err(invalid("the sandbox is stopped")) } else { Ok(sandbox) }
@@ -172,7 +172,7 @@ impl Warden {
         Ok(())
     }
 
-    fn note_child(&mut self, process: &Process, sandbox: u64, role: Role) {
+    fn note_child(&mut self, process: &ProcessHandle, sandbox: u64, role: Role) {
         if let Some(pid) = process.pid {
             self.children.insert(pid, (sandbox, role));
         }
@@ -180,16 +180,21 @@ impl Warden {
 
     /// Forks a process into a sandbox; `descriptors` are its control socket and its standard streams. Returns it with our end of its
     /// socket to the warden.
-    fn fork(&self, sandbox: &Sandbox, kind: Kind, descriptors: &[OwnedFd]) -> Result<(Process, OwnedFd), StepError> {
-        let Sandbox { init, identity, limits, profile, landlock, cgroup, .. } = sandbox;
-        let place = Place { init: init.pidfd.as_fd(), identity: *identity, limits, profile: *profile };
+    fn fork(
+        &self,
+        sandbox: &JailSandbox,
+        kind: Kind,
+        descriptors: &[OwnedFd],
+    ) -> Result<(ProcessHandle, OwnedFd), StepError> {
+        let JailSandbox { init, identity, limits, profile, landlock, cgroup, .. } = sandbox;
+        let place = ProcessTarget { init: init.pidfd.as_fd(), identity: *identity, limits, profile: *profile };
         let joins = cgroup.open_joins().step("open the control group")?;
         let forking = self.begin_fork(place, kind, descriptors)?;
         self.finish_fork(forking, landlock.as_ref(), &joins)
     }
 
     /// Asks the zygote for a process, which waits until [`Warden::finish_fork`]. If that is never called, it ends.
-    fn begin_fork(&self, place: Place<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
+    fn begin_fork(&self, place: ProcessTarget<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
         let (socket, theirs) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::SEQPACKET,
@@ -198,7 +203,7 @@ impl Warden {
         )
         .step("make a socket")?;
         rustix::net::sockopt::set_socket_passcred(&socket, true).step("ask for the sender's number")?;
-        let Place { init, identity, limits, profile } = place;
+        let ProcessTarget { init, identity, limits, profile } = place;
         let lockdown = Lockdown {
             identity,
             limits,
@@ -228,7 +233,7 @@ impl Warden {
         forking: Forking,
         landlock: Option<&OwnedFd>,
         joins: &[OwnedFd],
-    ) -> Result<(Process, OwnedFd), StepError> {
+    ) -> Result<(ProcessHandle, OwnedFd), StepError> {
         let Forking { number, socket } = forking;
         if landlock.is_some() != self.has_landlock {
             return Err(invalid("the shell came without its Landlock ruleset"));
@@ -239,6 +244,6 @@ impl Warden {
         let pid = self.zygote.forked(number)?;
         told?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
-        Ok((Process { pid: Some(pid), pidfd }, socket))
+        Ok((ProcessHandle { pid: Some(pid), pidfd }, socket))
     }
 }

@@ -9,7 +9,7 @@ use super::{NO_CHECKPOINT, Warden, invalid};
 use crate::freezer::Frozen;
 use crate::message::{self, FIRST_KERNEL, Profile, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
 use crate::ports::{self, Connection};
-use crate::sandbox::Sandbox;
+use crate::sandbox::JailSandbox;
 use crate::{Step, StepError, mounts, sys, terminals};
 
 /// Connections that are made at once, each by a process for some milliseconds at most.
@@ -70,7 +70,7 @@ impl Warden {
             WardenRequest::Resume { id } => {
                 let control = descriptors.first();
                 self.rank_checkpoint(id);
-                let has_none = |sandbox: &Sandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
+                let has_none = |sandbox: &JailSandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
                 let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| has_none(sandbox) && !sandbox.closing);
                 match (control, sandbox) {
                     (Some(control), Some(sandbox)) if sandbox.wake(control.as_fd()) => {

@@ -9,7 +9,7 @@ use super::Warden;
 use crate::cgroup::Share;
 use crate::idmap::IdMap;
 use crate::locks::Locks;
-use crate::sandbox::Sandbox;
+use crate::sandbox::JailSandbox;
 use crate::shell::Spare;
 use crate::{StepError, sandbox, sockets};
 
@@ -112,7 +112,7 @@ impl Warden {
 
     /// Ranks the checkpoint before it is needed. Returns true if there is a new one.
     pub(super) fn rank_checkpoint(&mut self, id: u64) -> bool {
-        self.sandboxes.get_mut(&id).is_some_and(Sandbox::rank_checkpoint)
+        self.sandboxes.get_mut(&id).is_some_and(JailSandbox::rank_checkpoint)
     }
 
     /// The same at the start of a cell, whose checkpoint may be taken only now.
