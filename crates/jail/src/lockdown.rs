@@ -22,7 +22,7 @@ use crate::{StepError, sys, syscalls};
 
 /// One system call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct LockdownStep {
     /// Its purpose; named when it fails.
     pub name: String,
     /// The system call's number on this architecture.
@@ -98,7 +98,7 @@ pub(crate) enum Identity {
 
 /// Handling of a system call that is not allowed. It fails with EPERM either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum RefusalHandling {
     /// By the filter alone.
     Silent,
     /// By the warden, who takes note of it.
@@ -108,13 +108,13 @@ pub(crate) enum Refusal {
 }
 
 /// The place of a filter among those that [`filters`] returns.
-fn filter_of(profile: Profile, refusal: Refusal) -> usize {
+fn filter_of(profile: Profile, refusal: RefusalHandling) -> usize {
     match (refusal, profile) {
-        (Refusal::Silent, Profile::Data) => 0,
-        (Refusal::Reported, Profile::Data) => 1,
-        (Refusal::Silent, Profile::Services) => 2,
-        (Refusal::Reported, Profile::Services) => 3,
-        (Refusal::Observed, Profile::Data | Profile::Services) => 4,
+        (RefusalHandling::Silent, Profile::Data) => 0,
+        (RefusalHandling::Reported, Profile::Data) => 1,
+        (RefusalHandling::Silent, Profile::Services) => 2,
+        (RefusalHandling::Reported, Profile::Services) => 3,
+        (RefusalHandling::Observed, Profile::Data | Profile::Services) => 4,
     }
 }
 
@@ -124,7 +124,7 @@ pub(crate) struct Lockdown<'a> {
     pub(crate) limits: &'a JailLimits,
     pub(crate) cgroups: usize,
     pub(crate) landlock: bool,
-    pub(crate) refusal: Refusal,
+    pub(crate) refusal: RefusalHandling,
     /// True if others may be running in the sandbox already.
     pub(crate) joins_others: bool,
     /// True if it becomes a kernel.
@@ -136,11 +136,11 @@ pub(crate) struct Lockdown<'a> {
 
 impl Lockdown<'_> {
     /// The steps, in order.
-    pub(crate) fn steps(&self) -> Vec<Step> {
+    pub(crate) fn steps(&self) -> Vec<LockdownStep> {
         use Argument::{Bytes, Descriptor as Fd, Filter, Int};
         let mut steps = Vec::with_capacity(32);
         let mut step = |name: &str, number: libc::c_long, arguments: Vec<Argument>| {
-            steps.push(Step::new(name, number, arguments));
+            steps.push(LockdownStep::new(name, number, arguments));
         };
         let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
         if self.joins_others {
@@ -224,8 +224,8 @@ impl Lockdown<'_> {
         let apply = |flags: i64, filter: usize| vec![Int(SECCOMP_SET_MODE_FILTER), Int(flags), Filter(filter)];
         let filter = filter_of(self.profile, self.refusal);
         match self.refusal {
-            Refusal::Silent => step("apply seccomp", libc::SYS_seccomp, apply(0, filter)),
-            Refusal::Reported | Refusal::Observed => {
+            RefusalHandling::Silent => step("apply seccomp", libc::SYS_seccomp, apply(0, filter)),
+            RefusalHandling::Reported | RefusalHandling::Observed => {
                 step("apply seccomp", libc::SYS_seccomp, apply(SECCOMP_FILTER_FLAG_NEW_LISTENER, filter));
                 if let Some(last) = steps.last_mut() {
                     last.returns = Some(Descriptor::Listener);
@@ -235,18 +235,18 @@ impl Lockdown<'_> {
         // Last: whoever hands a descriptor over, as is done with the listener, may have as many in flight as open, and the descriptors in
         // flight of all sandboxes with the same user id count.
         let open_files = limiting(libc::RLIMIT_NOFILE.into(), self.limits.open_files.into());
-        steps.push(Step::new("limit the open files", libc::SYS_prlimit64, open_files));
+        steps.push(LockdownStep::new("limit the open files", libc::SYS_prlimit64, open_files));
         steps
     }
 }
 
 /// The steps that the zygote goes through for all its children.
-pub(crate) fn inherited() -> Vec<Step> {
+pub(crate) fn inherited() -> Vec<LockdownStep> {
     use Argument::Int;
     let drop = |capability| vec![Int(libc::PR_CAPBSET_DROP.into()), Int(capability), Int(0), Int(0), Int(0)];
-    let drop = |capability| Step::new("drop a capability for good", libc::SYS_prctl, drop(capability));
+    let drop = |capability| LockdownStep::new("drop a capability for good", libc::SYS_prctl, drop(capability));
     let limit = |(name, resource, limit): (&str, libc::c_uint, u64)| {
-        Step::new(&format!("limit {name}"), libc::SYS_prlimit64, limiting(resource.into(), limit))
+        LockdownStep::new(&format!("limit {name}"), libc::SYS_prlimit64, limiting(resource.into(), limit))
     };
     let limits = [
         // No core file, and no program of the host's that takes it: 1 is the kernel's mark for processes which must not be dumped even to
@@ -262,7 +262,7 @@ pub(crate) fn inherited() -> Vec<Step> {
     (0..=sys::last_capability() as i64).map(drop).chain(limits.map(limit)).collect()
 }
 
-impl Step {
+impl LockdownStep {
     fn new(name: &str, number: libc::c_long, arguments: Vec<Argument>) -> Self {
         Self { name: name.to_owned(), number, arguments, returns: None }
     }

@@ -18,7 +18,7 @@ use self::timers::LateCheckpoint;
 use self::watches::{Watch, Watched};
 use crate::cgroup::{self, Hierarchy};
 use crate::idmap::IdMap;
-use crate::lockdown::Refusal;
+use crate::lockdown::RefusalHandling;
 use crate::message::{self, ExitStatus, FIRST_KERNEL, Numbered, Setup, WardenAnswer, WardenMessage};
 use crate::sandbox::JailSandbox;
 use crate::shell::Spare;
@@ -53,7 +53,7 @@ struct Warden {
     map: IdMap,
     hierarchy: Hierarchy,
     has_landlock: bool,
-    refusal: Refusal,
+    refusal: RefusalHandling,
     epoll: OwnedFd,
     sandboxes: HashMap<u64, JailSandbox>,
     /// Directory of the workspaces' mounts.
@@ -98,11 +98,11 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             warnings.push("all sandboxes share one user id: run as root to give each its own".into());
         }
         let refusal = match (sys::can_listen(), setup.observe) {
-            (true, false) => Refusal::Reported,
-            (true, true) => Refusal::Observed,
-            (false, _) => Refusal::Silent,
+            (true, false) => RefusalHandling::Reported,
+            (true, true) => RefusalHandling::Observed,
+            (false, _) => RefusalHandling::Silent,
         };
-        if refusal == Refusal::Silent {
+        if refusal == RefusalHandling::Silent {
             warnings.push("this kernel does not tell which system calls were refused".into());
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).step("make an epoll")?;

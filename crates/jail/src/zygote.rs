@@ -28,7 +28,7 @@ struct Hello {
     /// The seccomp filters that [`lockdown::Argument::Filter`] refers to.
     filters: [Vec<u8>; 5],
     /// The steps that it goes through itself.
-    lockdown: Vec<lockdown::Step>,
+    lockdown: Vec<lockdown::LockdownStep>,
 }
 
 /// A request of the warden to the zygote. Descriptors: the shell's init (pidfd), the control socket, stdin if the program has one, stdout,
@@ -40,7 +40,7 @@ pub(crate) struct ForkRequest {
     /// True if the child gets a Landlock ruleset.
     pub(crate) landlock: bool,
     /// The steps that the child runs before anything else.
-    pub(crate) lockdown: Vec<lockdown::Step>,
+    pub(crate) lockdown: Vec<lockdown::LockdownStep>,
     /// The program that it then becomes.
     pub(crate) program: Program,
 }

@@ -8,7 +8,7 @@ use rustix::event::epoll;
 
 use super::{NO_CHECKPOINT, Role, Warden, invalid};
 use crate::listener::{Heard, Listener};
-use crate::lockdown::Refusal;
+use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, WardenMessage};
 use crate::sandbox;
 
@@ -92,7 +92,8 @@ impl Warden {
                 let kernel = if let Role::Kernel(kernel) = role { kernel } else { FIRST_KERNEL };
                 if let Some(descriptor) = word.descriptor {
                     let profile = self.sandboxes.get(&id).map(|sandbox| sandbox.profile).unwrap_or_default();
-                    let listener = Listener::new(descriptor, (self.refusal == Refusal::Observed).then_some(profile));
+                    let listener =
+                        Listener::new(descriptor, (self.refusal == RefusalHandling::Observed).then_some(profile));
                     self.watch(id, Watched::Refusals { listener, kernel });
                 }
                 // Further kernels have no checkpoint.
