@@ -183,7 +183,7 @@ impl Hierarchy {
 
 /// A group's share of busy processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Share {
+pub(crate) enum CpuShare {
     /// As much as any other.
     Full,
     /// A sixteenth of that.
@@ -259,13 +259,13 @@ impl Cgroup {
     }
 
     /// Sets what it gets beside other groups. It matters only where processors are short.
-    pub(crate) fn set_share(&self, share: Share) -> io::Result<()> {
+    pub(crate) fn set_share(&self, share: CpuShare) -> io::Result<()> {
         // The full ones are the kernel's own.
         match (&self.hierarchy, share) {
-            (Hierarchy::V1 { cpu: Some(cpu), .. }, Share::Full) => write_if_present(cpu, "cpu.shares", "1024"),
-            (Hierarchy::V1 { cpu: Some(cpu), .. }, Share::Small) => write_if_present(cpu, "cpu.shares", "64"),
-            (Hierarchy::V2 { parent, .. }, Share::Full) => write_if_present(parent, "cpu.weight", "100"),
-            (Hierarchy::V2 { parent, .. }, Share::Small) => write_if_present(parent, "cpu.weight", "6"),
+            (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Full) => write_if_present(cpu, "cpu.shares", "1024"),
+            (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Small) => write_if_present(cpu, "cpu.shares", "64"),
+            (Hierarchy::V2 { parent, .. }, CpuShare::Full) => write_if_present(parent, "cpu.weight", "100"),
+            (Hierarchy::V2 { parent, .. }, CpuShare::Small) => write_if_present(parent, "cpu.weight", "6"),
             (Hierarchy::V1 { cpu: None, .. } | Hierarchy::Absent, _) => Ok(()),
         }
     }

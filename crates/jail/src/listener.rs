@@ -14,7 +14,7 @@ const REST: Duration = Duration::from_secs(1);
 
 /// The warden's end of a filter.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct SeccompListener {
     fd: OwnedFd,
     /// The list by which a listener that observes everything decides.
     observes: Option<Profile>,
@@ -33,7 +33,7 @@ pub(crate) enum Heard {
     Over,
 }
 
-impl Listener {
+impl SeccompListener {
     /// The listener of a filter that leaves us what it refuses, or everything, which this profile's list then decides about.
     pub(crate) fn new(fd: OwnedFd, observes: Option<Profile>) -> Self {
         Self { fd, observes, since: Instant::now(), answered: 0 }

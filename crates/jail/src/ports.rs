@@ -22,7 +22,7 @@ pub(crate) fn start_loopback() -> Result<(), StepError> {
 }
 
 /// A connection to a port.
-pub(crate) enum Connection {
+pub(crate) enum PortConnection {
     /// It is there, or under way.
     Open(OwnedFd),
     /// Nothing listens there.
@@ -30,7 +30,7 @@ pub(crate) enum Connection {
 }
 
 /// Connects to a port of the process behind `pidfd`. Leaves the calling process in that one's network namespace.
-pub(crate) fn connect(pidfd: BorrowedFd<'_>, port: u16) -> Result<Connection, StepError> {
+pub(crate) fn connect(pidfd: BorrowedFd<'_>, port: u16) -> Result<PortConnection, StepError> {
     sys::setns(pidfd, libc::CLONE_NEWNET).step("join the sandbox's network")?;
     for address in [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))] {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -49,8 +49,8 @@ pub(crate) fn connect(pidfd: BorrowedFd<'_>, port: u16) -> Result<Connection, St
         match rustix::net::sockopt::socket_error(&socket).step("look at the connection")? {
             Err(Errno::CONNREFUSED) => {}
             Err(error) => return Err(error).step("connect"),
-            Ok(()) => return Ok(Connection::Open(socket)),
+            Ok(()) => return Ok(PortConnection::Open(socket)),
         }
     }
-    Ok(Connection::Closed)
+    Ok(PortConnection::Closed)
 }

@@ -243,7 +243,7 @@ struct Notification {
 
 /// The kernel's `struct seccomp_notif_resp`.
 #[repr(C)]
-struct Verdict {
+struct SeccompResponse {
     id: u64,
     value: i64,
     error: i32,
@@ -266,7 +266,7 @@ pub(crate) fn answer_call(listener: BorrowedFd<'_>, permits: impl FnOnce(i64, [u
     const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
     const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;
     const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;
-    const { assert!(size_of::<Notification>() == 0x50 && size_of::<Verdict>() == 0x18) };
+    const { assert!(size_of::<Notification>() == 0x50 && size_of::<SeccompResponse>() == 0x18) };
     let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
     let mut call = Notification::default();
     // JUSTIFICATION: not wrapped. SAFETY: `call` is zeroed, as the kernel demands, and has the size that the request's number says.
@@ -278,7 +278,7 @@ pub(crate) fn answer_call(listener: BorrowedFd<'_>, permits: impl FnOnce(i64, [u
         true => (0, SECCOMP_USER_NOTIF_FLAG_CONTINUE),
         false => (-libc::EPERM, 0),
     };
-    let verdict = Verdict { id: call.id, value: 0, error, flags };
+    let verdict = SeccompResponse { id: call.id, value: 0, error, flags };
     // JUSTIFICATION: as above. SAFETY: `verdict` lives for the call, which only reads it.
     let sent = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND as _, &raw const verdict) };
     match check(sent.into()) {

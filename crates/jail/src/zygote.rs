@@ -42,7 +42,7 @@ pub(crate) struct ForkRequest {
     /// The steps that the child runs before anything else.
     pub(crate) lockdown: Vec<lockdown::LockdownStep>,
     /// The program that it then becomes.
-    pub(crate) program: Program,
+    pub(crate) program: ChildProgram,
 }
 
 /// A message of the warden to the child. Descriptors: the Landlock ruleset if there is one, then the ways into the cgroup.
@@ -52,7 +52,7 @@ pub(crate) struct ShellIsReady;
 /// The program that a child of the zygote becomes.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Program {
+pub(crate) enum ChildProgram {
     /// A kernel.
     Kernel(KernelStart),
     /// A program that it is told by its control socket; it has a stdin.

@@ -13,7 +13,7 @@ use crate::lockdown::{Identity, Lockdown};
 use crate::message::{self, FIRST_KERNEL, JailLimits, JailSpec, KernelStart, MAX_SLOTS, Profile};
 use crate::mounts::TerminalSources;
 use crate::sandbox::{JailSandbox, ProcessHandle};
-use crate::zygote::{ForkRequest, Program, ShellIsReady};
+use crate::zygote::{ChildProgram, ForkRequest, ShellIsReady};
 use crate::{Step, StepError, mounts, terminals};
 
 /// A process that is to be made in a sandbox.
@@ -219,8 +219,8 @@ impl Warden {
         sent.extend(descriptors.iter().map(AsFd::as_fd));
         sent.push(theirs.as_fd());
         let program = match kind {
-            Kind::FirstKernel(start) | Kind::Kernel(start) => Program::Kernel(start),
-            Kind::Command { .. } => Program::Command,
+            Kind::FirstKernel(start) | Kind::Kernel(start) => ChildProgram::Kernel(start),
+            Kind::Command { .. } => ChildProgram::Command,
         };
         let (number, landlock) = (self.zygote.next_number(), self.has_landlock);
         self.zygote.ask(&ForkRequest { number, landlock, lockdown: lockdown.steps(), program }, &sent)?;

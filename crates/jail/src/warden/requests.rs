@@ -8,7 +8,7 @@ use super::watches::Watched;
 use super::{NO_CHECKPOINT, Warden, invalid};
 use crate::freezer::Frozen;
 use crate::message::{self, FIRST_KERNEL, Profile, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
-use crate::ports::{self, Connection};
+use crate::ports::{self, PortConnection};
 use crate::sandbox::JailSandbox;
 use crate::{Step, StepError, mounts, sys, terminals};
 
@@ -167,8 +167,8 @@ impl Warden {
             sys::Fork::Child => {
                 let connection = ports::connect(sandbox.init.pidfd.as_fd(), port);
                 let (answer, descriptor) = match connection {
-                    Ok(Connection::Open(socket)) => (WardenAnswer::Done, Some(socket)),
-                    Ok(Connection::Closed) => (WardenAnswer::PortClosed, None),
+                    Ok(PortConnection::Open(socket)) => (WardenAnswer::Done, Some(socket)),
+                    Ok(PortConnection::Closed) => (WardenAnswer::PortClosed, None),
                     Err(error) => (WardenAnswer::Failed { reason: error.to_string() }, None),
                 };
                 let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 
 use super::Warden;
-use crate::cgroup::Share;
+use crate::cgroup::CpuShare;
 use crate::idmap::IdMap;
 use crate::locks::Locks;
 use crate::sandbox::JailSandbox;
@@ -93,7 +93,7 @@ impl Warden {
                 Some(later) if later > now => self.foreground.push_back((later, id)),
                 _ => {
                     sandbox.foreground_until = None;
-                    let _as_before = sandbox.cgroup.set_share(Share::Small);
+                    let _as_before = sandbox.cgroup.set_share(CpuShare::Small);
                 }
             }
         }
@@ -105,7 +105,7 @@ impl Warden {
         let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
         let until = Instant::now() + FOREGROUND;
         if sandbox.foreground_until.replace(until).is_none() {
-            let _as_before = sandbox.cgroup.set_share(Share::Full);
+            let _as_before = sandbox.cgroup.set_share(CpuShare::Full);
             self.foreground.push_back((until, id));
         }
     }

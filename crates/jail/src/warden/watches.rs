@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustix::event::epoll;
 
 use super::{NO_CHECKPOINT, Role, Warden, invalid};
-use crate::listener::{Heard, Listener};
+use crate::listener::{Heard, SeccompListener};
 use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, WardenMessage};
 use crate::sandbox;
@@ -22,7 +22,7 @@ pub(super) enum Watched {
     /// A new process, which hands over its listener before it runs anything.
     Greeting { socket: OwnedFd, role: Role },
     /// Refused system calls of a kernel and of what it started.
-    Refusals { listener: Listener, kernel: u64 },
+    Refusals { listener: SeccompListener, kernel: u64 },
     /// A checkpoint that was woken, and the number of the request that asked for it.
     Waking(OwnedFd, u64),
     /// A kernel that is nobody's child here.
@@ -92,8 +92,10 @@ impl Warden {
                 let kernel = if let Role::Kernel(kernel) = role { kernel } else { FIRST_KERNEL };
                 if let Some(descriptor) = word.descriptor {
                     let profile = self.sandboxes.get(&id).map(|sandbox| sandbox.profile).unwrap_or_default();
-                    let listener =
-                        Listener::new(descriptor, (self.refusal == RefusalHandling::Observed).then_some(profile));
+                    let listener = SeccompListener::new(
+                        descriptor,
+                        (self.refusal == RefusalHandling::Observed).then_some(profile),
+                    );
                     self.watch(id, Watched::Refusals { listener, kernel });
                 }
                 // Further kernels have no checkpoint.
