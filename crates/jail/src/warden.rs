@@ -15,7 +15,7 @@ use rustix::event::epoll;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use self::timers::LateCheckpoint;
-use self::watches::{Watch, Watched};
+use self::watches::{EpollSource, EpollWatch};
 use crate::cgroup::{self, Hierarchy};
 use crate::idmap::IdMap;
 use crate::lockdown::RefusalHandling;
@@ -47,7 +47,7 @@ enum Role {
 }
 
 /// State of the warden.
-struct Warden {
+struct WardenState {
     control: OwnedFd,
     zygote: Zygote,
     map: IdMap,
@@ -63,7 +63,7 @@ struct Warden {
     children: HashMap<Pid, (u64, Role)>,
     /// Processes that make a connection.
     connecting: HashSet<Pid>,
-    watches: HashMap<u64, Watch>,
+    watches: HashMap<u64, EpollWatch>,
     next_watch: u64,
     /// Listeners that said too much and are looked at again later.
     resting: Vec<(Instant, u64)>,
@@ -83,7 +83,7 @@ struct Warden {
 
 /// Runs until aludel closes the control socket or the zygote ends, then removes everything. Runs as pid 1 of its pid namespace.
 pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Result<Hierarchy>) {
-    let start = || -> Result<(Warden, OwnedFd, Vec<String>), StepError> {
+    let start = || -> Result<(WardenState, OwnedFd, Vec<String>), StepError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the parent")?;
         sys::ignore_broken_pipes();
         let children = sys::child_signals().step("watch the children")?;
@@ -110,7 +110,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .step("watch the sockets")?;
         }
-        let warden = Warden {
+        let warden = WardenState {
             control: clone_of(&control)?,
             zygote: Zygote::start(setup, map)?,
             map,
@@ -185,7 +185,7 @@ fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarc
     Ok((own, warnings))
 }
 
-impl Warden {
+impl WardenState {
     fn reply(&self, reply: &WardenMessage) {
         // When aludel is gone, the loop sees that by itself.
         let _gone = message::send(&self.control, reply, &[]);
@@ -268,7 +268,7 @@ impl Warden {
         if done && let Some(sandbox) = self.sandboxes.remove(&id) {
             for (_, watch) in self.watches.extract_if(|_, watch| watch.sandbox == id).collect::<Vec<_>>() {
                 self.unwatch(watch.what.fd());
-                if let Watched::Waking(_, number) = watch.what {
+                if let EpollSource::Waking(_, number) = watch.what {
                     self.answer(number, Err(invalid(NO_CHECKPOINT)));
                 }
             }

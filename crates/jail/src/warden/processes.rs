@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::watches::Watched;
-use super::{Role, Warden, invalid};
+use super::watches::EpollSource;
+use super::{Role, WardenState, invalid};
 use crate::cgroup::Cgroup;
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::lockdown::{Identity, Lockdown};
@@ -45,7 +45,7 @@ struct Forking {
     socket: OwnedFd,
 }
 
-impl Warden {
+impl WardenState {
     pub(super) fn create(&mut self, id: u64, spec: JailSpec, descriptors: &[OwnedFd]) -> Result<(), StepError> {
         let JailSpec { start, slot, workspace, limits, profile } = spec;
         let [_control, _stdout, _stderr] = descriptors else { return Err(invalid("three descriptors are needed")) };
@@ -110,7 +110,7 @@ impl Warden {
                 sandbox.kernels.insert(FIRST_KERNEL, kernel);
                 self.sandboxes.insert(id, sandbox);
                 self.put_into_foreground(id);
-                self.watch(id, Watched::Greeting { socket, role: Role::Kernel(FIRST_KERNEL) });
+                self.watch(id, EpollSource::Greeting { socket, role: Role::Kernel(FIRST_KERNEL) });
                 Ok(())
             }
             Err(error) => {
@@ -140,7 +140,7 @@ impl Warden {
             sandbox.kernels.insert(kernel, child);
         }
         self.put_into_foreground(id);
-        self.watch(id, Watched::Greeting { socket, role: Role::Kernel(kernel) });
+        self.watch(id, EpollSource::Greeting { socket, role: Role::Kernel(kernel) });
         Ok(())
     }
 
@@ -168,7 +168,7 @@ impl Warden {
             sandbox.commands.insert(process, child);
         }
         self.put_into_foreground(id);
-        self.watch(id, Watched::Greeting { socket, role: Role::Command(process) });
+        self.watch(id, EpollSource::Greeting { socket, role: Role::Command(process) });
         Ok(())
     }
 
@@ -193,7 +193,7 @@ impl Warden {
         self.finish_fork(forking, landlock.as_ref(), &joins)
     }
 
-    /// Asks the zygote for a process, which waits until [`Warden::finish_fork`]. If that is never called, it ends.
+    /// Asks the zygote for a process, which waits until [`WardenState::finish_fork`]. If that is never called, it ends.
     fn begin_fork(&self, place: ProcessTarget<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
         let (socket, theirs) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,

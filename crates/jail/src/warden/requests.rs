@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::process::Signal;
 
-use super::watches::Watched;
-use super::{NO_CHECKPOINT, Warden, invalid};
+use super::watches::EpollSource;
+use super::{NO_CHECKPOINT, WardenState, invalid};
 use crate::freezer::Frozen;
 use crate::message::{self, FIRST_KERNEL, Profile, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
 use crate::ports::{self, PortConnection};
@@ -15,7 +15,7 @@ use crate::{Step, StepError, mounts, sys, terminals};
 /// Connections that are made at once, each by a process for some milliseconds at most.
 const MOST_CONNECTING: usize = 32;
 
-impl Warden {
+impl WardenState {
     pub(super) fn handle(&mut self, number: u64, request: WardenRequest, descriptors: &[OwnedFd]) {
         match request {
             WardenRequest::OpenWorkspace { workspace, slot, bytes, inodes } => {
@@ -75,7 +75,7 @@ impl Warden {
                 match (control, sandbox) {
                     (Some(control), Some(sandbox)) if sandbox.wake(control.as_fd()) => {
                         if let Some(socket) = sandbox.wake.take() {
-                            self.watch(id, Watched::Waking(socket, number));
+                            self.watch(id, EpollSource::Waking(socket, number));
                         }
                     }
                     _ => self.answer(number, Err(invalid(NO_CHECKPOINT))),

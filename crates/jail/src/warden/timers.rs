@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 
-use super::Warden;
+use super::WardenState;
 use crate::cgroup::CpuShare;
 use crate::idmap::IdMap;
 use crate::locks::Locks;
@@ -38,7 +38,7 @@ impl LateCheckpoint {
     }
 }
 
-impl Warden {
+impl WardenState {
     /// Runs the timers that are due; returns the time to the next one.
     pub(super) fn run_timers(&mut self) -> Option<Timespec> {
         let now = Instant::now();

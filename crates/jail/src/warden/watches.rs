@@ -6,19 +6,19 @@ use std::time::Instant;
 
 use rustix::event::epoll;
 
-use super::{NO_CHECKPOINT, Role, Warden, invalid};
+use super::{NO_CHECKPOINT, Role, WardenState, invalid};
 use crate::listener::{Heard, SeccompListener};
 use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, WardenMessage};
 use crate::sandbox;
 
 /// Something of a sandbox that is watched.
-pub(super) struct Watch {
+pub(super) struct EpollWatch {
     pub(super) sandbox: u64,
-    pub(super) what: Watched,
+    pub(super) what: EpollSource,
 }
 
-pub(super) enum Watched {
+pub(super) enum EpollSource {
     /// A new process, which hands over its listener before it runs anything.
     Greeting { socket: OwnedFd, role: Role },
     /// Refused system calls of a kernel and of what it started.
@@ -29,7 +29,7 @@ pub(super) enum Watched {
     Adopted(OwnedFd),
 }
 
-impl Watched {
+impl EpollSource {
     pub(super) fn fd(&self) -> &OwnedFd {
         match self {
             Self::Greeting { socket: fd, .. } | Self::Waking(fd, _) | Self::Adopted(fd) => fd,
@@ -38,13 +38,13 @@ impl Watched {
     }
 }
 
-impl Warden {
+impl WardenState {
     /// Watches listeners again that have rested; returns the time of the next one.
     pub(super) fn watch_the_rested(&mut self, now: Instant) -> Option<Instant> {
         let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
         self.resting = resting;
         for (_, token) in rested {
-            if let Some(Watch { what: Watched::Refusals { listener, .. }, .. }) = self.watches.get(&token) {
+            if let Some(EpollWatch { what: EpollSource::Refusals { listener, .. }, .. }) = self.watches.get(&token) {
                 let _gone = self.watch_fd(listener.fd(), token);
             }
         }
@@ -55,12 +55,12 @@ impl Warden {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
     }
 
-    pub(super) fn watch(&mut self, sandbox: u64, what: Watched) {
+    pub(super) fn watch(&mut self, sandbox: u64, what: EpollSource) {
         let token = self.next_watch;
         self.next_watch += 1;
         // Nothing can be watched only where memory is out; what would be heard by it then is not.
         if self.watch_fd(what.fd(), token).is_ok() {
-            self.watches.insert(token, Watch { sandbox, what });
+            self.watches.insert(token, EpollWatch { sandbox, what });
         }
     }
 
@@ -71,11 +71,13 @@ impl Warden {
 
     /// Handles an event of a watched descriptor. An earlier event of the same batch may have ended its watch.
     pub(super) fn handle_event(&mut self, token: u64, flags: epoll::EventFlags) {
-        let Some(Watch { sandbox: id, what }) = self.watches.remove(&token) else { return };
+        let Some(EpollWatch { sandbox: id, what }) = self.watches.remove(&token) else { return };
         match what {
             // Before Linux 6.11, taking a call that will never come blocks for ever.
-            Watched::Refusals { listener, .. } if !flags.contains(epoll::EventFlags::IN) => self.unwatch(listener.fd()),
-            Watched::Refusals { mut listener, kernel } => {
+            EpollSource::Refusals { listener, .. } if !flags.contains(epoll::EventFlags::IN) => {
+                self.unwatch(listener.fd())
+            }
+            EpollSource::Refusals { mut listener, kernel } => {
                 match listener.answer(|number| self.reply(&WardenMessage::Called { id, kernel, number })) {
                     Heard::Something => {}
                     Heard::Rests(until) => {
@@ -84,9 +86,10 @@ impl Warden {
                     }
                     Heard::Over => return self.unwatch(listener.fd()),
                 }
-                self.watches.insert(token, Watch { sandbox: id, what: Watched::Refusals { listener, kernel } });
+                self.watches
+                    .insert(token, EpollWatch { sandbox: id, what: EpollSource::Refusals { listener, kernel } });
             }
-            Watched::Greeting { socket, role } => {
+            EpollSource::Greeting { socket, role } => {
                 self.unwatch(&socket);
                 let Ok(word) = sandbox::first_word(socket.as_fd()) else { return };
                 let kernel = if let Role::Kernel(kernel) = role { kernel } else { FIRST_KERNEL };
@@ -96,7 +99,7 @@ impl Warden {
                         descriptor,
                         (self.refusal == RefusalHandling::Observed).then_some(profile),
                     );
-                    self.watch(id, Watched::Refusals { listener, kernel });
+                    self.watch(id, EpollSource::Refusals { listener, kernel });
                 }
                 // Further kernels have no checkpoint.
                 if matches!(role, Role::Kernel(FIRST_KERNEL))
@@ -105,13 +108,13 @@ impl Warden {
                     sandbox.wake = Some(socket);
                 }
             }
-            Watched::Waking(socket, number) => {
+            EpollSource::Waking(socket, number) => {
                 self.unwatch(&socket);
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
                 let word = sandbox::first_word(socket.as_fd()).ok();
                 if word.as_ref().is_some_and(|word| word.is_checkpoint) {
                     // It was woken before it had said so.
-                    return self.watch(id, Watched::Waking(socket, number));
+                    return self.watch(id, EpollSource::Waking(socket, number));
                 }
                 let woken = word.and_then(|word| sandbox.woken(&word));
                 sandbox.forget_checkpoint();
@@ -119,14 +122,14 @@ impl Warden {
                 match woken.and_then(|kernel| Some((kernel.pidfd.try_clone().ok()?, kernel))) {
                     Some((pidfd, kernel)) => {
                         sandbox.kernels.insert(FIRST_KERNEL, kernel);
-                        self.watch(id, Watched::Adopted(pidfd));
+                        self.watch(id, EpollSource::Adopted(pidfd));
                         self.reply(&WardenMessage::Resumed { id });
                         self.answer(number, Ok(()));
                     }
                     None => self.answer(number, Err(invalid(NO_CHECKPOINT))),
                 }
             }
-            Watched::Adopted(pidfd) => {
+            EpollSource::Adopted(pidfd) => {
                 self.unwatch(&pidfd);
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
                 let Some(kernel) = sandbox.kernels.remove(&FIRST_KERNEL) else { return };
