@@ -1,6 +1,6 @@
 //! Prompts, programs and outputs for the spans of operators who ask for them: cut to a size that a log can bear.
 
-use aludel_sandbox::Event;
+use aludel_sandbox::ExecutionEvent;
 use serde_json::{Value, json};
 use tracing::{Level, enabled};
 
@@ -69,11 +69,11 @@ fn message(item: &Item) -> Value {
 }
 
 /// Returns the words that a program put out; pictures have none.
-pub(crate) fn output_of(event: &Event) -> &str {
+pub(crate) fn output_of(event: &ExecutionEvent) -> &str {
     match event {
-        Event::Stdout(text) | Event::Stderr(text) => text,
-        Event::Display(bundle) | Event::Result(bundle) => bundle.text().unwrap_or_default(),
-        Event::Error(error) => &error.traceback,
-        Event::Calls(_) | Event::Finished(_) => "",
+        ExecutionEvent::Stdout(text) | ExecutionEvent::Stderr(text) => text,
+        ExecutionEvent::Display(bundle) | ExecutionEvent::Result(bundle) => bundle.text().unwrap_or_default(),
+        ExecutionEvent::Error(error) => &error.traceback,
+        ExecutionEvent::Calls(_) | ExecutionEvent::Finished(_) => "",
     }
 }

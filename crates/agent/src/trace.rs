@@ -1,6 +1,6 @@
 //! The span of one program, for operators.
 
-use aludel_sandbox::{Event, KernelSpec};
+use aludel_sandbox::{ExecutionEvent, KernelSpec};
 use tracing::field::Empty;
 use tracing::{Span, info_span, record_all};
 
@@ -36,11 +36,11 @@ impl ProgramSpan {
     }
 
     /// Takes note of what the program `code` tells.
-    pub fn see(&mut self, code: &str, event: &Event) {
+    pub fn see(&mut self, code: &str, event: &ExecutionEvent) {
         if let Some(output) = &mut self.output {
             output.push(contents::output_of(event));
         }
-        if let Event::Finished(finished) = event {
+        if let ExecutionEvent::Finished(finished) = event {
             let output = self.output.as_ref();
             record_all!(
                 self.span,

@@ -11,7 +11,7 @@ use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling};
 use aludel_agent::{
     Approval, BareSandbox, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Runtime, RuntimeError, Turn,
 };
-use aludel_sandbox::{Cell, Event as ExecutionEvent, Execution, FileEntry, KernelSpec, Limits};
+use aludel_sandbox::{Cell, Execution, ExecutionEvent, FileEntry, KernelSpec, Limits};
 use aludel_testkit::{Bench, End, Scripted, ScriptedTransport};
 use common::{agent, bench, builder, follow, observations, options, plain};
 use futures_util::StreamExt;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use aludel_agent::upstream::{FunctionTool, ToolChoice, UpstreamError};
 use aludel_agent::{Approval, BareSandbox, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Runtime, Tool, Turn};
 use aludel_sandbox::memory::{Memory, simple};
-use aludel_sandbox::{Backend, Cell, Event as ExecutionEvent, KernelSpec, Limits, Outcome, SandboxId, SandboxSpec};
+use aludel_sandbox::{Backend, Cell, ExecutionEvent, KernelSpec, Limits, Outcome, SandboxId, SandboxSpec};
 use aludel_testkit::{Scripted, ScriptedTransport};
 use common::{agent, bench, builder, follow, observations, options, plain};
 use futures_util::StreamExt;

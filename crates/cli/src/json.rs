@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use aludel_agent::upstream::Usage;
 use aludel_engine::turns::{Ending, EventKind, FailureKind, ItemId};
-use aludel_sandbox::{ClientCall, Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
+use aludel_sandbox::{
+    ClientCall, Death, ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, VariablesState,
+};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
@@ -133,28 +135,30 @@ impl<'a> Ended<'a> {
 }
 
 /// Writes an event of an execution.
-pub(crate) fn program(call: Option<&str>, event: &Event, out: &mut Out) -> anyhow::Result<()> {
+pub(crate) fn program(call: Option<&str>, event: &ExecutionEvent, out: &mut Out) -> anyhow::Result<()> {
     let image = match event {
-        Event::Display(bundle) | Event::Result(bundle) => image(bundle, out)?,
+        ExecutionEvent::Display(bundle) | ExecutionEvent::Result(bundle) => image(bundle, out)?,
         _ => None,
     };
     print(&Line { call, content: content(event, image) })
 }
 
 /// An event of an execution, of which nothing is saved.
-pub(crate) fn value(event: &Event) -> Value {
+pub(crate) fn value(event: &ExecutionEvent) -> Value {
     serde_json::to_value(Line { call: None, content: content(event, None) }).unwrap_or_default()
 }
 
-fn content(event: &Event, image: Option<PathBuf>) -> Content<'_> {
+fn content(event: &ExecutionEvent, image: Option<PathBuf>) -> Content<'_> {
     match event {
-        Event::Stdout(text) => Content::Stdout { text },
-        Event::Stderr(text) => Content::Stderr { text },
-        Event::Display(bundle) => Content::Display { data: data(bundle), image },
-        Event::Result(bundle) => Content::Result { data: data(bundle), image },
-        Event::Error(error) => Content::Error { name: &error.name, value: &error.value, traceback: &error.traceback },
-        Event::Calls(calls) => Content::Calls { calls },
-        Event::Finished(finished) => Content::Finished(finished_line(finished)),
+        ExecutionEvent::Stdout(text) => Content::Stdout { text },
+        ExecutionEvent::Stderr(text) => Content::Stderr { text },
+        ExecutionEvent::Display(bundle) => Content::Display { data: data(bundle), image },
+        ExecutionEvent::Result(bundle) => Content::Result { data: data(bundle), image },
+        ExecutionEvent::Error(error) => {
+            Content::Error { name: &error.name, value: &error.value, traceback: &error.traceback }
+        }
+        ExecutionEvent::Calls(calls) => Content::Calls { calls },
+        ExecutionEvent::Finished(finished) => Content::Finished(finished_line(finished)),
     }
 }
 
@@ -163,7 +167,7 @@ fn content(event: &Event, image: Option<PathBuf>) -> Content<'_> {
 pub(crate) fn turn(
     event: &EventKind,
     calls: &HashMap<ItemId, String>,
-    of_program: Option<&Event>,
+    of_program: Option<&ExecutionEvent>,
     out: &mut Out,
 ) -> anyhow::Result<()> {
     let of = |item: &ItemId| calls.get(item).map(String::as_str);
@@ -259,10 +263,10 @@ fn finished_line(finished: &Finished) -> FinishedLine<'_> {
         output_dropped: finished.output_dropped,
         files_left_out: finished.files_left_out,
         state: match finished.state {
-            State::Kept => "kept",
-            State::RolledBack => "rolled_back",
-            State::Lost => "lost",
-            State::Restarted => "restarted",
+            VariablesState::Kept => "kept",
+            VariablesState::RolledBack => "rolled_back",
+            VariablesState::Lost => "lost",
+            VariablesState::Restarted => "restarted",
         },
         blocked: &finished.blocked,
         files: finished

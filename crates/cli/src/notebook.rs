@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aludel_sandbox::{Event, MimeBundle, MimeData};
+use aludel_sandbox::{ExecutionEvent, MimeBundle, MimeData};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::de::IgnoredAny;
@@ -96,28 +96,28 @@ impl Notebook {
     }
 
     /// Takes an event of the program that runs now.
-    pub(crate) fn see(&mut self, event: &Event) {
+    pub(crate) fn see(&mut self, event: &ExecutionEvent) {
         let ended = self.ended;
         let Some(cell) = self.code_cells().nth(ended) else { return };
         let count = ended + 1;
         cell.execution_count = Some(count);
         match event {
-            Event::Stdout(text) => cell.print(StreamName::Stdout, text),
-            Event::Stderr(text) => cell.print(StreamName::Stderr, text),
-            Event::Display(bundle) => {
+            ExecutionEvent::Stdout(text) => cell.print(StreamName::Stdout, text),
+            ExecutionEvent::Stderr(text) => cell.print(StreamName::Stderr, text),
+            ExecutionEvent::Display(bundle) => {
                 cell.outputs.push(Output::DisplayData { data: data(bundle), metadata: Empty {} });
             }
-            Event::Result(bundle) => {
+            ExecutionEvent::Result(bundle) => {
                 let data = data(bundle);
                 cell.outputs.push(Output::ExecuteResult { execution_count: count, data, metadata: Empty {} });
             }
-            Event::Error(error) => cell.outputs.push(Output::Error {
+            ExecutionEvent::Error(error) => cell.outputs.push(Output::Error {
                 ename: error.name.clone(),
                 evalue: error.value.clone(),
                 traceback: error.traceback.lines().map(str::to_owned).collect(),
             }),
-            Event::Calls(_) => {}
-            Event::Finished(_) => self.ended += 1,
+            ExecutionEvent::Calls(_) => {}
+            ExecutionEvent::Finished(_) => self.ended += 1,
         }
     }
 
@@ -174,7 +174,7 @@ fn data(bundle: &MimeBundle) -> BTreeMap<String, Value> {
 
 #[cfg(test)]
 mod tests {
-    use aludel_sandbox::{Finished, Outcome, ProgramError, State};
+    use aludel_sandbox::{Finished, Outcome, ProgramError, VariablesState};
 
     use super::*;
 
@@ -186,14 +186,14 @@ mod tests {
         {"cell_type": "code", "id": "d", "metadata": {}, "source": "1/0", "execution_count": null, "outputs": []}],
         "metadata": {"kernelspec": {"name": "python3", "display_name": "P"}}, "nbformat": 4, "nbformat_minor": 5}"##;
 
-    fn finished() -> Event {
-        Event::Finished(Finished {
+    fn finished() -> ExecutionEvent {
+        ExecutionEvent::Finished(Finished {
             outcome: Outcome::Completed,
             files: Vec::new(),
             files_left_out: 0,
             elapsed: std::time::Duration::ZERO,
             output_dropped: 0,
-            state: State::Kept,
+            state: VariablesState::Kept,
             blocked: Vec::new(),
             felt_refusal: false,
         })
@@ -210,14 +210,14 @@ mod tests {
         ]);
         let error = ProgramError { name: "E".into(), value: "v".into(), traceback: "a\nb".into() };
         for event in [
-            Event::Stdout("a".into()),
-            Event::Stdout("b".into()),
-            Event::Stderr("c".into()),
-            Event::Result(value),
+            ExecutionEvent::Stdout("a".into()),
+            ExecutionEvent::Stdout("b".into()),
+            ExecutionEvent::Stderr("c".into()),
+            ExecutionEvent::Result(value),
             finished(),
-            Event::Error(error),
+            ExecutionEvent::Error(error),
             finished(),
-            Event::Stdout("nobody asked".into()),
+            ExecutionEvent::Stdout("nobody asked".into()),
         ] {
             notebook.see(&event);
         }

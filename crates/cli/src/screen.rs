@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_engine::transcript::Transcript;
 use aludel_engine::turns::{Ending, Event, EventKind, Failure, FailureKind, Flow, ItemId, Output, Render, Rendered};
-use aludel_sandbox::{Event as ProgramEvent, FileEntry, ProgramError};
+use aludel_sandbox::{ExecutionEvent as ProgramEvent, FileEntry, ProgramError};
 use anyhow::anyhow;
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aludel_agent::{describe_outcome, size};
 use aludel_engine::turns::{Ending, EventKind};
-use aludel_sandbox::{Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, State};
+use aludel_sandbox::{ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, VariablesState};
 
 use crate::console::{Console, Stream};
 use crate::fold::Fold;
@@ -40,20 +40,20 @@ impl ProgramView {
         Self { console: Console::new(), results, fold, pictures }
     }
 
-    pub(crate) fn see(&mut self, event: &Event, out: &mut Out) -> anyhow::Result<()> {
-        if !matches!(event, Event::Stdout(_) | Event::Stderr(_)) {
+    pub(crate) fn see(&mut self, event: &ExecutionEvent, out: &mut Out) -> anyhow::Result<()> {
+        if !matches!(event, ExecutionEvent::Stdout(_) | ExecutionEvent::Stderr(_)) {
             self.unfold()?;
         }
         match event {
-            Event::Stdout(text) => self.print(self.results, text)?,
-            Event::Stderr(text) => self.print(Stream::Stderr, text)?,
-            Event::Display(bundle) | Event::Result(bundle) => self.value(bundle, out)?,
-            Event::Error(error) => {
+            ExecutionEvent::Stdout(text) => self.print(self.results, text)?,
+            ExecutionEvent::Stderr(text) => self.print(Stream::Stderr, text)?,
+            ExecutionEvent::Display(bundle) | ExecutionEvent::Result(bundle) => self.value(bundle, out)?,
+            ExecutionEvent::Error(error) => {
                 self.console.end_line(Stream::Stderr)?;
                 self.console.foreign(Stream::Stderr, &format!("{}\n", error.traceback.trim_end()))?;
             }
-            Event::Calls(_) => {}
-            Event::Finished(_) => self.console.finish(self.results)?,
+            ExecutionEvent::Calls(_) => {}
+            ExecutionEvent::Finished(_) => self.console.finish(self.results)?,
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl ProgramView {
 /// Describes the end of the only program of a sandbox. Lost variables do not matter: no program follows.
 pub(crate) fn describe_only(finished: &Finished) -> String {
     describe_outcome(&Finished {
-        state: State::Kept,
+        state: VariablesState::Kept,
         files_left_out: 0,
         output_dropped: 0,
         files: Vec::new(),
@@ -174,7 +174,12 @@ impl TurnView {
     }
 
     /// `of_program` is what the event tells of a program's execution.
-    pub(crate) fn see(&mut self, event: &EventKind, of_program: Option<&Event>, out: &mut Out) -> anyhow::Result<()> {
+    pub(crate) fn see(
+        &mut self,
+        event: &EventKind,
+        of_program: Option<&ExecutionEvent>,
+        out: &mut Out,
+    ) -> anyhow::Result<()> {
         let console = &mut self.program.console;
         if self.thinking && !matches!(event, EventKind::Reasoning { .. }) {
             self.thinking = false;
@@ -251,13 +256,13 @@ impl TurnView {
         Ok(console.end_line(Stream::Stderr)?)
     }
 
-    fn execution(&mut self, event: &Event, out: &mut Out) -> anyhow::Result<()> {
+    fn execution(&mut self, event: &ExecutionEvent, out: &mut Out) -> anyhow::Result<()> {
         if !self.running {
             self.running = true;
             self.program.console.note(&paint::faint("── output ──"))?;
         }
         self.program.see(event, out)?;
-        if let Event::Finished(finished) = event {
+        if let ExecutionEvent::Finished(finished) = event {
             self.running = false;
             let files: Vec<_> = finished
                 .files

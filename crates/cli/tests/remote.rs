@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_sandbox::{
-    Backend, E2b, E2bConfig, Error, Event, Limits, Network, OpenSandbox, OpenSandboxConfig, Outcome, Programs,
+    Backend, E2b, E2bConfig, Error, ExecutionEvent, Limits, Network, OpenSandbox, OpenSandboxConfig, Outcome, Programs,
     SandboxId, SandboxSpec, conformance,
 };
 use common::{aludel, data, said};
@@ -87,7 +87,7 @@ async fn end_in_mid_run(server: &Server, data: &Path, backend: &dyn Backend) {
     let make = |spec| backend.create(SandboxId::unique(), spec);
     let sandbox = make(SandboxSpec::new(Limits::default())).await.unwrap();
     let mut running = sandbox.execute("print('begun', flush=True)\nwhile True: pass").await.unwrap();
-    assert!(matches!(running.next().await, Some(Event::Stdout(text)) if text == "begun\n"));
+    assert!(matches!(running.next().await, Some(ExecutionEvent::Stdout(text)) if text == "begun\n"));
     let list = || said(aludel(data).args(["sandbox", "ls", "--json", "--url", &server.1])).stdout;
     let listed: serde_json::Value = serde_json::from_str(&list()).unwrap();
     let id = listed[0]["sandboxID"].as_str().unwrap().to_owned();
@@ -95,7 +95,7 @@ async fn end_in_mid_run(server: &Server, data: &Path, backend: &dyn Backend) {
     let told = tokio::time::timeout(Duration::from_secs(10), async {
         loop {
             match running.next().await {
-                Some(Event::Finished(finished)) => return finished,
+                Some(ExecutionEvent::Finished(finished)) => return finished,
                 Some(_) => {}
                 None => panic!("the events ended without an outcome"),
             }

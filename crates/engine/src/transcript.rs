@@ -292,7 +292,7 @@ fn quote(text: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use aludel_sandbox::{LimitHit, MimeBundle, Outcome, ProgramError, State};
+    use aludel_sandbox::{LimitHit, MimeBundle, Outcome, ProgramError, VariablesState};
     use aludel_store::{ContainerFileId, Source};
 
     use super::*;
@@ -310,7 +310,7 @@ mod tests {
             elapsed: Duration::from_millis(milliseconds),
             files_left_out: 0,
             output_dropped: 0,
-            state: State::Kept,
+            state: VariablesState::Kept,
             blocked: Vec::new(),
             felt_refusal: false,
         };

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aludel_sandbox::{
-    Backend, Event, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, template,
+    Backend, ExecutionEvent, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec,
+    template,
 };
 use futures_util::StreamExt;
 
@@ -91,7 +92,7 @@ async fn starts(local: &Local) -> Result<Vec<Duration>, Failure> {
 async fn run(sandbox: &Arc<dyn Sandbox>, code: &str) -> Result<(), Failure> {
     let mut execution = sandbox.execute(code).await?;
     while let Some(event) = execution.next().await {
-        if let Event::Finished(finished) = event
+        if let ExecutionEvent::Finished(finished) = event
             && finished.outcome != aludel_sandbox::Outcome::Completed
         {
             return Err(format!("{code}: {:?}", finished.outcome).into());

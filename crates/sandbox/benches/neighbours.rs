@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use std::sync::Arc;
 
 use aludel_sandbox::{
-    Backend, Event, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, template,
+    Backend, ExecutionEvent, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec,
+    template,
 };
 
 const ABUSERS: [(&str, &str); 4] = [
@@ -89,7 +90,7 @@ async fn run(sandbox: &Arc<dyn Sandbox>) {
     let mut execution = sandbox.execute("1+1").await.expect("an execution");
     let mut answered = false;
     while let Some(event) = execution.next().await {
-        answered |= matches!(event, Event::Result(_));
+        answered |= matches!(event, ExecutionEvent::Result(_));
     }
     assert!(answered);
 }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use aludel_sandbox::{
-    Backend, Event, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, template,
+    Backend, ExecutionEvent, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec,
+    template,
 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -333,7 +334,7 @@ async fn output(sandbox: &Arc<dyn Sandbox>, code: &str) -> Result<String, Failur
     let mut execution = sandbox.execute(code).await?;
     let mut text = String::new();
     while let Some(event) = execution.next().await {
-        if let Event::Stdout(part) = event {
+        if let ExecutionEvent::Stdout(part) = event {
             text.push_str(&part);
         }
     }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::{Backend, Death, Error, Event, LimitHit, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec};
+use crate::{
+    Backend, Death, Error, ExecutionEvent, LimitHit, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec,
+};
 
 /// The suite, by file.
 const SUITE: [(&str, &str); 14] = [
@@ -160,8 +162,8 @@ async fn run(sandbox: &dyn Sandbox, code: &str) -> Result<(Outcome, String), Err
     let mut printed = String::new();
     while let Some(event) = execution.next().await {
         match event {
-            Event::Stdout(text) => printed.push_str(&text),
-            Event::Finished(finished) => return Ok((finished.outcome, printed)),
+            ExecutionEvent::Stdout(text) => printed.push_str(&text),
+            ExecutionEvent::Finished(finished) => return Ok((finished.outcome, printed)),
             _ => {}
         }
     }

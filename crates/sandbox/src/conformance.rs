@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::process::{Command, ExitStatus, PtySize};
 use crate::{
-    Backend, Capabilities, Cell, ClientAnswer, ClientCall, Death, Error, Event, Execution, FileEntry, Finished, Found,
-    Kernel, KernelOptions, LimitHit, Limits, Outcome, Profile, Room, Sandbox, SandboxId, SandboxSpec, State, Status,
-    Workspace,
+    Backend, Capabilities, Cell, ClientAnswer, ClientCall, Death, Error, Execution, ExecutionEvent, FileEntry,
+    Finished, Found, Kernel, KernelOptions, LimitHit, Limits, Outcome, Profile, Room, Sandbox, SandboxId, SandboxSpec,
+    Status, VariablesState, Workspace,
 };
 
 /// Programs that do what their names say, in the language of the backend's kernels.
@@ -183,7 +183,7 @@ struct Suite<'a> {
 struct Told {
     stdout: String,
     stderr: String,
-    events: Vec<Event>,
+    events: Vec<ExecutionEvent>,
     finished: Finished,
 }
 
@@ -203,19 +203,19 @@ impl Suite<'_> {
         let told = run(&sandbox, &self.programs.prints).await;
         assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("hello\n", ""), "what is printed");
         assert_eq!(told.finished.outcome, Outcome::Completed);
-        assert_eq!((told.finished.state, told.finished.output_dropped), (State::Kept, 0));
+        assert_eq!((told.finished.state, told.finished.output_dropped), (VariablesState::Kept, 0));
         assert!(told.events.is_empty(), "{:?}", told.events);
         let told = run(&sandbox, &self.programs.prints_error).await;
         assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("", "oops\n"), "the error output apart");
         if let Some(program) = &self.programs.has_result {
             let told = run(&sandbox, program).await;
-            assert!(matches!(told.events.as_slice(), [Event::Result(bundle)] if bundle.text() == Some("2")));
+            assert!(matches!(told.events.as_slice(), [ExecutionEvent::Result(bundle)] if bundle.text() == Some("2")));
         }
         let told = run(&sandbox, &self.programs.fails).await;
         let Outcome::Failed(error) = &told.finished.outcome else { panic!("{:?}", told.finished) };
         assert_eq!((error.name.clone(), error.value.clone()), self.programs.failure);
-        assert_eq!(told.events, [Event::Error(error.clone())], "the exception is told before the end");
-        assert_eq!(told.finished.state, State::Kept, "an exception costs no variables");
+        assert_eq!(told.events, [ExecutionEvent::Error(error.clone())], "the exception is told before the end");
+        assert_eq!(told.finished.state, VariablesState::Kept, "an exception costs no variables");
         run(&sandbox, &self.programs.remembers).await;
         assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "variables stay");
         let other = self.create(limits()).await;
@@ -282,13 +282,13 @@ impl Suite<'_> {
         let mut execution = begin(&sandbox, &self.programs.never_ends).await;
         execution.interrupter().interrupt();
         let told = listen(&mut execution).await;
-        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
+        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::Kept));
         assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "an interrupt costs nothing");
         let mut execution = begin(&sandbox, &self.programs.ignores_interrupts).await;
         execution.interrupter().interrupt();
         let told = listen(&mut execution).await;
         assert_eq!(told.finished.outcome, Outcome::Interrupted);
-        assert_ne!(told.finished.state, State::Kept, "it was killed");
+        assert_ne!(told.finished.state, VariablesState::Kept, "it was killed");
         // Whoever goes away takes the program along.
         let sandbox = self.create(limits()).await;
         drop(begin(&sandbox, &self.programs.never_ends).await);
@@ -311,7 +311,7 @@ impl Suite<'_> {
         let mut printed = String::new();
         while printed != "one\ntwo\n" {
             match timeout(PATIENCE, execution.next()).await.expect("a word in time") {
-                Some(Event::Stdout(text)) => printed.push_str(&text),
+                Some(ExecutionEvent::Stdout(text)) => printed.push_str(&text),
                 other => panic!("{other:?} after answers"),
             }
         }
@@ -330,7 +330,7 @@ impl Suite<'_> {
         called(&mut execution).await;
         execution.interrupter().interrupt();
         let told = listen(&mut execution).await;
-        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
+        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::Kept));
         let mut execution = begin_in(&kernel, cell).await;
         called(&mut execution).await;
         drop(execution);
@@ -362,14 +362,14 @@ impl Suite<'_> {
         let sandbox = self.create(limits()).await;
         let told = run(&sandbox, &self.programs.dies).await;
         assert_eq!(told.finished.outcome, Outcome::KernelDied(Death::Exited(3)));
-        assert_eq!(told.finished.state, State::Lost, "there was nothing before it");
+        assert_eq!(told.finished.state, VariablesState::Lost, "there was nothing before it");
         assert!(!sandbox.is_alive());
         assert!(matches!(sandbox.execute(&self.programs.prints).await, Err(Error::KernelGone(_))));
         if checkpoints {
             let sandbox = self.create(limits()).await;
             run(&sandbox, &self.programs.remembers).await;
             let told = run(&sandbox, &self.programs.dies).await;
-            assert_eq!(told.finished.state, State::RolledBack);
+            assert_eq!(told.finished.state, VariablesState::RolledBack);
             assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "variables from before");
         }
     }
@@ -412,17 +412,17 @@ impl Suite<'_> {
         assert_eq!(run_in(&third, Cell::new(prints)).await.stdout, "hello\n");
         execution.interrupter().interrupt();
         let told = listen(&mut execution).await;
-        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
+        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::Kept));
         // The death of one is told for it alone.
         run_in(&second, Cell::new(remembers)).await;
         let told = run_in(&second, Cell::new(dies)).await;
         assert_eq!(told.finished.outcome, Outcome::KernelDied(Death::Exited(3)));
-        assert_eq!(told.finished.state, State::Lost, "a further kernel keeps no checkpoint");
+        assert_eq!(told.finished.state, VariablesState::Lost, "a further kernel keeps no checkpoint");
         assert!(!second.is_alive() && third.is_alive() && sandbox.is_alive());
         assert!(matches!(second.execute(Cell::new(prints)).await, Err(Error::KernelGone(_))));
         let fourth = start().await.expect("there is room for another one");
         let told = run(&sandbox, dies).await;
-        assert_eq!(told.finished.state, State::Lost, "a checkpoint would end the other kernels");
+        assert_eq!(told.finished.state, VariablesState::Lost, "a checkpoint would end the other kernels");
         assert!(!sandbox.is_alive());
         assert_eq!(run_in(&third, Cell::new(prints)).await.stdout, "hello\n", "the others go on");
         // One ends alone, whatever runs in it, or with its last hold.
@@ -669,7 +669,7 @@ async fn run_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> Told {
 
 /// Waits for calls of the tool `tool`, and returns their `n`.
 async fn called(execution: &mut Execution) -> Vec<u64> {
-    let Some(Event::Calls(calls)) = timeout(PATIENCE, execution.next()).await.expect("calls in time") else {
+    let Some(ExecutionEvent::Calls(calls)) = timeout(PATIENCE, execution.next()).await.expect("calls in time") else {
         panic!("no calls")
     };
     let argument = |call: &ClientCall| {
@@ -694,7 +694,7 @@ async fn begin_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> Execution {
     let mut printed = String::new();
     while printed != "begun\n" {
         match timeout(PATIENCE, execution.next()).await.expect("a word in time") {
-            Some(Event::Stdout(text)) => printed.push_str(&text),
+            Some(ExecutionEvent::Stdout(text)) => printed.push_str(&text),
             other => panic!("{other:?} from a program that does not end"),
         }
     }
@@ -705,9 +705,9 @@ async fn listen(execution: &mut Execution) -> Told {
     let (mut stdout, mut stderr, mut events) = (String::new(), String::new(), Vec::new());
     loop {
         match timeout(PATIENCE * 2, execution.next()).await.expect("an event in time") {
-            Some(Event::Stdout(text)) => stdout.push_str(&text),
-            Some(Event::Stderr(text)) => stderr.push_str(&text),
-            Some(Event::Finished(finished)) => {
+            Some(ExecutionEvent::Stdout(text)) => stdout.push_str(&text),
+            Some(ExecutionEvent::Stderr(text)) => stderr.push_str(&text),
+            Some(ExecutionEvent::Finished(finished)) => {
                 assert!(execution.next().await.is_none(), "the end comes once and last");
                 return Told { stdout, stderr, events, finished };
             }

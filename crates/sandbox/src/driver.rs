@@ -9,7 +9,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::execution::{
-    ClientAnswer, ClientCall, Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State,
+    ClientAnswer, ClientCall, Death, ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError,
+    VariablesState,
 };
 use crate::frame::{FromKernel, ToKernel};
 use crate::kernel::{self, Cell, KernelOptions};
@@ -296,7 +297,7 @@ impl<L: Link> Drop for KillUnless<'_, L> {
 /// A running execution. Dropping it interrupts the program.
 #[derive(Debug)]
 pub struct Execution {
-    events: mpsc::UnboundedReceiver<Event>,
+    events: mpsc::UnboundedReceiver<ExecutionEvent>,
     answers: mpsc::UnboundedSender<Vec<ClientAnswer>>,
     interrupter: Interrupter,
     number: u64,
@@ -304,25 +305,25 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Tells with the outcome that the sandbox of the executions before was lost: [`State::Restarted`].
+    /// Tells with the outcome that the sandbox of the executions before was lost: [`VariablesState::Restarted`].
     #[must_use]
     pub fn restarted(mut self) -> Self {
         self.is_restarted = true;
         self
     }
 
-    /// The next event; `None` after [`Event::Finished`]. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Event> {
+    /// The next event; `None` after [`ExecutionEvent::Finished`]. Cancel-safe.
+    pub async fn next(&mut self) -> Option<ExecutionEvent> {
         let mut event = self.events.recv().await;
-        if let Some(Event::Finished(Finished { state: state @ State::Kept, .. })) = &mut event
+        if let Some(ExecutionEvent::Finished(Finished { state: state @ VariablesState::Kept, .. })) = &mut event
             && self.is_restarted
         {
-            *state = State::Restarted;
+            *state = VariablesState::Restarted;
         }
         event
     }
 
-    /// Answers the calls of the last [`Event::Calls`], in their order, and lets the program go on. Of a program that waits for none, nothing
+    /// Answers the calls of the last [`ExecutionEvent::Calls`], in their order, and lets the program go on. Of a program that waits for none, nothing
     /// happens.
     pub fn answer(&self, answers: Vec<ClientAnswer>) {
         // One that has ended needs none any more.
@@ -404,7 +405,7 @@ struct Run<C> {
     cpu_before: Duration,
     workspace: Arc<dyn Workspace>,
     limits: Limits,
-    events: mpsc::UnboundedSender<Event>,
+    events: mpsc::UnboundedSender<ExecutionEvent>,
     /// Tools of the client's that it can call.
     tools: Vec<String>,
     answers: mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
@@ -450,15 +451,15 @@ impl<C: Control> Run<C> {
         let state = match end {
             End::Done => {
                 self.state.has_run.store(true, Ordering::Relaxed);
-                State::Kept
+                VariablesState::Kept
             }
             End::Exited(_) if self.may_resume() && kernel.link.resume().await => {
                 kernel.cells -= 1;
-                State::RolledBack
+                VariablesState::RolledBack
             }
             End::Exited(_) => {
                 self.state.is_lost.store(true, Ordering::Relaxed);
-                State::Lost
+                VariablesState::Lost
             }
         };
         let (before, most) = (std::mem::take(&mut self.before), most_entries(&self.limits));
@@ -491,7 +492,7 @@ impl<C: Control> Run<C> {
         };
         // The kernel is free for the next execution before the caller learns of the end of this one.
         drop(kernel);
-        self.tell(Event::Finished(finished));
+        self.tell(ExecutionEvent::Finished(finished));
     }
 
     /// Passes on what the kernel tells and enforces the limits, until the cell or the kernel has ended.
@@ -672,7 +673,7 @@ impl<C: Control> Run<C> {
             return refused("The arguments of a tool are a JSON object, nested no deeper than 100 levels.");
         }
         self.waiting = Some(Waiting { number, count: calls.len(), since: Instant::now() });
-        self.tell(Event::Calls(calls));
+        self.tell(ExecutionEvent::Calls(calls));
         None
     }
 
@@ -680,17 +681,17 @@ impl<C: Control> Run<C> {
     fn frame(&mut self, frame: FromKernel) -> Option<Reply> {
         match frame {
             FromKernel::Display(bundle, number) => {
-                self.display(bundle, Event::Display);
+                self.display(bundle, ExecutionEvent::Display);
                 return Some(Reply::Shown(number));
             }
             // All that was printed before it has just been taken.
             FromKernel::Flushed(number) => return Some(Reply::Shown(number)),
             FromKernel::Calls(calls, number) => return self.called(calls, number),
-            FromKernel::Result(bundle) => self.display(bundle, Event::Result),
+            FromKernel::Result(bundle) => self.display(bundle, ExecutionEvent::Result),
             FromKernel::Error(error) if self.error.is_none() => {
                 self.says_not_permitted |= error.value.contains(NOT_PERMITTED);
                 self.error = Some(error.clone());
-                self.tell(Event::Error(error));
+                self.tell(ExecutionEvent::Error(error));
             }
             // Out of place; only user code that plays with the channel sends them.
             FromKernel::Ready
@@ -705,7 +706,7 @@ impl<C: Control> Run<C> {
         None
     }
 
-    fn display(&mut self, bundle: MimeBundle, event: fn(MimeBundle) -> Event) {
+    fn display(&mut self, bundle: MimeBundle, event: fn(MimeBundle) -> ExecutionEvent) {
         self.displays += 1;
         self.displayed += bundle.0.iter().map(|(mime, data)| mime.len() + length(data)).sum::<usize>();
         if !self.displays_enough && self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {
@@ -787,13 +788,13 @@ impl<C: Control> Run<C> {
     fn tell_text(&self, stream: Stream, text: String) {
         if !text.is_empty() {
             self.tell(match stream {
-                Stream::Stdout => Event::Stdout(text),
-                Stream::Stderr => Event::Stderr(text),
+                Stream::Stdout => ExecutionEvent::Stdout(text),
+                Stream::Stderr => ExecutionEvent::Stderr(text),
             });
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: ExecutionEvent) {
         // Nobody may be listening any more; the execution is being interrupted then.
         let _nobody = self.events.send(event);
     }

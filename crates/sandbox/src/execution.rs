@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::FileEntry;
 
-/// Events of an execution. [`Event::Finished`] comes exactly once and last.
+/// Events of an execution. [`ExecutionEvent::Finished`] comes exactly once and last.
 ///
 /// Everything here was produced by untrusted code: it is bounded in size, but it is data, never an instruction.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum ExecutionEvent {
     /// Text written to file descriptor 1, by Python, by C code or by a child process. Invalid UTF-8 is replaced.
     Stdout(String),
     /// Text written to file descriptor 2.
@@ -132,7 +132,7 @@ pub struct Finished {
     /// Bytes of output beyond the limit, which were dropped from the middle: the head was streamed, the tail follows the cut.
     pub output_dropped: u64,
     /// State of the interpreter's variables.
-    pub state: State,
+    pub state: VariablesState,
     /// Names of the system calls that the sandbox refused meanwhile, each once, by name. Refusals are an error (EPERM) for the program.
     pub blocked: Vec<String>,
     /// True if a refusal may have reached the program: its error or its output says that an operation is not permitted, or its interpreter
@@ -158,7 +158,7 @@ impl Finished {
 /// State of the interpreter's variables after an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum VariablesState {
     /// The kernel lives; the next execution sees them.
     Kept,
     /// The kernel ended, and its checkpoint took over: variables are as they were before this execution. What files it wrote stays written;
@@ -177,7 +177,7 @@ pub enum State {
 pub enum Outcome {
     /// The program ran to its end.
     Completed,
-    /// The program raised an exception; an [`Event::Error`] told it before.
+    /// The program raised an exception; an [`ExecutionEvent::Error`] told it before.
     Failed(ProgramError),
     /// The program hit a limit.
     Limit(LimitHit),

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::execution::{Event, Finished, MimeBundle, Outcome, ProgramError};
+use crate::execution::{ExecutionEvent, Finished, MimeBundle, Outcome, ProgramError};
 use crate::{
     Backend, Error, KernelOptions, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Template,
     template,
@@ -94,14 +94,16 @@ impl Interpreter {
         let (mut displays, mut value, mut error) = (Vec::new(), None, None);
         while let Some(event) = execution.next().await {
             match event {
-                Event::Stdout(text) => stdout.push_str(&text),
-                Event::Stderr(text) => stderr.push_str(&text),
-                Event::Display(bundle) => displays.push(bundle),
-                Event::Result(bundle) => value = Some(bundle),
-                Event::Error(of_program) => error = Some(of_program),
+                ExecutionEvent::Stdout(text) => stdout.push_str(&text),
+                ExecutionEvent::Stderr(text) => stderr.push_str(&text),
+                ExecutionEvent::Display(bundle) => displays.push(bundle),
+                ExecutionEvent::Result(bundle) => value = Some(bundle),
+                ExecutionEvent::Error(of_program) => error = Some(of_program),
                 // It was given no tools.
-                Event::Calls(_) => {}
-                Event::Finished(finished) => return Ok(Ran { stdout, stderr, displays, value, error, finished }),
+                ExecutionEvent::Calls(_) => {}
+                ExecutionEvent::Finished(finished) => {
+                    return Ok(Ran { stdout, stderr, displays, value, error, finished });
+                }
             }
         }
         Err(Error::KernelGone("it ended without an outcome".into()))

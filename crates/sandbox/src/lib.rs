@@ -45,7 +45,8 @@ pub use conformance::{Programs, conformance};
 pub use driver::{Execution, Interrupter};
 pub use error::Error;
 pub use execution::{
-    ClientAnswer, ClientCall, Death, Event, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError, State,
+    ClientAnswer, ClientCall, Death, ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError,
+    VariablesState,
 };
 pub use interpreter::{Interpreter, InterpreterBuilder, Ran};
 pub use kernel::{CHART, Cell, CommandLine, Kernel, KernelOptions, TABLE};

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::template::{self, State, Template};
-use crate::{Backend, Error, Event, KernelStart, Limits, Local, LocalConfig, Outcome, Require, SandboxId, SandboxSpec};
+use crate::{
+    Backend, Error, ExecutionEvent, KernelStart, Limits, Local, LocalConfig, Outcome, Require, SandboxId, SandboxSpec,
+};
 
 /// A program, and the text that it prints.
 const PROGRAM: (&str, &str) = ("print(6 * 7, flush=True)", "42\n");
@@ -45,8 +47,8 @@ pub async fn trial_of(data: &Path, template: Template, require: Require) -> Resu
         let mut printed = String::new();
         while let Some(event) = execution.next().await {
             match event {
-                Event::Stdout(text) => printed.push_str(&text),
-                Event::Finished(finished) if finished.outcome != Outcome::Completed => {
+                ExecutionEvent::Stdout(text) => printed.push_str(&text),
+                ExecutionEvent::Finished(finished) if finished.outcome != Outcome::Completed => {
                     return Err(Error::Setup(format!("the program ended as {}", finished.outcome.name())));
                 }
                 _ => {}

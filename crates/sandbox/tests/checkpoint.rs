@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use aludel_sandbox::process::Command;
-use aludel_sandbox::{Death, LimitHit, Limits, Outcome, Sandbox, State};
+use aludel_sandbox::{Death, LimitHit, Limits, Outcome, Sandbox, VariablesState};
 use futures_util::FutureExt;
 
 use common::{CHECKPOINT, Told, backend, later, limits, run, sandbox, shared, wait_beside};
@@ -41,7 +41,7 @@ async fn a_cell_that_ends_its_kernel_leaves_the_state_before_it() {
         let spoil =
             format!("x = 2; d['b'] = 2; y = 3; z += 1; open('written', 'w').write('{round}')\nprint('on')\n{end}");
         let told = run(&sandbox, &spoil).await;
-        assert_eq!((told.finished.state, told.stdout.as_str()), (State::RolledBack, "on\n"), "{end}");
+        assert_eq!((told.finished.state, told.stdout.as_str()), (VariablesState::RolledBack, "on\n"), "{end}");
         assert_eq!(told.finished.outcome, outcome, "{end}");
         assert_eq!(state_of(&sandbox).await, "1 ['a'] False 0\n", "{end}");
         // Files are not rolled back, and it is said so.
@@ -56,7 +56,7 @@ async fn running_out_of_memory_twice_leaves_the_state_twice() {
     for _ in 0..2 {
         let told = run(&sandbox, &format!("x = 2\n{SHARED_MEMORY_HOG}")).await;
         assert!(is_memory(&told), "{told:?}");
-        assert_eq!(told.finished.state, State::RolledBack);
+        assert_eq!(told.finished.state, VariablesState::RolledBack);
         assert_eq!(state_of(&sandbox).await, "1 ['a'] False 4194304.0\n");
     }
 }
@@ -79,7 +79,7 @@ async fn a_kernel_that_ends_between_two_cells_goes_on_too() {
     // The warden tells of one end after the other: once the shell's is known, the kernel's is.
     wait_beside(&sandbox, "touch /tmp/now && [ ! -e /proc/2 ]").await;
     let told = run(&sandbox, "print(x, threading.active_count())").await;
-    assert_eq!((told.stdout.as_str(), told.finished.state), ("1 1\n", State::Kept));
+    assert_eq!((told.stdout.as_str(), told.finished.state), ("1 1\n", VariablesState::Kept));
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn a_program_that_ends_the_checkpoint_loses_only_its_own_state() {
     run(&sandbox, "import os\nx = 1").await;
     let told = run(&sandbox, "os.kill(-1, 9)\nos._exit(1)").await;
     assert_eq!(told.finished.outcome, Outcome::KernelDied(Death::Exited(1)));
-    assert_eq!(told.finished.state, State::Lost);
+    assert_eq!(told.finished.state, VariablesState::Lost);
     assert!(!sandbox.is_alive());
 }
 
@@ -150,7 +150,7 @@ async fn threads_of_the_program_do_not_hinder_it() {
     )
     .await;
     let told = run(&sandbox, "x = 2; os._exit(1)").await;
-    assert_eq!(told.finished.state, State::RolledBack);
+    assert_eq!(told.finished.state, VariablesState::RolledBack);
     assert_eq!(run(&sandbox, "print(x, threading.active_count())").await.stdout, "1 1\n");
 }
 
@@ -166,7 +166,7 @@ async fn a_checkpoint_outlives_what_the_cell_started() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let told = run(&sandbox, &format!("del large; x = 2; y = 3\n{hog}")).await;
         assert!(is_memory(&told), "{told:?}");
-        assert_eq!(told.finished.state, State::RolledBack);
+        assert_eq!(told.finished.state, VariablesState::RolledBack);
         assert_eq!(state_of(&sandbox).await, "1 ['a'] False 0\n");
         assert_eq!(run(&sandbox, "print(large.sum())").await.stdout, "8388608.0\n");
     }
@@ -193,6 +193,6 @@ async fn what_is_forked_between_two_cells_is_ended_like_a_cell() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n1000\n1000\n");
     // In a cell, too, and nothing is lost.
     let told = run(&sandbox, "print(open('/proc/self/oom_score_adj').read()); os.abort()").await;
-    assert_eq!((told.stdout.as_str(), told.finished.state), ("1000\n\n", State::RolledBack));
+    assert_eq!((told.stdout.as_str(), told.finished.state), ("1000\n\n", VariablesState::RolledBack));
     assert_eq!(run(&sandbox, "print(x, open('/proc/self/oom_score_adj').read())").await.stdout, "1 1000\n\n");
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use aludel_sandbox::{Backend, Event, MimeData, Outcome, State};
+use aludel_sandbox::{Backend, ExecutionEvent, MimeData, Outcome, VariablesState};
 use common::{limits, run, sandbox, shared};
 
 #[tokio::test]
@@ -17,7 +17,7 @@ async fn cells_share_state_and_tell_what_they_do() {
     assert_eq!(told.finished.outcome, Outcome::Completed);
 
     let told = run(&sandbox, "x + 2").await;
-    let [Event::Result(bundle)] = told.events.as_slice() else { panic!("{told:?}") };
+    let [ExecutionEvent::Result(bundle)] = told.events.as_slice() else { panic!("{told:?}") };
     assert_eq!(bundle.text(), Some("42"));
 
     let told = run(&sandbox, "import asyncio\nawait asyncio.sleep(0.01)\nprint('awaited')").await;
@@ -29,7 +29,7 @@ async fn cells_share_state_and_tell_what_they_do() {
     assert_eq!(told.stdout, "raw child\n");
 
     let told = run(&sandbox, "import pandas as pd\npd.DataFrame({'a': [1]})").await;
-    let [Event::Result(bundle)] = told.events.as_slice() else { panic!("{told:?}") };
+    let [ExecutionEvent::Result(bundle)] = told.events.as_slice() else { panic!("{told:?}") };
     assert!(matches!(bundle.get("text/html"), Some(MimeData::Text(html)) if html.contains("<table")));
     sandbox.close().await.unwrap();
 }
@@ -54,7 +54,7 @@ async fn what_is_valid_python_may_still_be_ipythons() {
     ] {
         let told = run(&sandbox, code).await;
         let results = told.events.iter().filter_map(|event| match event {
-            Event::Result(bundle) => bundle.text(),
+            ExecutionEvent::Result(bundle) => bundle.text(),
             _ => None,
         });
         assert_eq!(results.collect::<Vec<_>>(), Vec::from_iter(result), "{code}: {told:?}");
@@ -67,7 +67,7 @@ async fn an_exception_points_at_the_users_lines() {
     let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import pandas as pd").await;
     let told = run(&sandbox, "def parse(values):\n    return pd.to_datetime(values, format='%Y-%m-%d')\n\nparse(['2026-01-31', '31.01.2026'])").await;
-    let [Event::Error(error)] = told.events.as_slice() else { panic!("{told:?}") };
+    let [ExecutionEvent::Error(error)] = told.events.as_slice() else { panic!("{told:?}") };
     assert_eq!(told.finished.outcome, Outcome::Failed(error.clone()));
     assert_eq!(error.name, "ValueError");
     for part in ["Cell 2, line 4", "Cell 2, line 2, in parse", "frames not shown]", "31.01.2026"] {
@@ -90,8 +90,8 @@ async fn both_streams_come_in_the_order_of_the_program() {
     let (mut told, mut expected) = (String::new(), String::new());
     while let Some(event) = execution.next().await {
         match event {
-            Event::Stdout(text) => told.push_str(&text),
-            Event::Stderr(text) => told.push_str(&text.replace('\n', "!\n")),
+            ExecutionEvent::Stdout(text) => told.push_str(&text),
+            ExecutionEvent::Stderr(text) => told.push_str(&text.replace('\n', "!\n")),
             _ => {}
         }
     }
@@ -131,7 +131,7 @@ async fn a_chart_is_shown_once_and_its_file_is_reported() {
         .events
         .iter()
         .filter_map(|event| match event {
-            Event::Display(bundle) => bundle.image(),
+            ExecutionEvent::Display(bundle) => bundle.image(),
             _ => None,
         })
         .collect();
@@ -154,8 +154,8 @@ async fn displays_come_in_order_with_the_prints() {
     let mut order = String::new();
     while let Some(event) = execution.next().await {
         match event {
-            Event::Stdout(text) => order.push_str(&text.replace('\n', ";")),
-            Event::Display(bundle) => order.push_str(&format!("[{}];", bundle.text().unwrap())),
+            ExecutionEvent::Stdout(text) => order.push_str(&text.replace('\n', ";")),
+            ExecutionEvent::Display(bundle) => order.push_str(&format!("[{}];", bundle.text().unwrap())),
             _ => {}
         }
     }
@@ -177,7 +177,7 @@ async fn a_large_csv_is_read() {
     assert_eq!(told.stdout, format!("45000 {expected}\n"), "{told:?}");
     // Earlier files are not reported as made.
     assert_eq!(told.finished.files, []);
-    assert_eq!(told.finished.state, State::Kept);
+    assert_eq!(told.finished.state, VariablesState::Kept);
 }
 
 #[tokio::test]
@@ -232,7 +232,7 @@ async fn a_fresh_interpreter_works_alike_with_an_address_layout_of_its_own() {
         assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
         layouts.insert(told.stdout);
         let told = run(&sandbox, "import os\nos._exit(1)").await;
-        assert_eq!(told.finished.state, aludel_sandbox::State::RolledBack);
+        assert_eq!(told.finished.state, aludel_sandbox::VariablesState::RolledBack);
         assert_eq!(run(&sandbox, "print(pd.__name__)").await.stdout, "pandas\n");
         sandbox.close().await.unwrap();
     }
@@ -269,7 +269,7 @@ async fn a_thread_that_shows_between_cells_takes_no_program() {
     for round in 0..20 {
         tokio::time::sleep(Duration::from_millis(10)).await;
         let told = run(&sandbox, &format!("print({round})\n'x' * 300_000")).await;
-        assert_eq!((told.stdout, told.finished.state), (format!("{round}\n"), State::Kept));
+        assert_eq!((told.stdout, told.finished.state), (format!("{round}\n"), VariablesState::Kept));
     }
     assert_eq!(run(&sandbox, "go_on = False; thread.join(); print('over')").await.stdout, "over\n");
 }

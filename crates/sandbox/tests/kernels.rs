@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_sandbox::process::{Command, ExitStatus};
-use aludel_sandbox::{Cell, Error, Kernel, KernelOptions, LimitHit, Limits, Outcome, Sandbox, State};
+use aludel_sandbox::{Cell, Error, Kernel, KernelOptions, LimitHit, Limits, Outcome, Sandbox, VariablesState};
 use common::{CHECKPOINT, Told, limits, listen, run, sandbox, shared, wait_beside};
 
 async fn start(sandbox: &Arc<dyn Sandbox>) -> Arc<dyn Kernel> {
@@ -73,7 +73,7 @@ async fn a_kernel_starts_where_it_is_told_to() {
     wait_beside(&sandbox, CHECKPOINT).await;
     sandbox.first_kernel().configure(&within("/tmp")).await.unwrap();
     let told = run(&sandbox, "import os; os._exit(1)").await;
-    assert_eq!(told.finished.state, State::RolledBack);
+    assert_eq!(told.finished.state, VariablesState::RolledBack);
     assert_eq!(run(&sandbox, "import os; print(os.getcwd(), x)").await.stdout, "/tmp 1\n");
 }
 
@@ -114,7 +114,7 @@ async fn a_program_goes_on_when_the_first_kernel_dies() {
     let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into(), pty: None };
     let process = sandbox.spawn(command).await.unwrap();
     let told = run(&sandbox, "import os; os._exit(1)").await;
-    assert_eq!(told.finished.state, State::Lost, "a checkpoint would end the program");
+    assert_eq!(told.finished.state, VariablesState::Lost, "a checkpoint would end the program");
     let output = process.output(b"alive\n", Duration::from_secs(20), 100).await.unwrap();
     assert_eq!((output.status, output.stdout.as_slice()), (Some(ExitStatus::Code(0)), b"alive\n".as_slice()));
     // The checkpoint that was not needed has gone, and another kernel may take the place.

@@ -6,7 +6,8 @@ mod common;
 use std::sync::Arc;
 
 use aludel_sandbox::{
-    Backend, Cell, Error, Event, Kernel, KernelOptions, Outcome, Profile, Sandbox, SandboxId, SandboxSpec, attack,
+    Backend, Cell, Error, ExecutionEvent, Kernel, KernelOptions, Outcome, Profile, Sandbox, SandboxId, SandboxSpec,
+    attack,
 };
 use common::{Told, limits, listen, run, shared};
 
@@ -54,8 +55,8 @@ async fn a_program_in_bash_is_interrupted_and_its_kernel_ended_with_all_of_it() 
     let interrupter = execution.interrupter();
     let outcome = loop {
         match execution.next().await.unwrap() {
-            Event::Stdout(_) => interrupter.interrupt(),
-            Event::Finished(finished) => break finished.outcome,
+            ExecutionEvent::Stdout(_) => interrupter.interrupt(),
+            ExecutionEvent::Finished(finished) => break finished.outcome,
             _ => {}
         }
     };

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use aludel_sandbox::process::Command;
 use aludel_sandbox::{
-    Backend, Death, Event, Execution, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec, State,
+    Backend, Death, Execution, ExecutionEvent, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec,
+    VariablesState,
 };
 use common::{CHECKPOINT, backend, later, limits, listen, only_entry, run, sandbox, shared, wait_beside};
 
@@ -22,7 +23,7 @@ async fn an_infinite_loop_is_interrupted_and_the_state_survives() {
     run(&sandbox, "x = 7").await;
     let told = run(&sandbox, "while True: pass").await;
     assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
-    assert_eq!(told.finished.state, State::Kept);
+    assert_eq!(told.finished.state, VariablesState::Kept);
     assert_eq!(run(&sandbox, "print(x)").await.stdout, "7\n");
 }
 
@@ -37,7 +38,7 @@ async fn a_loop_in_c_code_is_killed_and_the_files_survive() {
     // Some minutes, if nobody ended it.
     let told = run(&sandbox, "sum(range(10**11))").await;
     assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
-    assert_eq!(told.finished.state, State::RolledBack);
+    assert_eq!(told.finished.state, VariablesState::RolledBack);
     assert!(started.elapsed() < Duration::from_secs(20));
     assert_eq!(run(&sandbox, "print(open('kept.txt').read())").await.stdout, "kept\n");
 
@@ -56,7 +57,7 @@ async fn a_memory_hog_fails_and_the_session_lives() {
         let told = run(&sandbox, hog).await;
         let Outcome::Limit(LimitHit::Memory { limit, .. }) = told.finished.outcome else { panic!("{hog}: {told:?}") };
         assert_eq!(limit, 300 << 20);
-        assert_eq!(told.finished.state, State::Kept, "{hog}");
+        assert_eq!(told.finished.state, VariablesState::Kept, "{hog}");
         assert_eq!(run(&sandbox, "a = None\nprint(x)").await.stdout, "1\n", "{hog}");
         assert_eq!(run(&sandbox, "print(len(bytearray(60 << 20)))").await.stdout, "62914560\n", "{hog}");
     }
@@ -70,7 +71,7 @@ async fn a_hog_that_evades_the_soft_limit_is_killed_with_the_figures() {
         run(&sandbox, "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1").await;
     let Outcome::Limit(LimitHit::Memory { used, limit, .. }) = told.finished.outcome else { panic!("{told:?}") };
     assert!(used > limit / 2, "{used} of {limit}");
-    assert_eq!(told.finished.state, State::Lost);
+    assert_eq!(told.finished.state, VariablesState::Lost);
 }
 
 #[tokio::test]
@@ -175,7 +176,7 @@ async fn a_kernel_that_ends_itself_is_reported_with_its_reason() {
         let sandbox = sandbox(&scratch.local, limits()).await;
         let told = run(&sandbox, &format!("print('before', flush=True)\n{code}")).await;
         assert_eq!(told.finished.outcome, Outcome::KernelDied(death), "{code}");
-        assert_eq!((told.stdout.as_str(), told.finished.state), ("before\n", State::Lost), "{code}");
+        assert_eq!((told.stdout.as_str(), told.finished.state), ("before\n", VariablesState::Lost), "{code}");
     }
 }
 
@@ -185,7 +186,7 @@ async fn the_caller_can_interrupt_and_dropping_the_execution_does() {
     let execution = begun(&sandbox, "import time\nprint('on')\ntime.sleep(60)").await;
     execution.interrupter().interrupt();
     let told = listen(execution).await;
-    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
+    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::Kept));
 
     drop(sandbox.execute("time.sleep(60)").await.unwrap());
     let started = Instant::now();
@@ -198,13 +199,13 @@ async fn the_caller_can_interrupt_and_dropping_the_execution_does() {
     let execution = begun(&sandbox, ignores).await;
     execution.interrupter().interrupt();
     let told = listen(execution).await;
-    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::RolledBack));
+    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::RolledBack));
 }
 
 /// Starts a program and waits until it has printed something.
 async fn begun(sandbox: &Arc<dyn Sandbox>, code: &str) -> Execution {
     let mut execution = sandbox.execute(code).await.unwrap();
-    assert_eq!(execution.next().await, Some(Event::Stdout("on\n".into())));
+    assert_eq!(execution.next().await, Some(ExecutionEvent::Stdout("on\n".into())));
     execution
 }
 
@@ -215,7 +216,7 @@ async fn an_interrupt_at_once_ends_the_program_too() {
     let execution = sandbox.execute("x = 1\nwhile True: pass").await.unwrap();
     execution.interrupter().interrupt();
     let told = listen(execution).await;
-    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, State::Kept));
+    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::Kept));
 }
 
 #[tokio::test]
@@ -259,12 +260,12 @@ async fn a_flood_of_frames_is_cut() {
     let flood =
         "for _ in range(2000): send({'type': 'error', 'name': 'E' * 9999, 'value': 'v' * 200000, 'traceback': 't'})";
     let told = run(&sandbox, &format!("{frames}{flood}")).await;
-    let [Event::Error(error)] = told.events.as_slice() else { panic!("{} events", told.events.len()) };
+    let [ExecutionEvent::Error(error)] = told.events.as_slice() else { panic!("{} events", told.events.len()) };
     assert!(error.name.len() <= 200 && error.value.len() <= 64 << 10);
 
     let told = run(&sandbox, "from IPython.display import display\nfor i in range(2000): display('x' * 50000)").await;
     assert!(told.events.len() <= 501, "{}", told.events.len());
-    let Some(Event::Display(last)) = told.events.last() else { panic!("no display") };
+    let Some(ExecutionEvent::Display(last)) = told.events.last() else { panic!("no display") };
     assert!(last.text().unwrap().contains("too much was displayed"));
 }
 
@@ -290,7 +291,7 @@ async fn a_program_that_was_sent_by_half_never_runs() {
     let sending = tokio::time::timeout(Duration::from_millis(300), sandbox.execute(&program)).await;
     assert!(sending.is_err(), "a stopped kernel took 8 MB");
     // The checkpoint goes on, and what was half sent is not a part of it.
-    assert_eq!(run(&sandbox, "print(time.sleep)").await.finished.state, State::Kept);
+    assert_eq!(run(&sandbox, "print(time.sleep)").await.finished.state, VariablesState::Kept);
     assert!(sandbox.workspace().read("ran", 10).is_err());
 }
 
@@ -315,6 +316,6 @@ async fn a_program_that_keeps_every_descriptor_keeps_its_session() {
     assert!(matches!(&told.finished.outcome, Outcome::Failed(error) if error.value.contains("Too many open files")));
     assert_eq!(run(&sandbox, "print(len(kept) > 40)").await.stdout, "True\n");
     // There is a checkpoint, too.
-    assert_eq!(run(&sandbox, "kept.clear(); os.abort()").await.finished.state, State::RolledBack);
+    assert_eq!(run(&sandbox, "kept.clear(); os.abort()").await.finished.state, VariablesState::RolledBack);
     assert_eq!(run(&sandbox, "print(len(kept) > 40)").await.stdout, "True\n");
 }

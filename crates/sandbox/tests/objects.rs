@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aludel_sandbox::{Backend, Death, Event, Limits, Outcome, Profile, SandboxId, SandboxSpec};
+use aludel_sandbox::{Backend, Death, ExecutionEvent, Limits, Outcome, Profile, SandboxId, SandboxSpec};
 use common::{backend, limits, only_entry, run, sandbox};
 
 /// Memory that a program may make the kernel hold for nobody's account, and what else goes on on the host meanwhile, bytes.
@@ -124,7 +124,7 @@ async fn the_control_group_counts_nearly_all_that_the_kernel_holds_for_a_program
             let before = unreclaimable() - counted(&group);
             let mut execution = sandbox.execute(&format!("{program}\nprint('held')\ntime.sleep(60)")).await.unwrap();
             let told = execution.next().await.unwrap();
-            assert!(matches!(&told, Event::Stdout(text) if text == "held\n"), "{name}: {told:?}");
+            assert!(matches!(&told, ExecutionEvent::Stdout(text) if text == "held\n"), "{name}: {told:?}");
             least = least.min(unreclaimable() - counted(&group) - before);
             sandbox.close().await.unwrap();
             if least <= UNCOUNTED {

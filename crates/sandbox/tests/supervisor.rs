@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use aludel_sandbox::{Backend, Error, Local, Outcome, SandboxId, SandboxSpec, State, Status};
+use aludel_sandbox::{Backend, Error, Local, Outcome, SandboxId, SandboxSpec, Status, VariablesState};
 use common::{Held, all_pids, backend_at, config_at, limits, listen, only_entry, parent_of, run, sandbox, warden_of};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::Mutex;
@@ -71,7 +71,7 @@ async fn local_sandbox_another_warden_takes_over() {
         victim.kill(data.path());
         let told = listen(execution).await.finished;
         assert!(matches!(told.outcome, Outcome::KernelDied(_)), "{victim:?} {told:?}");
-        assert_eq!(told.state, State::Lost);
+        assert_eq!(told.state, VariablesState::Lost);
         wait_until_degraded(&local).await;
         assert_eq!(local.health().pooled, 0);
         // Nobody is told of the gap but by the clock.
@@ -106,7 +106,7 @@ async fn local_sandbox_another_warden_takes_the_place_of_one_that_hangs() {
     kill_process(Pid::from_raw(warden_of(&old)).unwrap(), Signal::STOP).unwrap();
     let told = listen(execution).await.finished;
     assert!(matches!(told.outcome, Outcome::KernelDied(_)), "{told:?}");
-    assert_eq!(told.state, State::Lost);
+    assert_eq!(told.state, VariablesState::Lost);
     wait_until(|| !old.exists(), "the old instance is still there").await;
     let next = sandbox(&local, limits()).await;
     assert_eq!(run(&next, "print(1)").await.stdout, "1\n");

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use aludel_agent::upstream::{Capabilities, Delta, Request, Upstream, UpstreamError};
-use aludel_sandbox::{Backend, Event, Limits, SandboxId, SandboxSpec};
+use aludel_sandbox::{Backend, ExecutionEvent, Limits, SandboxId, SandboxSpec};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ async fn into_buffer(stack: &Stack, count: usize) {
         let (start, mut printed) = (Instant::now(), 0);
         let mut execution = sandbox.execute(&print_much()).await.unwrap();
         while let Some(event) = execution.next().await {
-            if let Event::Stdout(text) = event {
+            if let ExecutionEvent::Stdout(text) = event {
                 printed += text.len();
             }
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use aludel_agent::Item;
 use aludel_agent::upstream::{Capabilities, Delta, FinishReason, Request, Upstream, UpstreamError};
-use aludel_sandbox::{Backend, Event, Limits, Sandbox, SandboxId, SandboxSpec};
+use aludel_sandbox::{Backend, ExecutionEvent, Limits, Sandbox, SandboxId, SandboxSpec};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use serde_json::{Value, json};
@@ -147,7 +147,7 @@ fn program(number: usize, cell: usize) -> String {
 async fn run(sandbox: &dyn Sandbox, code: &str) {
     let mut execution = sandbox.execute(code).await.unwrap();
     while let Some(event) = execution.next().await {
-        if let Event::Finished(finished) = event {
+        if let ExecutionEvent::Finished(finished) = event {
             assert_eq!(finished.outcome, aludel_sandbox::Outcome::Completed);
         }
     }

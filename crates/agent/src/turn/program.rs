@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_sandbox::{Event as ExecutionEvent, Execution};
+use aludel_sandbox::{Execution, ExecutionEvent};
 use tokio::time::Instant;
 use tracing::Instrument;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aludel_agent::size;
-use aludel_sandbox::{Backend, Event, Limits, Outcome, Sandbox, SandboxId, SandboxSpec};
+use aludel_sandbox::{Backend, ExecutionEvent, Limits, Outcome, Sandbox, SandboxId, SandboxSpec};
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -250,12 +250,16 @@ async fn execute(sandbox: &dyn Sandbox, code: &str) -> anyhow::Result<String> {
     let mut printed = String::new();
     while let Some(event) = execution.next().await {
         match event {
-            Event::Stdout(text) => printed.push_str(&text),
-            Event::Finished(finished) if finished.outcome == Outcome::Completed => return Ok(printed),
-            Event::Finished(finished) => {
+            ExecutionEvent::Stdout(text) => printed.push_str(&text),
+            ExecutionEvent::Finished(finished) if finished.outcome == Outcome::Completed => return Ok(printed),
+            ExecutionEvent::Finished(finished) => {
                 bail!("the program did not complete: {}", aludel_agent::describe_outcome(&finished))
             }
-            Event::Stderr(_) | Event::Display(_) | Event::Result(_) | Event::Error(_) | Event::Calls(_) => {}
+            ExecutionEvent::Stderr(_)
+            | ExecutionEvent::Display(_)
+            | ExecutionEvent::Result(_)
+            | ExecutionEvent::Error(_)
+            | ExecutionEvent::Calls(_) => {}
         }
     }
     bail!("the program's end is not known")

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use aludel_engine::Environment;
 use aludel_engine::sessions::LiveSession;
-use aludel_sandbox::{Event, Execution, Finished, Outcome};
+use aludel_sandbox::{Execution, ExecutionEvent, Finished, Outcome};
 use anyhow::Context as _;
 use clap::Args;
 
@@ -148,7 +148,7 @@ async fn at_server(mut visit: Visit, context: &Context, audience: &mut Audience)
             Told::Event(event) => audience.see(&event)?,
             Told::Ended(finished, files) => {
                 let mut files = visit.into_files(files, context.config.sandbox.limits())?;
-                audience.see(&Event::Finished(finished.clone()))?;
+                audience.see(&ExecutionEvent::Finished(finished.clone()))?;
                 return Ok(AtServer::Over(audience.end(&finished, &mut files).await?));
             }
             Told::Refused(reason) => return Ok(AtServer::Over(audience.refused(&reason)?)),
@@ -182,7 +182,7 @@ async fn in_session(
         } else {
             made.extend_from_slice(&finished.files);
         }
-        audience.see(&Event::Finished(finished.clone()))?;
+        audience.see(&ExecutionEvent::Finished(finished.clone()))?;
         if is_last {
             let exit = audience.end(&finished, &mut session).await?;
             session.close().await;
@@ -212,7 +212,7 @@ async fn watch(
             }
         };
         match event {
-            Event::Finished(finished) => return Ok(Some(finished)),
+            ExecutionEvent::Finished(finished) => return Ok(Some(finished)),
             event => audience.see(&event)?,
         }
     }

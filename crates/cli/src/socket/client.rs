@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use aludel_engine::executions::MAX_CODE;
-use aludel_sandbox::{Event, FileEntry, Finished, Limits};
+use aludel_sandbox::{ExecutionEvent, FileEntry, Finished, Limits};
 use anyhow::{Context as _, bail};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -43,7 +43,7 @@ pub(crate) enum Told {
     /// It waits for a decision about this request for approval.
     Held(String),
     /// It told something.
-    Event(Event),
+    Event(ExecutionEvent),
     /// It ended, and these of its files are there.
     Ended(Finished, Vec<FileEntry>),
     /// It was not allowed to run.
@@ -99,7 +99,7 @@ impl Visit {
             Answer::Declined(reason) => Told::Declined(reason),
             Answer::Held { id } => Told::Held(id),
             Answer::Output(output) => Told::Event(output.into_event().context("the server sent no base64")?),
-            Answer::CellEnded(finished) => Told::Event(Event::Finished(finished)),
+            Answer::CellEnded(finished) => Told::Event(ExecutionEvent::Finished(finished)),
             Answer::Ended { finished, files } => Told::Ended(finished, files),
             Answer::Refused(reason) => Told::Refused(reason),
             Answer::Cancelled => Told::Cancelled,

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use aludel_sandbox::{Event, FileEntry, Finished, KernelOptions, Limits, MimeBundle, MimeData, ProgramError};
+use aludel_sandbox::{ExecutionEvent, FileEntry, Finished, KernelOptions, Limits, MimeBundle, MimeData, ProgramError};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
@@ -115,13 +115,13 @@ pub(super) enum Form {
 
 impl Output {
     /// The event that it stands for.
-    pub(super) fn into_event(self) -> Result<Event, base64::DecodeError> {
+    pub(super) fn into_event(self) -> Result<ExecutionEvent, base64::DecodeError> {
         Ok(match self {
-            Self::Stdout(text) => Event::Stdout(text),
-            Self::Stderr(text) => Event::Stderr(text),
-            Self::Display(forms) => Event::Display(bundle(forms)?),
-            Self::Result(forms) => Event::Result(bundle(forms)?),
-            Self::Error(error) => Event::Error(error),
+            Self::Stdout(text) => ExecutionEvent::Stdout(text),
+            Self::Stderr(text) => ExecutionEvent::Stderr(text),
+            Self::Display(forms) => ExecutionEvent::Display(bundle(forms)?),
+            Self::Result(forms) => ExecutionEvent::Result(bundle(forms)?),
+            Self::Error(error) => ExecutionEvent::Error(error),
         })
     }
 

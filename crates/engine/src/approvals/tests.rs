@@ -121,7 +121,7 @@ async fn an_end_that_could_not_be_noted_is_noted_later() {
         elapsed: Duration::ZERO,
         files_left_out: 0,
         output_dropped: 0,
-        state: aludel_sandbox::State::Kept,
+        state: aludel_sandbox::VariablesState::Kept,
         blocked: Vec::new(),
         felt_refusal: false,
     };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_sandbox::memory::{Memory as MemoryBackend, ScriptedCell, simple};
-use aludel_sandbox::{Backend, Event, Execution, Finished, Limits, Outcome, State};
+use aludel_sandbox::{Backend, Execution, ExecutionEvent, Finished, Limits, Outcome, VariablesState};
 use aludel_store::{ContainerId, NewFile, Store, Tenant};
 
 use tokio_util::sync::CancellationToken;
@@ -95,9 +95,9 @@ async fn finish(mut execution: Execution) -> (String, Finished) {
     let (mut text, mut finished) = (String::new(), None::<Finished>);
     while let Some(event) = execution.next().await {
         match event {
-            Event::Stdout(more) => text.push_str(&more),
-            Event::Error(error) => panic!("{}", error.traceback),
-            Event::Finished(end) => finished = Some(end),
+            ExecutionEvent::Stdout(more) => text.push_str(&more),
+            ExecutionEvent::Error(error) => panic!("{}", error.traceback),
+            ExecutionEvent::Finished(end) => finished = Some(end),
             _ => {}
         }
     }
@@ -374,11 +374,11 @@ async fn a_session_whose_sandbox_was_lost_goes_on_from_its_files_and_says_so() {
     backend.lose();
     let (_, end) = finish(running).await;
     assert!(matches!(end.outcome, Outcome::KernelDied(_)), "{end:?}");
-    assert_eq!(end.state, State::Lost);
+    assert_eq!(end.state, VariablesState::Lost);
     let (text, end) = execute(&idle, "print(open('a').read(), 'x' in dir())").await;
-    assert_eq!((text.as_str(), end.state), ("first False\n", State::Restarted));
-    assert_eq!(execute(&idle, "print(1)").await.1.state, State::Kept, "said once");
-    assert_eq!(execute(&busy, "print(1)").await.1.state, State::Restarted);
+    assert_eq!((text.as_str(), end.state), ("first False\n", VariablesState::Restarted));
+    assert_eq!(execute(&idle, "print(1)").await.1.state, VariablesState::Kept, "said once");
+    assert_eq!(execute(&busy, "print(1)").await.1.state, VariablesState::Restarted);
     assert_eq!(place.sessions.taken(), 2, "each has its permit still");
     drop((idle, busy));
     place.sessions.close_all().await;

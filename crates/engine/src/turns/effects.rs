@@ -1,6 +1,6 @@
 //! The effects of one program, stored before they are told.
 
-use aludel_sandbox::{ClientCall, Event as ExecutionEvent, Finished, MimeBundle};
+use aludel_sandbox::{ClientCall, ExecutionEvent, Finished, MimeBundle};
 
 use super::event::{Image, Output, Rich, ToolOutcome};
 use crate::Error;

@@ -92,7 +92,7 @@ impl Backend for Templates {
 mod tests {
     use super::*;
     use crate::memory::Memory;
-    use crate::{Event, Limits};
+    use crate::{ExecutionEvent, Limits};
 
     fn scripted(word: &'static str) -> Arc<Memory> {
         Arc::new(Memory::new(move |_, cell| {
@@ -108,7 +108,7 @@ mod tests {
         let mut execution = sandbox.execute("x").await?;
         let mut said = String::new();
         while let Some(event) = execution.next().await {
-            if let Event::Stdout(text) = event {
+            if let ExecutionEvent::Stdout(text) = event {
                 said.push_str(&text);
             }
         }

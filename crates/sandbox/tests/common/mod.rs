@@ -8,7 +8,7 @@ use aludel_sandbox::process::{Command, ExitStatus};
 use std::sync::{Arc, OnceLock};
 
 use aludel_sandbox::{
-    Backend, Event, Execution, Finished, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId,
+    Backend, Execution, ExecutionEvent, Finished, KernelStart, Limits, Local, LocalConfig, Require, Sandbox, SandboxId,
     SandboxSpec, Template, template,
 };
 use tokio::runtime::Runtime;
@@ -107,7 +107,7 @@ pub fn later(what: &str) -> String {
 pub struct Told {
     pub stdout: String,
     pub stderr: String,
-    pub events: Vec<Event>,
+    pub events: Vec<ExecutionEvent>,
     pub finished: Finished,
 }
 
@@ -119,9 +119,9 @@ pub async fn listen(mut execution: Execution) -> Told {
     let (mut stdout, mut stderr, mut events) = (String::new(), String::new(), Vec::new());
     while let Some(event) = execution.next().await {
         match event {
-            Event::Stdout(text) => stdout.push_str(&text),
-            Event::Stderr(text) => stderr.push_str(&text),
-            Event::Finished(finished) => return Told { stdout, stderr, events, finished },
+            ExecutionEvent::Stdout(text) => stdout.push_str(&text),
+            ExecutionEvent::Stderr(text) => stderr.push_str(&text),
+            ExecutionEvent::Finished(finished) => return Told { stdout, stderr, events, finished },
             event => events.push(event),
         }
     }

@@ -1,6 +1,6 @@
 //! Those who follow a program, and what they get at its end.
 
-use aludel_sandbox::{Event, FileEntry, Finished, mime_of};
+use aludel_sandbox::{ExecutionEvent, FileEntry, Finished, mime_of};
 use anyhow::Context as _;
 
 use crate::exit::Exit;
@@ -24,7 +24,7 @@ pub(super) struct Audience {
 
 impl Audience {
     /// Shows an event and writes it down.
-    pub(super) fn see(&mut self, event: &Event) -> anyhow::Result<()> {
+    pub(super) fn see(&mut self, event: &ExecutionEvent) -> anyhow::Result<()> {
         if let Some((_, notebook)) = &mut self.notebook {
             notebook.see(event);
         }

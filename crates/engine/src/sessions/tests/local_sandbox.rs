@@ -118,16 +118,16 @@ async fn a_session_outlives_the_warden_and_the_zygote() {
         run(&session, "x = 1").await;
         let endless = "open('late', 'w').write('as well'); print('on', flush=True)\nwhile True: pass";
         let mut running = session.execute(endless).await.unwrap();
-        assert_eq!(running.next().await, Some(Event::Stdout("on\n".into())));
+        assert_eq!(running.next().await, Some(ExecutionEvent::Stdout("on\n".into())));
         let started = std::time::Instant::now();
         keeper.kill(data.path());
         let (_, lost) = finish(running).await;
         assert!(matches!(lost.outcome, Outcome::KernelDied(_)), "{keeper:?} {lost:?}");
-        assert_eq!(lost.state, State::Lost);
+        assert_eq!(lost.state, VariablesState::Lost);
         session.store_changes(&lost.files).await.unwrap();
         let (text, end) = execute(&session, "print(open('old').read(), open('late').read(), 'x' in dir())").await;
         println!("{keeper:?}: the next program ended {} ms after the kill", started.elapsed().as_millis());
-        assert_eq!((text.as_str(), end.state), ("stored as well False\n", State::Restarted));
+        assert_eq!((text.as_str(), end.state), ("stored as well False\n", VariablesState::Restarted));
     }
     assert_eq!(place.sessions.taken(), 1);
 }

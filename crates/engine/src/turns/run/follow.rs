@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use aludel_agent::{
     ApprovalRequest, Budget, Call, CutOff, Ending as AgentEnding, Event as AgentEvent, Item, ProgramTool,
 };
-use aludel_sandbox::{ClientCall, Event as ExecutionEvent};
+use aludel_sandbox::{ClientCall, ExecutionEvent};
 use aludel_store::{ContainerFileId, TurnState, Work};
 use tracing::error;
 
