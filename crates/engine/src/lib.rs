@@ -30,8 +30,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use aludel_agent::upstream::Upstream;
+pub use aludel_sandbox::BackendStatus;
 pub use aludel_sandbox::Error as SandboxError;
-pub use aludel_sandbox::Status as BackendStatus;
 pub use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health};
 pub use aludel_sandbox::{KernelSpec, Language};

@@ -52,7 +52,7 @@ pub struct Attack {
 
 /// Result of an attack and its control.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AttackResult {
     /// The attack ended as it has to, and its control works.
     Held,
     /// The attack ended in another way: what it did.
@@ -103,7 +103,7 @@ const SOON: Duration = Duration::from_secs(1);
 
 impl Attack {
     /// Runs the control and then the attack, each in a fresh sandbox; `slow` is as for [`limits`].
-    pub async fn run(&self, backend: &dyn Backend, slow: u32, profile: Profile) -> Result<Verdict, Error> {
+    pub async fn run(&self, backend: &dyn Backend, slow: u32, profile: Profile) -> Result<AttackResult, Error> {
         let limits = limits(slow);
         let create = async |limits| create(backend, limits, profile).await;
         let expect = match (profile, &self.services) {
@@ -119,7 +119,7 @@ impl Attack {
             let sandbox = create(limits.clone()).await?;
             let (outcome, printed) = run(&*sandbox, &format!("{prefix}{code}")).await?;
             if outcome != Outcome::Completed {
-                return Ok(Verdict::Unproven(format!("its neighbour: {}", name_of(&outcome))));
+                return Ok(AttackResult::Unproven(format!("its neighbour: {}", name_of(&outcome))));
             }
             // A string of JSON is one of Python, too.
             prefix.push_str(&format!("neighbour = {}\n", serde_json::Value::from(printed.trim_end())));
@@ -129,7 +129,7 @@ impl Attack {
         let (outcome, _) = run(&*control, &format!("{prefix}{}", self.control)).await?;
         control.close().await?;
         if outcome != Outcome::Completed {
-            return Ok(Verdict::Unproven(name_of(&outcome)));
+            return Ok(AttackResult::Unproven(name_of(&outcome)));
         }
         let timeout = if expect == "time" { SOON * slow } else { limits.timeout };
         let attacker = create(Limits { timeout, ..limits }).await?;
@@ -137,18 +137,18 @@ impl Attack {
         attacker.close().await?;
         let outcome = name_of(&outcome);
         if !expect.split('|').any(|expected| expected == outcome.split(':').next().unwrap_or_default()) {
-            return Ok(Verdict::Broken(format!("{outcome}, instead of {expect}")));
+            return Ok(AttackResult::Broken(format!("{outcome}, instead of {expect}")));
         }
         if let (Some(neighbour), Some(code)) = (&neighbour, &self.after) {
             let (outcome, _) = run(&**neighbour, code).await?;
             if outcome != Outcome::Completed {
-                return Ok(Verdict::Broken(format!("its neighbour afterwards: {}", name_of(&outcome))));
+                return Ok(AttackResult::Broken(format!("its neighbour afterwards: {}", name_of(&outcome))));
             }
         }
         if let Some(neighbour) = neighbour {
             neighbour.close().await?;
         }
-        Ok(Verdict::Held)
+        Ok(AttackResult::Held)
     }
 }
 

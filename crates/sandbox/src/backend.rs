@@ -271,14 +271,14 @@ impl Capabilities {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// True if sandboxes can be made.
-    pub status: Status,
+    pub status: BackendStatus,
     /// Sandboxes that are ready before anyone asks.
     pub pooled: usize,
 }
 
 /// True if sandboxes can be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Status {
+pub enum BackendStatus {
     /// As far as is known, they can.
     Ready,
     /// The last one that the backend wanted could not be made, or it has to recover before it makes another.

@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::process::{Command, ExitStatus, PtySize};
 use crate::{
-    Backend, Capabilities, Cell, ClientAnswer, ClientCall, Death, Error, Execution, ExecutionEvent, FileEntry,
-    Finished, Found, Kernel, KernelOptions, LimitHit, Limits, Outcome, Profile, Room, Sandbox, SandboxId, SandboxSpec,
-    Status, VariablesState, Workspace,
+    Backend, BackendStatus, Capabilities, Cell, ClientAnswer, ClientCall, Death, Error, Execution, ExecutionEvent,
+    FileEntry, Finished, Found, Kernel, KernelOptions, LimitHit, Limits, Outcome, Profile, Room, Sandbox, SandboxId,
+    SandboxSpec, VariablesState, Workspace,
 };
 
 /// Programs that do what their names say, in the language of the backend's kernels.
@@ -157,7 +157,7 @@ pub async fn conformance(backend: &dyn Backend, programs: &Programs) -> Vec<&'st
         skipped.push("a command runs beside the kernel");
     }
     suite.not_supported(processes, pause, fork, connect, attach).await;
-    assert_eq!(backend.health().status, Status::Ready, "the backend is well after all that");
+    assert_eq!(backend.health().status, BackendStatus::Ready, "the backend is well after all that");
     let left = timeout(PATIENCE, async {
         loop {
             let left = backend.list(None).await.expect("the list");

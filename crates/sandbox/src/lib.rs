@@ -30,7 +30,7 @@ mod trial;
 mod workspace;
 
 pub use backend::{
-    Backend, Capabilities, Connection, Health, Offer, Profile, Sandbox, SandboxId, SandboxSpec, Status, Usage,
+    Backend, BackendStatus, Capabilities, Connection, Health, Offer, Profile, Sandbox, SandboxId, SandboxSpec, Usage,
 };
 #[cfg(feature = "docker")]
 pub use backends::docker::{DEFAULT_IMAGE, Docker, DockerConfig};

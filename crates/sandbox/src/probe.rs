@@ -18,7 +18,7 @@ pub struct Check {
     /// A short name, for example `user namespaces`.
     pub name: &'static str,
     /// Its result.
-    pub status: Status,
+    pub status: CheckStatus,
     /// The finding, in words.
     pub detail: String,
     /// The command or setting that mends it, when something is missing.
@@ -30,7 +30,7 @@ const FATE: &str = "sandboxes are paused with their processes, and cannot be for
 
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum CheckStatus {
     /// Enforced.
     Ok,
     /// Works, with less protection or comfort.
@@ -49,13 +49,13 @@ pub fn probe() -> Vec<Check> {
 pub async fn sandbox(data: &Path, require: Require) -> Check {
     let (status, detail, mend) = match trial(data, require).await {
         Ok(took) => {
-            (Status::Ok, format!("one was started and ran a program, in {} ms; {FATE}", took.as_millis()), None)
+            (CheckStatus::Ok, format!("one was started and ran a program, in {} ms; {FATE}", took.as_millis()), None)
         }
         Err(error) => {
             // A template that cannot be made says itself what to do.
             let mend =
-                matches!(error, crate::Error::Setup(_)).then(|| Place::here().starts(&error.to_string()).to_owned());
-            (Status::Missing, format!("none can be started: {error}"), mend)
+                matches!(error, crate::Error::Setup(_)).then(|| HostKind::here().starts(&error.to_string()).to_owned());
+            (CheckStatus::Missing, format!("none can be started: {error}"), mend)
         }
     };
     Check { name: "sandbox", status, detail, mend }
@@ -63,7 +63,7 @@ pub async fn sandbox(data: &Path, require: Require) -> Check {
 
 /// The kind of place that aludel runs in, which decides about the words of a remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum HostKind {
     Host,
     /// A container of Docker or Podman.
     Container,
@@ -71,7 +71,7 @@ enum Place {
     Pod,
 }
 
-impl Place {
+impl HostKind {
     fn here() -> Self {
         if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
             Self::Pod
@@ -126,7 +126,7 @@ fn kernel(host: &Host) -> Check {
     let supported = version >= (5, 15);
     Check {
         name: "kernel",
-        status: if supported { Status::Ok } else { Status::Missing },
+        status: if supported { CheckStatus::Ok } else { CheckStatus::Missing },
         detail: format!("Linux {}", host.kernel),
         mend: (!supported).then(|| "Linux 5.15 or newer is needed".into()),
     }
@@ -134,11 +134,11 @@ fn kernel(host: &Host) -> Check {
 
 fn namespaces(host: &Host) -> Check {
     let (status, detail, mend) = match &host.namespaces {
-        Ok(()) => (Status::Ok, "mount, pid, net, ipc, uts, user and cgroup namespaces can be made".into(), None),
+        Ok(()) => (CheckStatus::Ok, "mount, pid, net, ipc, uts, user and cgroup namespaces can be made".into(), None),
         Err(error) => (
-            Status::Missing,
+            CheckStatus::Missing,
             format!("namespaces cannot be made: {error}"),
-            Some(Place::here().starts("namespaces").to_owned()),
+            Some(HostKind::here().starts("namespaces").to_owned()),
         ),
     };
     Check { name: "namespaces", status, detail, mend }
@@ -146,24 +146,24 @@ fn namespaces(host: &Host) -> Check {
 
 fn ids(host: &Host) -> Check {
     let (status, detail, mend) = if host.own_ids {
-        (Status::Ok, "every sandbox runs under a user id of its own".into(), None)
+        (CheckStatus::Ok, "every sandbox runs under a user id of its own".into(), None)
     } else {
         let detail = "all sandboxes run under your own user id, told apart by namespaces alone".into();
-        (Status::Degraded, detail, Some(Place::here().gives_ids().to_owned()))
+        (CheckStatus::Degraded, detail, Some(HostKind::here().gives_ids().to_owned()))
     };
     Check { name: "user ids", status, detail, mend }
 }
 
 fn cgroups(host: &Host) -> Check {
     let missing = host.cgroups.missing();
-    let status = if missing.is_empty() { Status::Ok } else { Status::Degraded };
+    let status = if missing.is_empty() { CheckStatus::Ok } else { CheckStatus::Degraded };
     let detail = if missing.is_empty() {
         format!("{}: memory, processes and processor time are limited", host.cgroups.describe())
     } else {
         format!("{}: no limit on {}", host.cgroups.describe(), missing.join(", "))
     };
-    let mend = (!missing.is_empty()).then(|| match (Place::here(), &host.cgroups) {
-        (Place::Host, Hierarchy::V1 { .. }) => {
+    let mend = (!missing.is_empty()).then(|| match (HostKind::here(), &host.cgroups) {
+        (HostKind::Host, Hierarchy::V1 { .. }) => {
             "mount the missing controllers under /sys/fs/cgroup, and run as root".into()
         }
         (place, _) => place.limits().to_owned(),
@@ -174,7 +174,7 @@ fn cgroups(host: &Host) -> Check {
 fn seccomp(host: &Host) -> Check {
     Check {
         name: "seccomp",
-        status: if host.seccomp { Status::Ok } else { Status::Missing },
+        status: if host.seccomp { CheckStatus::Ok } else { CheckStatus::Missing },
         detail: if host.seccomp {
             format!("{} system calls are allowed, all others refused", host.allowed_syscalls)
         } else {
@@ -186,10 +186,10 @@ fn seccomp(host: &Host) -> Check {
 
 fn crashes(host: &Host) -> Check {
     let (status, detail, mend) = match &host.crash_socket {
-        None => (Status::Ok, "no program of the host hears of those in a sandbox".into(), None),
+        None => (CheckStatus::Ok, "no program of the host hears of those in a sandbox".into(), None),
         Some(socket) => {
             let detail = format!("whoever listens at {socket} on the host is told of a hostile program's crashes, too");
-            (Status::Degraded, detail, Some("sysctl -w kernel.core_pattern=core".into()))
+            (CheckStatus::Degraded, detail, Some("sysctl -w kernel.core_pattern=core".into()))
         }
     };
     Check { name: "crashes", status, detail, mend }
@@ -197,11 +197,11 @@ fn crashes(host: &Host) -> Check {
 
 fn landlock(host: &Host) -> Check {
     let (status, detail) = match host.landlock {
-        0 => (Status::Degraded, "not there: mounts and ids alone guard the files".into()),
+        0 => (CheckStatus::Degraded, "not there: mounts and ids alone guard the files".into()),
         version @ 1..=5 => {
-            (Status::Ok, format!("version {version}: files are guarded, signals and abstract sockets are not"))
+            (CheckStatus::Ok, format!("version {version}: files are guarded, signals and abstract sockets are not"))
         }
-        version => (Status::Ok, format!("version {version}: files, signals and abstract sockets are guarded")),
+        version => (CheckStatus::Ok, format!("version {version}: files, signals and abstract sockets are guarded")),
     };
     let mend = (host.landlock == 0).then(|| "add landlock to the kernel's lsm= list (CONFIG_SECURITY_LANDLOCK)".into());
     Check { name: "Landlock", status, detail, mend }
@@ -213,11 +213,11 @@ mod tests {
 
     #[test]
     fn a_remedy_is_said_in_the_words_of_its_place() {
-        assert!(Place::Container.starts("mount /proc: no").contains("systempaths=unconfined"));
-        assert!(Place::Pod.starts("mount /proc: no").contains("procMount: Unmasked"));
-        assert!(Place::Host.starts("mount /proc: no").contains("/proc are hidden"));
-        assert_eq!(Place::Host.starts("namespaces"), USER_NAMESPACES);
-        assert!(Place::Container.limits().contains("--pids-limit"));
-        assert!(Place::Pod.limits().contains("resources.limits"));
+        assert!(HostKind::Container.starts("mount /proc: no").contains("systempaths=unconfined"));
+        assert!(HostKind::Pod.starts("mount /proc: no").contains("procMount: Unmasked"));
+        assert!(HostKind::Host.starts("mount /proc: no").contains("/proc are hidden"));
+        assert_eq!(HostKind::Host.starts("namespaces"), USER_NAMESPACES);
+        assert!(HostKind::Container.limits().contains("--pids-limit"));
+        assert!(HostKind::Pod.limits().contains("resources.limits"));
     }
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use aludel_sandbox::attack::{Verdict, limits, suite};
+use aludel_sandbox::attack::{AttackResult, limits, suite};
 use aludel_sandbox::{Backend, Profile};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,7 +35,7 @@ async fn all_are_held(profile: Profile) {
         let Some(done) = running.join_next().await else { break };
         let (name, verdict) = done.unwrap();
         match verdict.unwrap() {
-            Verdict::Held => {}
+            AttackResult::Held => {}
             other => failures.push(format!("{name}: {other:?}")),
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aludel_jail::message::Profile;
-use aludel_sandbox::{Backend, Outcome, SandboxId, SandboxSpec, Status};
+use aludel_sandbox::{Backend, BackendStatus, Outcome, SandboxId, SandboxSpec};
 use common::{all_pids, backend, backend_at, limits, only_entry, parent_of, run, sandbox, shared, warden_of};
 
 #[tokio::test]
@@ -273,7 +273,7 @@ async fn a_warden_that_is_killed_takes_its_sandboxes_along_and_its_supervisor_cl
     rustix::process::kill_process(rustix::process::Pid::from_raw(warden).unwrap(), rustix::process::Signal::KILL)
         .unwrap();
     until(|| processes_with(&marker) == 0, "a sandbox outlived its warden").await;
-    until(|| !sandbox.is_alive() || local.health().status != Status::Ready, "nobody noticed").await;
+    until(|| !sandbox.is_alive() || local.health().status != BackendStatus::Ready, "nobody noticed").await;
     assert!(sandbox.execute("1").await.is_err());
     local.shutdown().await;
     assert!(!instance.exists());

@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use aludel_sandbox::{Backend, Error, Local, Outcome, SandboxId, SandboxSpec, Status, VariablesState};
+use aludel_sandbox::{Backend, BackendStatus, Error, Local, Outcome, SandboxId, SandboxSpec, VariablesState};
 use common::{Held, all_pids, backend_at, config_at, limits, listen, only_entry, parent_of, run, sandbox, warden_of};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::Mutex;
@@ -45,7 +45,7 @@ fn namespace(pid: i32) -> Option<std::path::PathBuf> {
 
 /// Waits until the backend knows that its warden is gone.
 async fn wait_until_degraded(local: &Local) {
-    wait_until(|| local.health().status != Status::Ready, "nobody noticed").await;
+    wait_until(|| local.health().status != BackendStatus::Ready, "nobody noticed").await;
 }
 
 async fn wait_until(mut is_so: impl FnMut() -> bool, words: &str) {
@@ -78,7 +78,7 @@ async fn local_sandbox_another_warden_takes_over() {
         let next = sandbox(&local, limits()).await;
         assert_eq!(run(&next, "print('x' in dir())").await.stdout, "False\n");
         println!("{victim:?}: a program ran {} ms after the kill", started.elapsed().as_millis());
-        assert_eq!(local.health().status, Status::Ready);
+        assert_eq!(local.health().status, BackendStatus::Ready);
         assert!(matches!(busy.execute("1").await, Err(Error::KernelGone(_))));
         let on_the_old = SandboxSpec::new(limits()).with_workspace(busy.workspace().clone());
         let refused = local.create(SandboxId::unique(), on_the_old).await;
@@ -216,8 +216,8 @@ async fn local_sandbox_a_warden_is_started_when_one_can_be() {
     std::fs::write(&run_directory, "no directory").unwrap();
     kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
     let is_refused = || match local.health().status {
-        Status::Degraded { reason } => reason.contains(run_directory.to_str().unwrap()),
-        Status::Ready => false,
+        BackendStatus::Degraded { reason } => reason.contains(run_directory.to_str().unwrap()),
+        BackendStatus::Ready => false,
     };
     wait_until(is_refused, "the reason is not told").await;
     let waiting = local.create(SandboxId::unique(), SandboxSpec::new(limits()));

@@ -4,7 +4,7 @@ mod attack;
 
 use aludel_agent::size;
 use aludel_sandbox::Profile;
-use aludel_sandbox::probe::{self, Check, Status};
+use aludel_sandbox::probe::{self, Check, CheckStatus};
 use aludel_sandbox::template::{self, State};
 use anyhow::Context as _;
 use clap::Args;
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<
             Place::Local => host(context).await?,
             _ => vec![elsewhere(context, place).await?],
         };
-        let is_ready = of_place.iter().all(|check| check.status != Status::Missing);
+        let is_ready = of_place.iter().all(|check| check.status != CheckStatus::Missing);
         checks.extend(of_place);
         if is_ready {
             used = Some(place);
@@ -76,7 +76,7 @@ async fn host(context: &Context) -> anyhow::Result<Vec<Check>> {
     });
     let mut checks = looked.await.context("the examination ended early")?;
     // Anything missing was told already.
-    if checks.iter().all(|check| check.status != Status::Missing) {
+    if checks.iter().all(|check| check.status != CheckStatus::Missing) {
         state::make_data_directory(context)?;
         checks.push(probe::sandbox(&data, (*context.config.sandbox.require).into()).await);
     }
@@ -92,7 +92,8 @@ async fn elsewhere(context: &Context, place: Place) -> anyhow::Result<Check> {
         Place::E2b => "sandbox.e2b.url, sandbox.e2b.key",
         Place::OpenSandbox => "sandbox.opensandbox.url, sandbox.opensandbox.key",
     };
-    let mend = (status == Status::Missing).then(|| format!("another value of {settings}, or another sandbox.backend"));
+    let mend =
+        (status == CheckStatus::Missing).then(|| format!("another value of {settings}, or another sandbox.backend"));
     Ok(Check { name: place.name(), status, detail, mend })
 }
 
@@ -101,14 +102,14 @@ fn template_check(data: &std::path::Path) -> Check {
     let (status, detail, mend) = match template::state(data) {
         State::Ready(template) => {
             let (python, packages) = (template.python_version(), template.packages().len());
-            (Status::Ok, format!("Python {python}, {packages} packages, {}", size(template.bytes())), None)
+            (CheckStatus::Ok, format!("Python {python}, {packages} packages, {}", size(template.bytes())), None)
         }
         State::Missing => (
-            Status::Ok,
+            CheckStatus::Ok,
             "not built yet; the first command that needs it does that, in a minute or two".to_owned(),
             Some("aludel template build".to_owned()),
         ),
-        State::Unbuildable(reason) => (Status::Missing, "cannot be built".to_owned(), Some(reason)),
+        State::Unbuildable(reason) => (CheckStatus::Missing, "cannot be built".to_owned(), Some(reason)),
     };
     Check { name: "template", status, detail, mend }
 }
@@ -118,16 +119,16 @@ fn show(checks: &[Check], used: Option<Place>, reason: &str) -> anyhow::Result<(
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
     for Check { name, status, detail, mend } in checks {
         let word = match status {
-            Status::Ok => paint::good("ok      "),
-            Status::Degraded => paint::warning("degraded"),
-            Status::Missing => paint::error("missing "),
+            CheckStatus::Ok => paint::good("ok      "),
+            CheckStatus::Degraded => paint::warning("degraded"),
+            CheckStatus::Missing => paint::error("missing "),
         };
         console.line(Stream::Stdout, &format!("{word}  {name:width$}  {detail}"))?;
         if let Some(mend) = mend {
             console.line(Stream::Stdout, &format!("{:10}{:width$}  {} {mend}", "", "", paint::strong("→")))?;
         }
     }
-    let degraded = checks.iter().filter(|check| check.status == Status::Degraded).count();
+    let degraded = checks.iter().filter(|check| check.status == CheckStatus::Degraded).count();
     let verdict = match (used, degraded) {
         (None, _) => paint::error("Sandboxes cannot start here until the missing parts are mended."),
         (Some(Place::Local), 0) => paint::good("Everything is in place."),
@@ -140,9 +141,9 @@ fn show(checks: &[Check], used: Option<Place>, reason: &str) -> anyhow::Result<(
 fn as_json(check: &Check) -> serde_json::Value {
     let Check { name, status, detail, mend } = check;
     let status = match status {
-        Status::Ok => "ok",
-        Status::Degraded => "degraded",
-        Status::Missing => "missing",
+        CheckStatus::Ok => "ok",
+        CheckStatus::Degraded => "degraded",
+        CheckStatus::Missing => "missing",
     };
     json!({ "name": name, "status": status, "detail": detail, "mend": mend })
 }

@@ -1,6 +1,6 @@
 //! Trials of backends: the local one starts a sandbox, the others are asked for a sign of life.
 
-use aludel_sandbox::probe::{self, Status};
+use aludel_sandbox::probe::{self, CheckStatus};
 use aludel_sandbox::{Docker, E2b, Error, OpenSandbox};
 use anyhow::Context as _;
 
@@ -14,7 +14,7 @@ use crate::state;
 pub(crate) struct Found {
     pub(crate) place: Place,
     /// Degraded if it enforces less than it could.
-    pub(crate) status: Status,
+    pub(crate) status: CheckStatus,
     /// The finding, in words.
     pub(crate) detail: String,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Found {
 impl Found {
     /// Returns true if sandboxes can start.
     pub(crate) fn is_ready(&self) -> bool {
-        self.status != Status::Missing
+        self.status != CheckStatus::Missing
     }
 }
 
@@ -37,26 +37,26 @@ pub(crate) async fn examine(context: &Context, place: Place) -> anyhow::Result<F
     Ok(Found { place, status, detail })
 }
 
-async fn local(context: &Context) -> anyhow::Result<(Status, String)> {
+async fn local(context: &Context) -> anyhow::Result<(CheckStatus, String)> {
     let looked = tokio::task::spawn_blocking(probe::probe).await.context("the examination ended early")?;
-    if let Some(missing) = looked.iter().find(|check| check.status == Status::Missing) {
+    if let Some(missing) = looked.iter().find(|check| check.status == CheckStatus::Missing) {
         let detail = format!("{}: {}; `aludel doctor` tells the remedy", missing.name, missing.detail);
-        return Ok((Status::Missing, detail));
+        return Ok((CheckStatus::Missing, detail));
     }
     state::make_data_directory(context)?;
     let tried = probe::sandbox(&context.config.server.data, (*context.config.sandbox.require).into()).await;
-    if tried.status == Status::Missing {
-        return Ok((Status::Missing, format!("{}; `aludel doctor` tells the remedy", tried.detail)));
+    if tried.status == CheckStatus::Missing {
+        return Ok((CheckStatus::Missing, format!("{}; `aludel doctor` tells the remedy", tried.detail)));
     }
-    let degraded = looked.iter().filter(|check| check.status == Status::Degraded).map(|check| check.name);
+    let degraded = looked.iter().filter(|check| check.status == CheckStatus::Degraded).map(|check| check.name);
     let degraded = degraded.collect::<Vec<_>>().join(", ");
     if degraded.is_empty() {
-        return Ok((Status::Ok, tried.detail));
+        return Ok((CheckStatus::Ok, tried.detail));
     }
-    Ok((Status::Degraded, format!("{}; with less protection: {degraded} (see `aludel doctor`)", tried.detail)))
+    Ok((CheckStatus::Degraded, format!("{}; with less protection: {degraded} (see `aludel doctor`)", tried.detail)))
 }
 
-async fn docker(context: &Context) -> (Status, String) {
+async fn docker(context: &Context) -> (CheckStatus, String) {
     let settings = context.config.sandbox.docker(&context.config.server.data, 0);
     match Docker::probe(settings.host.as_deref()).await {
         Ok((engine, warnings)) => answered(context, &engine, &format!("the image is {}", settings.image), &warnings),
@@ -64,10 +64,10 @@ async fn docker(context: &Context) -> (Status, String) {
     }
 }
 
-async fn e2b(context: &Context) -> anyhow::Result<(Status, String)> {
+async fn e2b(context: &Context) -> anyhow::Result<(CheckStatus, String)> {
     let settings = &context.config.sandbox;
     if !settings.has_e2b_key() && *settings.backend != BackendChoice::E2b {
-        return Ok((Status::Missing, "no key is set (sandbox.e2b.key)".to_owned()));
+        return Ok((CheckStatus::Missing, "no key is set (sandbox.e2b.key)".to_owned()));
     }
     let settings = settings.e2b(&context.surroundings)?;
     let origin = format!("the template is {}", settings.template);
@@ -77,10 +77,10 @@ async fn e2b(context: &Context) -> anyhow::Result<(Status, String)> {
     })
 }
 
-async fn opensandbox(context: &Context) -> anyhow::Result<(Status, String)> {
+async fn opensandbox(context: &Context) -> anyhow::Result<(CheckStatus, String)> {
     let settings = &context.config.sandbox;
     if !settings.has_opensandbox_url() && *settings.backend != BackendChoice::OpenSandbox {
-        return Ok((Status::Missing, "no address is set (sandbox.opensandbox.url)".to_owned()));
+        return Ok((CheckStatus::Missing, "no address is set (sandbox.opensandbox.url)".to_owned()));
     }
     let settings = settings.opensandbox(&context.surroundings)?;
     let (origin, warnings) = (format!("the image is {}", settings.image), OpenSandbox::warnings(settings.network));
@@ -91,21 +91,21 @@ async fn opensandbox(context: &Context) -> anyhow::Result<(Status, String)> {
 }
 
 /// An engine or a service that lives. `origin` tells the place that sandboxes come from.
-fn answered(context: &Context, name: &str, origin: &str, warnings: &[String]) -> (Status, String) {
+fn answered(context: &Context, name: &str, origin: &str, warnings: &[String]) -> (CheckStatus, String) {
     let warnings = warnings.join(", ");
     if warnings.is_empty() {
-        (Status::Ok, format!("{name} answers; {origin}"))
+        (CheckStatus::Ok, format!("{name} answers; {origin}"))
     } else if *context.config.sandbox.require == Require::Strict {
-        (Status::Missing, format!("{warnings}, and sandbox.require is strict"))
+        (CheckStatus::Missing, format!("{warnings}, and sandbox.require is strict"))
     } else {
-        (Status::Degraded, format!("{name} answers; {origin}; {warnings}"))
+        (CheckStatus::Degraded, format!("{name} answers; {origin}; {warnings}"))
     }
 }
 
-fn failed(error: Error) -> (Status, String) {
+fn failed(error: Error) -> (CheckStatus, String) {
     let detail = match error {
         Error::Setup(reason) => reason,
         error => words(&error.into()),
     };
-    (Status::Missing, detail)
+    (CheckStatus::Missing, detail)
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aludel_sandbox::probe::{self, Status};
+use aludel_sandbox::probe::{self, CheckStatus};
 use aludel_sandbox::template::{Choice, TemplateName};
 use aludel_sandbox::{Backend, KernelSpec, KernelStart, Local, LocalConfig, Offer, Template, Templates, template};
 use anyhow::Context as _;
@@ -223,7 +223,7 @@ async fn ensure(directory: PathBuf, force: bool) -> anyhow::Result<Template> {
 /// Says that no sandbox can be started here, if so.
 pub(crate) async fn require_sandboxes(data: &Path) -> anyhow::Result<()> {
     let tried = probe::sandbox(data, aludel_sandbox::Require::Default).await;
-    if tried.status == Status::Missing {
+    if tried.status == CheckStatus::Missing {
         let mend = tried.mend.map(|mend| format!("; {mend}")).unwrap_or_default();
         anyhow::bail!("sandboxes cannot be started here: {}{mend}", tried.detail);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, join_all};
 
-use crate::backend::{Backend, Capabilities, Health, Offer, Sandbox, SandboxId, SandboxSpec, Status};
+use crate::backend::{Backend, BackendStatus, Capabilities, Health, Offer, Sandbox, SandboxId, SandboxSpec};
 use crate::template::TemplateName;
 use crate::{Error, Template};
 
@@ -74,8 +74,8 @@ impl Backend for Templates {
         for (name, backend) in &self.further {
             let further = backend.health();
             health.pooled += further.pooled;
-            if let (Status::Ready, Status::Degraded { reason }) = (&health.status, further.status) {
-                health.status = Status::Degraded { reason: format!("the template `{name}`: {reason}") };
+            if let (BackendStatus::Ready, BackendStatus::Degraded { reason }) = (&health.status, further.status) {
+                health.status = BackendStatus::Degraded { reason: format!("the template `{name}`: {reason}") };
             }
         }
         health
@@ -129,7 +129,7 @@ mod tests {
         let spec = SandboxSpec { template: Some("ml".parse().unwrap()), ..SandboxSpec::new(Limits::default()) };
         assert!(matches!(alone.create(SandboxId::unique(), spec).await, Err(Error::NotSupported(_))));
 
-        assert_eq!(backend.health().status, Status::Ready);
+        assert_eq!(backend.health().status, BackendStatus::Ready);
         further.fail(Some("no room"));
         assert!(said(&backend, Some("ml")).await.is_err());
     }

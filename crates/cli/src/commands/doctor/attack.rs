@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use aludel_sandbox::attack::{Attack, Verdict, suite};
+use aludel_sandbox::attack::{Attack, AttackResult, suite};
 use aludel_sandbox::{Backend, Profile};
 use anyhow::Context as _;
 use serde_json::json;
@@ -25,7 +25,7 @@ pub(super) async fn run(context: &Context, slow: u32, profile: Profile, as_json:
     let results = all(&engine.backend, slow, profile).await;
     engine.backend.shutdown().await;
     let results = results?;
-    let held = results.iter().all(|(_, verdict)| *verdict == Verdict::Held);
+    let held = results.iter().all(|(_, verdict)| *verdict == AttackResult::Held);
     if as_json {
         let rows: Vec<_> = results
             .iter()
@@ -41,7 +41,7 @@ pub(super) async fn run(context: &Context, slow: u32, profile: Profile, as_json:
     Ok(if held { Exit::Success } else { Exit::Ours })
 }
 
-async fn all(backend: &Arc<dyn Backend>, slow: u32, profile: Profile) -> anyhow::Result<Vec<(Attack, Verdict)>> {
+async fn all(backend: &Arc<dyn Backend>, slow: u32, profile: Profile) -> anyhow::Result<Vec<(Attack, AttackResult)>> {
     let mut waiting = suite()?.into_iter();
     let mut running = JoinSet::new();
     let mut results = Vec::new();
@@ -58,15 +58,15 @@ async fn all(backend: &Arc<dyn Backend>, slow: u32, profile: Profile) -> anyhow:
         let Some(done) = running.join_next().await else { return Ok(results) };
         let (attack, verdict) = done.context("an attack ended early")?;
         // One that no sandbox could be made for, or that a neighbour spoiled, is told like the others.
-        results.push((attack, verdict.unwrap_or_else(|error| Verdict::Unproven(error.to_string()))));
+        results.push((attack, verdict.unwrap_or_else(|error| AttackResult::Unproven(error.to_string()))));
     }
 }
 
-fn show(results: &[(Attack, Verdict)], seconds: f64) -> anyhow::Result<()> {
+fn show(results: &[(Attack, AttackResult)], seconds: f64) -> anyhow::Result<()> {
     let mut threats: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (attack, verdict) in results {
         let (held, all) = threats.entry(&attack.threat).or_default();
-        *held += usize::from(*verdict == Verdict::Held);
+        *held += usize::from(*verdict == AttackResult::Held);
         *all += 1;
     }
     let mut console = Console::new();
@@ -74,19 +74,19 @@ fn show(results: &[(Attack, Verdict)], seconds: f64) -> anyhow::Result<()> {
         let mark = if held == all { paint::good("held  ") } else { paint::error("BROKEN") };
         console.line(Stream::Stdout, &format!("{mark}  {threat:28}  {held:>3} of {all}"))?;
     }
-    for (attack, verdict) in results.iter().filter(|(_, verdict)| *verdict != Verdict::Held) {
+    for (attack, verdict) in results.iter().filter(|(_, verdict)| *verdict != AttackResult::Held) {
         let (word, detail) = words(verdict);
         let detail = terminal::name(&detail.unwrap_or_default());
         console.line(Stream::Stdout, &format!("\n{} {}: {detail}", paint::error(word), attack.name))?;
     }
-    let held = results.iter().filter(|(_, verdict)| *verdict == Verdict::Held).count();
+    let held = results.iter().filter(|(_, verdict)| *verdict == AttackResult::Held).count();
     Ok(console.line(Stream::Stdout, &format!("\n{held} of {} attacks held in {seconds:.0} s.", results.len()))?)
 }
 
-fn words(verdict: &Verdict) -> (&'static str, Option<String>) {
+fn words(verdict: &AttackResult) -> (&'static str, Option<String>) {
     match verdict {
-        Verdict::Held => ("held", None),
-        Verdict::Broken(what) => ("broken", Some(what.clone())),
-        Verdict::Unproven(why) => ("unproven", Some(format!("it or its control could not be run: {why}"))),
+        AttackResult::Held => ("held", None),
+        AttackResult::Broken(what) => ("broken", Some(what.clone())),
+        AttackResult::Unproven(why) => ("unproven", Some(format!("it or its control could not be run: {why}"))),
     }
 }

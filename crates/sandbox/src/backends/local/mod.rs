@@ -28,7 +28,7 @@ use self::warden_client::{Asked, Handle, KernelHandle, PATIENCE, WardenClient};
 use self::workspace::{LocalWorkspace, Mount};
 use super::registry::{Registration, Registry};
 use super::streams::{KernelEnds, Streams};
-use crate::backend::{Backend, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec, Status};
+use crate::backend::{Backend, BackendStatus, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec};
 use crate::driver::Driver;
 use crate::frame::ToKernel;
 use crate::{Error, KernelSpec, Limits, Template, Workspace};
@@ -214,7 +214,7 @@ impl Backend for Local {
     fn health(&self) -> Health {
         let Inner { shared, pool, .. } = &*self.0;
         let failure = shared.supervisor.failure().or_else(|| pool.failure());
-        let status = failure.map_or(Status::Ready, |reason| Status::Degraded { reason });
+        let status = failure.map_or(BackendStatus::Ready, |reason| BackendStatus::Degraded { reason });
         Health { status, pooled: pool.ready() }
     }
 

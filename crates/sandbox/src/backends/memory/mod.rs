@@ -16,7 +16,7 @@ use self::kernel::{Kernels, MemoryLink};
 pub use self::script::{ScriptedCell, simple};
 use self::workspace::MemoryWorkspace;
 use super::registry::{Registration, Registry};
-use crate::backend::{Backend, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Status, Usage};
+use crate::backend::{Backend, BackendStatus, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Usage};
 use crate::driver::{Driver, Execution};
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::{Error, KernelSpec, Limits, Workspace};
@@ -152,7 +152,7 @@ impl Backend for Memory {
     }
 
     fn health(&self) -> Health {
-        let status = self.failure().clone().map_or(Status::Ready, |reason| Status::Degraded { reason });
+        let status = self.failure().clone().map_or(BackendStatus::Ready, |reason| BackendStatus::Degraded { reason });
         Health { status, pooled: 0 }
     }
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::pool::{Member, Pool, refill};
 use super::{Place, Ready, Stdio, StdioWorkspace};
-use crate::backend::{Backend, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Status};
+use crate::backend::{Backend, BackendStatus, Capabilities, Health, Sandbox, SandboxId, SandboxSpec};
 use crate::backends::registry::Registry;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
@@ -246,7 +246,7 @@ impl<H: Host> Backend for StdioBackend<H> {
 
     fn health(&self) -> Health {
         let failure = self.0.failure().clone();
-        let status = failure.map_or(Status::Ready, |reason| Status::Degraded { reason });
+        let status = failure.map_or(BackendStatus::Ready, |reason| BackendStatus::Degraded { reason });
         Health { status, pooled: self.0.pool.len() }
     }
 
