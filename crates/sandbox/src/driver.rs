@@ -14,7 +14,7 @@ use crate::execution::{
 };
 use crate::frame::{FromKernel, ToKernel};
 use crate::kernel::{self, Cell, KernelOptions};
-use crate::link::{Control, Exit, Input, Link, Signal, Stream};
+use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
 use crate::output::{Output, rest};
 use crate::process::ExitStatus;
 use crate::workspace::{Room, Snapshot};
@@ -57,7 +57,7 @@ const SIGKILL: i32 = 9;
 pub(crate) struct Driver<L: Link> {
     held: Arc<Mutex<Held<L>>>,
     control: Arc<L::Control>,
-    exit: watch::Receiver<Option<Exit>>,
+    exit: watch::Receiver<Option<KernelExit>>,
     paused: watch::Receiver<bool>,
     state: Arc<AtomicState>,
     workspace: Arc<dyn Workspace>,
@@ -67,7 +67,7 @@ pub(crate) struct Driver<L: Link> {
 /// A kernel's link and what is known of the cells before; held by the cell that runs.
 struct Held<L> {
     link: L,
-    exit: watch::Receiver<Option<Exit>>,
+    exit: watch::Receiver<Option<KernelExit>>,
     /// Out-of-memory kills that were told before.
     oom_kills: u64,
     /// Cells that ran, but for the one that a checkpoint undid.
@@ -223,11 +223,11 @@ impl<L: Link> Driver<L> {
         let answer = async {
             loop {
                 match kernel.link.receive().await {
-                    Ok(Input::Frame(FromKernel::Configured, _)) => return Ok(()),
-                    Ok(Input::Frame(FromKernel::Failed(reason), _)) => return Err(Error::Start(reason)),
+                    Ok(LinkInput::Frame(FromKernel::Configured, _)) => return Ok(()),
+                    Ok(LinkInput::Frame(FromKernel::Failed(reason), _)) => return Err(Error::Start(reason)),
                     // A thread that goes on between two cells.
-                    Ok(Input::Frame(..) | Input::Printed(..)) => {}
-                    Ok(Input::Closed) | Err(_) => return Err(Error::KernelGone("it ended meanwhile".into())),
+                    Ok(LinkInput::Frame(..) | LinkInput::Printed(..)) => {}
+                    Ok(LinkInput::Closed) | Err(_) => return Err(Error::KernelGone("it ended meanwhile".into())),
                 }
             }
         };
@@ -248,7 +248,7 @@ impl<L: Link> Driver<L> {
         let gone = |error: std::io::Error| Error::KernelGone(error.to_string());
         kernel.link.send(&ToKernel::Touch).await.map_err(gone)?;
         match timeout(KILL_TIMEOUT, kernel.link.receive()).await {
-            Ok(Ok(Input::Frame(FromKernel::Touched, _))) => Ok(()),
+            Ok(Ok(LinkInput::Frame(FromKernel::Touched, _))) => Ok(()),
             _ => Err(Error::KernelGone("it did not survive the rehearsal".into())),
         }
     }
@@ -435,7 +435,7 @@ struct Run<C> {
 /// The end of a wait for events.
 enum End {
     Done,
-    Exited(Exit),
+    Exited(KernelExit),
 }
 
 impl<C: Control> Run<C> {
@@ -474,7 +474,9 @@ impl<C: Control> Run<C> {
         self.control.catch_up();
         let (files, files_left_out) = changes.unwrap_or_default();
         let mut output_dropped = 0;
-        for (stream, output) in [Stream::Stdout, Stream::Stderr].into_iter().zip(std::mem::take(&mut self.output)) {
+        for (stream, output) in
+            [OutputStream::Stdout, OutputStream::Stderr].into_iter().zip(std::mem::take(&mut self.output))
+        {
             let (tail, dropped) = output.finish();
             self.says_not_permitted |= tail.contains(NOT_PERMITTED);
             self.tell_text(stream, tail);
@@ -511,8 +513,8 @@ impl<C: Control> Run<C> {
             };
             tokio::select! {
                 input = kernel.link.receive() => match input {
-                    Ok(Input::Frame(FromKernel::Done, _)) => return End::Done,
-                    Ok(Input::Frame(frame, length)) => {
+                    Ok(LinkInput::Frame(FromKernel::Done, _)) => return End::Done,
+                    Ok(LinkInput::Frame(frame, length)) => {
                         received += length + FRAME_COST;
                         if received > MAX_RECEIVED {
                             return End::Exited(self.kill(kernel).await);
@@ -524,9 +526,9 @@ impl<C: Control> Run<C> {
                             return End::Exited(self.kill(kernel).await);
                         }
                     }
-                    Ok(Input::Printed(stream, bytes)) => self.print(stream, &bytes),
+                    Ok(LinkInput::Printed(stream, bytes)) => self.print(stream, &bytes),
                     // A closed or senseless channel: the program did that to its own kernel.
-                    Ok(Input::Closed) | Err(_) => return End::Exited(self.kill(kernel).await),
+                    Ok(LinkInput::Closed) | Err(_) => return End::Exited(self.kill(kernel).await),
                 },
                 Some(answers) = self.answers.recv() => if let Some(reply) = self.answered(answers, &mut deadline)
                     && !reply.send(&mut kernel.link).await
@@ -592,17 +594,17 @@ impl<C: Control> Run<C> {
             Some(Ending { cause, again_at: Some(now + self.limits.grace / 4), kill_at: now + self.limits.grace });
     }
 
-    async fn kill<L: Link>(&self, kernel: &mut Held<L>) -> Exit {
+    async fn kill<L: Link>(&self, kernel: &mut Held<L>) -> KernelExit {
         self.control.signal(Signal::Kill);
         timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.unwrap_or_default()
     }
 
     /// Takes what was printed.
-    fn print(&mut self, stream: Stream, bytes: &[u8]) {
+    fn print(&mut self, stream: OutputStream, bytes: &[u8]) {
         let [stdout, stderr] = &mut self.output;
         let output = match stream {
-            Stream::Stdout => stdout,
-            Stream::Stderr => stderr,
+            OutputStream::Stdout => stdout,
+            OutputStream::Stderr => stderr,
         };
         let text = output.push(bytes);
         self.says_not_permitted |= text.contains(NOT_PERMITTED);
@@ -611,7 +613,7 @@ impl<C: Control> Run<C> {
 
     /// Takes what was printed already, without waiting. Bounded: a child left behind may write for ever.
     fn drain<L: Link>(&mut self, link: &mut L) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             for _ in 0..4 {
                 let bytes = link.printed(stream);
                 if bytes.is_empty() {
@@ -758,7 +760,7 @@ impl<C: Control> Run<C> {
         }
     }
 
-    async fn outcome_of_exit(&mut self, exit: &Exit, oom_kills: &mut u64) -> Outcome {
+    async fn outcome_of_exit(&mut self, exit: &KernelExit, oom_kills: &mut u64) -> Outcome {
         let out_of_memory = exit.usage.oom_kills > *oom_kills;
         *oom_kills = exit.usage.oom_kills;
         if let Some(ending) = self.ending.take() {
@@ -785,11 +787,11 @@ impl<C: Control> Run<C> {
         }
     }
 
-    fn tell_text(&self, stream: Stream, text: String) {
+    fn tell_text(&self, stream: OutputStream, text: String) {
         if !text.is_empty() {
             self.tell(match stream {
-                Stream::Stdout => ExecutionEvent::Stdout(text),
-                Stream::Stderr => ExecutionEvent::Stderr(text),
+                OutputStream::Stdout => ExecutionEvent::Stdout(text),
+                OutputStream::Stderr => ExecutionEvent::Stderr(text),
             });
         }
     }
@@ -829,7 +831,7 @@ async fn wait_for_interrupt(interrupted: &mut watch::Receiver<bool>) {
     let _dropped = interrupted.wait_for(|now| *now).await.map(|now| *now);
 }
 
-async fn wait_for_exit(exit: &mut watch::Receiver<Option<Exit>>) -> Exit {
+async fn wait_for_exit(exit: &mut watch::Receiver<Option<KernelExit>>) -> KernelExit {
     exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit).unwrap_or_default()
 }
 

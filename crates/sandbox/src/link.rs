@@ -18,16 +18,16 @@ pub(crate) trait Link: Send + 'static {
     fn control(&self) -> &Arc<Self::Control>;
 
     /// Returns the end of the kernel process, once it has ended and no checkpoint has taken over. A closed channel is an end, too.
-    fn exit(&self) -> watch::Receiver<Option<Exit>>;
+    fn exit(&self) -> watch::Receiver<Option<KernelExit>>;
 
     /// Sends a frame to the kernel. Dropping the future may leave half of it sent.
     fn send(&mut self, frame: &ToKernel<'_>) -> impl Future<Output = io::Result<()>> + Send;
 
     /// Waits for the next input from the kernel. Cancel-safe.
-    fn receive(&mut self) -> impl Future<Output = io::Result<Input>> + Send;
+    fn receive(&mut self) -> impl Future<Output = io::Result<LinkInput>> + Send;
 
     /// Takes what was printed already, without waiting; empty when there is nothing.
-    fn printed(&mut self, stream: Stream) -> Vec<u8>;
+    fn printed(&mut self, stream: OutputStream) -> Vec<u8>;
 
     /// Lets the checkpoint of a kernel that ended take its place, and returns whether there is one that did.
     fn resume(&mut self) -> impl Future<Output = bool> + Send;
@@ -68,18 +68,18 @@ pub(crate) trait Control: Send + Sync + 'static {
 }
 
 /// One thing from a kernel.
-pub(crate) enum Input {
+pub(crate) enum LinkInput {
     /// A frame, and its length.
     Frame(FromKernel, usize),
     /// Printed bytes.
-    Printed(Stream, Vec<u8>),
+    Printed(OutputStream, Vec<u8>),
     /// The end of the frames.
     Closed,
 }
 
 /// One of the two streams that programs print to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
@@ -95,7 +95,7 @@ pub(crate) enum Signal {
 
 /// The end of a kernel process.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Exit {
+pub(crate) struct KernelExit {
     /// `None` where it is not known.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) usage: Usage,

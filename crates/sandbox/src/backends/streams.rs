@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::Error;
 use crate::frame::{Channel, FromKernel, ToKernel};
-use crate::link::{Input, Stream};
+use crate::link::{LinkInput, OutputStream};
 
 /// Bytes that are read from a pipe at once.
 const PIPE_BUFFER: usize = 64 << 10;
@@ -66,35 +66,35 @@ impl Streams {
     }
 
     /// Waits for the next input. Cancel-safe.
-    pub(crate) async fn receive(&mut self) -> io::Result<Input> {
+    pub(crate) async fn receive(&mut self) -> io::Result<LinkInput> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         loop {
             let (printed, ended, bytes, stream) = tokio::select! {
                 frame = self.channel.receive() => {
                     return Ok(match frame? {
-                        Some(frame) => Input::Frame(frame, self.channel.take_received()),
-                        None => Input::Closed,
+                        Some(frame) => LinkInput::Frame(frame, self.channel.take_received()),
+                        None => LinkInput::Closed,
                     });
                 }
                 count = read_some(&mut self.stdout, &mut stdout), if !self.stdout_ended => {
-                    (count, &mut self.stdout_ended, &mut stdout, Stream::Stdout)
+                    (count, &mut self.stdout_ended, &mut stdout, OutputStream::Stdout)
                 }
                 count = read_some(&mut self.stderr, &mut stderr), if !self.stderr_ended => {
-                    (count, &mut self.stderr_ended, &mut stderr, Stream::Stderr)
+                    (count, &mut self.stderr_ended, &mut stderr, OutputStream::Stderr)
                 }
             };
             if printed.is_ok_and(|count| count > 0) {
-                return Ok(Input::Printed(stream, std::mem::take(bytes)));
+                return Ok(LinkInput::Printed(stream, std::mem::take(bytes)));
             }
             *ended = true;
         }
     }
 
     /// Takes what was printed already, past tokio, whose `try_read` knows only of what its last poll saw.
-    pub(crate) fn printed(&mut self, stream: Stream) -> Vec<u8> {
+    pub(crate) fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
         let pipe = match stream {
-            Stream::Stdout => self.stdout.as_fd(),
-            Stream::Stderr => self.stderr.as_fd(),
+            OutputStream::Stdout => self.stdout.as_fd(),
+            OutputStream::Stderr => self.stderr.as_fd(),
         };
         let mut bytes = Vec::with_capacity(PIPE_BUFFER);
         // Nothing there, or nobody left: the same to whoever does not wait.

@@ -11,7 +11,7 @@ use super::warden_client::KernelHandle;
 use crate::Usage;
 use crate::backends::streams::Streams;
 use crate::frame::{Channel, FromKernel, ToKernel};
-use crate::link::{Control, Exit, Input, Link, Signal, Stream};
+use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
 
 /// The longest wait for the first word of a checkpoint.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ impl Link for LocalLink {
         &self.handle
     }
 
-    fn exit(&self) -> watch::Receiver<Option<Exit>> {
+    fn exit(&self) -> watch::Receiver<Option<KernelExit>> {
         self.handle.exit()
     }
 
@@ -37,11 +37,11 @@ impl Link for LocalLink {
         self.streams.send(frame).await
     }
 
-    async fn receive(&mut self) -> io::Result<Input> {
+    async fn receive(&mut self) -> io::Result<LinkInput> {
         self.streams.receive().await
     }
 
-    fn printed(&mut self, stream: Stream) -> Vec<u8> {
+    fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
         self.streams.printed(stream)
     }
 

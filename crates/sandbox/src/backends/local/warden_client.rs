@@ -14,7 +14,7 @@ use aludel_jail::message::{self, FIRST_KERNEL, Numbered, TerminalSize, WardenAns
 use tokio::sync::{oneshot, watch};
 
 use super::slots::Slot;
-use crate::link::Exit;
+use crate::link::KernelExit;
 use crate::process::{ExitStatus, PtySize};
 use crate::{Error, Usage};
 
@@ -92,7 +92,7 @@ struct Live {
 /// News of a kernel.
 #[derive(Debug, Default)]
 struct LiveKernel {
-    exit: watch::Sender<Option<Exit>>,
+    exit: watch::Sender<Option<KernelExit>>,
     /// Names of refused system calls. A program may call any number: those without a name count as one, so that there are never more of
     /// them than the system has calls.
     blocked: BTreeSet<&'static str>,
@@ -301,7 +301,7 @@ impl WardenClient {
             std::mem::replace(&mut *state, State { over: Some(over.clone()), ..State::default() })
         };
         for LiveKernel { exit, .. } in ended.live.into_values().flat_map(|live| live.kernels.into_values()) {
-            exit.send_replace(Some(Exit::default()));
+            exit.send_replace(Some(KernelExit::default()));
         }
         // Dropping the senders tells the receivers.
         drop(ended.waiters);
@@ -349,7 +349,9 @@ impl WardenClient {
             },
             WardenMessage::Exited { id, kernel, status, usage } => {
                 if let Some(kernel) = state.kernel(id, kernel) {
-                    kernel.exit.send_replace(Some(Exit { status: status.map(exit_status), usage: self::usage(usage) }));
+                    kernel
+                        .exit
+                        .send_replace(Some(KernelExit { status: status.map(exit_status), usage: self::usage(usage) }));
                 }
             }
             WardenMessage::Resumed { id } => {
@@ -441,7 +443,7 @@ pub(crate) struct KernelHandle {
     number: u64,
     /// True if it keeps a checkpoint. Only the first one does.
     checkpoint: bool,
-    exit: watch::Receiver<Option<Exit>>,
+    exit: watch::Receiver<Option<KernelExit>>,
 }
 
 impl Handle {
@@ -604,7 +606,7 @@ impl KernelHandle {
     }
 
     /// The end of the kernel process, once it has ended and no checkpoint has taken over.
-    pub(super) fn exit(&self) -> watch::Receiver<Option<Exit>> {
+    pub(super) fn exit(&self) -> watch::Receiver<Option<KernelExit>> {
         self.exit.clone()
     }
 

@@ -12,7 +12,7 @@ use super::Script;
 use super::script::{ScriptedCell, Step, raised};
 use super::workspace::MemoryWorkspace;
 use crate::frame::{FromKernel, ToKernel};
-use crate::link::{Control, Exit, Input, Link, Signal, Stream};
+use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
 use crate::process::ExitStatus;
 use crate::{ClientAnswer, ClientCall, Error, ProgramError, Usage};
 
@@ -120,9 +120,9 @@ pub(super) struct MemoryLink {
     cells: mpsc::Sender<Program>,
     /// Answers to calls of the client's tools, each with the number of its frame.
     answers: mpsc::UnboundedSender<Answers>,
-    inputs: mpsc::Receiver<Input>,
+    inputs: mpsc::Receiver<LinkInput>,
     /// Taken out of `inputs` and not handed on yet.
-    pending: VecDeque<Input>,
+    pending: VecDeque<LinkInput>,
 }
 
 /// The end of a scripted kernel that signals go to.
@@ -132,7 +132,7 @@ pub(super) struct MemoryControl {
     interrupts: watch::Sender<u64>,
     /// Kills so far: a checkpoint that takes over is not killed by what killed the kernel.
     kills: watch::Sender<u64>,
-    exit: watch::Sender<Option<Exit>>,
+    exit: watch::Sender<Option<KernelExit>>,
     has_checkpoint: AtomicBool,
     paused: watch::Receiver<bool>,
 }
@@ -194,7 +194,7 @@ impl Link for MemoryLink {
         &self.control
     }
 
-    fn exit(&self) -> watch::Receiver<Option<Exit>> {
+    fn exit(&self) -> watch::Receiver<Option<KernelExit>> {
         self.control.exit.subscribe()
     }
 
@@ -215,7 +215,7 @@ impl Link for MemoryLink {
                     (Some(_), _) => FromKernel::Failed("a scripted program has no command line".to_owned()),
                     (None, Some(language)) => FromKernel::Failed(format!("no kernel for {language} is installed")),
                 };
-                self.pending.push_back(Input::Frame(answer, 0));
+                self.pending.push_back(LinkInput::Frame(answer, 0));
                 Ok(())
             }
             ToKernel::Answers { number, answers } => {
@@ -228,25 +228,25 @@ impl Link for MemoryLink {
         }
     }
 
-    async fn receive(&mut self) -> io::Result<Input> {
+    async fn receive(&mut self) -> io::Result<LinkInput> {
         if let Some(input) = self.pending.pop_front() {
             return Ok(input);
         }
-        Ok(self.inputs.recv().await.unwrap_or(Input::Closed))
+        Ok(self.inputs.recv().await.unwrap_or(LinkInput::Closed))
     }
 
-    fn printed(&mut self, stream: Stream) -> Vec<u8> {
+    fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
         while self.pending.len() < QUEUE
             && let Ok(input) = self.inputs.try_recv()
         {
             self.pending.push_back(input);
         }
         // Frames come after what was printed before them, so what is printed after one has to wait.
-        let printed = |input: &Input| matches!(input, Input::Printed(of, _) if *of == stream);
-        let before_frames = self.pending.iter().take_while(|input| matches!(input, Input::Printed(..)));
+        let printed = |input: &LinkInput| matches!(input, LinkInput::Printed(of, _) if *of == stream);
+        let before_frames = self.pending.iter().take_while(|input| matches!(input, LinkInput::Printed(..)));
         let position = before_frames.enumerate().find(|(_, input)| printed(input)).map(|(position, _)| position);
         match position.and_then(|position| self.pending.remove(position)) {
-            Some(Input::Printed(_, bytes)) => bytes,
+            Some(LinkInput::Printed(_, bytes)) => bytes,
             _ => Vec::new(),
         }
     }
@@ -272,7 +272,7 @@ fn spawn(
     control: &Arc<MemoryControl>,
     checkpoint: &Arc<Mutex<Variables>>,
     mut kills: watch::Receiver<u64>,
-) -> (mpsc::Sender<Program>, mpsc::UnboundedSender<Answers>, mpsc::Receiver<Input>) {
+) -> (mpsc::Sender<Program>, mpsc::UnboundedSender<Answers>, mpsc::Receiver<LinkInput>) {
     let (cells, cell_receiver) = mpsc::channel(1);
     let (answers, answer_receiver) = mpsc::unbounded_channel();
     let (input_sender, inputs) = mpsc::channel(QUEUE);
@@ -294,7 +294,7 @@ fn spawn(
             _killed = kills.changed() => Some(ExitStatus::Signal(SIGKILL)),
             status = kernel.run() => status,
         };
-        control.exit.send_replace(Some(Exit { status, usage: Usage::default() }));
+        control.exit.send_replace(Some(KernelExit { status, usage: Usage::default() }));
     });
     (cells, answers, inputs)
 }
@@ -307,7 +307,7 @@ struct Kernel {
     checkpoint: Arc<Mutex<Variables>>,
     cells: mpsc::Receiver<Program>,
     answers: mpsc::UnboundedReceiver<Answers>,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<LinkInput>,
     displays: u64,
 }
 
@@ -350,15 +350,15 @@ impl Kernel {
 
     async fn step(&mut self, step: Step) -> Result<(), Stop> {
         match step {
-            Step::Print(text) => self.print(Stream::Stdout, text.into_bytes()).await,
-            Step::PrintError(text) => self.print(Stream::Stderr, text.into_bytes()).await,
+            Step::Print(text) => self.print(OutputStream::Stdout, text.into_bytes()).await,
+            Step::PrintError(text) => self.print(OutputStream::Stderr, text.into_bytes()).await,
             Step::Flood(bytes) => {
                 let mut line = vec![b'x'; CHUNK - 1];
                 line.push(b'\n');
                 let mut left = bytes;
                 while left > 0 {
                     let count = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
-                    self.print(Stream::Stdout, line.get(CHUNK - count..).unwrap_or_default().to_vec()).await?;
+                    self.print(OutputStream::Stdout, line.get(CHUNK - count..).unwrap_or_default().to_vec()).await?;
                     left -= count as u64;
                 }
                 Ok(())
@@ -378,7 +378,7 @@ impl Kernel {
                     if answer.is_error {
                         return Err(Stop::Raised("ToolError", answer.text.into()));
                     }
-                    self.print(Stream::Stdout, format!("{}\n", answer.text).into_bytes()).await?;
+                    self.print(OutputStream::Stdout, format!("{}\n", answer.text).into_bytes()).await?;
                 }
                 Ok(())
             }
@@ -413,14 +413,14 @@ impl Kernel {
         }
     }
 
-    async fn print(&mut self, stream: Stream, bytes: Vec<u8>) -> Result<(), Stop> {
+    async fn print(&mut self, stream: OutputStream, bytes: Vec<u8>) -> Result<(), Stop> {
         let inputs = self.inputs.clone();
         // A host that reads no more kills the kernel.
-        self.unless_interrupted(async move { drop(inputs.send(Input::Printed(stream, bytes)).await) }).await
+        self.unless_interrupted(async move { drop(inputs.send(LinkInput::Printed(stream, bytes)).await) }).await
     }
 
     async fn tell(&self, frame: FromKernel) {
-        let _nobody = self.inputs.send(Input::Frame(frame, 0)).await;
+        let _nobody = self.inputs.send(LinkInput::Frame(frame, 0)).await;
     }
 
     async fn unless_interrupted(&mut self, work: impl Future<Output = ()>) -> Result<(), Stop> {

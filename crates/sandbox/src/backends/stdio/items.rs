@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio_util::bytes::{Bytes, BytesMut};
 
 use super::mux::CHUNK;
-use crate::link::Stream;
+use crate::link::OutputStream;
 
 /// Pieces that may wait. Neighbours of the same stream are one piece, so only who changes streams all the time has more.
 const MAX_WAITING: usize = 16 << 10;
@@ -18,7 +18,7 @@ pub(super) enum Item {
     /// A piece of its channel.
     Frames(BytesMut),
     /// Printed bytes.
-    Printed(Stream, BytesMut),
+    Printed(OutputStream, BytesMut),
     /// The answer to a wish for its checkpoint.
     Resumed(bool),
     /// It could not be started.
@@ -34,7 +34,7 @@ pub(super) struct Items {
 
 impl Item {
     /// Takes bytes of the channel, or printed ones of a stream.
-    pub(super) fn of(stream: Option<Stream>, bytes: &Bytes) -> Self {
+    pub(super) fn of(stream: Option<OutputStream>, bytes: &Bytes) -> Self {
         // Of their own: the buffer in which they came is larger.
         let bytes = BytesMut::from(&bytes[..]);
         match stream {

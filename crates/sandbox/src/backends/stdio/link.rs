@@ -13,7 +13,7 @@ use super::Place;
 use super::items::Item;
 use super::mux::{CHUNK, KernelStreams, Mux, WINDOW};
 use crate::frame::{self, FromKernel, MAX_FRAME, ToKernel};
-use crate::link::{Control, Exit, Input, Link, Signal, Stream};
+use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
 use crate::{Error, Usage};
 
 /// The longest wait for a checkpoint.
@@ -30,7 +30,7 @@ pub(super) struct KernelControl<P> {
     number: u32,
     checkpoint: bool,
     is_ended: AtomicBool,
-    exit: watch::Sender<Option<Exit>>,
+    exit: watch::Sender<Option<KernelExit>>,
 }
 
 /// The exclusive end.
@@ -64,11 +64,11 @@ impl<P: Place> StdioLink<P> {
         let first = timeout(READY_TIMEOUT, async {
             tokio::select! {
                 input = link.receive() => input,
-                _ = exit.wait_for(Option::is_some) => Ok(Input::Closed),
+                _ = exit.wait_for(Option::is_some) => Ok(LinkInput::Closed),
             }
         });
         match first.await {
-            Ok(Ok(Input::Frame(FromKernel::Ready, _))) => Ok(link),
+            Ok(Ok(LinkInput::Frame(FromKernel::Ready, _))) => Ok(link),
             Ok(Ok(_)) => Err(Error::Setup("the kernel ended before it was ready".into())),
             Ok(Err(error)) => Err(gone(error)),
             Err(_) => Err(Error::Timeout { what: "kernel", limit: READY_TIMEOUT }),
@@ -85,8 +85,8 @@ impl<P: Place> StdioLink<P> {
             Item::Printed(stream, bytes) => {
                 let [stdout, stderr] = &mut self.printed;
                 let (place, printed) = match stream {
-                    Stream::Stdout => (1, stdout),
-                    Stream::Stderr => (2, stderr),
+                    OutputStream::Stdout => (1, stdout),
+                    OutputStream::Stderr => (2, stderr),
                 };
                 printed.extend_from_slice(&bytes);
                 (place, bytes)
@@ -103,7 +103,7 @@ impl<P: Place> StdioLink<P> {
     }
 
     /// Returns the next frame that is complete.
-    fn next_frame(&mut self) -> io::Result<Option<Input>> {
+    fn next_frame(&mut self) -> io::Result<Option<LinkInput>> {
         let Some(mut header) = self.frames.get(..4) else { return Ok(None) };
         let length = header.get_u32() as usize;
         if length > MAX_FRAME {
@@ -114,14 +114,14 @@ impl<P: Place> StdioLink<P> {
         }
         self.frames.advance(4);
         let bytes = self.frames.split_to(length);
-        Ok(Some(Input::Frame(frame::parse(&bytes)?, length)))
+        Ok(Some(LinkInput::Frame(frame::parse(&bytes)?, length)))
     }
 
-    fn next_printed(&mut self) -> Option<Input> {
+    fn next_printed(&mut self) -> Option<LinkInput> {
         let [stdout, stderr] = &mut self.printed;
-        for (stream, printed) in [(Stream::Stdout, stdout), (Stream::Stderr, stderr)] {
+        for (stream, printed) in [(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)] {
             if !printed.is_empty() {
-                return Some(Input::Printed(stream, std::mem::take(printed)));
+                return Some(LinkInput::Printed(stream, std::mem::take(printed)));
             }
         }
         None
@@ -135,7 +135,7 @@ impl<P: Place> Link for StdioLink<P> {
         &self.control
     }
 
-    fn exit(&self) -> watch::Receiver<Option<Exit>> {
+    fn exit(&self) -> watch::Receiver<Option<KernelExit>> {
         self.control.exit.subscribe()
     }
 
@@ -152,7 +152,7 @@ impl<P: Place> Link for StdioLink<P> {
         Ok(())
     }
 
-    async fn receive(&mut self) -> io::Result<Input> {
+    async fn receive(&mut self) -> io::Result<LinkInput> {
         loop {
             // Output comes before the frames that are here.
             if let Some(printed) = self.next_printed() {
@@ -168,14 +168,14 @@ impl<P: Place> Link for StdioLink<P> {
         }
     }
 
-    fn printed(&mut self, stream: Stream) -> Vec<u8> {
+    fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
         while let Some(item) = self.streams.items.try_next() {
             let _none_of_a_stream = self.take(item);
         }
         let [stdout, stderr] = &mut self.printed;
         std::mem::take(match stream {
-            Stream::Stdout => stdout,
-            Stream::Stderr => stderr,
+            OutputStream::Stdout => stdout,
+            OutputStream::Stderr => stderr,
         })
     }
 
@@ -204,12 +204,12 @@ impl<P: Place> Link for StdioLink<P> {
             loop {
                 match self.receive().await {
                     // Last words of the dead kernel, too late for its cell.
-                    Ok(Input::Printed(..)) => {}
+                    Ok(LinkInput::Printed(..)) => {}
                     other => return other,
                 }
             }
         });
-        matches!(first.await, Ok(Ok(Input::Frame(FromKernel::Resumed, _))))
+        matches!(first.await, Ok(Ok(LinkInput::Frame(FromKernel::Resumed, _))))
     }
 }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::incoming::Incoming;
 use super::items::{Item, Items};
 use super::{Printed, Stdio, feed};
-use crate::link::{Exit, Stream};
+use crate::link::{KernelExit, OutputStream};
 use crate::process::{ExitStatus, PtySize};
 use crate::{Error, Usage};
 
@@ -98,7 +98,7 @@ enum Receiver {
         items: Arc<Items>,
         /// Answers that may still come: one about its start, and one for each wish for its checkpoint.
         answers: usize,
-        exit: watch::Sender<Option<Exit>>,
+        exit: watch::Sender<Option<KernelExit>>,
     },
     Channel {
         /// The answer about its start.
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Mux {
 /// One kernel's ends.
 pub(super) struct KernelStreams {
     pub(super) items: Arc<Items>,
-    pub(super) exit: watch::Sender<Option<Exit>>,
+    pub(super) exit: watch::Sender<Option<KernelExit>>,
     pub(super) credit: Arc<Semaphore>,
 }
 
@@ -241,7 +241,7 @@ impl Mux {
         let route = Route { left: [Some(WINDOW); 3], credit: credit_of, window: WINDOW, receiver: receiver_of };
         lock(&self.routes).insert(number, route);
         if self.out.is_closed() || !self.is_ready() {
-            exit.send_replace(Some(Exit::default()));
+            exit.send_replace(Some(KernelExit::default()));
         }
         self.send(Kind::Kernel, number, 0, &[]);
         KernelStreams { items, exit, credit }
@@ -474,8 +474,8 @@ impl Receiver {
         match self {
             Self::Kernel { items, .. } => items.push(match stream {
                 0 => Item::of(None, bytes),
-                1 => Item::of(Some(Stream::Stdout), bytes),
-                _ => Item::of(Some(Stream::Stderr), bytes),
+                1 => Item::of(Some(OutputStream::Stdout), bytes),
+                _ => Item::of(Some(OutputStream::Stderr), bytes),
             }),
             Self::Channel { streams, .. } => {
                 streams.get(stream.checked_sub(1)?)?.push(bytes);
@@ -489,7 +489,7 @@ impl Receiver {
         match self {
             Self::Kernel { exit, .. } => {
                 let usage = Usage { oom_kills, ..Usage::default() };
-                exit.send_replace(Some(Exit { status: Some(status), usage }));
+                exit.send_replace(Some(KernelExit { status: Some(status), usage }));
             }
             Self::Channel { ended, .. } => {
                 let _nobody = ended.take()?.send(Some(status));
