@@ -55,7 +55,7 @@ const SIGKILL: i32 = 9;
 
 /// A kernel that is ready, and the limits under which it runs cells.
 pub(crate) struct Driver<L: Link> {
-    held: Arc<Mutex<Held<L>>>,
+    held: Arc<Mutex<KernelState<L>>>,
     control: Arc<L::Control>,
     exit: watch::Receiver<Option<KernelExit>>,
     paused: watch::Receiver<bool>,
@@ -65,7 +65,7 @@ pub(crate) struct Driver<L: Link> {
 }
 
 /// A kernel's link and what is known of the cells before; held by the cell that runs.
-struct Held<L> {
+struct KernelState<L> {
     link: L,
     exit: watch::Receiver<Option<KernelExit>>,
     /// Out-of-memory kills that were told before.
@@ -96,7 +96,7 @@ impl<L: Link> Driver<L> {
     pub(crate) fn new(link: L, workspace: Arc<dyn Workspace>, limits: Limits) -> Self {
         let (control, exit) = (Arc::clone(link.control()), link.exit());
         let paused = control.paused();
-        let held = Held { link, exit: exit.clone(), oom_kills: 0, cells: 0, is_doomed: false };
+        let held = KernelState { link, exit: exit.clone(), oom_kills: 0, cells: 0, is_doomed: false };
         Self { held: Arc::new(Mutex::new(held)), control, exit, paused, state: Arc::default(), workspace, limits }
     }
 
@@ -122,7 +122,7 @@ impl<L: Link> Driver<L> {
     }
 
     /// Waits until no cell runs, and returns the kernel, or the checkpoint of one that ended.
-    async fn hold(&self) -> Result<OwnedMutexGuard<Held<L>>, Error> {
+    async fn hold(&self) -> Result<OwnedMutexGuard<KernelState<L>>, Error> {
         let mut kernel = Arc::clone(&self.held).lock_owned().await;
         if *self.paused.borrow() {
             return Err(Error::Paused);
@@ -173,7 +173,7 @@ impl<L: Link> Driver<L> {
         let (answers, answered) = mpsc::unbounded_channel();
         let (interrupter, interrupted) = watch::channel(false);
         let interrupter = Interrupter(Arc::new(interrupter));
-        let run = Run {
+        let run = CellRun {
             control: Arc::clone(&self.control),
             state: Arc::clone(&self.state),
             workspace: Arc::clone(&self.workspace),
@@ -275,7 +275,7 @@ impl<L: Link> kernel::Kernel for Driver<L> {
 /// Kills the kernel when it is dropped before a program was sent as a whole.
 struct KillUnless<'a, L: Link> {
     sent: bool,
-    kernel: &'a mut Held<L>,
+    kernel: &'a mut KernelState<L>,
     control: &'a L::Control,
 }
 
@@ -367,7 +367,7 @@ enum Cause {
 }
 
 /// A program that we are ending.
-struct Ending {
+struct Termination {
     cause: Cause,
     /// When to interrupt once more: the first signal may have come before the cell began.
     again_at: Option<Instant>,
@@ -375,7 +375,7 @@ struct Ending {
     kill_at: Instant,
 }
 
-impl Ending {
+impl Termination {
     fn put_off(&mut self, by: Duration) {
         self.kill_at += by;
         self.again_at = self.again_at.map(|at| at + by);
@@ -383,7 +383,7 @@ impl Ending {
 }
 
 /// Calls of the client's tools for which the program waits.
-struct Waiting {
+struct PendingCalls {
     /// The number to answer.
     number: u64,
     /// Number of the calls.
@@ -392,13 +392,13 @@ struct Waiting {
 }
 
 /// The answer to a frame of a kernel that waits for one.
-enum Reply {
+enum FrameReply {
     Shown(u64),
     Answers(u64, Vec<ClientAnswer>),
 }
 
 /// One execution, from its first byte to its outcome.
-struct Run<C> {
+struct CellRun<C> {
     control: Arc<C>,
     state: Arc<AtomicState>,
     /// Zero where it is not counted.
@@ -411,7 +411,7 @@ struct Run<C> {
     answers: mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
     /// Calls so far.
     calls: usize,
-    waiting: Option<Waiting>,
+    waiting: Option<PendingCalls>,
     /// Time for which it has waited for answers.
     waited: Duration,
     interrupted: watch::Receiver<bool>,
@@ -423,7 +423,7 @@ struct Run<C> {
     error: Option<ProgramError>,
     /// True if its error or its output has the system's words for a refused call.
     says_not_permitted: bool,
-    ending: Option<Ending>,
+    ending: Option<Termination>,
     /// True if the kernel was sent a signal.
     has_signalled: bool,
     displayed: usize,
@@ -433,31 +433,31 @@ struct Run<C> {
 }
 
 /// The end of a wait for events.
-enum End {
+enum WaitEnd {
     Done,
     Exited(KernelExit),
 }
 
-impl<C: Control> Run<C> {
-    async fn drive<L: Link<Control = C>>(mut self, mut kernel: OwnedMutexGuard<Held<L>>) {
+impl<C: Control> CellRun<C> {
+    async fn drive<L: Link<Control = C>>(mut self, mut kernel: OwnedMutexGuard<KernelState<L>>) {
         let end = self.listen(&mut kernel).await;
         // Output from before the last frame is still in the pipes.
         self.drain(&mut kernel.link);
         let outcome = match &end {
-            End::Done => self.outcome_of_end().await,
-            End::Exited(exit) => self.outcome_of_exit(exit, &mut kernel.oom_kills).await,
+            WaitEnd::Done => self.outcome_of_end().await,
+            WaitEnd::Exited(exit) => self.outcome_of_exit(exit, &mut kernel.oom_kills).await,
         };
-        let is_settled = matches!(end, End::Done) && !self.has_signalled;
+        let is_settled = matches!(end, WaitEnd::Done) && !self.has_signalled;
         let state = match end {
-            End::Done => {
+            WaitEnd::Done => {
                 self.state.has_run.store(true, Ordering::Relaxed);
                 VariablesState::Kept
             }
-            End::Exited(_) if self.may_resume() && kernel.link.resume().await => {
+            WaitEnd::Exited(_) if self.may_resume() && kernel.link.resume().await => {
                 kernel.cells -= 1;
                 VariablesState::RolledBack
             }
-            End::Exited(_) => {
+            WaitEnd::Exited(_) => {
                 self.state.is_lost.store(true, Ordering::Relaxed);
                 VariablesState::Lost
             }
@@ -498,7 +498,7 @@ impl<C: Control> Run<C> {
     }
 
     /// Passes on what the kernel tells and enforces the limits, until the cell or the kernel has ended.
-    async fn listen<L: Link>(&mut self, kernel: &mut Held<L>) -> End {
+    async fn listen<L: Link>(&mut self, kernel: &mut KernelState<L>) -> WaitEnd {
         let mut deadline = self.started + self.limits.timeout;
         let (mut interrupted, mut paused) = (self.interrupted.clone(), self.paused.clone());
         let mut received = 0;
@@ -513,33 +513,33 @@ impl<C: Control> Run<C> {
             };
             tokio::select! {
                 input = kernel.link.receive() => match input {
-                    Ok(LinkInput::Frame(FromKernel::Done, _)) => return End::Done,
+                    Ok(LinkInput::Frame(FromKernel::Done, _)) => return WaitEnd::Done,
                     Ok(LinkInput::Frame(frame, length)) => {
                         received += length + FRAME_COST;
                         if received > MAX_RECEIVED {
-                            return End::Exited(self.kill(kernel).await);
+                            return WaitEnd::Exited(self.kill(kernel).await);
                         }
                         self.drain(&mut kernel.link);
                         if let Some(reply) = self.frame(frame)
                             && !reply.send(&mut kernel.link).await
                         {
-                            return End::Exited(self.kill(kernel).await);
+                            return WaitEnd::Exited(self.kill(kernel).await);
                         }
                     }
                     Ok(LinkInput::Printed(stream, bytes)) => self.print(stream, &bytes),
                     // A closed or senseless channel: the program did that to its own kernel.
-                    Ok(LinkInput::Closed) | Err(_) => return End::Exited(self.kill(kernel).await),
+                    Ok(LinkInput::Closed) | Err(_) => return WaitEnd::Exited(self.kill(kernel).await),
                 },
                 Some(answers) = self.answers.recv() => if let Some(reply) = self.answered(answers, &mut deadline)
                     && !reply.send(&mut kernel.link).await
                 {
-                    return End::Exited(self.kill(kernel).await);
+                    return WaitEnd::Exited(self.kill(kernel).await);
                 },
-                exit = wait_for_exit(&mut kernel.exit) => return End::Exited(exit),
+                exit = wait_for_exit(&mut kernel.exit) => return WaitEnd::Exited(exit),
                 () = wait_for_pause(&mut paused) => {
                     let since = Instant::now();
                     tokio::select! {
-                        exit = wait_for_exit(&mut kernel.exit) => return End::Exited(exit),
+                        exit = wait_for_exit(&mut kernel.exit) => return WaitEnd::Exited(exit),
                         () = wait_for_resume(&mut paused) => {}
                     }
                     deadline += since.elapsed();
@@ -564,7 +564,7 @@ impl<C: Control> Run<C> {
                 // Its clock stands still while it waits for its client, whom the caller gives so much time as it likes.
                 () = tokio::time::sleep_until(timer), if self.ending.is_some() || self.waiting.is_none() => match self.ending.as_mut().map(|ending| ending.again_at.take()) {
                     Some(Some(_)) => self.control.signal(Signal::Interrupt),
-                    Some(None) => return End::Exited(self.kill(kernel).await),
+                    Some(None) => return WaitEnd::Exited(self.kill(kernel).await),
                     None => self.interrupt(Cause::WallClock),
                 }
             }
@@ -591,10 +591,10 @@ impl<C: Control> Run<C> {
         self.control.signal(Signal::Interrupt);
         let now = Instant::now();
         self.ending =
-            Some(Ending { cause, again_at: Some(now + self.limits.grace / 4), kill_at: now + self.limits.grace });
+            Some(Termination { cause, again_at: Some(now + self.limits.grace / 4), kill_at: now + self.limits.grace });
     }
 
-    async fn kill<L: Link>(&self, kernel: &mut Held<L>) -> KernelExit {
+    async fn kill<L: Link>(&self, kernel: &mut KernelState<L>) -> KernelExit {
         self.control.signal(Signal::Kill);
         timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.unwrap_or_default()
     }
@@ -625,8 +625,8 @@ impl<C: Control> Run<C> {
     }
 
     /// Takes the client's answers, if the program waits for some.
-    fn answered(&mut self, answers: Vec<ClientAnswer>, deadline: &mut Instant) -> Option<Reply> {
-        let Waiting { number, count, since } = self.waiting.take()?;
+    fn answered(&mut self, answers: Vec<ClientAnswer>, deadline: &mut Instant) -> Option<FrameReply> {
+        let PendingCalls { number, count, since } = self.waiting.take()?;
         let waited = since.elapsed();
         *deadline += waited;
         self.waited += waited;
@@ -643,29 +643,29 @@ impl<C: Control> Run<C> {
                     answer.text.len()
                 )),
             });
-        Some(Reply::Answers(number, fitting.collect()))
+        Some(FrameReply::Answers(number, fitting.collect()))
     }
 
     /// Lets a program that is to end wait no longer.
     async fn release<L: Link>(&mut self, link: &mut L) {
-        if let Some(Waiting { number, since, .. }) = self.waiting.take() {
+        if let Some(PendingCalls { number, since, .. }) = self.waiting.take() {
             self.waited += since.elapsed();
             // One that does not read it is killed in time.
-            Reply::Answers(number, Vec::new()).send(link).await;
+            FrameReply::Answers(number, Vec::new()).send(link).await;
         }
     }
 
     /// Tells of calls of the client's tools. Returns the answer to those that the client is not told of.
-    fn called(&mut self, calls: Vec<ClientCall>, number: u64) -> Option<Reply> {
+    fn called(&mut self, calls: Vec<ClientCall>, number: u64) -> Option<FrameReply> {
         // Only user code that plays with the channel sends such ones, and waits for itself.
         if self.waiting.is_some() || calls.iter().any(|call| !self.tools.contains(&call.name)) {
             return None;
         }
         self.calls += calls.len();
         let refused =
-            |words: &str| Some(Reply::Answers(number, calls.iter().map(|_| ClientAnswer::error(words)).collect()));
+            |words: &str| Some(FrameReply::Answers(number, calls.iter().map(|_| ClientAnswer::error(words)).collect()));
         if self.ending.is_some() || calls.is_empty() {
-            return Some(Reply::Answers(number, Vec::new()));
+            return Some(FrameReply::Answers(number, Vec::new()));
         }
         if self.calls > MAX_CALLS {
             return refused(&format!("A program can call tools {MAX_CALLS} times."));
@@ -674,20 +674,20 @@ impl<C: Control> Run<C> {
         if !calls.iter().all(is_object) {
             return refused("The arguments of a tool are a JSON object, nested no deeper than 100 levels.");
         }
-        self.waiting = Some(Waiting { number, count: calls.len(), since: Instant::now() });
+        self.waiting = Some(PendingCalls { number, count: calls.len(), since: Instant::now() });
         self.tell(ExecutionEvent::Calls(calls));
         None
     }
 
     /// Passes a frame on. Returns the answer to one that is to be answered at once.
-    fn frame(&mut self, frame: FromKernel) -> Option<Reply> {
+    fn frame(&mut self, frame: FromKernel) -> Option<FrameReply> {
         match frame {
             FromKernel::Display(bundle, number) => {
                 self.display(bundle, ExecutionEvent::Display);
-                return Some(Reply::Shown(number));
+                return Some(FrameReply::Shown(number));
             }
             // All that was printed before it has just been taken.
-            FromKernel::Flushed(number) => return Some(Reply::Shown(number)),
+            FromKernel::Flushed(number) => return Some(FrameReply::Shown(number)),
             FromKernel::Calls(calls, number) => return self.called(calls, number),
             FromKernel::Result(bundle) => self.display(bundle, ExecutionEvent::Result),
             FromKernel::Error(error) if self.error.is_none() => {
@@ -802,7 +802,7 @@ impl<C: Control> Run<C> {
     }
 }
 
-impl Reply {
+impl FrameReply {
     /// Sends it. Returns false if the kernel does not take it, though it waits for it: whoever does not read it has replaced the kernel
     /// program.
     async fn send<L: Link>(self, link: &mut L) -> bool {
