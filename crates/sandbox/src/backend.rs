@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 
 use crate::driver::Execution;
 use crate::kernel::{Kernel, KernelOptions};
-use crate::process::{Command, Output, Process};
+use crate::process::{Command, Process, ProcessOutput};
 use crate::template::TemplateName;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
@@ -122,7 +122,13 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
 
 impl dyn Sandbox {
     /// Runs a command to its end, with `input` as what it reads, for at most `limit` of wall clock, and keeps `most` bytes of each output.
-    pub async fn run(&self, command: Command, input: &[u8], limit: Duration, most: usize) -> Result<Output, Error> {
+    pub async fn run(
+        &self,
+        command: Command,
+        input: &[u8],
+        limit: Duration,
+        most: usize,
+    ) -> Result<ProcessOutput, Error> {
         self.spawn(command).await?.output(input, limit, most).await
     }
 }

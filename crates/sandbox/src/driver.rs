@@ -15,7 +15,7 @@ use crate::execution::{
 use crate::frame::{FromKernel, ToKernel};
 use crate::kernel::{self, Cell, KernelOptions};
 use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
-use crate::output::{Output, rest};
+use crate::output::{BoundedOutput, rest};
 use crate::process::ExitStatus;
 use crate::workspace::{Room, Snapshot};
 use crate::{Error, Language, Limits, Workspace};
@@ -189,7 +189,7 @@ impl<L: Link> Driver<L> {
             paused: self.paused.clone(),
             started: Instant::now(),
             before,
-            output: [Output::new(self.limits.output), Output::new(self.limits.output)],
+            output: [BoundedOutput::new(self.limits.output), BoundedOutput::new(self.limits.output)],
             error: None,
             says_not_permitted: false,
             ending: None,
@@ -419,7 +419,7 @@ struct CellRun<C> {
     started: Instant,
     before: Snapshot,
     /// Printed text, by stream.
-    output: [Output; 2],
+    output: [BoundedOutput; 2],
     error: Option<ProgramError>,
     /// True if its error or its output has the system's words for a refused call.
     says_not_permitted: bool,
@@ -505,7 +505,7 @@ impl<C: Control> CellRun<C> {
         let mut cpu_looked_at = self.started;
         let mut rested_for = 0;
         loop {
-            let dropped: u64 = self.output.iter().map(Output::dropped).sum();
+            let dropped: u64 = self.output.iter().map(BoundedOutput::dropped).sum();
             rest(dropped - std::mem::replace(&mut rested_for, dropped)).await;
             let timer = match &self.ending {
                 Some(ending) => ending.again_at.unwrap_or(ending.kill_at),

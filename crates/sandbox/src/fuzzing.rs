@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::backends::directory::Directory;
 use crate::frame::{self, FromKernel};
-use crate::output::Output;
+use crate::output::BoundedOutput;
 use crate::workspace::MAX_PATH;
 use crate::{MimeBundle, MimeData, Workspace};
 
@@ -59,7 +59,7 @@ fn size(frame: &FromKernel) -> usize {
 
 /// The part that is kept of output that comes in these pieces.
 fn printed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> String {
-    let mut output = Output::new(KEPT_OUTPUT);
+    let mut output = BoundedOutput::new(KEPT_OUTPUT);
     let text: String = pieces.into_iter().map(|piece| output.push(piece)).collect();
     text + &output.finish().0
 }

@@ -16,7 +16,7 @@ pub(crate) async fn rest(dropped: u64) {
 
 /// One stream of one execution.
 #[derive(Default)]
-pub(crate) struct Output {
+pub(crate) struct BoundedOutput {
     head_left: u64,
     tail_size: usize,
     tail: VecDeque<u8>,
@@ -24,7 +24,7 @@ pub(crate) struct Output {
     decoder: Decoder,
 }
 
-impl Output {
+impl BoundedOutput {
     /// A stream of which `limit` bytes are kept: three quarters of them head.
     pub(crate) fn new(limit: u64) -> Self {
         let tail_size = limit / 4;
@@ -127,7 +127,7 @@ mod tests {
     fn characters_survive_every_split() {
         let text = "a€😀é\n";
         for split in 0..=text.len() {
-            let mut output = Output::new(1000);
+            let mut output = BoundedOutput::new(1000);
             let (left, right) = text.as_bytes().split_at(split);
             let passed = output.push(left) + &output.push(right);
             assert_eq!(passed + &output.finish().0, text);
@@ -136,14 +136,14 @@ mod tests {
 
     #[test]
     fn invalid_bytes_are_replaced_and_the_rest_stays() {
-        let mut output = Output::new(1000);
+        let mut output = BoundedOutput::new(1000);
         assert_eq!(output.push(b"a\xffb\xe2\x82"), "a\u{fffd}b");
         assert_eq!(output.finish(), ("\u{fffd}".into(), 0));
     }
 
     #[test]
     fn the_middle_of_a_flood_is_counted() {
-        let mut output = Output::new(8);
+        let mut output = BoundedOutput::new(8);
         let mut passed = String::new();
         for digit in "0123456789abcdef".bytes() {
             passed.push_str(&output.push(&[digit]));

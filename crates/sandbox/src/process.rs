@@ -75,7 +75,7 @@ impl fmt::Debug for Process {
 
 /// Status and output of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Output {
+pub struct ProcessOutput {
     /// Its end; `None` when it ran out of time and was killed.
     pub status: Option<ExitStatus>,
     /// The beginning of what it printed, at most the limit that was asked for.
@@ -109,7 +109,7 @@ impl Process {
     }
 
     /// Waits for the end, with `input` as what the program reads, for at most `limit` of wall clock, and keeps `most` bytes of each output.
-    pub async fn output(mut self, input: &[u8], limit: Duration, most: usize) -> Result<Output, Error> {
+    pub async fn output(mut self, input: &[u8], limit: Duration, most: usize) -> Result<ProcessOutput, Error> {
         let stdin = self.stdin.take();
         let feed = async {
             if let Some(mut stdin) = stdin {
@@ -117,7 +117,7 @@ impl Process {
                 let _closed = stdin.write_all(input).await;
             }
         };
-        let (mut stdout, mut stderr) = (Kept::new(most), Kept::new(most));
+        let (mut stdout, mut stderr) = (StreamHead::new(most), StreamHead::new(most));
         let status = {
             let (out, err, ended) = (&mut self.stdout, &mut self.stderr, &mut self.ended);
             let reading = async { tokio::join!(stdout.read(out), stderr.read(err), feed) };
@@ -141,7 +141,12 @@ impl Process {
                 None
             }
         };
-        Ok(Output { status, dropped: stdout.dropped + stderr.dropped, stdout: stdout.bytes, stderr: stderr.bytes })
+        Ok(ProcessOutput {
+            status,
+            dropped: stdout.dropped + stderr.dropped,
+            stdout: stdout.bytes,
+            stderr: stderr.bytes,
+        })
     }
 }
 
@@ -152,13 +157,13 @@ impl Drop for Process {
 }
 
 /// The beginning of a stream.
-struct Kept {
+struct StreamHead {
     bytes: Vec<u8>,
     most: usize,
     dropped: u64,
 }
 
-impl Kept {
+impl StreamHead {
     fn new(most: usize) -> Self {
         Self { bytes: Vec::new(), most, dropped: 0 }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use aludel_sandbox::process::{Command, ExitStatus, Output};
+use aludel_sandbox::process::{Command, ExitStatus, ProcessOutput};
 use aludel_sandbox::{Backend, Error, Limits, Sandbox, SandboxId, SandboxSpec};
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -189,7 +189,7 @@ impl Desk {
         };
         let limit = request.timeout_ms.map_or(TIMEOUT, Duration::from_millis);
         let most = request.most.unwrap_or(MOST).min(MAX_MOST);
-        let Output { status, stdout, stderr, dropped } = sandbox.run(command, &input, limit, most).await?;
+        let ProcessOutput { status, stdout, stderr, dropped } = sandbox.run(command, &input, limit, most).await?;
         let mut answer = Map::new();
         let (key, value) = match status {
             Some(ExitStatus::Code(code)) => ("status", json!(code)),
