@@ -14,16 +14,16 @@ const MAX_FRAME: usize = 8 << 20;
 
 /// A request with its bytes.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct FilesRequest {
     pub(super) id: u64,
-    pub(super) operation: Operation,
+    pub(super) operation: FilesOperation,
     pub(super) data: Bytes,
 }
 
 /// An operation of the program.
 #[derive(Debug, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
-pub(super) enum Operation {
+pub(super) enum FilesOperation {
     Stat { path: String },
     List { path: String, depth: u32 },
     Make { path: String },
@@ -47,13 +47,13 @@ pub(super) enum Operation {
 struct Header<'a> {
     id: u64,
     #[serde(flatten)]
-    operation: &'a Operation,
+    operation: &'a FilesOperation,
 }
 
 /// An answer: flat, with what its operation tells.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Answer {
+pub(super) struct FilesAnswer {
     pub(super) id: u64,
     pub(super) problem: Option<Problem>,
     pub(super) message: String,
@@ -67,7 +67,7 @@ pub(super) struct Answer {
     pub(super) count: u64,
 }
 
-pub(super) async fn write_request(to: &mut (impl AsyncWrite + Unpin), request: &Request) -> io::Result<()> {
+pub(super) async fn write_request(to: &mut (impl AsyncWrite + Unpin), request: &FilesRequest) -> io::Result<()> {
     let header = serde_json::to_vec(&Header { id: request.id, operation: &request.operation })?;
     let length = |bytes: usize| u32::try_from(bytes).map_err(io::Error::other);
     let mut frame = BytesMut::with_capacity(8 + header.len() + request.data.len());
@@ -79,7 +79,7 @@ pub(super) async fn write_request(to: &mut (impl AsyncWrite + Unpin), request: &
 }
 
 /// Reads the next answer. Anything that is not one is an error, never a panic.
-pub(super) async fn read_answer(from: &mut (impl AsyncRead + Unpin)) -> io::Result<(Answer, Bytes)> {
+pub(super) async fn read_answer(from: &mut (impl AsyncRead + Unpin)) -> io::Result<(FilesAnswer, Bytes)> {
     let (total, length) = (from.read_u32().await? as usize, from.read_u32().await? as usize);
     let size = total.checked_sub(4).filter(|size| *size <= MAX_FRAME && length <= *size);
     let size = size.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame of a senseless length"))?;

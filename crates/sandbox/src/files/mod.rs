@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::frame::{Answer, Operation, Request, read_answer, write_request};
+use self::frame::{FilesAnswer, FilesOperation, FilesRequest, read_answer, write_request};
 use crate::process::{Command, Process};
 use crate::{Error, Sandbox};
 
@@ -138,7 +138,7 @@ pub struct Files(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    calls: mpsc::Sender<Request>,
+    calls: mpsc::Sender<FilesRequest>,
     /// Handles that nobody uses any more.
     closes: mpsc::UnboundedSender<u64>,
     pending: Arc<Pending>,
@@ -149,10 +149,10 @@ struct Inner {
 
 /// Requests that wait for an answer, by number.
 #[derive(Debug, Default)]
-struct Pending(Mutex<HashMap<u64, oneshot::Sender<(Answer, Bytes)>>>);
+struct Pending(Mutex<HashMap<u64, oneshot::Sender<(FilesAnswer, Bytes)>>>);
 
 impl Pending {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<(Answer, Bytes)>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<(FilesAnswer, Bytes)>>> {
         // Nothing that could panic happens while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,93 +190,93 @@ impl Files {
 
     /// A file or directory; of a link, the link itself.
     pub async fn stat(&self, path: &str) -> Result<Entry, FilesError> {
-        entry(self.ask(Operation::Stat { path: path.to_owned() }).await?)
+        entry(self.ask(FilesOperation::Stat { path: path.to_owned() }).await?)
     }
 
     /// The files below a directory, so many levels deep, by path.
     pub async fn list(&self, path: &str, depth: u32) -> Result<Vec<Entry>, FilesError> {
-        Ok(self.ask(Operation::List { path: path.to_owned(), depth }).await?.entries)
+        Ok(self.ask(FilesOperation::List { path: path.to_owned(), depth }).await?.entries)
     }
 
     /// Makes a directory and those above it.
     pub async fn make_directory(&self, path: &str) -> Result<Entry, FilesError> {
-        entry(self.ask(Operation::Make { path: path.to_owned() }).await?)
+        entry(self.ask(FilesOperation::Make { path: path.to_owned() }).await?)
     }
 
     /// Moves a file or directory.
     pub async fn rename(&self, source: &str, destination: &str) -> Result<Entry, FilesError> {
-        let operation = Operation::Move { source: source.to_owned(), destination: destination.to_owned() };
+        let operation = FilesOperation::Move { source: source.to_owned(), destination: destination.to_owned() };
         entry(self.ask(operation).await?)
     }
 
     /// Removes a file, or a directory with all below it. One that is not there is fine.
     pub async fn remove(&self, path: &str) -> Result<(), FilesError> {
-        self.ask(Operation::Remove { path: path.to_owned() }).await?;
+        self.ask(FilesOperation::Remove { path: path.to_owned() }).await?;
         Ok(())
     }
 
     /// Sets the permissions of a file or directory.
     pub async fn set_mode(&self, path: &str, mode: u32) -> Result<Entry, FilesError> {
-        entry(self.ask(Operation::Chmod { path: path.to_owned(), mode }).await?)
+        entry(self.ask(FilesOperation::Chmod { path: path.to_owned(), mode }).await?)
     }
 
     /// The files below a directory, at any depth, whose names match a pattern of the shell.
     pub async fn search(&self, path: &str, pattern: &str) -> Result<Vec<Entry>, FilesError> {
-        let operation = Operation::Search { path: path.to_owned(), pattern: pattern.to_owned() };
+        let operation = FilesOperation::Search { path: path.to_owned(), pattern: pattern.to_owned() };
         Ok(self.ask(operation).await?.entries)
     }
 
     /// Replaces a text in a file wherever it stands. Returns how often it did.
     pub async fn replace(&self, path: &str, old: &str, new: &str) -> Result<u64, FilesError> {
-        let operation = Operation::Replace { path: path.to_owned(), old: old.to_owned(), new: new.to_owned() };
+        let operation = FilesOperation::Replace { path: path.to_owned(), old: old.to_owned(), new: new.to_owned() };
         Ok(self.ask(operation).await?.count)
     }
 
     /// Keeps a TCP port of the loopback device open as long as files are served, for those who take that as a sign of life. Whoever connects
     /// is hung up on. A port on which a program listens is fine.
     pub async fn listen(&self, port: u16) -> Result<(), FilesError> {
-        self.ask(Operation::Listen { port }).await?;
+        self.ask(FilesOperation::Listen { port }).await?;
         Ok(())
     }
 
     /// Opens a regular file for reading, from `offset` on.
     pub async fn open(&self, path: &str, offset: u64) -> Result<OpenFile, FilesError> {
-        let answer = self.ask(Operation::Open { path: path.to_owned(), offset }).await?;
+        let answer = self.ask(FilesOperation::Open { path: path.to_owned(), offset }).await?;
         let (size, modified) = (answer.size, answer.modified);
         Ok(OpenFile { handle: self.handle(&answer)?, size, modified })
     }
 
     /// Makes a file, or empties the one that is there, with these attributes and no others. Directories above it are made.
     pub async fn create(&self, path: &str, metadata: BTreeMap<String, String>) -> Result<NewFile, FilesError> {
-        let answer = self.ask(Operation::Create { path: path.to_owned(), metadata }).await?;
+        let answer = self.ask(FilesOperation::Create { path: path.to_owned(), metadata }).await?;
         Ok(NewFile { handle: self.handle(&answer)? })
     }
 
     /// Watches a directory, with all below it if `recursive`. Changes bring an [`Entry`] each if `entries`.
     pub async fn watch(&self, path: &str, recursive: bool, entries: bool) -> Result<Watch, FilesError> {
-        let answer = self.ask(Operation::Watch { path: path.to_owned(), recursive, entries }).await?;
+        let answer = self.ask(FilesOperation::Watch { path: path.to_owned(), recursive, entries }).await?;
         Ok(Watch { handle: self.handle(&answer)? })
     }
 
-    fn handle(&self, answer: &Answer) -> Result<Handle, FilesError> {
+    fn handle(&self, answer: &FilesAnswer) -> Result<Handle, FilesError> {
         let number = answer.handle.ok_or_else(misunderstood)?;
         Ok(Handle { files: self.clone(), number, is_open: true })
     }
 
-    async fn ask(&self, operation: Operation) -> Result<Answer, FilesError> {
+    async fn ask(&self, operation: FilesOperation) -> Result<FilesAnswer, FilesError> {
         Ok(self.call(operation, Bytes::new(), Some(ANSWER_TIMEOUT)).await?.0)
     }
 
     /// Asks for something and waits for the answer, at most for `limit` if there is one.
     async fn call(
         &self,
-        operation: Operation,
+        operation: FilesOperation,
         data: Bytes,
         limit: Option<Duration>,
-    ) -> Result<(Answer, Bytes), FilesError> {
+    ) -> Result<(FilesAnswer, Bytes), FilesError> {
         let id = self.0.last.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
-        let _waiting = Waiting { pending: &self.0.pending, id };
+        let _waiting = PendingAnswer { pending: &self.0.pending, id };
         {
             let mut pending = self.0.pending.lock();
             if pending.len() >= MAX_PENDING {
@@ -286,7 +286,7 @@ impl Files {
             pending.insert(id, sender);
         }
         let asked = async {
-            self.0.calls.send(Request { id, operation, data }).await.ok()?;
+            self.0.calls.send(FilesRequest { id, operation, data }).await.ok()?;
             tokio::select! {
                 answer = receiver => answer.ok(),
                 () = self.0.over.cancelled() => None,
@@ -310,7 +310,7 @@ impl Files {
     }
 }
 
-fn entry(answer: Answer) -> Result<Entry, FilesError> {
+fn entry(answer: FilesAnswer) -> Result<Entry, FilesError> {
     answer.entry.ok_or_else(misunderstood)
 }
 
@@ -323,12 +323,12 @@ fn misunderstood() -> FilesError {
 }
 
 /// The wait for an answer. Dropping it ends it.
-struct Waiting<'a> {
+struct PendingAnswer<'a> {
     pending: &'a Pending,
     id: u64,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
         self.pending.lock().remove(&self.id);
     }
@@ -364,7 +364,7 @@ pub struct OpenFile {
 impl OpenFile {
     /// Reads the next bytes, at most [`CHUNK`]; none at the end.
     pub async fn read(&mut self) -> Result<Bytes, FilesError> {
-        let operation = Operation::Read { handle: self.handle.number, count: CHUNK };
+        let operation = FilesOperation::Read { handle: self.handle.number, count: CHUNK };
         let (_, data) = self.handle.files.call(operation, Bytes::new(), Some(ANSWER_TIMEOUT)).await?;
         Ok(data)
     }
@@ -381,7 +381,7 @@ impl NewFile {
     pub async fn write(&mut self, mut data: Bytes) -> Result<(), FilesError> {
         while !data.is_empty() {
             let chunk = data.split_to(data.len().min(CHUNK));
-            let operation = Operation::Write { handle: self.handle.number };
+            let operation = FilesOperation::Write { handle: self.handle.number };
             self.handle.files.call(operation, chunk, Some(ANSWER_TIMEOUT)).await?;
         }
         Ok(())
@@ -389,7 +389,7 @@ impl NewFile {
 
     /// Closes it.
     pub async fn finish(mut self) -> Result<Entry, FilesError> {
-        let answer = self.handle.files.ask(Operation::Close { handle: self.handle.number }).await?;
+        let answer = self.handle.files.ask(FilesOperation::Close { handle: self.handle.number }).await?;
         self.handle.is_open = false;
         entry(answer)
     }
@@ -404,13 +404,13 @@ pub struct Watch {
 impl Watch {
     /// Returns the changes since this was last asked, and how many more were dropped, without waiting.
     pub async fn changes(&self) -> Result<(Vec<Change>, u64), FilesError> {
-        let answer = self.handle.files.ask(Operation::Events { handle: self.handle.number }).await?;
+        let answer = self.handle.files.ask(FilesOperation::Events { handle: self.handle.number }).await?;
         Ok((answer.events, answer.dropped))
     }
 
     /// Waits until there are changes. Dropping the future may lose those that come with its answer.
     pub async fn next(&mut self) -> Result<(Vec<Change>, u64), FilesError> {
-        let operation = Operation::Wait { handle: self.handle.number };
+        let operation = FilesOperation::Wait { handle: self.handle.number };
         let (answer, _) = self.handle.files.call(operation, Bytes::new(), None).await?;
         Ok((answer.events, answer.dropped))
     }
@@ -419,7 +419,7 @@ impl Watch {
 /// Carries requests to the program and answers back, until either side has gone.
 async fn drive(
     mut process: Process,
-    mut calls: mpsc::Receiver<Request>,
+    mut calls: mpsc::Receiver<FilesRequest>,
     mut closes: mpsc::UnboundedReceiver<u64>,
     pending: Arc<Pending>,
     over: CancellationToken,
@@ -430,7 +430,7 @@ async fn drive(
             let request = tokio::select! {
                 request = calls.recv() => request,
                 handle = closes.recv() => {
-                    handle.map(|handle| Request { id: 0, operation: Operation::Close { handle }, data: Bytes::new() })
+                    handle.map(|handle| FilesRequest { id: 0, operation: FilesOperation::Close { handle }, data: Bytes::new() })
                 }
             };
             let Some(request) = request else { return };
