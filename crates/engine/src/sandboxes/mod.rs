@@ -22,6 +22,6 @@ pub use watches::Watches;
 /// Files of a sandbox by path.
 pub mod files {
     pub use aludel_sandbox::files::{
-        CHUNK, Change, ChangeKind, Entry, Files, FilesError, NewFile, OpenFile, Problem, Watch,
+        CHUNK, Change, ChangeKind, DirectoryWatch, FileWriter, Files, FilesError, OpenFile, PathInfo, Problem,
     };
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aludel_sandbox::files::Watch;
+use aludel_sandbox::files::DirectoryWatch;
 use aludel_store::random_hex;
 
 use crate::Error;
@@ -13,11 +13,11 @@ const MAX_WATCHES: usize = 32;
 
 /// The directories of one sandbox of which clients poll the changes.
 #[derive(Debug, Default)]
-pub struct Watches(Mutex<HashMap<String, Arc<Watch>>>);
+pub struct Watches(Mutex<HashMap<String, Arc<DirectoryWatch>>>);
 
 impl Watches {
     /// Keeps a watch until it is removed. Returns its id.
-    pub fn add(&self, watch: Watch) -> Result<String, Error> {
+    pub fn add(&self, watch: DirectoryWatch) -> Result<String, Error> {
         let mut known = self.lock();
         if known.len() >= MAX_WATCHES {
             let reason = format!("at most {MAX_WATCHES} directories are watched at once; remove a watcher");
@@ -29,7 +29,7 @@ impl Watches {
     }
 
     /// The watch of this id.
-    pub fn get(&self, id: &str) -> Option<Arc<Watch>> {
+    pub fn get(&self, id: &str) -> Option<Arc<DirectoryWatch>> {
         self.lock().get(id).cloned()
     }
 
@@ -38,7 +38,7 @@ impl Watches {
         self.lock().remove(id).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Watch>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<DirectoryWatch>>> {
         // Nothing that could panic happens while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

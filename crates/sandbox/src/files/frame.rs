@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::bytes::{Bytes, BytesMut};
 
-use super::{Change, Entry, Problem};
+use super::{Change, PathInfo, Problem};
 
 /// The longest frame that is taken, bytes. The program stays below it.
 const MAX_FRAME: usize = 8 << 20;
@@ -57,8 +57,8 @@ pub(super) struct FilesAnswer {
     pub(super) id: u64,
     pub(super) problem: Option<Problem>,
     pub(super) message: String,
-    pub(super) entry: Option<Entry>,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entry: Option<PathInfo>,
+    pub(super) entries: Vec<PathInfo>,
     pub(super) handle: Option<u64>,
     pub(super) size: u64,
     pub(super) modified: i64,

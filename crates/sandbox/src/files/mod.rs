@@ -78,7 +78,7 @@ pub enum Problem {
 
 /// A file or directory as the sandbox tells of it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Entry {
+pub struct PathInfo {
     /// Last part of its path.
     pub name: String,
     /// Absolute path.
@@ -113,7 +113,7 @@ pub struct Change {
     pub name: String,
     /// The file after the change, if it was asked for and is still there.
     #[serde(default)]
-    pub entry: Option<Entry>,
+    pub entry: Option<PathInfo>,
 }
 
 /// Kinds of changes.
@@ -189,22 +189,22 @@ impl Files {
     }
 
     /// A file or directory; of a link, the link itself.
-    pub async fn stat(&self, path: &str) -> Result<Entry, FilesError> {
+    pub async fn stat(&self, path: &str) -> Result<PathInfo, FilesError> {
         entry(self.ask(FilesOperation::Stat { path: path.to_owned() }).await?)
     }
 
     /// The files below a directory, so many levels deep, by path.
-    pub async fn list(&self, path: &str, depth: u32) -> Result<Vec<Entry>, FilesError> {
+    pub async fn list(&self, path: &str, depth: u32) -> Result<Vec<PathInfo>, FilesError> {
         Ok(self.ask(FilesOperation::List { path: path.to_owned(), depth }).await?.entries)
     }
 
     /// Makes a directory and those above it.
-    pub async fn make_directory(&self, path: &str) -> Result<Entry, FilesError> {
+    pub async fn make_directory(&self, path: &str) -> Result<PathInfo, FilesError> {
         entry(self.ask(FilesOperation::Make { path: path.to_owned() }).await?)
     }
 
     /// Moves a file or directory.
-    pub async fn rename(&self, source: &str, destination: &str) -> Result<Entry, FilesError> {
+    pub async fn rename(&self, source: &str, destination: &str) -> Result<PathInfo, FilesError> {
         let operation = FilesOperation::Move { source: source.to_owned(), destination: destination.to_owned() };
         entry(self.ask(operation).await?)
     }
@@ -216,12 +216,12 @@ impl Files {
     }
 
     /// Sets the permissions of a file or directory.
-    pub async fn set_mode(&self, path: &str, mode: u32) -> Result<Entry, FilesError> {
+    pub async fn set_mode(&self, path: &str, mode: u32) -> Result<PathInfo, FilesError> {
         entry(self.ask(FilesOperation::Chmod { path: path.to_owned(), mode }).await?)
     }
 
     /// The files below a directory, at any depth, whose names match a pattern of the shell.
-    pub async fn search(&self, path: &str, pattern: &str) -> Result<Vec<Entry>, FilesError> {
+    pub async fn search(&self, path: &str, pattern: &str) -> Result<Vec<PathInfo>, FilesError> {
         let operation = FilesOperation::Search { path: path.to_owned(), pattern: pattern.to_owned() };
         Ok(self.ask(operation).await?.entries)
     }
@@ -247,15 +247,15 @@ impl Files {
     }
 
     /// Makes a file, or empties the one that is there, with these attributes and no others. Directories above it are made.
-    pub async fn create(&self, path: &str, metadata: BTreeMap<String, String>) -> Result<NewFile, FilesError> {
+    pub async fn create(&self, path: &str, metadata: BTreeMap<String, String>) -> Result<FileWriter, FilesError> {
         let answer = self.ask(FilesOperation::Create { path: path.to_owned(), metadata }).await?;
-        Ok(NewFile { handle: self.handle(&answer)? })
+        Ok(FileWriter { handle: self.handle(&answer)? })
     }
 
-    /// Watches a directory, with all below it if `recursive`. Changes bring an [`Entry`] each if `entries`.
-    pub async fn watch(&self, path: &str, recursive: bool, entries: bool) -> Result<Watch, FilesError> {
+    /// Watches a directory, with all below it if `recursive`. Changes bring an [`PathInfo`] each if `entries`.
+    pub async fn watch(&self, path: &str, recursive: bool, entries: bool) -> Result<DirectoryWatch, FilesError> {
         let answer = self.ask(FilesOperation::Watch { path: path.to_owned(), recursive, entries }).await?;
-        Ok(Watch { handle: self.handle(&answer)? })
+        Ok(DirectoryWatch { handle: self.handle(&answer)? })
     }
 
     fn handle(&self, answer: &FilesAnswer) -> Result<Handle, FilesError> {
@@ -310,7 +310,7 @@ impl Files {
     }
 }
 
-fn entry(answer: FilesAnswer) -> Result<Entry, FilesError> {
+fn entry(answer: FilesAnswer) -> Result<PathInfo, FilesError> {
     answer.entry.ok_or_else(misunderstood)
 }
 
@@ -372,11 +372,11 @@ impl OpenFile {
 
 /// A file that is being written.
 #[derive(Debug)]
-pub struct NewFile {
+pub struct FileWriter {
     handle: Handle,
 }
 
-impl NewFile {
+impl FileWriter {
     /// Appends bytes.
     pub async fn write(&mut self, mut data: Bytes) -> Result<(), FilesError> {
         while !data.is_empty() {
@@ -388,7 +388,7 @@ impl NewFile {
     }
 
     /// Closes it.
-    pub async fn finish(mut self) -> Result<Entry, FilesError> {
+    pub async fn finish(mut self) -> Result<PathInfo, FilesError> {
         let answer = self.handle.files.ask(FilesOperation::Close { handle: self.handle.number }).await?;
         self.handle.is_open = false;
         entry(answer)
@@ -397,11 +397,11 @@ impl NewFile {
 
 /// A directory that is watched.
 #[derive(Debug)]
-pub struct Watch {
+pub struct DirectoryWatch {
     handle: Handle,
 }
 
-impl Watch {
+impl DirectoryWatch {
     /// Returns the changes since this was last asked, and how many more were dropped, without waiting.
     pub async fn changes(&self) -> Result<(Vec<Change>, u64), FilesError> {
         let answer = self.handle.files.ask(FilesOperation::Events { handle: self.handle.number }).await?;

@@ -45,7 +45,7 @@ fn problem<T: std::fmt::Debug>(result: Result<T, FilesError>) -> Problem {
     }
 }
 
-async fn write(files: &Files, path: &str, content: &[u8]) -> Entry {
+async fn write(files: &Files, path: &str, content: &[u8]) -> PathInfo {
     let mut file = files.create(path, BTreeMap::new()).await.unwrap();
     file.write(Bytes::copy_from_slice(content)).await.unwrap();
     file.finish().await.unwrap()
@@ -78,7 +78,7 @@ async fn files_are_written_read_listed_moved_and_removed() {
     assert_eq!(read(&files, &written.path, 0).await, b"short");
 
     files.make_directory("sub/deep/er").await.unwrap();
-    let names = |entries: Vec<Entry>| entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>();
+    let names = |entries: Vec<PathInfo>| entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>();
     assert_eq!(names(files.list("sub", 1).await.unwrap()), ["a.bin", "deep"]);
     assert_eq!(names(files.list("", 3).await.unwrap()), ["sub", "a.bin", "deep", "er"]);
     assert_eq!(problem(files.make_directory("sub").await), Problem::Exists);

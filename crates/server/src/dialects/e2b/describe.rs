@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use aludel_engine::sandboxes::LiveSandbox;
-use aludel_engine::sandboxes::files::Entry;
+use aludel_engine::sandboxes::files::PathInfo;
 use aludel_wire::e2b::filesystem::{EntryInfo, FileType};
 use aludel_wire::e2b::{self, State};
 use axum::http::HeaderMap;
@@ -111,7 +111,7 @@ const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 
 /// A file.
-pub(super) fn entry(entry: Entry) -> EntryInfo {
+pub(super) fn entry(entry: PathInfo) -> EntryInfo {
     let shown = if entry.target.is_some() { entry.target_mode } else { Some(entry.mode) };
     let r#type = match shown.map(|mode| mode & TYPE) {
         Some(DIRECTORY) => FileType::Directory,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 
-use aludel_engine::sandboxes::files::{CHUNK, Entry, Files, NewFile};
+use aludel_engine::sandboxes::files::{CHUNK, FileWriter, Files, PathInfo};
 use aludel_wire::e2b::WrittenFile;
 use axum::Json;
 use axum::body::{Body, BodyDataStream, Bytes};
@@ -170,7 +170,7 @@ impl Packed {
 
 /// A file that is being uploaded.
 struct Writer {
-    file: NewFile,
+    file: FileWriter,
     /// The decoder of a packed one.
     decoder: Option<GzDecoder<Vec<u8>>>,
     metadata: BTreeMap<String, String>,
@@ -203,7 +203,7 @@ impl Writer {
             let rest = decoder.finish().map_err(|error| broken(&error))?;
             self.file.write(rest.into()).await.map_err(refused_file)?;
         }
-        let Entry { path, name, .. } = self.file.finish().await.map_err(refused_file)?;
+        let PathInfo { path, name, .. } = self.file.finish().await.map_err(refused_file)?;
         Ok(WrittenFile { path, name, r#type: "file".to_owned(), metadata: self.metadata })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aludel_engine::sandboxes::files::{Change, ChangeKind, Files, Watch};
+use aludel_engine::sandboxes::files::{Change, ChangeKind, DirectoryWatch, Files};
 use aludel_wire::e2b::filesystem::{
     CreateWatcherResponse, EntryResponse, EventType, FilesystemEvent, ListDirRequest, ListDirResponse, MoveRequest,
     PathRequest, WatchMessage, WatchRequest, WatcherEvents, WatcherRequest,
@@ -123,7 +123,7 @@ pub(super) async fn watch_dir(
 }
 
 /// Tells a client of changes for as long as it listens.
-async fn tell(client: Client, mut watch: Watch, pause: Duration) -> Result<Result<(), Failure>, Gone> {
+async fn tell(client: Client, mut watch: DirectoryWatch, pause: Duration) -> Result<Result<(), Failure>, Gone> {
     client.send(&WatchMessage::Start(Empty {})).await?;
     loop {
         let next = watch.next();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use aludel_engine::sandboxes::files::{Entry, Files, FilesError, Problem};
+use aludel_engine::sandboxes::files::{Files, FilesError, PathInfo, Problem};
 use aludel_wire::opensandbox::files::{FileInfo, FileType, Move, Permission, Replaced, Replacement};
 use axum::Json;
 use axum::extract::State;
@@ -62,7 +62,7 @@ pub(super) async fn permit(files: &Files, path: &str, asked: &Permission) -> Res
     Ok(())
 }
 
-fn shown(entry: Entry) -> FileInfo {
+fn shown(entry: PathInfo) -> FileInfo {
     let r#type = match entry.mode & TYPE {
         DIRECTORY => FileType::Directory,
         REGULAR => FileType::File,
