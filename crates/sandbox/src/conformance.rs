@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout};
 use crate::process::{Command, ExitStatus, PtySize};
 use crate::{
     Backend, BackendStatus, Capabilities, Cell, ClientAnswer, ClientCall, Death, Error, Execution, ExecutionEvent,
-    FileEntry, Finished, Found, Kernel, KernelOptions, LimitHit, Limits, Outcome, Profile, Room, Sandbox, SandboxId,
-    SandboxSpec, VariablesState, Workspace,
+    FileEntry, Finished, Kernel, KernelOptions, LimitHit, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec,
+    VariablesState, Workspace, WorkspaceEntry, WorkspaceUsage,
 };
 
 /// Programs that do what their names say, in the language of the backend's kernels.
@@ -738,11 +738,11 @@ impl Workspace for Foreign {
         Err(Error::NotSupported("files"))
     }
 
-    fn room(&self) -> Result<Room, Error> {
+    fn room(&self) -> Result<WorkspaceUsage, Error> {
         Err(Error::NotSupported("files"))
     }
 
-    fn walk(&self, _most: u64, _visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+    fn walk(&self, _most: u64, _visit: &mut dyn FnMut(WorkspaceEntry)) -> Result<(), Error> {
         Ok(())
     }
 }

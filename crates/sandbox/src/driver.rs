@@ -17,7 +17,7 @@ use crate::kernel::{self, Cell, KernelOptions};
 use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
 use crate::output::{BoundedOutput, rest};
 use crate::process::ExitStatus;
-use crate::workspace::{Room, Snapshot};
+use crate::workspace::{Snapshot, WorkspaceUsage};
 use crate::{Error, Language, Limits, Workspace};
 
 /// The most that one execution may display, bytes of all bundles together.
@@ -746,13 +746,13 @@ impl<C: Control> CellRun<C> {
     }
 
     /// The room in the workspace, asked for where that may block.
-    async fn room(&self) -> Result<Room, Error> {
+    async fn room(&self) -> Result<WorkspaceUsage, Error> {
         Arc::clone(&self.workspace).blocking(|workspace| workspace.room()).await
     }
 
     /// The limit of the workspace that is used up, if one is.
     async fn full(&self) -> Option<LimitHit> {
-        let Room { used, limit, takes_files } = self.room().await.ok()?;
+        let WorkspaceUsage { used, limit, takes_files } = self.room().await.ok()?;
         if used + FULL > limit {
             Some(LimitHit::Disk { used, limit })
         } else {

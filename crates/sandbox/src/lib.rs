@@ -55,4 +55,4 @@ pub use language::{Language, NoLanguage};
 pub use limits::Limits;
 pub use template::Template;
 pub use trial::{trial, trial_of};
-pub use workspace::{FileEntry, Fingerprint, Found, Room, Workspace, ending_of, mime_of};
+pub use workspace::{FileEntry, Fingerprint, Workspace, WorkspaceEntry, WorkspaceUsage, ending_of, mime_of};

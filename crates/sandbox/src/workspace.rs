@@ -39,7 +39,7 @@ pub trait Workspace: Any + fmt::Debug + Send + Sync {
     fn remove(&self, name: &str) -> Result<(), Error>;
 
     /// Returns how full it is.
-    fn room(&self) -> Result<Room, Error>;
+    fn room(&self) -> Result<WorkspaceUsage, Error>;
 
     /// Returns true if it holds so little that to visit everything takes less than to leave it to another thread.
     fn is_small(&self) -> bool {
@@ -47,7 +47,7 @@ pub trait Workspace: Any + fmt::Debug + Send + Sync {
     }
 
     /// Visits everything, at most a little more than `most` entries.
-    fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error>;
+    fn walk(&self, most: u64, visit: &mut dyn FnMut(WorkspaceEntry)) -> Result<(), Error>;
 }
 
 impl dyn Workspace {
@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for FileEntry {
 
 /// Use of a workspace and its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct WorkspaceUsage {
     /// Bytes in use.
     pub used: u64,
     /// Bytes that it may hold.
@@ -138,7 +138,7 @@ pub type Fingerprint = [u64; 6];
 
 /// Something in a workspace.
 #[derive(Debug)]
-pub enum Found {
+pub enum WorkspaceEntry {
     /// A regular file.
     File(FileEntry, Fingerprint),
     /// A file or directory that cannot be reported: its name is not UTF-8, or its path too long or too deep.
@@ -160,10 +160,10 @@ impl Snapshot {
     pub(crate) fn of(workspace: &dyn Workspace, most: u64) -> Result<Self, Error> {
         let mut snapshot = Self::default();
         workspace.walk(most, &mut |found| match found {
-            Found::File(entry, print) => {
+            WorkspaceEntry::File(entry, print) => {
                 snapshot.files.insert(snapshot.hasher.hash_one(&entry.path), print);
             }
-            Found::Unreportable(print) => {
+            WorkspaceEntry::Unreportable(print) => {
                 snapshot.unreportable.insert(print);
             }
         })?;
@@ -175,7 +175,7 @@ impl Snapshot {
     pub(crate) fn changes(&self, workspace: &dyn Workspace, most: u64) -> Result<(Vec<FileEntry>, u64), Error> {
         let (mut changed, mut unreportable, mut left_out) = (BTreeMap::new(), BTreeSet::new(), 0);
         workspace.walk(most, &mut |found| match found {
-            Found::File(entry, print) => {
+            WorkspaceEntry::File(entry, print) => {
                 if self.files.get(&self.hasher.hash_one(&entry.path)) == Some(&print) {
                     return;
                 }
@@ -185,7 +185,7 @@ impl Snapshot {
                     left_out += 1;
                 }
             }
-            Found::Unreportable(print) => {
+            WorkspaceEntry::Unreportable(print) => {
                 if !self.unreportable.contains(&print) {
                     unreportable.insert(print);
                 }
@@ -306,17 +306,17 @@ mod tests {
             Err(Error::NotSupported("files"))
         }
 
-        fn room(&self) -> Result<Room, Error> {
+        fn room(&self) -> Result<WorkspaceUsage, Error> {
             Err(Error::NotSupported("files"))
         }
 
-        fn walk(&self, _most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+        fn walk(&self, _most: u64, visit: &mut dyn FnMut(WorkspaceEntry)) -> Result<(), Error> {
             for (path, version) in &self.0 {
                 let print = [*version, 0, 0, 0, 0, 0];
                 if path.is_empty() {
-                    visit(Found::Unreportable(print));
+                    visit(WorkspaceEntry::Unreportable(print));
                 } else {
-                    visit(Found::File(FileEntry { path: path.clone(), size: 0, mime: mime_of(path) }, print));
+                    visit(WorkspaceEntry::File(FileEntry { path: path.clone(), size: 0, mime: mime_of(path) }, print));
                 }
             }
             Ok(())

@@ -16,7 +16,8 @@ use rustix::fs::{
 
 use crate::Error;
 use crate::workspace::{
-    FULL, FileEntry, Fingerprint, Found, MAX_PATH, Room, SMALL, Workspace, copy, file_error, mime_of, relative,
+    FULL, FileEntry, Fingerprint, MAX_PATH, SMALL, Workspace, WorkspaceEntry, WorkspaceUsage, copy, file_error,
+    mime_of, relative,
 };
 
 /// The depth to which the host looks into a workspace, directories.
@@ -43,7 +44,7 @@ impl Directory {
         prefix: &str,
         depth: usize,
         entries_left: &mut u64,
-        visit: &mut dyn FnMut(Found),
+        visit: &mut dyn FnMut(WorkspaceEntry),
     ) {
         let mut buffer = vec![MaybeUninit::<u8>::uninit(); 16 << 10];
         let mut reader = RawDir::new(directory, &mut buffer);
@@ -60,12 +61,12 @@ impl Directory {
                 (FileType::RegularFile, Some(path)) => {
                     let entry =
                         FileEntry { mime: mime_of(&path), size: u64::try_from(stat.st_size).unwrap_or(0), path };
-                    visit(Found::File(entry, fingerprint(&stat)));
+                    visit(WorkspaceEntry::File(entry, fingerprint(&stat)));
                 }
                 (FileType::Directory, _) if name == c"__pycache__" => {}
                 (FileType::Directory, Some(path)) if depth < MAX_DEPTH => directories.push((name.to_owned(), path)),
                 (FileType::RegularFile | FileType::Directory, _) => {
-                    visit(Found::Unreportable(fingerprint(&stat)));
+                    visit(WorkspaceEntry::Unreportable(fingerprint(&stat)));
                 }
                 _ => {}
             }
@@ -121,7 +122,7 @@ impl Workspace for Directory {
         let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
         let mut files = Vec::new();
         self.walk(stat.f_files, &mut |found| {
-            if let Found::File(entry, _) = found {
+            if let WorkspaceEntry::File(entry, _) = found {
                 files.push(entry);
             }
         })?;
@@ -177,18 +178,18 @@ impl Workspace for Directory {
         }
     }
 
-    fn room(&self) -> Result<Room, Error> {
+    fn room(&self) -> Result<WorkspaceUsage, Error> {
         let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
         let used = stat.f_blocks.saturating_sub(stat.f_bfree);
         let (used, limit) = (used * stat.f_frsize, stat.f_blocks * stat.f_frsize);
-        Ok(Room { used, limit, takes_files: stat.f_ffree > 0 })
+        Ok(WorkspaceUsage { used, limit, takes_files: stat.f_ffree > 0 })
     }
 
     fn is_small(&self) -> bool {
         fstatvfs(&*self.root).is_ok_and(|stat| stat.f_files.saturating_sub(stat.f_ffree) <= SMALL)
     }
 
-    fn walk(&self, mut most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+    fn walk(&self, mut most: u64, visit: &mut dyn FnMut(WorkspaceEntry)) -> Result<(), Error> {
         let root = self.open_at(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
         self.scan_directory(&root, "", 0, &mut most, visit);
         Ok(())

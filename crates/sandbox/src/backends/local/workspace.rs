@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::slots::Slot;
 use super::warden_client::WardenClient;
 use crate::backends::directory::Directory;
-use crate::workspace::{FileEntry, Found, Room};
+use crate::workspace::{FileEntry, WorkspaceEntry, WorkspaceUsage};
 use crate::{Error, Workspace};
 
 /// A file system in memory that holds one session's files. It is mounted where only the warden and the sandbox see it; the host reaches it
@@ -96,7 +96,7 @@ impl Workspace for LocalWorkspace {
         self.files.remove(name)
     }
 
-    fn room(&self) -> Result<Room, Error> {
+    fn room(&self) -> Result<WorkspaceUsage, Error> {
         self.files.room()
     }
 
@@ -104,7 +104,7 @@ impl Workspace for LocalWorkspace {
         self.files.is_small()
     }
 
-    fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+    fn walk(&self, most: u64, visit: &mut dyn FnMut(WorkspaceEntry)) -> Result<(), Error> {
         self.files.walk(most, visit)
     }
 }

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Error;
-use crate::workspace::{FULL, FileEntry, Found, Room, Workspace, copy, file_error, mime_of, relative};
+use crate::workspace::{
+    FULL, FileEntry, Workspace, WorkspaceEntry, WorkspaceUsage, copy, file_error, mime_of, relative,
+};
 
 /// The files of a session, in this process.
 #[derive(Debug)]
@@ -121,16 +123,16 @@ impl Workspace for MemoryWorkspace {
         Ok(())
     }
 
-    fn room(&self) -> Result<Room, Error> {
+    fn room(&self) -> Result<WorkspaceUsage, Error> {
         let files = self.lock();
         let takes_files = (files.by_path.len() as u64) < self.entries;
-        Ok(Room { used: files.used(), limit: self.bytes, takes_files })
+        Ok(WorkspaceUsage { used: files.used(), limit: self.bytes, takes_files })
     }
 
-    fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+    fn walk(&self, most: u64, visit: &mut dyn FnMut(WorkspaceEntry)) -> Result<(), Error> {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         for (path, file) in self.lock().by_path.iter().take(most) {
-            visit(Found::File(file.entry(path), [file.version, 0, 0, 0, 0, 0]));
+            visit(WorkspaceEntry::File(file.entry(path), [file.version, 0, 0, 0, 0, 0]));
         }
         Ok(())
     }

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Printed, Stdio, WORKSPACE_PROGRAM, feed, framed};
 use crate::workspace::{
-    FULL, FileEntry, Fingerprint, Found, MAX_PATH, Room, Workspace, copy, file_error, mime_of, relative,
+    FULL, FileEntry, Fingerprint, MAX_PATH, Workspace, WorkspaceEntry, WorkspaceUsage, copy, file_error, mime_of,
+    relative,
 };
 use crate::{Error, Limits};
 
@@ -245,7 +246,7 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
     fn files(&self) -> Result<Vec<FileEntry>, Error> {
         let mut files = Vec::new();
         self.walk(self.limits[1].saturating_add(1), &mut |found| {
-            if let Found::File(entry, _) = found {
+            if let WorkspaceEntry::File(entry, _) = found {
                 files.push(entry);
             }
         })?;
@@ -284,14 +285,14 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
         removed.map(drop).map_err(|error| failed(&path, &error))
     }
 
-    fn room(&self) -> Result<Room, Error> {
+    fn room(&self) -> Result<WorkspaceUsage, Error> {
         let asked = lock(&self.server.link).ask(&Request::Room, &[]);
         let (answer, _) = asked.map_err(|error| failed(Path::new("."), &error))?;
         let Answer { used, limit, takes_files, .. } = answer;
-        Ok(Room { used, limit: limit.min(self.limits[0]), takes_files })
+        Ok(WorkspaceUsage { used, limit: limit.min(self.limits[0]), takes_files })
     }
 
-    fn walk(&self, most: u64, visit: &mut dyn FnMut(Found)) -> Result<(), Error> {
+    fn walk(&self, most: u64, visit: &mut dyn FnMut(WorkspaceEntry)) -> Result<(), Error> {
         let failed = |error: io::Error| failed(Path::new("."), &error);
         let link = lock(&self.server.link);
         link.send(&Request::Walk { most }, &[]).map_err(failed)?;
@@ -301,8 +302,8 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
                 let print: Fingerprint = [inode, size, modified, modified_ns, changed, changed_ns];
                 let path = path.filter(|path| path.len() <= MAX_PATH && relative(path).is_ok());
                 visit(match path {
-                    Some(path) => Found::File(FileEntry { mime: mime_of(&path), size, path }, print),
-                    None => Found::Unreportable(print),
+                    Some(path) => WorkspaceEntry::File(FileEntry { mime: mime_of(&path), size, path }, print),
+                    None => WorkspaceEntry::Unreportable(print),
                 });
             }
             if !answer.more {
