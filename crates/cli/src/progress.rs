@@ -4,13 +4,13 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use aludel_agent::size;
-use aludel_sandbox::template::Progress;
+use aludel_sandbox::template::BuildProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::console::tell;
 use crate::terminal;
 
-/// Shows [`Progress`] on stderr.
+/// Shows [`BuildProgress`] on stderr.
 pub(crate) struct TemplateProgress {
     display: Display,
     /// Said before the first step; nothing is said when there is nothing to build.
@@ -53,7 +53,7 @@ impl TemplateProgress {
     }
 
     /// Shows the next step.
-    pub(crate) fn show(&mut self, progress: &Progress) {
+    pub(crate) fn show(&mut self, progress: &BuildProgress) {
         if let Some(announcement) = self.announcement.take() {
             tell(announcement);
         }
@@ -61,15 +61,15 @@ impl TemplateProgress {
             Display::Bar(bar) => on_bar(bar, progress),
             Display::Lines { total, tenth } => on_lines(total, tenth, progress),
         }
-        if let Progress::Finished { bytes, elapsed } = progress {
+        if let BuildProgress::Finished { bytes, elapsed } = progress {
             tell(&format!("The template is ready: {} in {:.0} s.", size(*bytes), elapsed.as_secs_f64()));
         }
     }
 }
 
-fn on_bar(bar: &ProgressBar, progress: &Progress) {
+fn on_bar(bar: &ProgressBar, progress: &BuildProgress) {
     match progress {
-        Progress::Phase { name, total } => {
+        BuildProgress::Phase { name, total } => {
             let counted = "{spinner} {prefix} [{bar:30}] {pos}/{len}  {wide_msg}";
             let template = if *total > 0 { counted } else { "{spinner} {prefix}  {wide_msg}" };
             if let Ok(style) = ProgressStyle::with_template(template) {
@@ -81,27 +81,27 @@ fn on_bar(bar: &ProgressBar, progress: &Progress) {
             bar.set_message("");
             bar.enable_steady_tick(Duration::from_millis(120));
         }
-        Progress::Step { done, what } => {
+        BuildProgress::Step { done, what } => {
             bar.set_position(*done);
             bar.set_message(terminal::name(what));
         }
-        Progress::Finished { .. } => bar.finish_and_clear(),
+        BuildProgress::Finished { .. } => bar.finish_and_clear(),
     }
 }
 
-fn on_lines(total: &mut u64, tenth: &mut u64, progress: &Progress) {
+fn on_lines(total: &mut u64, tenth: &mut u64, progress: &BuildProgress) {
     match progress {
-        Progress::Phase { name, total: units } => {
+        BuildProgress::Phase { name, total: units } => {
             (*total, *tenth) = (*units, 0);
             tell(&format!("  {name}"));
         }
-        Progress::Step { done, what } if *total > 0 => {
+        BuildProgress::Step { done, what } if *total > 0 => {
             let reached = done.saturating_mul(10) / *total;
             if reached > *tenth {
                 *tenth = reached;
                 tell(&format!("  {done} of {total}: {}", terminal::name(what)));
             }
         }
-        Progress::Step { .. } | Progress::Finished { .. } => {}
+        BuildProgress::Step { .. } | BuildProgress::Finished { .. } => {}
     }
 }

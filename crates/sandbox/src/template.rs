@@ -93,7 +93,7 @@ pub struct Package {
 
 /// Progress of a build.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Progress {
+pub enum BuildProgress {
     /// A phase began.
     Phase {
         /// Name of the phase.
@@ -156,7 +156,7 @@ impl Drop for InUse {
 
 /// State of the default template.
 #[derive(Debug, Clone)]
-pub enum State {
+pub enum TemplateState {
     /// It is.
     Ready(Template),
     /// It will be built when it is needed, which takes a minute or two.
@@ -219,16 +219,16 @@ impl Template {
 }
 
 /// Looks for the default template without building it. Runs the host's Python.
-pub fn state(data: &Path) -> State {
+pub fn state(data: &Path) -> TemplateState {
     let looked = HostPython::find().and_then(|python| match Template::open(&directory(data).join(name(&python))) {
-        Some(template) => Ok(State::Ready(template)),
-        None => python.require_venv().map(|()| State::Missing),
+        Some(template) => Ok(TemplateState::Ready(template)),
+        None => python.require_venv().map(|()| TemplateState::Missing),
     });
     match looked {
-        Ok(ready @ State::Ready(_)) => ready,
+        Ok(ready @ TemplateState::Ready(_)) => ready,
         other => match imported(&directory(data)) {
-            Some(template) => State::Ready(template),
-            None => other.unwrap_or_else(|error| State::Unbuildable(error.to_string())),
+            Some(template) => TemplateState::Ready(template),
+            None => other.unwrap_or_else(|error| TemplateState::Unbuildable(error.to_string())),
         },
     }
 }
@@ -250,9 +250,9 @@ pub fn interpreter() -> Option<PathBuf> {
 
 /// Returns the default template, the one that was imported where none was built, building it when it is missing or was made for another interpreter or list; `force` builds it anew.
 /// Blocks. Builders wait for one another; one that is interrupted leaves nothing that is used.
-pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {
-    let remembered = remembered::Key::now();
-    let named = |key: &remembered::Key| Template::open(&directory(data).join(key.name(&directory(data))?));
+pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(BuildProgress)) -> Result<Template, Error> {
+    let remembered = remembered::TemplateKey::now();
+    let named = |key: &remembered::TemplateKey| Template::open(&directory(data).join(key.name(&directory(data))?));
     if let Some(template) = remembered.as_ref().filter(|_| !force).and_then(named) {
         return Ok(template);
     }
@@ -312,7 +312,7 @@ fn make_directory(data: &Path) -> Result<PathBuf, Error> {
 }
 
 /// Waits until nobody else builds or removes.
-fn lock(directory: &Path, progress: &mut dyn FnMut(Progress)) -> Result<File, Error> {
+fn lock(directory: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<File, Error> {
     let path = directory.join(".lock");
     // Whoever could read it could hold up builders by taking the lock.
     let mut options = File::options();
@@ -320,7 +320,7 @@ fn lock(directory: &Path, progress: &mut dyn FnMut(Progress)) -> Result<File, Er
         options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(at(&path))?;
     match lock.try_lock() {
         Ok(()) => return Ok(lock),
-        Err(TryLockError::WouldBlock) => progress(Progress::Phase { name: "waiting for another build", total: 0 }),
+        Err(TryLockError::WouldBlock) => progress(BuildProgress::Phase { name: "waiting for another build", total: 0 }),
         Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
     }
     lock.lock().map_err(at(&path))?;

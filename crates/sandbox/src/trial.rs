@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::template::{self, State, Template};
+use crate::template::{self, Template, TemplateState};
 use crate::{
     Backend, Error, ExecutionEvent, KernelStart, Limits, Local, LocalConfig, Outcome, Require, SandboxId, SandboxSpec,
 };
@@ -16,9 +16,9 @@ const PROGRAM: (&str, &str) = ("print(6 * 7, flush=True)", "42\n");
 pub async fn trial(data: &Path, require: Require) -> Result<Duration, Error> {
     let directory = data.to_path_buf();
     let template = tokio::task::spawn_blocking(move || match template::state(&directory) {
-        State::Ready(template) => Ok(template),
-        State::Missing => template::bare(&directory),
-        State::Unbuildable(reason) => Err(Error::Template(reason)),
+        TemplateState::Ready(template) => Ok(template),
+        TemplateState::Missing => template::bare(&directory),
+        TemplateState::Unbuildable(reason) => Err(Error::Template(reason)),
     });
     let template = template.await.map_err(|error| Error::Setup(error.to_string()))??;
     let started = Instant::now();

@@ -5,7 +5,7 @@ mod attack;
 use aludel_agent::size;
 use aludel_sandbox::Profile;
 use aludel_sandbox::probe::{self, Check, CheckStatus};
-use aludel_sandbox::template::{self, State};
+use aludel_sandbox::template::{self, TemplateState};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
@@ -100,16 +100,16 @@ async fn elsewhere(context: &Context, place: Place) -> anyhow::Result<Check> {
 /// The template belongs to the list: without one, nothing starts.
 fn template_check(data: &std::path::Path) -> Check {
     let (status, detail, mend) = match template::state(data) {
-        State::Ready(template) => {
+        TemplateState::Ready(template) => {
             let (python, packages) = (template.python_version(), template.packages().len());
             (CheckStatus::Ok, format!("Python {python}, {packages} packages, {}", size(template.bytes())), None)
         }
-        State::Missing => (
+        TemplateState::Missing => (
             CheckStatus::Ok,
             "not built yet; the first command that needs it does that, in a minute or two".to_owned(),
             Some("aludel template build".to_owned()),
         ),
-        State::Unbuildable(reason) => (CheckStatus::Missing, "cannot be built".to_owned(), Some(reason)),
+        TemplateState::Unbuildable(reason) => (CheckStatus::Missing, "cannot be built".to_owned(), Some(reason)),
     };
     Check { name: "template", status, detail, mend }
 }

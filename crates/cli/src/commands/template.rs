@@ -5,7 +5,7 @@ mod build;
 
 use aludel_agent::size;
 use aludel_sandbox::Template;
-use aludel_sandbox::template::{self, Choice, State, TemplateName};
+use aludel_sandbox::template::{self, Choice, TemplateName, TemplateState};
 use anyhow::Context as _;
 use clap::Subcommand;
 
@@ -60,11 +60,13 @@ pub(crate) async fn run(command: TemplateCommand, context: &Context) -> anyhow::
             info(&sandboxes::prepare(context, &name).await?, &mut console)?;
         }
         TemplateCommand::Info { name: Choice::Default } => match state(data).await? {
-            State::Ready(template) => info(&template, &mut console)?,
-            State::Missing => {
+            TemplateState::Ready(template) => info(&template, &mut console)?,
+            TemplateState::Missing => {
                 console.line(Stream::Stdout, "There is no template yet; `aludel template build` makes it.")?
             }
-            State::Unbuildable(reason) => anyhow::bail!("there is no template, and it cannot be built here: {reason}"),
+            TemplateState::Unbuildable(reason) => {
+                anyhow::bail!("there is no template, and it cannot be built here: {reason}")
+            }
         },
         TemplateCommand::Remove { names, shared } => {
             let directory = build::directory(context, shared);
@@ -99,7 +101,7 @@ async fn list(context: &Context, console: &mut Console) -> anyhow::Result<()> {
     let found = tokio::task::spawn_blocking(move || {
         let mut found = Vec::new();
         for (place, directory) in ["", "  shared"].into_iter().zip(directories) {
-            if let State::Ready(template) = template::state(&directory) {
+            if let TemplateState::Ready(template) = template::state(&directory) {
                 found.push(("default".to_owned(), template, place));
             }
             let named = template::list(&directory)?;
@@ -124,7 +126,7 @@ async fn list(context: &Context, console: &mut Console) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn state(data: std::path::PathBuf) -> anyhow::Result<State> {
+async fn state(data: std::path::PathBuf) -> anyhow::Result<TemplateState> {
     tokio::task::spawn_blocking(move || template::state(&data)).await.context("the look at the template ended early")
 }
 

@@ -193,8 +193,8 @@ async fn find(context: &Context, name: &TemplateName) -> anyhow::Result<Template
 async fn prepare_default(context: &Context) -> anyhow::Result<Template> {
     let data = context.config.server.data.to_path_buf();
     state::make_data_directory(context)?;
-    if matches!(template::state(&data), template::State::Missing) {
-        if let template::State::Ready(shared) = template::state(&context.config.sandbox.shared.0) {
+    if matches!(template::state(&data), template::TemplateState::Missing) {
+        if let template::TemplateState::Ready(shared) = template::state(&context.config.sandbox.shared.0) {
             return Ok(shared);
         }
         // Before more than a gigabyte is fetched for nothing.
@@ -206,7 +206,7 @@ async fn prepare_default(context: &Context) -> anyhow::Result<Template> {
 /// Builds the default template in this directory, unless it is there and current.
 pub(crate) async fn build_default(context: &Context, directory: PathBuf, force: bool) -> anyhow::Result<Template> {
     state::make_data_directory(context)?;
-    if !force && matches!(template::state(&directory), template::State::Missing) {
+    if !force && matches!(template::state(&directory), template::TemplateState::Missing) {
         require_sandboxes(&context.config.server.data).await?;
     }
     ensure(directory, force).await

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::build::free_bytes;
 use super::command::run;
 use super::own::PREFIX;
-use super::{BUILDER, LOCK, MANIFEST, Manifest, Progress, REQUIREMENTS, Template, UNFINISHED};
+use super::{BUILDER, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED};
 use super::{at, hex, imported_name, lock, make_directory, name_of, remove_unfinished, set_aside, tree};
 use crate::Error;
 
@@ -28,10 +28,10 @@ const KEPT_FREE: u64 = 1 << 30;
 const RECORDS: u64 = 1000;
 
 /// Writes a template to a compressed archive, in place of what has this name. Blocks.
-pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
+pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<(), Error> {
     let unfinished = PathBuf::from(format!("{}.partial", file.display()));
     let nothing = File::open("/dev/null").map_err(at(Path::new("/dev/null")))?;
-    progress(Progress::Phase { name: "packing", total: 0 });
+    progress(BuildProgress::Phase { name: "packing", total: 0 });
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--owner=0", "--group=0", "--numeric-owner", "--sort=name"]);
     tar.arg("--file").arg(&unfinished).arg(format!("--exclude=./{ROOT_HOME}")).arg("--directory").arg(&template.root);
@@ -45,7 +45,7 @@ pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(Progres
 }
 
 /// Unpacks an archive that [`export`] wrote. The template has no name yet. Blocks.
-pub fn import(data: &Path, file: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {
+pub fn import(data: &Path, file: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<Template, Error> {
     import_as(data, file, progress, |manifest| {
         let (preload, arch) = (manifest.preload.join(","), std::env::consts::ARCH);
         Ok(name_of(PREFIX, &[&manifest.lock, &manifest.python, &preload, arch, "imported"]))
@@ -53,7 +53,7 @@ pub fn import(data: &Path, file: &Path, progress: &mut dyn FnMut(Progress)) -> R
 }
 
 /// Unpacks an archive of this version's default template, to be the default here. Blocks.
-pub fn import_default(data: &Path, file: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Template, Error> {
+pub fn import_default(data: &Path, file: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<Template, Error> {
     import_as(data, file, progress, |manifest| {
         if manifest.lock != hex(Sha256::new_with_prefix(LOCK)) || manifest.builder != BUILDER {
             return Err(
@@ -68,7 +68,7 @@ pub fn import_default(data: &Path, file: &Path, progress: &mut dyn FnMut(Progres
 fn import_as(
     data: &Path,
     file: &Path,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(BuildProgress),
     name: impl Fn(&Manifest) -> Result<String, String>,
 ) -> Result<Template, Error> {
     let file = file.canonicalize().map_err(at(file))?;
@@ -76,7 +76,7 @@ fn import_as(
     let lock = lock(&directory, progress)?;
     remove_unfinished(&directory)?;
     let root = directory.join(format!("{UNFINISHED}{}", std::process::id()));
-    progress(Progress::Phase { name: "unpacking", total: 0 });
+    progress(BuildProgress::Phase { name: "unpacking", total: 0 });
     let place = unpack(&file, &root, &lock, &mut || free_bytes(&root)).and_then(|manifest| {
         let name = name(&manifest).map_err(|why| Error::Template(format!("{}: {why}", file.display())))?;
         let place = directory.join(name);
@@ -151,7 +151,7 @@ fn read_inside(root: &Path, path: &str) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn ignore(_: Progress) {}
+    fn ignore(_: BuildProgress) {}
 
     #[test]
     fn an_archive_becomes_the_same_template_elsewhere() {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(super::super::ensure(&third, false, &mut ignore).unwrap().root(), default.root());
         drop(default);
         assert_eq!(super::super::prune(&third).unwrap(), 0);
-        assert!(matches!(super::super::state(&third), super::super::State::Ready(_)));
+        assert!(matches!(super::super::state(&third), super::super::TemplateState::Ready(_)));
 
         fs::write(&archive, "x").unwrap();
         let error = import(&other, &archive, &mut ignore).unwrap_err().to_string();

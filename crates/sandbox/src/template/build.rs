@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::host_python::HostPython;
 use super::own::{self, Recipe};
 use super::packages::PipOptions;
-use super::{BUILDER, LOCK, MANIFEST, Manifest, Progress, REQUIREMENTS, Template, UNFINISHED, at};
+use super::{BUILDER, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED, at};
 use super::{fonts, hex, libraries, packages, remove_unfinished, resolve, set_aside, skeleton, slim, tools, tree};
 use crate::Error;
 
@@ -85,7 +85,7 @@ pub(super) fn build(
     packages: &Packages<'_>,
     force: bool,
     lock: &File,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Template, Error> {
     let started = Instant::now();
     remove_unfinished(directory)?;
@@ -97,7 +97,7 @@ pub(super) fn build(
     let place = built?;
     let template = Template::open(&place)
         .ok_or_else(|| Error::Template(format!("{} was built but cannot be opened", place.display())))?;
-    progress(Progress::Finished { bytes: template.bytes(), elapsed: started.elapsed() });
+    progress(BuildProgress::Finished { bytes: template.bytes(), elapsed: started.elapsed() });
     Ok(template)
 }
 
@@ -107,9 +107,9 @@ fn make(
     directory: &Path,
     packages: &Packages<'_>,
     force: bool,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<PathBuf, Error> {
-    progress(Progress::Phase { name: "preparing", total: 0 });
+    progress(BuildProgress::Phase { name: "preparing", total: 0 });
     skeleton::make(&site.root)?;
     packages::make_environment(site)?;
     let (list, options) = match packages {
@@ -133,19 +133,19 @@ fn fill(
     packages: &Packages<'_>,
     list: &str,
     options: &PipOptions,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<(), Error> {
     packages::install(site, list, options, progress)?;
     if let Packages::Default = packages {
         slim::remove_the_useless(&site.environment(), &site.site_packages())?;
         fonts::place(&site.root, &site.site_packages())?;
     }
-    progress(Progress::Phase { name: "copying the interpreter and tools", total: 0 });
+    progress(BuildProgress::Phase { name: "copying the interpreter and tools", total: 0 });
     skeleton::copy_interpreter(site)?;
     tools::copy(&site.root)?;
-    progress(Progress::Phase { name: "collecting shared libraries", total: 0 });
+    progress(BuildProgress::Phase { name: "collecting shared libraries", total: 0 });
     libraries::copy(site)?;
-    progress(Progress::Phase { name: "compiling", total: 0 });
+    progress(BuildProgress::Phase { name: "compiling", total: 0 });
     packages::settle(site)?;
     match packages {
         Packages::Default => packages::compile(site)?,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::build::{self, Packages};
 use super::host_python::HostPython;
-use super::{BUILDER, Progress, Template, TemplateName, UNFINISHED, at, directory, lock, make_directory, name_of};
+use super::{BUILDER, BuildProgress, Template, TemplateName, UNFINISHED, at, directory, lock, make_directory, name_of};
 use super::{remove_unused, tree};
 use crate::Error;
 
@@ -57,7 +57,7 @@ pub fn build_own(
     data: &Path,
     recipe: &Recipe,
     force: bool,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Template, Error> {
     recipe.check()?;
     let python = recipe.python.as_deref().map_or_else(HostPython::find, HostPython::named)?;

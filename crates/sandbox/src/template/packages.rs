@@ -9,7 +9,7 @@ use std::process::Command;
 use super::build::Site;
 use super::command::run;
 use super::pip_output::PipOutput;
-use super::{Package, Progress, at, host_python, tree};
+use super::{BuildProgress, Package, at, host_python, tree};
 use crate::Error;
 
 /// The program `pip` inside.
@@ -32,7 +32,7 @@ pub(super) fn install(
     site: &Site<'_>,
     lock: &str,
     options: &PipOptions,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<(), Error> {
     let list = site.root.join("requirements.lock");
     fs::write(&list, options.lines.iter().map(|line| format!("{line}\n")).chain([lock.to_owned()]).collect::<String>())

@@ -1,6 +1,6 @@
 //! Pip's output, as progress.
 
-use super::Progress;
+use super::BuildProgress;
 
 /// Makes a count of pip's lines.
 #[derive(Debug, Default)]
@@ -21,27 +21,27 @@ impl PipOutput {
         Self { total: entries, ..Self::default() }
     }
 
-    pub(super) fn line(&mut self, line: &str, progress: &mut dyn FnMut(Progress)) {
+    pub(super) fn line(&mut self, line: &str, progress: &mut dyn FnMut(BuildProgress)) {
         let line = line.trim();
         if line.starts_with("Ignoring ") {
             // Told before the first package.
             self.total = self.total.saturating_sub(1);
         } else if let Some(rest) = line.strip_prefix("Collecting ") {
             if self.done == 0 {
-                progress(Progress::Phase { name: "downloading packages", total: self.total });
+                progress(BuildProgress::Phase { name: "downloading packages", total: self.total });
             }
             self.done += 1;
             self.package = rest.split([' ', ';']).next().unwrap_or(rest).replace("==", " ");
-            progress(Progress::Step { done: self.done, what: self.package.clone() });
+            progress(BuildProgress::Step { done: self.done, what: self.package.clone() });
         } else if let Some(rest) = line.strip_prefix("Downloading ").or_else(|| line.strip_prefix("Using cached ")) {
             // "Downloading pandas-3.0-cp311-….whl (11.2 MB)"
             let size = rest.rsplit_once('(').map_or("", |(_, size)| size.trim_end_matches(')'));
             self.kilobytes += kilobytes(size).unwrap_or(0.0);
             let what = format!("{} ({:.0} MB so far)", self.package, self.kilobytes / 1000.0);
-            progress(Progress::Step { done: self.done, what });
+            progress(BuildProgress::Step { done: self.done, what });
         } else if line.starts_with("Installing collected packages") && !self.unpacking {
             self.unpacking = true;
-            progress(Progress::Phase { name: "unpacking packages", total: 0 });
+            progress(BuildProgress::Phase { name: "unpacking packages", total: 0 });
         }
     }
 }
@@ -79,16 +79,16 @@ mod tests {
         ] {
             output.line(line, &mut |progress| told.push(progress));
         }
-        let step = |done, what: &str| Progress::Step { done, what: what.into() };
+        let step = |done, what: &str| BuildProgress::Step { done, what: what.into() };
         assert_eq!(
             told,
             [
-                Progress::Phase { name: "downloading packages", total: 2 },
+                BuildProgress::Phase { name: "downloading packages", total: 2 },
                 step(1, "pandas 3.0.1"),
                 step(1, "pandas 3.0.1 (11 MB so far)"),
                 step(2, "tabulate 0.9.0"),
                 step(2, "tabulate 0.9.0 (12 MB so far)"),
-                Progress::Phase { name: "unpacking packages", total: 0 },
+                BuildProgress::Phase { name: "unpacking packages", total: 0 },
             ]
         );
     }

@@ -17,9 +17,9 @@ const MAGIC: [u8; 4] = *b"\x7fELF";
 
 /// All that a template's name depends on, as far as looking tells.
 #[derive(Debug)]
-pub(super) struct Key(String);
+pub(super) struct TemplateKey(String);
 
-impl Key {
+impl TemplateKey {
     /// The key of the interpreter that would be run now. A script, which may choose another interpreter each time, has none.
     pub(super) fn now() -> Option<Self> {
         Self::of(&HostPython::locate()?)
@@ -78,14 +78,14 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let interpreter = home.path().join("python3");
         fs::write(&interpreter, b"#!/bin/sh\n").unwrap();
-        assert!(Key::of(&interpreter).is_none(), "a script may choose another one each time");
+        assert!(TemplateKey::of(&interpreter).is_none(), "a script may choose another one each time");
         fs::write(&interpreter, b"\x7fELF one").unwrap();
-        let key = Key::of(&interpreter).unwrap();
+        let key = TemplateKey::of(&interpreter).unwrap();
         assert_eq!(key.name(home.path()), None);
         key.remember(home.path(), "default-1");
-        assert_eq!(Key::of(&interpreter).unwrap().name(home.path()), Some("default-1".to_owned()));
+        assert_eq!(TemplateKey::of(&interpreter).unwrap().name(home.path()), Some("default-1".to_owned()));
         fs::write(&interpreter, b"\x7fELF other").unwrap();
-        assert_eq!(Key::of(&interpreter).unwrap().name(home.path()), None);
+        assert_eq!(TemplateKey::of(&interpreter).unwrap().name(home.path()), None);
         key.remember(home.path(), "../elsewhere");
         assert_eq!(key.name(home.path()), None);
     }

@@ -12,7 +12,7 @@ use super::build::Site;
 use super::command::run;
 use super::own::Recipe;
 use super::packages::{PipOptions, pip};
-use super::{Progress, at};
+use super::{BuildProgress, at};
 use crate::Error;
 
 /// The package that the kernel runs cells with, besides those of the requirements.
@@ -37,11 +37,11 @@ const OPTIONS: &[&str] = &[
 /// pip's report, as far as it is needed.
 #[derive(Debug, Deserialize)]
 struct Report {
-    install: Vec<Item>,
+    install: Vec<ReportItem>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Item {
+struct ReportItem {
     download_info: Download,
     /// True if the requirement names a file, not a version.
     #[serde(default)]
@@ -74,10 +74,10 @@ struct Metadata {
 pub(super) fn resolve(
     site: &Site<'_>,
     recipe: &Recipe,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<(String, PipOptions), Error> {
     let text = read(&recipe.requirements)?;
-    let given = Given::of(&text);
+    let given = RequirementsFile::of(&text);
     let options = PipOptions {
         find_links: recipe.find_links.clone(),
         builds: recipe.allow_source,
@@ -98,12 +98,12 @@ pub(super) fn resolve(
         fs::write(&bare, &given.bare).map_err(at(&bare))?;
         command.arg(&bare);
     }
-    progress(Progress::Phase { name: "resolving the requirements", total: 0 });
+    progress(BuildProgress::Phase { name: "resolving the requirements", total: 0 });
     let mut done = 0;
     let mut line = |line: &str| {
         if let Some(rest) = line.trim().strip_prefix("Collecting ") {
             done += 1;
-            progress(Progress::Step { done, what: rest.split([' ', ';']).next().unwrap_or(rest).to_owned() });
+            progress(BuildProgress::Step { done, what: rest.split([' ', ';']).next().unwrap_or(rest).to_owned() });
         }
         Ok(())
     };
@@ -145,14 +145,14 @@ fn is_option(line: &str) -> bool {
 
 /// A requirements file and the hashes in it.
 #[derive(Debug, Default)]
-struct Given {
+struct RequirementsFile {
     /// The same without hashes.
     bare: String,
     /// The hashes of SHA-256 by package.
     hashes: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl Given {
+impl RequirementsFile {
     fn of(text: &str) -> Self {
         let mut given = Self::default();
         for line in text.replace("\\\r\n", " ").replace("\\\n", " ").lines() {
@@ -171,7 +171,7 @@ impl Given {
 }
 
 /// The list of a report: a line for each package, in order of names.
-fn list(report: Report, given: &Given) -> Result<String, Error> {
+fn list(report: Report, given: &RequirementsFile) -> Result<String, Error> {
     if report.install.len() > MAX_PACKAGES {
         return Err(Error::Template(format!("the requirements need more than {MAX_PACKAGES} packages")));
     }
@@ -179,8 +179,9 @@ fn list(report: Report, given: &Given) -> Result<String, Error> {
     Ok(lines.into_iter().map(|line| line + "\n").collect())
 }
 
-fn entry(item: Item, given: &Given) -> Result<String, Error> {
-    let Item { download_info: Download { url, archive_info }, is_direct, metadata: Metadata { name, version } } = item;
+fn entry(item: ReportItem, given: &RequirementsFile) -> Result<String, Error> {
+    let ReportItem { download_info: Download { url, archive_info }, is_direct, metadata: Metadata { name, version } } =
+        item;
     let unusable = |why: &str| Err(Error::Template(format!("{}: {why}", shown(&name))));
     let is_version = |letter: char| is_of_name(letter) || matches!(letter, '+' | '!');
     if name.is_empty() || !name.chars().all(is_of_name) || !version.chars().all(is_version) {
@@ -231,7 +232,7 @@ mod tests {
 
     fn listed(items: &str, given: &str) -> Result<String, String> {
         let report = serde_json::from_str(&format!(r#"{{"version": "1", "install": [{items}]}}"#)).unwrap();
-        list(report, &Given::of(given)).map_err(|error| error.to_string())
+        list(report, &RequirementsFile::of(given)).map_err(|error| error.to_string())
     }
 
     fn item(name: &str, archive: &str, is_direct: bool) -> String {
@@ -267,7 +268,10 @@ mod tests {
         let given = |hash: &str| {
             format!("# a comment\nA.x==1.0+cpu ; python_version > '3' \\\n    --hash=sha256:{hash}\nother\n")
         };
-        assert_eq!(Given::of(&given(HASH)).bare, "# a comment\nA.x==1.0+cpu ; python_version > '3'\nother\n");
+        assert_eq!(
+            RequirementsFile::of(&given(HASH)).bare,
+            "# a comment\nA.x==1.0+cpu ; python_version > '3'\nother\n"
+        );
         assert!(listed(&item("a-X", &archive, false), &given(HASH)).is_ok());
         let other = listed(&item("a-X", &archive, false), &given(&HASH.replace('0', "1"))).unwrap_err();
         assert_eq!(other, "a-X: the file that pip would install has none of the hashes that the requirements name");

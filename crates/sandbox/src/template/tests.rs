@@ -121,7 +121,7 @@ fn builders_wait_for_one_another_and_say_so() {
     let (told, heard) = std::sync::mpsc::channel();
     let path = directory.path().to_path_buf();
     let second = std::thread::spawn(move || lock(&path, &mut |progress| told.send(progress).unwrap()).map(drop));
-    assert_eq!(heard.recv().unwrap(), Progress::Phase { name: "waiting for another build", total: 0 });
+    assert_eq!(heard.recv().unwrap(), BuildProgress::Phase { name: "waiting for another build", total: 0 });
     drop(held);
     second.join().unwrap().unwrap();
 }
