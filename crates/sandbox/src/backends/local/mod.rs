@@ -20,11 +20,11 @@ use aludel_jail::message::{self, JailSpec, Setup, WardenRequest};
 use futures_util::future::BoxFuture;
 
 use self::link::LocalLink;
-use self::pool::Pool;
+use self::pool::LocalPool;
 use self::sandbox::LocalSandbox;
 use self::slots::Slots;
 use self::supervisor::Supervisor;
-use self::warden_client::{Asked, Handle, KernelHandle, PATIENCE, WardenClient};
+use self::warden_client::{KernelHandle, PATIENCE, PendingRequest, SandboxHandle, WardenClient};
 use self::workspace::{LocalWorkspace, Mount};
 use super::registry::{Registration, Registry};
 use super::streams::{KernelEnds, Streams};
@@ -83,8 +83,8 @@ pub struct Local(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     shared: Arc<Shared>,
-    pool: Arc<Pool>,
-    registry: Arc<Registry<Handle>>,
+    pool: Arc<LocalPool>,
+    registry: Arc<Registry<SandboxHandle>>,
     capabilities: Capabilities,
     warnings: Vec<String>,
     /// Its lock is on the root, which sandboxes see, too: one that took it would keep the template from everybody else.
@@ -130,11 +130,11 @@ impl Local {
         let kernel = Arc::clone(template.kernel());
         let KernelSpec { argv, env, programs, checkpoints, .. } = (*kernel).clone();
         let setup = Setup { root, argv, environment: env, programs, instance: PathBuf::new(), observe };
-        let settings = supervisor::Settings { run: data.join("run"), setup, require, patience };
+        let settings = supervisor::WardenSettings { run: data.join("run"), setup, require, patience };
         let started = tokio::task::spawn_blocking(move || Supervisor::start(settings)).await;
         let (supervisor, warnings) = started.map_err(|error| Error::Setup(error.to_string()))??;
         let shared = Arc::new(Shared { supervisor, slots: Slots::default(), start });
-        let pool = Pool::start(pool, limits, &shared);
+        let pool = LocalPool::start(pool, limits, &shared);
         let capabilities = Capabilities {
             backend: "local",
             languages: vec![kernel],
@@ -238,8 +238,8 @@ impl Drop for Inner {
 
 /// A sandbox that is ready, whoever it will be for. Dropping it destroys it.
 #[derive(Debug)]
-struct Made {
-    handle: Arc<Handle>,
+struct ReadySandbox {
+    handle: Arc<SandboxHandle>,
     kernel: Arc<Driver<LocalLink>>,
 }
 
@@ -247,10 +247,10 @@ impl Shared {
     /// Makes a sandbox that goes by this id on an empty workspace, once more where the warden ends meanwhile.
     async fn make_anywhere(
         &self,
-        registration: &Registration<Handle>,
+        registration: &Registration<SandboxHandle>,
         limits: Limits,
         profile: Profile,
-    ) -> Result<Made, Error> {
+    ) -> Result<ReadySandbox, Error> {
         let client = self.supervisor.client().await?;
         match self.make_at(&client, registration, limits.clone(), profile, None).await {
             Err(Error::Over(_)) => {
@@ -265,10 +265,10 @@ impl Shared {
     async fn make_on(
         &self,
         workspace: Arc<dyn Workspace>,
-        registration: &Registration<Handle>,
+        registration: &Registration<SandboxHandle>,
         limits: Limits,
         profile: Profile,
-    ) -> Result<Made, Error> {
+    ) -> Result<ReadySandbox, Error> {
         let client = Arc::clone(LocalWorkspace::of(&workspace).ok_or(FOREIGN)?.mount().client());
         match self.make_at(&client, registration, limits, profile, Some(workspace)).await {
             Err(Error::Over(_)) => Err(Error::WorkspaceLost),
@@ -279,13 +279,13 @@ impl Shared {
     async fn make_at(
         &self,
         client: &Arc<WardenClient>,
-        registration: &Registration<Handle>,
+        registration: &Registration<SandboxHandle>,
         limits: Limits,
         profile: Profile,
         workspace: Option<Arc<dyn Workspace>>,
-    ) -> Result<Made, Error> {
+    ) -> Result<ReadySandbox, Error> {
         // Made before anything is asked for: from here on, giving up drops the handle, which destroys the sandbox.
-        let handle = Arc::new(Handle::new(client)?);
+        let handle = Arc::new(SandboxHandle::new(client)?);
         registration.bind(&handle)?;
         match self.make(handle, limits, profile, workspace).await {
             // A kernel that is gone may have gone with its warden.
@@ -296,11 +296,11 @@ impl Shared {
 
     async fn make(
         &self,
-        handle: Arc<Handle>,
+        handle: Arc<SandboxHandle>,
         limits: Limits,
         profile: Profile,
         workspace: Option<Arc<dyn Workspace>>,
-    ) -> Result<Made, Error> {
+    ) -> Result<ReadySandbox, Error> {
         let client = handle.client();
         // Asked for together with the sandbox on it.
         let opening = match &workspace {
@@ -332,7 +332,7 @@ impl Shared {
         let streams = starting.ready(&limits).await?;
         client.prove();
         let kernel = Arc::new(Driver::new(LocalLink { handle: kernel, streams }, workspace, limits));
-        Ok(Made { handle, kernel })
+        Ok(ReadySandbox { handle, kernel })
     }
 
     fn open_workspace<'a>(&self, client: &'a Arc<WardenClient>, limits: &Limits) -> Result<Opening<'a>, Error> {
@@ -350,7 +350,7 @@ impl Shared {
 /// A workspace that was asked for.
 struct Opening<'a> {
     mount: Mount,
-    asked: Asked<'a>,
+    asked: PendingRequest<'a>,
 }
 
 impl Opening<'_> {
@@ -366,7 +366,7 @@ impl Opening<'_> {
 struct Starting<'a> {
     handle: &'a KernelHandle,
     streams: Streams,
-    asked: Asked<'a>,
+    asked: PendingRequest<'a>,
 }
 
 impl<'a> Starting<'a> {

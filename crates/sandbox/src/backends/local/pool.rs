@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::link::LocalLink;
-use super::warden_client::{Handle, lock};
-use super::{Made, Shared};
+use super::warden_client::{SandboxHandle, lock};
+use super::{ReadySandbox, Shared};
 use crate::driver::Driver;
 use crate::{Error, Limits, Profile};
 
@@ -24,10 +24,10 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// A pool, and whether sandboxes can be made.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct LocalPool {
     size: usize,
     limits: Limits,
-    ready: Mutex<VecDeque<Made>>,
+    ready: Mutex<VecDeque<ReadySandbox>>,
     wanted: Notify,
     /// Those that were taken, and have perhaps not run a program.
     taken: Mutex<Vec<(Instant, Weak<Driver<LocalLink>>)>>,
@@ -35,7 +35,7 @@ pub(super) struct Pool {
     failure: Mutex<Option<String>>,
 }
 
-impl Pool {
+impl LocalPool {
     /// Makes a pool of `size` sandboxes, which a task keeps full until the backend is gone.
     pub(super) fn start(size: usize, limits: Limits, shared: &Arc<Shared>) -> Arc<Self> {
         let (ready, taken, failure) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -47,7 +47,7 @@ impl Pool {
     }
 
     /// Takes a sandbox with these limits, if one is ready.
-    pub(super) fn take(&self, limits: &Limits) -> Option<Made> {
+    pub(super) fn take(&self, limits: &Limits) -> Option<ReadySandbox> {
         if *limits != self.limits {
             return None;
         }
@@ -128,8 +128,8 @@ impl Pool {
         }
     }
 
-    async fn make(&self, shared: &Shared) -> Result<Made, Error> {
-        let handle = Arc::new(Handle::new(&shared.supervisor.client().await?)?);
+    async fn make(&self, shared: &Shared) -> Result<ReadySandbox, Error> {
+        let handle = Arc::new(SandboxHandle::new(&shared.supervisor.client().await?)?);
         let made = shared.make(handle, self.limits.clone(), Profile::Data, None).await?;
         made.kernel.touch().await?;
         Ok(made)

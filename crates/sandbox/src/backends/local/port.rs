@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::warden_client::Handle;
+use super::warden_client::SandboxHandle;
 use crate::Error;
 use crate::backend::Connection;
 
@@ -14,7 +14,7 @@ use crate::backend::Connection;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to a port on which something in the sandbox listens.
-pub(super) async fn connect(handle: &Handle, port: u16) -> Result<Box<dyn Connection>, Error> {
+pub(super) async fn connect(handle: &SandboxHandle, port: u16) -> Result<Box<dyn Connection>, Error> {
     let socket = std::net::TcpStream::from(handle.connect(port).await?);
     let established = async {
         socket.set_nonblocking(true)?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
-use super::terminal::{Terminal, Window};
-use super::warden_client::Handle;
+use super::terminal::{PtyMaster, Window};
+use super::warden_client::SandboxHandle;
 use crate::Error;
 use crate::backends::streams::output_pipe;
 use crate::frame::{Channel, FromKernel, ToKernel};
@@ -40,11 +40,11 @@ impl Ends {
         Ok(Self { stdin: Box::new(stdin), stdout: Box::new(stdout), stderr: Box::new(stderr), window: None, theirs })
     }
 
-    async fn terminal(handle: &Handle, size: PtySize) -> Result<Self, Error> {
+    async fn terminal(handle: &SandboxHandle, size: PtySize) -> Result<Self, Error> {
         let [ours, theirs] = handle.open_terminal(size).await?;
         let copy = || theirs.try_clone().map_err(failed("copy a terminal"));
         let theirs = [copy()?, copy()?, copy()?];
-        let Terminal { screen, keyboard, window } = Terminal::new(ours).map_err(failed("open a terminal"))?;
+        let PtyMaster { screen, keyboard, window } = PtyMaster::new(ours).map_err(failed("open a terminal"))?;
         Ok(Self {
             stdin: Box::new(keyboard),
             stdout: Box::new(screen),
@@ -56,7 +56,7 @@ impl Ends {
 }
 
 /// Starts a program under a number that no other program of the sandbox has had.
-pub(super) async fn spawn(handle: &Arc<Handle>, number: u64, command: Command) -> Result<Process, Error> {
+pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Command) -> Result<Process, Error> {
     crate::kernel::check_environment(&command.environment)?;
     let ends = match command.pty {
         None => Ends::pipes()?,

@@ -7,8 +7,8 @@ use aludel_jail::message::WardenRequest;
 use futures_util::future::BoxFuture;
 
 use super::link::LocalLink;
-use super::warden_client::Handle;
-use super::{KernelStart, Made, Starting, port, process};
+use super::warden_client::SandboxHandle;
+use super::{KernelStart, ReadySandbox, Starting, port, process};
 use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
 use crate::driver::{Driver, Execution};
@@ -23,20 +23,20 @@ pub(super) struct LocalSandbox {
     spec: Arc<KernelSpec>,
     start: KernelStart,
     profile: Profile,
-    handle: Arc<Handle>,
+    handle: Arc<SandboxHandle>,
     processes: AtomicU64,
-    registration: Registration<Handle>,
+    registration: Registration<SandboxHandle>,
 }
 
 impl LocalSandbox {
     pub(super) fn new(
-        registration: Registration<Handle>,
-        made: Made,
+        registration: Registration<SandboxHandle>,
+        made: ReadySandbox,
         spec: Arc<KernelSpec>,
         start: KernelStart,
         profile: Profile,
     ) -> Self {
-        let Made { handle, kernel } = made;
+        let ReadySandbox { handle, kernel } = made;
         Self { kernel, spec, start, profile, handle, processes: AtomicU64::new(0), registration }
     }
 }

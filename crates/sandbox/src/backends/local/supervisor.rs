@@ -37,7 +37,7 @@ enum Current {
 
 /// Everything that a warden is started with.
 #[derive(Debug)]
-pub(super) struct Settings {
+pub(super) struct WardenSettings {
     /// The directory of all instances.
     pub(super) run: PathBuf,
     /// The setup; each warden gets an instance of its own.
@@ -56,7 +56,7 @@ struct Started {
 
 impl Supervisor {
     /// Starts the first warden and returns what the host cannot enforce, in words. Blocks for as long as the template's imports take.
-    pub(super) fn start(settings: Settings) -> Result<(Arc<Self>, Vec<String>), Error> {
+    pub(super) fn start(settings: WardenSettings) -> Result<(Arc<Self>, Vec<String>), Error> {
         sweep::sweep(&settings.run);
         let (first, warnings) = settings.start()?;
         let current = watch::Sender::new(Current::Up(Arc::clone(&first.client)));
@@ -135,7 +135,7 @@ impl Supervisor {
         });
     }
 
-    fn supervise(&self, settings: &Settings, mut warden: Started) {
+    fn supervise(&self, settings: &WardenSettings, mut warden: Started) {
         let mut pause = FIRST_PAUSE;
         loop {
             let reason = warden.client.listen();
@@ -163,7 +163,7 @@ impl Supervisor {
     }
 
     /// Starts a warden, however often that takes; `None` once all is over.
-    fn start_another(&self, settings: &Settings, pause: &mut Duration) -> Option<Started> {
+    fn start_another(&self, settings: &WardenSettings, pause: &mut Duration) -> Option<Started> {
         loop {
             self.park(*pause);
             if self.is_over() {
@@ -192,7 +192,7 @@ impl Supervisor {
     }
 }
 
-impl Settings {
+impl WardenSettings {
     /// Starts a warden in an instance of its own. One that fails leaves nothing.
     fn start(&self) -> Result<(Started, Vec<String>), Error> {
         let failed = |path: &Path| {

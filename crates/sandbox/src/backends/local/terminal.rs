@@ -14,20 +14,20 @@ use tokio::net::unix::pipe;
 use crate::process::PtySize;
 
 /// The parts of a terminal as whoever sits at it has it.
-pub(super) struct Terminal {
+pub(super) struct PtyMaster {
     /// Text that is shown.
-    pub(super) screen: Screen,
+    pub(super) screen: PtyOutput,
     /// Text that is typed.
     pub(super) keyboard: pipe::Sender,
     /// Its window.
     pub(super) window: Window,
 }
 
-impl Terminal {
+impl PtyMaster {
     pub(super) fn new(end: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&end, fcntl_getfl(&end)? | OFlags::NONBLOCK)?;
         // Readiness is all that tokio asks of what it takes for a pipe.
-        let screen = Screen(pipe::Receiver::from_owned_fd_unchecked(end.try_clone()?)?);
+        let screen = PtyOutput(pipe::Receiver::from_owned_fd_unchecked(end.try_clone()?)?);
         let keyboard = pipe::Sender::from_owned_fd_unchecked(end.try_clone()?)?;
         Ok(Self { screen, keyboard, window: Window(end) })
     }
@@ -45,9 +45,9 @@ impl Window {
 }
 
 /// The text that a terminal shows. It ends when no program has the terminal any more.
-pub(super) struct Screen(pipe::Receiver);
+pub(super) struct PtyOutput(pipe::Receiver);
 
-impl AsyncRead for Screen {
+impl AsyncRead for PtyOutput {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

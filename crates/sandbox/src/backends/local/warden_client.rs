@@ -62,7 +62,7 @@ pub(crate) struct WardenClient {
 struct State {
     /// Waiters by the number of their request.
     waiters: HashMap<u64, Waiter>,
-    /// Every sandbox that has a [`Handle`].
+    /// Every sandbox that has a [`SandboxHandle`].
     live: HashMap<u64, Live>,
     /// Reason for which nothing will be answered any more.
     over: Option<String>,
@@ -194,10 +194,10 @@ impl WardenClient {
     }
 
     /// Sends a request whose answer is waited for later.
-    pub(super) fn begin(&self, request: WardenRequest, descriptors: Vec<OwnedFd>) -> Result<Asked<'_>, Error> {
+    pub(super) fn begin(&self, request: WardenRequest, descriptors: Vec<OwnedFd>) -> Result<PendingRequest<'_>, Error> {
         let (sender, receiver) = oneshot::channel();
         let number = self.wait_as(Waiter::Caller(sender))?;
-        let asked = Asked { client: self, number, receiver };
+        let asked = PendingRequest { client: self, number, receiver };
         self.send(Numbered { number, request }, descriptors)?;
         Ok(asked)
     }
@@ -396,13 +396,13 @@ impl State {
 }
 
 /// A request that was sent. Dropping it ends the wait for its answer.
-pub(super) struct Asked<'a> {
+pub(super) struct PendingRequest<'a> {
     client: &'a WardenClient,
     number: u64,
     receiver: oneshot::Receiver<Answered>,
 }
 
-impl Asked<'_> {
+impl PendingRequest<'_> {
     /// Waits for the answer, at most for `limit`.
     pub(super) async fn answer(
         mut self,
@@ -418,7 +418,7 @@ impl Asked<'_> {
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         lock(&self.client.state).waiters.remove(&self.number);
     }
@@ -426,7 +426,7 @@ impl Drop for Asked<'_> {
 
 /// One sandbox at the warden, from before it is asked for. Dropping it destroys the sandbox, whether it was made already or not.
 #[derive(Debug)]
-pub(crate) struct Handle {
+pub(crate) struct SandboxHandle {
     id: u64,
     client: Arc<WardenClient>,
     next_kernel: AtomicU64,
@@ -439,14 +439,14 @@ pub(crate) struct Handle {
 /// One kernel at the warden, from before it is asked for. Dropping it ends the kernel, but for the first one, which ends with its sandbox.
 #[derive(Debug)]
 pub(crate) struct KernelHandle {
-    sandbox: Arc<Handle>,
+    sandbox: Arc<SandboxHandle>,
     number: u64,
     /// True if it keeps a checkpoint. Only the first one does.
     checkpoint: bool,
     exit: watch::Receiver<Option<KernelExit>>,
 }
 
-impl Handle {
+impl SandboxHandle {
     /// A handle of a sandbox that is to be made.
     pub(super) fn new(client: &Arc<WardenClient>) -> Result<Self, Error> {
         let id = client.next_id();
@@ -553,7 +553,7 @@ impl Handle {
         }
     }
 
-    /// Sends a signal to a program that [`Handle::spawn`] started.
+    /// Sends a signal to a program that [`SandboxHandle::spawn`] started.
     pub(crate) fn signal_process(&self, process: u64, signal: i32) {
         self.client.tell(WardenRequest::SignalProcess { id: self.id, process, signal });
     }
@@ -581,7 +581,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for SandboxHandle {
     fn drop(&mut self) {
         lock(&self.client.state).live.remove(&self.id);
         // Even if its end was asked for before: that may have been before it was made.
@@ -601,7 +601,7 @@ impl KernelHandle {
     }
 
     /// Its sandbox.
-    pub(super) fn sandbox(&self) -> &Arc<Handle> {
+    pub(super) fn sandbox(&self) -> &Arc<SandboxHandle> {
         &self.sandbox
     }
 
