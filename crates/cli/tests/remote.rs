@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_sandbox::{
-    Backend, E2b, E2bConfig, Error, ExecutionEvent, Limits, Network, OpenSandbox, OpenSandboxConfig, Outcome, Programs,
-    SandboxId, SandboxSpec, conformance,
+    Backend, ConformancePrograms, E2b, E2bConfig, Error, ExecutionEvent, Limits, Network, OpenSandbox,
+    OpenSandboxConfig, Outcome, SandboxId, SandboxSpec, conformance,
 };
 use common::{aludel, data, said};
 
@@ -51,7 +51,7 @@ impl Server {
 
     /// Holds a backend of this server's sandboxes to the contract.
     async fn check(&self, data: &Path, backend: &dyn Backend) {
-        let skipped = conformance(backend, &Programs::python()).await;
+        let skipped = conformance(backend, &ConformancePrograms::python()).await;
         let left = tokio::time::timeout(Duration::from_secs(60), backend.shutdown()).await;
         left.unwrap();
         let skips = ["a full workspace is told", "a checkpoint takes over", "a sandbox is paused"];

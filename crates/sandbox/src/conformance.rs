@@ -17,7 +17,7 @@ use crate::{
 
 /// Programs that do what their names say, in the language of the backend's kernels.
 #[derive(Debug, Clone)]
-pub struct Programs {
+pub struct ConformancePrograms {
     /// Prints `hello` and a line's end, and nothing else.
     pub prints: String,
     /// Prints `oops` and a line's end to the error output.
@@ -55,7 +55,7 @@ pub struct Programs {
     pub fills_workspace: String,
 }
 
-impl Programs {
+impl ConformancePrograms {
     /// The programs in Python.
     pub fn python() -> Self {
         let owned = str::to_owned;
@@ -104,7 +104,7 @@ fn limits() -> Limits {
 
 /// Checks that a backend keeps the contract, and panics with what it does otherwise. Returns the checks that were left out because the
 /// backend's capabilities deny them.
-pub async fn conformance(backend: &dyn Backend, programs: &Programs) -> Vec<&'static str> {
+pub async fn conformance(backend: &dyn Backend, programs: &ConformancePrograms) -> Vec<&'static str> {
     let suite = Suite { backend, programs };
     suite.outcomes().await;
     suite.files().await;
@@ -176,11 +176,11 @@ pub async fn conformance(backend: &dyn Backend, programs: &Programs) -> Vec<&'st
 
 struct Suite<'a> {
     backend: &'a dyn Backend,
-    programs: &'a Programs,
+    programs: &'a ConformancePrograms,
 }
 
 /// Everything that one execution told.
-struct Told {
+struct ExecutionRecord {
     stdout: String,
     stderr: String,
     events: Vec<ExecutionEvent>,
@@ -397,7 +397,7 @@ impl Suite<'_> {
     }
 
     async fn kernels(&self) {
-        let Programs { remembers, recalls, prints, never_ends, dies, .. } = &self.programs;
+        let ConformancePrograms { remembers, recalls, prints, never_ends, dies, .. } = &self.programs;
         let sandbox = self.create(Limits { kernels: 3, ..limits() }).await;
         run(&sandbox, remembers).await;
         let start = async || sandbox.start_kernel(KernelOptions::default()).await;
@@ -658,12 +658,12 @@ impl Suite<'_> {
     }
 }
 
-async fn run(sandbox: &Arc<dyn Sandbox>, code: &str) -> Told {
+async fn run(sandbox: &Arc<dyn Sandbox>, code: &str) -> ExecutionRecord {
     let mut execution = sandbox.execute(code).await.expect("the execution starts");
     listen(&mut execution).await
 }
 
-async fn run_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> Told {
+async fn run_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> ExecutionRecord {
     listen(&mut kernel.execute(cell).await.expect("the execution starts")).await
 }
 
@@ -701,7 +701,7 @@ async fn begin_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> Execution {
     execution
 }
 
-async fn listen(execution: &mut Execution) -> Told {
+async fn listen(execution: &mut Execution) -> ExecutionRecord {
     let (mut stdout, mut stderr, mut events) = (String::new(), String::new(), Vec::new());
     loop {
         match timeout(PATIENCE * 2, execution.next()).await.expect("an event in time") {
@@ -709,7 +709,7 @@ async fn listen(execution: &mut Execution) -> Told {
             Some(ExecutionEvent::Stderr(text)) => stderr.push_str(&text),
             Some(ExecutionEvent::Finished(finished)) => {
                 assert!(execution.next().await.is_none(), "the end comes once and last");
-                return Told { stdout, stderr, events, finished };
+                return ExecutionRecord { stdout, stderr, events, finished };
             }
             Some(event) => events.push(event),
             None => panic!("the events ended without an outcome"),

@@ -70,7 +70,7 @@ pub fn paths(bytes: &[u8]) {
     PLACE.with_borrow_mut(|(runs, place)| {
         *runs += 1;
         if *runs > RUNS {
-            *place = Place::new();
+            *place = TestWorkspace::new();
             *runs = 0;
         }
         place.made_inside(bytes);
@@ -81,17 +81,17 @@ pub fn paths(bytes: &[u8]) {
 }
 
 thread_local! {
-    static PLACE: RefCell<(u32, Place)> = RefCell::new((0, Place::new()));
+    static PLACE: RefCell<(u32, TestWorkspace)> = RefCell::new((0, TestWorkspace::new()));
 }
 
-struct Place {
+struct TestWorkspace {
     _directory: tempfile::TempDir,
     inside: PathBuf,
     outside: PathBuf,
     workspace: Box<dyn Workspace>,
 }
 
-impl Place {
+impl TestWorkspace {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let (inside, outside) = (directory.path().join("inside"), directory.path().join("outside"));

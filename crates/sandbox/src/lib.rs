@@ -41,7 +41,7 @@ pub use backends::memory;
 #[cfg(feature = "opensandbox")]
 pub use backends::opensandbox::{Network, OpenSandbox, OpenSandboxConfig};
 pub use backends::templates::Templates;
-pub use conformance::{Programs, conformance};
+pub use conformance::{ConformancePrograms, conformance};
 pub use driver::{Execution, Interrupter};
 pub use error::Error;
 pub use execution::{

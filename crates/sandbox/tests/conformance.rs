@@ -4,27 +4,27 @@
 mod common;
 
 use aludel_sandbox::memory::{Memory, ScriptedCell};
-use aludel_sandbox::{Programs, conformance};
+use aludel_sandbox::{ConformancePrograms, conformance};
 use common::{Held, backend};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_local_backend_conforms() {
     let scratch = backend().await;
-    let skipped = conformance(&scratch.local, &Programs::python()).await;
+    let skipped = conformance(&scratch.local, &ConformancePrograms::python()).await;
     assert!(skipped.is_empty(), "{skipped:?}");
     Held::nothing_soon(scratch.data.path()).await;
 }
 
 #[tokio::test]
 async fn the_memory_backend_conforms() {
-    let skipped = conformance(&Memory::new(scripted), &Programs::python()).await;
+    let skipped = conformance(&Memory::new(scripted), &ConformancePrograms::python()).await;
     let skips = ["a port is connected to", "a command runs in a terminal", "a command runs beside the kernel"];
     assert_eq!(skipped, skips);
 }
 
 /// Plays the suite's programs.
 fn scripted(code: &str, cell: &mut ScriptedCell) {
-    let programs = Programs::python();
+    let programs = ConformancePrograms::python();
     if code == programs.prints {
         cell.print("hello\n");
     } else if code == programs.prints_error {

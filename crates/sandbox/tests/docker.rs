@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use aludel_sandbox::process::{Command, ExitStatus};
-use aludel_sandbox::{Backend, Docker, DockerConfig, Error, Limits, Programs, SandboxId, SandboxSpec, conformance};
+use aludel_sandbox::{
+    Backend, ConformancePrograms, Docker, DockerConfig, Error, Limits, SandboxId, SandboxSpec, conformance,
+};
 
 /// The image that the tests run, which must be in the engine.
 fn image() -> String {
@@ -47,7 +49,7 @@ async fn reason(host: &str) -> String {
 async fn the_docker_backend_conforms() {
     let data = tempfile::tempdir().unwrap();
     let Some(backend) = start(data.path()).await else { return };
-    let skipped = conformance(&backend, &Programs::python()).await;
+    let skipped = conformance(&backend, &ConformancePrograms::python()).await;
     backend.shutdown().await;
     assert!(skipped.is_empty(), "{skipped:?}");
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::{mpsc, watch};
 
 use super::Script;
-use super::script::{ScriptedCell, Step, raised};
+use super::script::{ScriptStep, ScriptedCell, raised};
 use super::workspace::MemoryWorkspace;
 use crate::frame::{FromKernel, ToKernel};
 use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
@@ -26,7 +26,7 @@ type Variables = BTreeMap<String, String>;
 type Answers = (u64, Vec<ClientAnswer>);
 
 /// A program for a scripted kernel.
-struct Program {
+struct CellProgram {
     code: String,
     environment: Variables,
     tools: Vec<String>,
@@ -117,7 +117,7 @@ pub(super) struct MemoryLink {
     /// Environment variables for all cells.
     environment: Variables,
     kernels: Arc<Kernels>,
-    cells: mpsc::Sender<Program>,
+    cells: mpsc::Sender<CellProgram>,
     /// Answers to calls of the client's tools, each with the number of its frame.
     answers: mpsc::UnboundedSender<Answers>,
     inputs: mpsc::Receiver<LinkInput>,
@@ -204,7 +204,7 @@ impl Link for MemoryLink {
                 let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
                 let all = self.environment.clone().into_iter().chain(environment.iter().cloned());
                 let (code, environment) = ((*code).to_owned(), all.collect());
-                let program = Program { code, environment, tools: tools.to_vec() };
+                let program = CellProgram { code, environment, tools: tools.to_vec() };
                 self.cells.send(program).await.map_err(gone)
             }
             // There are no directories but the workspace.
@@ -272,11 +272,11 @@ fn spawn(
     control: &Arc<MemoryControl>,
     checkpoint: &Arc<Mutex<Variables>>,
     mut kills: watch::Receiver<u64>,
-) -> (mpsc::Sender<Program>, mpsc::UnboundedSender<Answers>, mpsc::Receiver<LinkInput>) {
+) -> (mpsc::Sender<CellProgram>, mpsc::UnboundedSender<Answers>, mpsc::Receiver<LinkInput>) {
     let (cells, cell_receiver) = mpsc::channel(1);
     let (answers, answer_receiver) = mpsc::unbounded_channel();
     let (input_sender, inputs) = mpsc::channel(QUEUE);
-    let kernel = Kernel {
+    let kernel = ScriptedKernel {
         script: Arc::clone(script),
         workspace: Arc::clone(workspace),
         interrupts: control.interrupts.subscribe(),
@@ -300,12 +300,12 @@ fn spawn(
 }
 
 /// The task's side.
-struct Kernel {
+struct ScriptedKernel {
     script: Arc<Script>,
     workspace: Arc<MemoryWorkspace>,
     interrupts: watch::Receiver<u64>,
     checkpoint: Arc<Mutex<Variables>>,
-    cells: mpsc::Receiver<Program>,
+    cells: mpsc::Receiver<CellProgram>,
     answers: mpsc::UnboundedReceiver<Answers>,
     inputs: mpsc::Sender<LinkInput>,
     displays: u64,
@@ -319,10 +319,10 @@ enum Stop {
     Died(Option<ExitStatus>),
 }
 
-impl Kernel {
+impl ScriptedKernel {
     /// Runs cells until it dies, and returns how.
     async fn run(mut self) -> Option<ExitStatus> {
-        while let Some(Program { code, environment, tools }) = self.cells.recv().await {
+        while let Some(CellProgram { code, environment, tools }) = self.cells.recv().await {
             self.interrupts.mark_unchanged();
             let variables = self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let mut cell = ScriptedCell::new(&code, variables, environment, Arc::clone(&self.workspace));
@@ -348,11 +348,11 @@ impl Kernel {
         Some(ExitStatus::Code(0))
     }
 
-    async fn step(&mut self, step: Step) -> Result<(), Stop> {
+    async fn step(&mut self, step: ScriptStep) -> Result<(), Stop> {
         match step {
-            Step::Print(text) => self.print(OutputStream::Stdout, text.into_bytes()).await,
-            Step::PrintError(text) => self.print(OutputStream::Stderr, text.into_bytes()).await,
-            Step::Flood(bytes) => {
+            ScriptStep::Print(text) => self.print(OutputStream::Stdout, text.into_bytes()).await,
+            ScriptStep::PrintError(text) => self.print(OutputStream::Stderr, text.into_bytes()).await,
+            ScriptStep::Flood(bytes) => {
                 let mut line = vec![b'x'; CHUNK - 1];
                 line.push(b'\n');
                 let mut left = bytes;
@@ -363,16 +363,16 @@ impl Kernel {
                 }
                 Ok(())
             }
-            Step::Display(bundle) => {
+            ScriptStep::Display(bundle) => {
                 self.displays += 1;
                 self.tell(FromKernel::Display(bundle, self.displays)).await;
                 self.unless_interrupted(std::future::ready(())).await
             }
-            Step::Result(bundle) => {
+            ScriptStep::Result(bundle) => {
                 self.tell(FromKernel::Result(bundle)).await;
                 Ok(())
             }
-            Step::Call(calls) => {
+            ScriptStep::Call(calls) => {
                 let answers = self.call(calls).await?;
                 for answer in answers {
                     if answer.is_error {
@@ -382,16 +382,16 @@ impl Kernel {
                 }
                 Ok(())
             }
-            Step::Fail(error) => Err(Stop::Failed(error)),
-            Step::Write(path, bytes) => {
+            ScriptStep::Fail(error) => Err(Stop::Failed(error)),
+            ScriptStep::Write(path, bytes) => {
                 if self.workspace.write_some(&path, &bytes) {
                     return Ok(());
                 }
                 Err(Stop::Raised("OSError", "[Errno 28] No space left on device".into()))
             }
-            Step::Wait(signal) => self.unless_interrupted(async move { signal.notified().await }).await,
-            Step::Hang => std::future::pending().await,
-            Step::Die(status) => Err(Stop::Died(status)),
+            ScriptStep::Wait(signal) => self.unless_interrupted(async move { signal.notified().await }).await,
+            ScriptStep::Hang => std::future::pending().await,
+            ScriptStep::Die(status) => Err(Stop::Died(status)),
         }
     }
 

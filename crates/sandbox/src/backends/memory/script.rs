@@ -20,12 +20,12 @@ pub struct ScriptedCell {
     pub tools: Vec<String>,
     code: String,
     workspace: Arc<MemoryWorkspace>,
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<ScriptStep>,
 }
 
 /// One thing that a program does.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum ScriptStep {
     Print(String),
     PrintError(String),
     Flood(u64),
@@ -51,22 +51,22 @@ impl ScriptedCell {
 
     /// Prints text.
     pub fn print(&mut self, text: impl Into<String>) -> &mut Self {
-        self.step(Step::Print(text.into()))
+        self.step(ScriptStep::Print(text.into()))
     }
 
     /// Prints text to the error output.
     pub fn print_error(&mut self, text: impl Into<String>) -> &mut Self {
-        self.step(Step::PrintError(text.into()))
+        self.step(ScriptStep::PrintError(text.into()))
     }
 
     /// Prints so many bytes of `x`, line by line.
     pub fn flood(&mut self, bytes: u64) -> &mut Self {
-        self.step(Step::Flood(bytes))
+        self.step(ScriptStep::Flood(bytes))
     }
 
     /// Displays something.
     pub fn display(&mut self, bundle: MimeBundle) -> &mut Self {
-        self.step(Step::Display(bundle))
+        self.step(ScriptStep::Display(bundle))
     }
 
     /// Displays a picture of these bytes, as PNG.
@@ -76,18 +76,18 @@ impl ScriptedCell {
 
     /// Ends with a value of the last expression, as text.
     pub fn result(&mut self, text: impl Into<String>) -> &mut Self {
-        self.step(Step::Result(MimeBundle(vec![("text/plain".into(), MimeData::Text(text.into()))])))
+        self.step(ScriptStep::Result(MimeBundle(vec![("text/plain".into(), MimeData::Text(text.into()))])))
     }
 
     /// Ends with a value of the last expression.
     pub fn result_bundle(&mut self, bundle: MimeBundle) -> &mut Self {
-        self.step(Step::Result(bundle))
+        self.step(ScriptStep::Result(bundle))
     }
 
     /// Calls tools of the client's, all at once, and prints each answer on a line. One that failed raises a `ToolError`.
     pub fn call<'a>(&mut self, calls: impl IntoIterator<Item = (&'a str, &'a str)>) -> &mut Self {
         let call = |(name, arguments): (&str, &str)| ClientCall { name: name.into(), arguments: arguments.into() };
-        self.step(Step::Call(calls.into_iter().map(call).collect()))
+        self.step(ScriptStep::Call(calls.into_iter().map(call).collect()))
     }
 
     /// Raises an exception on the last line, which ends the cell.
@@ -98,12 +98,12 @@ impl ScriptedCell {
 
     /// Ends the cell with this error.
     pub fn fail_with(&mut self, error: ProgramError) -> &mut Self {
-        self.step(Step::Fail(error))
+        self.step(ScriptStep::Fail(error))
     }
 
     /// Writes a file.
     pub fn write(&mut self, path: &str, bytes: impl Into<Vec<u8>>) -> &mut Self {
-        self.step(Step::Write(path.to_owned(), bytes.into()))
+        self.step(ScriptStep::Write(path.to_owned(), bytes.into()))
     }
 
     /// Returns what is in a file now, before any step of this cell.
@@ -113,7 +113,7 @@ impl ScriptedCell {
 
     /// Waits for the test, until it is interrupted.
     pub fn wait_for(&mut self, signal: Arc<Notify>) -> &mut Self {
-        self.step(Step::Wait(signal))
+        self.step(ScriptStep::Wait(signal))
     }
 
     /// Never ends until it is interrupted.
@@ -123,20 +123,20 @@ impl ScriptedCell {
 
     /// Never ends until it is killed.
     pub fn hang(&mut self) -> &mut Self {
-        self.step(Step::Hang)
+        self.step(ScriptStep::Hang)
     }
 
     /// Ends the kernel with this status.
     pub fn exit(&mut self, status: i32) -> &mut Self {
-        self.step(Step::Die(Some(ExitStatus::Code(status))))
+        self.step(ScriptStep::Die(Some(ExitStatus::Code(status))))
     }
 
     /// Ends the kernel as if by this signal.
     pub fn die_of(&mut self, signal: i32) -> &mut Self {
-        self.step(Step::Die(Some(ExitStatus::Signal(signal))))
+        self.step(ScriptStep::Die(Some(ExitStatus::Signal(signal))))
     }
 
-    fn step(&mut self, step: Step) -> &mut Self {
+    fn step(&mut self, step: ScriptStep) -> &mut Self {
         self.steps.push(step);
         self
     }

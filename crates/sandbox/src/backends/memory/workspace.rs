@@ -14,7 +14,7 @@ use crate::workspace::{
 /// The files of a session, in this process.
 #[derive(Debug)]
 pub(super) struct MemoryWorkspace {
-    files: Mutex<Files>,
+    files: Mutex<FileTable>,
     bytes: u64,
     entries: u64,
     /// Times that the backend had lost everything before this was made.
@@ -22,7 +22,7 @@ pub(super) struct MemoryWorkspace {
 }
 
 #[derive(Debug, Default)]
-struct Files {
+struct FileTable {
     by_path: BTreeMap<String, File>,
     /// Writes so far.
     version: u64,
@@ -66,7 +66,7 @@ impl MemoryWorkspace {
         kept == bytes.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Files> {
+    fn lock(&self) -> MutexGuard<'_, FileTable> {
         // A panic while holding it leaves plain data that is still consistent.
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,7 +78,7 @@ impl File {
     }
 }
 
-impl Files {
+impl FileTable {
     fn used(&self) -> u64 {
         self.by_path.values().map(|file| file.bytes.len() as u64).sum()
     }
