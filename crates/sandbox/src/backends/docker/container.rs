@@ -7,7 +7,7 @@ use bollard::models::ContainerCreateBody;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::engine::Engine;
+use super::engine::DockerEngine;
 use crate::Error;
 use crate::backends::stdio::{Stdio, over};
 
@@ -47,7 +47,7 @@ impl Container {
     /// Makes and starts it, and the volume before it. What it needs as long as it is there is in `needs`.
     pub(super) fn start<N: Send + 'static>(
         &self,
-        engine: &Arc<Engine>,
+        engine: &Arc<DockerEngine>,
         body: ContainerCreateBody,
         volume: Option<Volume>,
         needs: N,

@@ -28,7 +28,7 @@ const SOCKETS: [&str; 2] = ["/var/run/docker.sock", "/run/podman/podman.sock"];
 
 /// A connection to an engine.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(super) struct DockerEngine {
     client: Client,
     host: String,
     /// The label of everything that this instance makes.
@@ -39,7 +39,7 @@ pub(super) struct Engine {
     pub(super) version: String,
 }
 
-impl Engine {
+impl DockerEngine {
     /// Connects to the engine at a socket, or to the first that is there.
     pub(super) async fn connect(host: Option<&str>, instance: String) -> Result<Self, Error> {
         let host = host.map_or_else(default_host, str::to_owned);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::engine::Engine;
+use super::engine::DockerEngine;
 use crate::Error;
 
 /// An instance that lives. Its file stays locked until the process ends.
@@ -29,7 +29,7 @@ impl Instance {
 }
 
 /// Removes what dead instances have left in the engine.
-pub(super) async fn remove(directory: &Path, engine: &Engine, own: &str) {
+pub(super) async fn remove(directory: &Path, engine: &DockerEngine, own: &str) {
     let Ok(instances) = std::fs::read_dir(directory) else { return };
     for instance in instances.flatten().take(1000) {
         let name = instance.file_name();

@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
 use self::container::{Container, Volume};
-use self::engine::Engine;
+use self::engine::DockerEngine;
 use self::leftovers::Instance;
-use self::shell::Shell;
-use super::stdio::{Host, Life, Stdio, StdioBackend, StdioWorkspace, over};
+use self::shell::ContainerHost;
+use super::stdio::{HostProvider, Life, Stdio, StdioBackend, StdioWorkspace, over};
 use crate::backend::Capabilities;
 use crate::{Error, KernelSpec, Limits};
 
@@ -28,7 +28,7 @@ pub const DEFAULT_IMAGE: &str = "aludel/default:latest";
 const USER: u32 = 10_000;
 
 /// A volume in memory, which has the name of the container that serves it.
-type Files = StdioWorkspace<Container>;
+type VolumeFiles = StdioWorkspace<Container>;
 
 /// Settings of the docker backend.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub type Docker = StdioBackend<Containers>;
 /// Containers of one engine.
 #[derive(Debug)]
 pub struct Containers {
-    engine: Arc<Engine>,
+    engine: Arc<DockerEngine>,
     instance: Instance,
     image: String,
     runtime: Option<String>,
@@ -63,7 +63,7 @@ pub struct Containers {
 impl Docker {
     /// Returns the engine that answers at this host, with warnings of what it does not enforce, or the reason why none does.
     pub async fn probe(host: Option<&str>) -> Result<(String, Vec<String>), Error> {
-        let engine = Engine::connect(host, String::new()).await?;
+        let engine = DockerEngine::connect(host, String::new()).await?;
         let warnings = warnings(&engine);
         Ok((engine.version, warnings))
     }
@@ -73,7 +73,7 @@ impl Docker {
         let DockerConfig { data, host, image, runtime, pool, limits } = config;
         let directory = data.join("docker");
         let instance = Instance::new(&directory)?;
-        let engine = Engine::connect(host.as_deref(), instance.id.clone()).await?;
+        let engine = DockerEngine::connect(host.as_deref(), instance.id.clone()).await?;
         leftovers::remove(&directory, &engine, &instance.id).await;
         engine.prepare_image(&image, told).await?;
         let kernel = Arc::new(KernelSpec::python("python3"));
@@ -114,7 +114,7 @@ impl Docker {
     }
 }
 
-fn warnings(engine: &Engine) -> Vec<String> {
+fn warnings(engine: &DockerEngine) -> Vec<String> {
     let missing =
         "the container engine does not enforce memory or processes (rootless without delegated control groups)";
     if engine.enforces_resources { Vec::new() } else { vec![missing.to_owned()] }
@@ -127,12 +127,12 @@ impl Containers {
     }
 }
 
-impl Host for Containers {
-    type Place = Shell;
+impl HostProvider for Containers {
+    type Place = ContainerHost;
     type Home = Container;
     const ORIGIN: &'static str = "image";
 
-    async fn make_workspace(&self, life: &Life, limits: &Limits) -> Result<Files, Error> {
+    async fn make_workspace(&self, life: &Life, limits: &Limits) -> Result<VolumeFiles, Error> {
         let container = self.container(life, "-files");
         let volume = container.name().to_owned();
         let options = HashMap::from([
@@ -150,16 +150,16 @@ impl Host for Containers {
         is_made.await.map_err(|_| over())??;
         let stdio = started.await.map_err(|_| over())??;
         let end = container.end().clone();
-        Files::start(container, end, stdio, life.instance().to_owned(), limits).await
+        VolumeFiles::start(container, end, stdio, life.instance().to_owned(), limits).await
     }
 
-    fn place(&self, life: &Life) -> Arc<Shell> {
-        Arc::new(Shell::new(self.container(life, ""), Arc::clone(&self.engine)))
+    fn place(&self, life: &Life) -> Arc<ContainerHost> {
+        Arc::new(ContainerHost::new(self.container(life, ""), Arc::clone(&self.engine)))
     }
 
     async fn start<N: Send + 'static>(
         &self,
-        place: &Shell,
+        place: &ContainerHost,
         home: &Container,
         kernel: &KernelSpec,
         limits: &Limits,

@@ -6,28 +6,28 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::container::Container;
-use super::engine::Engine;
-use crate::backends::stdio::Place;
+use super::engine::DockerEngine;
+use crate::backends::stdio::SandboxHost;
 use crate::{Error, Usage};
 
 /// A container in which kernels run.
 #[derive(Debug)]
-pub struct Shell {
+pub struct ContainerHost {
     pub(super) container: Container,
-    engine: Arc<Engine>,
+    engine: Arc<DockerEngine>,
     is_paused: watch::Sender<bool>,
     /// Held by whoever pauses or resumes.
     pausing: tokio::sync::Mutex<()>,
 }
 
-impl Shell {
+impl ContainerHost {
     /// The place that this container is.
-    pub(super) fn new(container: Container, engine: Arc<Engine>) -> Self {
+    pub(super) fn new(container: Container, engine: Arc<DockerEngine>) -> Self {
         Self { container, engine, is_paused: watch::Sender::new(false), pausing: tokio::sync::Mutex::default() }
     }
 }
 
-impl Place for Shell {
+impl SandboxHost for ContainerHost {
     fn end(&self) -> &CancellationToken {
         self.container.end()
     }

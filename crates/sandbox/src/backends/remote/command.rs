@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::machine::Machine;
 use super::{Event, Input, Output, Shell};
-use crate::backends::stdio::{Place, Printed, Stdio};
+use crate::backends::stdio::{Printed, SandboxHost, Stdio};
 use crate::{Error, Usage};
 
 /// Bytes of input that wait for the service.
@@ -154,7 +154,7 @@ impl Drop for RemoteCommand {
     }
 }
 
-impl Place for RemoteCommand {
+impl SandboxHost for RemoteCommand {
     fn end(&self) -> &CancellationToken {
         &self.ended
     }

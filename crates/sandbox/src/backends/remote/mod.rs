@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) use self::command::RemoteCommand;
 pub(super) use self::http::{ANSWER_TIMEOUT, client, json, read, reason, root, secret};
 use self::machine::Machine;
-use super::stdio::{COMMAND, Host, Life, Printed, Stdio, StdioWorkspace, over};
+use super::stdio::{COMMAND, HostProvider, Life, Printed, Stdio, StdioWorkspace, over};
 use crate::backend::Capabilities;
 use crate::{Error, KernelSpec, Limits};
 
@@ -141,7 +141,7 @@ pub struct Home<S> {
     _server: RemoteCommand,
 }
 
-impl<C: Control> Host for Service<C> {
+impl<C: Control> HostProvider for Service<C> {
     type Place = RemoteCommand;
     type Home = Home<C::Shell>;
     const ORIGIN: &'static str = "template";

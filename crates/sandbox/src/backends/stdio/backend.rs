@@ -7,16 +7,16 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::pool::{Member, Pool, refill};
-use super::{Place, Ready, Stdio, StdioWorkspace};
+use super::pool::{Member, StdioPool, refill};
+use super::{ReadyHost, SandboxHost, Stdio, StdioWorkspace};
 use crate::backend::{Backend, BackendStatus, Capabilities, Health, Sandbox, SandboxId, SandboxSpec};
 use crate::backends::registry::Registry;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// Whoever has places for sandboxes.
-pub trait Host: Debug + Send + Sync + Sized + 'static {
+pub trait HostProvider: Debug + Send + Sync + Sized + 'static {
     /// The place of a sandbox.
-    type Place: Place;
+    type Place: SandboxHost;
     /// The place of a workspace's files.
     type Home: Debug + Send + Sync + 'static;
     /// The noun for what a place is made from.
@@ -46,22 +46,22 @@ pub trait Host: Debug + Send + Sync + Sized + 'static {
 /// A backend whose sandboxes are reached by the standard streams of a process in them. Cheap to clone; the last clone that is dropped ends
 /// everything.
 #[derive(Debug)]
-pub struct StdioBackend<H: Host>(Arc<Inner<H>>);
+pub struct StdioBackend<H: HostProvider>(Arc<BackendState<H>>);
 
-impl<H: Host> Clone for StdioBackend<H> {
+impl<H: HostProvider> Clone for StdioBackend<H> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Inner<H: Host> {
+pub(super) struct BackendState<H: HostProvider> {
     host: H,
     life: Life,
     registry: Arc<Registry<H::Place>>,
     capabilities: Capabilities,
     failure: Mutex<Option<String>>,
-    pool: Pool<H>,
+    pool: StdioPool<H>,
 }
 
 /// The life of an instance of a backend.
@@ -90,7 +90,7 @@ impl Life {
     }
 }
 
-impl<H: Host> StdioBackend<H> {
+impl<H: HostProvider> StdioBackend<H> {
     /// A backend without sandboxes.
     pub(in crate::backends) fn new(host: H, instance: String, capabilities: Capabilities) -> Self {
         Self::with_pool(host, instance, capabilities, 0, Limits::default())
@@ -106,7 +106,7 @@ impl<H: Host> StdioBackend<H> {
     ) -> Self {
         let life = Life { instance, end: CancellationToken::new(), alive: watch::Sender::new(()) };
         let (registry, failure, kernel) = (Arc::default(), Mutex::default(), Arc::clone(capabilities.kernel()));
-        let inner = Inner { host, life, registry, capabilities, failure, pool: Pool::new(pool, limits) };
+        let inner = BackendState { host, life, registry, capabilities, failure, pool: StdioPool::new(pool, limits) };
         let inner = Arc::new(inner);
         if pool > 0 {
             tokio::spawn(refill(Arc::downgrade(&inner), kernel));
@@ -120,7 +120,7 @@ impl<H: Host> StdioBackend<H> {
     }
 }
 
-impl<H: Host> Inner<H> {
+impl<H: HostProvider> BackendState<H> {
     async fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
         let SandboxSpec { limits, workspace, language, owner, profile, template } = spec;
         if template.is_some() {
@@ -175,7 +175,7 @@ impl<H: Host> Inner<H> {
         }
         let needs = (Arc::clone(&workspace), self.life.hold());
         let stdio = self.host.start(place, files.home(), kernel, limits, needs).await?;
-        let ready = Ready::new(Arc::clone(place), stdio, Arc::clone(kernel), H::ORIGIN).await?;
+        let ready = ReadyHost::new(Arc::clone(place), stdio, Arc::clone(kernel), H::ORIGIN).await?;
         Ok(Member { workspace, ready })
     }
 
@@ -190,7 +190,7 @@ impl<H: Host> Inner<H> {
     }
 
     /// The sandboxes that are ready before anyone asks.
-    pub(super) fn pool(&self) -> &Pool<H> {
+    pub(super) fn pool(&self) -> &StdioPool<H> {
         &self.pool
     }
 
@@ -212,13 +212,13 @@ impl<H: Host> Inner<H> {
     }
 }
 
-impl<H: Host> Drop for Inner<H> {
+impl<H: HostProvider> Drop for BackendState<H> {
     fn drop(&mut self) {
         self.life.end.cancel();
     }
 }
 
-impl<H: Host> Backend for StdioBackend<H> {
+impl<H: HostProvider> Backend for StdioBackend<H> {
     fn capabilities(&self) -> &Capabilities {
         &self.0.capabilities
     }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::bytes::{Buf, BytesMut};
 
-use super::Place;
+use super::SandboxHost;
 use super::items::Item;
 use super::mux::{CHUNK, KernelStreams, Mux, WINDOW};
 use crate::frame::{self, FromKernel, MAX_FRAME, ToKernel};
@@ -44,7 +44,7 @@ pub(super) struct StdioLink<P> {
     taken: [usize; 3],
 }
 
-impl<P: Place> StdioLink<P> {
+impl<P: SandboxHost> StdioLink<P> {
     /// Starts a kernel and waits until it is ready.
     pub(super) async fn start(
         place: Arc<P>,
@@ -128,7 +128,7 @@ impl<P: Place> StdioLink<P> {
     }
 }
 
-impl<P: Place> Link for StdioLink<P> {
+impl<P: SandboxHost> Link for StdioLink<P> {
     type Control = KernelControl<P>;
 
     fn control(&self) -> &Arc<KernelControl<P>> {
@@ -213,7 +213,7 @@ impl<P: Place> Link for StdioLink<P> {
     }
 }
 
-impl<P: Place> Control for KernelControl<P> {
+impl<P: SandboxHost> Control for KernelControl<P> {
     fn signal(&self, signal: Signal) {
         let number = match signal {
             Signal::Interrupt => 2,

@@ -22,7 +22,7 @@ use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::backend::over;
-pub(super) use self::backend::{Host, Life, StdioBackend};
+pub(super) use self::backend::{HostProvider, Life, StdioBackend};
 use self::mux::Mux;
 use self::sandbox::StdioSandbox;
 pub(super) use self::workspace::StdioWorkspace;
@@ -60,7 +60,7 @@ pub enum Printed {
 }
 
 /// The place of one sandbox, in which that process runs.
-pub trait Place: fmt::Debug + Send + Sync + 'static {
+pub trait SandboxHost: fmt::Debug + Send + Sync + 'static {
     /// The token that ends it.
     fn end(&self) -> &CancellationToken;
 
@@ -82,13 +82,13 @@ pub trait Place: fmt::Debug + Send + Sync + 'static {
 
 /// A place whose first process is ready for kernels. The process ends with it.
 #[derive(Debug)]
-struct Ready<P> {
+struct ReadyHost<P> {
     place: Arc<P>,
     mux: Arc<Mux>,
     kernel: Arc<KernelSpec>,
 }
 
-impl<P: Place> Ready<P> {
+impl<P: SandboxHost> ReadyHost<P> {
     /// Takes over the streams of a process that runs [`COMMAND`], and waits until it has imported what kernels need. `origin` is the noun for
     /// what the place was made from.
     async fn new(place: Arc<P>, stdio: Stdio, kernel: Arc<KernelSpec>, origin: &'static str) -> Result<Self, Error> {

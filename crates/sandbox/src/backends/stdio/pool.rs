@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::backend::{Host, Inner};
-use super::{Ready, StdioWorkspace};
+use super::backend::{BackendState, HostProvider};
+use super::{ReadyHost, StdioWorkspace};
 use crate::{KernelSpec, Limits, Workspace};
 
 /// The wait after the first failure, which doubles with each further one.
@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Sandboxes that wait for whoever asks.
 #[derive(Debug)]
-pub(super) struct Pool<H: Host> {
+pub(super) struct StdioPool<H: HostProvider> {
     size: usize,
     limits: Limits,
     ready: Mutex<Vec<Member<H>>>,
@@ -26,12 +26,12 @@ pub(super) struct Pool<H: Host> {
 
 /// A sandbox without a kernel.
 #[derive(Debug)]
-pub(super) struct Member<H: Host> {
+pub(super) struct Member<H: HostProvider> {
     pub(super) workspace: Arc<dyn Workspace>,
-    pub(super) ready: Ready<H::Place>,
+    pub(super) ready: ReadyHost<H::Place>,
 }
 
-impl<H: Host> Member<H> {
+impl<H: HostProvider> Member<H> {
     /// Returns true unless its place or its files have ended.
     fn lives(&self, instance: &str) -> bool {
         let files = StdioWorkspace::<H::Home>::of(&self.workspace, instance);
@@ -39,7 +39,7 @@ impl<H: Host> Member<H> {
     }
 }
 
-impl<H: Host> Pool<H> {
+impl<H: HostProvider> StdioPool<H> {
     /// A pool of so many sandboxes with these limits.
     pub(super) fn new(size: usize, limits: Limits) -> Self {
         Self { size, limits, ready: Mutex::default(), taken: Arc::default() }
@@ -75,7 +75,7 @@ fn is_same_place(one: &Limits, other: &Limits) -> bool {
 }
 
 /// Keeps the pool full until the backend ends.
-pub(super) async fn refill<H: Host>(backend: Weak<Inner<H>>, kernel: Arc<KernelSpec>) {
+pub(super) async fn refill<H: HostProvider>(backend: Weak<BackendState<H>>, kernel: Arc<KernelSpec>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let Some(backend) = backend.upgrade() else { return };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::BoxFuture;
 
-use super::Place;
+use super::SandboxHost;
 use super::channel::Opener;
 use super::link::StdioLink;
 use super::mux::Mux;
@@ -19,7 +19,7 @@ use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// A live sandbox. Dropping it destroys it, once its kernels, commands and connections are dropped, too.
 #[derive(Debug)]
-pub(super) struct StdioSandbox<P: Place> {
+pub(super) struct StdioSandbox<P: SandboxHost> {
     first: Arc<Driver<StdioLink<P>>>,
     spec: Arc<KernelSpec>,
     place: Arc<P>,
@@ -30,7 +30,7 @@ pub(super) struct StdioSandbox<P: Place> {
     registration: Registration<P>,
 }
 
-impl<P: Place> StdioSandbox<P> {
+impl<P: SandboxHost> StdioSandbox<P> {
     pub(super) fn new(
         first: Driver<StdioLink<P>>,
         spec: Arc<KernelSpec>,
@@ -62,7 +62,7 @@ impl<P: Place> StdioSandbox<P> {
     }
 }
 
-impl<P: Place> Sandbox for StdioSandbox<P> {
+impl<P: SandboxHost> Sandbox for StdioSandbox<P> {
     fn id(&self) -> &SandboxId {
         self.registration.id()
     }
@@ -147,7 +147,7 @@ impl<P: Place> Sandbox for StdioSandbox<P> {
 }
 
 /// Starts a kernel.
-pub(super) async fn start_kernel<P: Place>(
+pub(super) async fn start_kernel<P: SandboxHost>(
     place: &Arc<P>,
     mux: &Arc<Mux>,
     number: u32,
