@@ -14,7 +14,7 @@ use bollard::query_parameters::{
 use bollard::{API_DEFAULT_VERSION, Docker as Client};
 use futures_util::StreamExt;
 
-use crate::backends::stdio::{Printed, Stdio};
+use crate::backends::stdio::{OutputChunk, Stdio};
 use crate::{Error, Usage};
 
 /// The beginning of the names of images that are built where they run, and never pulled.
@@ -116,8 +116,8 @@ impl DockerEngine {
         started.map_err(|error| self.failed("start a container", &error))?;
         let AttachContainerResults { output, input } = attached;
         let output = output.filter_map(async |piece| match piece {
-            Ok(LogOutput::StdOut { message }) => Some(Ok(Printed::Out(message))),
-            Ok(LogOutput::StdErr { message }) => Some(Ok(Printed::Err(message))),
+            Ok(LogOutput::StdOut { message }) => Some(Ok(OutputChunk::Out(message))),
+            Ok(LogOutput::StdErr { message }) => Some(Ok(OutputChunk::Err(message))),
             Ok(_) => None,
             Err(error) => Some(Err(error.to_string())),
         });

@@ -16,7 +16,7 @@ use tokio_util::bytes::{Buf, Bytes, BytesMut};
 
 use crate::Error;
 use crate::backends::remote::{self, Event, json, read, reason, root, secret};
-use crate::backends::stdio::Printed;
+use crate::backends::stdio::OutputChunk;
 
 /// The longest that an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -150,8 +150,12 @@ impl remote::Output for Events {
     async fn next(&mut self) -> Result<Event, String> {
         loop {
             return Ok(match self.read().await? {
-                Some(ProcessEvent::Data(Output::Stdout(bytes))) => Event::Printed(Printed::Out(Bytes::from(bytes.0))),
-                Some(ProcessEvent::Data(Output::Stderr(bytes))) => Event::Printed(Printed::Err(Bytes::from(bytes.0))),
+                Some(ProcessEvent::Data(Output::Stdout(bytes))) => {
+                    Event::Printed(OutputChunk::Out(Bytes::from(bytes.0)))
+                }
+                Some(ProcessEvent::Data(Output::Stderr(bytes))) => {
+                    Event::Printed(OutputChunk::Err(Bytes::from(bytes.0)))
+                }
                 Some(ProcessEvent::End(end)) => Event::Ended(if end.exit_code == 0 { Ok(()) } else { Err(end.status) }),
                 Some(_) => continue,
                 None => return Err("the events of the command ended before it did".to_owned()),

@@ -14,7 +14,7 @@ use super::api::Api;
 use super::events::{Events, Told};
 use crate::Error;
 use crate::backends::remote::{self, Event, json, read, reason, root, secret};
-use crate::backends::stdio::Printed;
+use crate::backends::stdio::OutputChunk;
 
 /// The program that gives a command an input.
 const RELAY: &str = include_str!("../../../kernel/relay.py");
@@ -227,11 +227,11 @@ impl remote::Output for Output {
             if let Some(line) = self.lines.next() {
                 let bytes = base64::engine::general_purpose::STANDARD.decode(line);
                 let bytes = bytes.map_err(|_| "a line of the relay is not base64".to_owned())?;
-                return Ok(Event::Printed(Printed::Out(bytes.into())));
+                return Ok(Event::Printed(OutputChunk::Out(bytes.into())));
             }
             match self.events.next().await? {
                 Told::Stdout(text) => self.lines.take(&text)?,
-                Told::Stderr(text) => return Ok(Event::Printed(Printed::Err(text.into()))),
+                Told::Stderr(text) => return Ok(Event::Printed(OutputChunk::Err(text.into()))),
                 Told::Ended(end) => return Ok(Event::Ended(end.map_err(|status| format!("exit status {status}")))),
                 Told::Started(_) => {}
             }

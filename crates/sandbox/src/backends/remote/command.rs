@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::machine::Machine;
 use super::{Event, Input, Output, Shell};
-use crate::backends::stdio::{Printed, SandboxHost, Stdio};
+use crate::backends::stdio::{OutputChunk, SandboxHost, Stdio};
 use crate::{Error, Usage};
 
 /// Bytes of input that wait for the service.
@@ -124,7 +124,7 @@ async fn feed(stdin: &impl Input, mut input: DuplexStream) {
 }
 
 /// Passes on what is printed. Returns true at the command's end, and false if nobody reads any more or the events broke off.
-async fn tell(events: &mut impl Output, told: mpsc::Sender<Result<Printed, String>>) -> bool {
+async fn tell(events: &mut impl Output, told: mpsc::Sender<Result<OutputChunk, String>>) -> bool {
     loop {
         let piece = match events.next().await {
             Ok(Event::Printed(piece)) => Ok(piece),

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) use self::command::RemoteCommand;
 pub(super) use self::http::{ANSWER_TIMEOUT, client, json, read, reason, root, secret};
 use self::machine::Machine;
-use super::stdio::{COMMAND, HostProvider, Life, Printed, Stdio, StdioWorkspace, over};
+use super::stdio::{COMMAND, HostProvider, Life, OutputChunk, Stdio, StdioWorkspace, over};
 use crate::backend::Capabilities;
 use crate::{Error, KernelSpec, Limits};
 
@@ -88,7 +88,7 @@ pub trait Output: Send + 'static {
 /// Something that a command did.
 pub enum Event {
     /// It printed something.
-    Printed(Printed),
+    Printed(OutputChunk),
     /// It ended well, or as these words say; the last event.
     Ended(Result<(), String>),
 }

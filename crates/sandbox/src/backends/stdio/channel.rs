@@ -29,14 +29,14 @@ const MAX_COMMAND: usize = 16 << 20;
 
 /// A command or a connection. Dropping it ends it.
 #[derive(Debug)]
-struct Channel {
+struct MuxChannel {
     mux: Arc<Mux>,
     number: u32,
     /// The place of the sandbox, which stays as long as something of it is used.
     _place: Arc<dyn Debug + Send + Sync>,
 }
 
-impl Drop for Channel {
+impl Drop for MuxChannel {
     fn drop(&mut self) {
         self.mux.forget(self.number);
     }
@@ -53,10 +53,10 @@ pub(super) struct Opener {
 }
 
 impl Opener {
-    fn open(self, wish: &Wish<'_>) -> Result<(Arc<Channel>, ChannelStreams), Error> {
+    fn open(self, wish: &Wish<'_>) -> Result<(Arc<MuxChannel>, ChannelStreams), Error> {
         let Self { mux, number, place } = self;
         let streams = mux.open(number, wish)?;
-        Ok((Arc::new(Channel { mux, number, _place: place }), streams))
+        Ok((Arc::new(MuxChannel { mux, number, _place: place }), streams))
     }
 
     /// Starts a command.
@@ -81,9 +81,9 @@ impl Opener {
             Ok(())
         };
         Ok(Process {
-            stdin: Some(Box::new(Writer::new(Arc::clone(&channel), PollSemaphore::new(credit)))),
-            stdout: Box::new(Reader::new(Arc::clone(&channel), 1, output)),
-            stderr: Box::new(Reader::new(channel, 2, errors)),
+            stdin: Some(Box::new(ChannelWriter::new(Arc::clone(&channel), PollSemaphore::new(credit)))),
+            stdout: Box::new(ChannelReader::new(Arc::clone(&channel), 1, output)),
+            stderr: Box::new(ChannelReader::new(channel, 2, errors)),
             id,
             signal: Box::new(move |signal| {
                 if let Ok(signal) = u8::try_from(signal) {
@@ -105,8 +105,8 @@ impl Opener {
             Ok(Err(_)) => return Err(gone()),
             Err(_) => return Err(Error::Timeout { what: "connection", limit: CONNECT_TIMEOUT }),
         }
-        let writer = Writer::new(Arc::clone(&channel), PollSemaphore::new(streams.credit));
-        Ok(Box::new(tokio::io::join(Reader::new(channel, 1, streams.output), writer)))
+        let writer = ChannelWriter::new(Arc::clone(&channel), PollSemaphore::new(streams.credit));
+        Ok(Box::new(tokio::io::join(ChannelReader::new(channel, 1, streams.output), writer)))
     }
 }
 
@@ -124,21 +124,21 @@ struct NewProcess<'a> {
 }
 
 /// Bytes that come. Dropping it tells the program that nobody reads them.
-struct Reader {
-    channel: Arc<Channel>,
+struct ChannelReader {
+    channel: Arc<MuxChannel>,
     stream: u8,
     incoming: Arc<Incoming>,
     /// Bytes that were read and not granted again.
     taken: usize,
 }
 
-impl Reader {
-    fn new(channel: Arc<Channel>, stream: u8, incoming: Arc<Incoming>) -> Self {
+impl ChannelReader {
+    fn new(channel: Arc<MuxChannel>, stream: u8, incoming: Arc<Incoming>) -> Self {
         Self { channel, stream, incoming, taken: 0 }
     }
 }
 
-impl AsyncRead for Reader {
+impl AsyncRead for ChannelReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -153,21 +153,21 @@ impl AsyncRead for Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for ChannelReader {
     fn drop(&mut self) {
         self.channel.mux.close_stream(self.channel.number, self.stream);
     }
 }
 
 /// Bytes that go. Dropping it is their end.
-struct Writer {
-    channel: Arc<Channel>,
+struct ChannelWriter {
+    channel: Arc<MuxChannel>,
     credit: PollSemaphore,
     is_over: bool,
 }
 
-impl Writer {
-    fn new(channel: Arc<Channel>, credit: PollSemaphore) -> Self {
+impl ChannelWriter {
+    fn new(channel: Arc<MuxChannel>, credit: PollSemaphore) -> Self {
         Self { channel, credit, is_over: false }
     }
 
@@ -179,7 +179,7 @@ impl Writer {
     }
 }
 
-impl AsyncWrite for Writer {
+impl AsyncWrite for ChannelWriter {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let most = bytes.len().min(CHUNK);
         if most == 0 {
@@ -209,7 +209,7 @@ impl AsyncWrite for Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for ChannelWriter {
     fn drop(&mut self) {
         self.end();
     }

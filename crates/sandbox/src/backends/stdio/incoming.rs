@@ -8,10 +8,10 @@ use tokio_util::bytes::{Buf, BytesMut};
 
 /// Bytes that wait for one reader. Their number is bounded by whoever lets them be sent; one piece or many, they take the same memory.
 #[derive(Debug, Default)]
-pub(super) struct Incoming(Mutex<Waiting>);
+pub(super) struct Incoming(Mutex<IncomingBuffer>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct IncomingBuffer {
     bytes: BytesMut,
     is_over: bool,
     reader: Option<Waker>,
@@ -49,13 +49,13 @@ impl Incoming {
         Poll::Ready(count)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, IncomingBuffer> {
         // Nothing that could panic happens while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl IncomingBuffer {
     fn wake(&mut self) {
         if let Some(reader) = self.reader.take() {
             reader.wake();

@@ -14,7 +14,7 @@ const MAX_WAITING: usize = 16 << 10;
 
 /// One thing from a kernel, in the order in which it happened.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum KernelItem {
     /// A piece of its channel.
     Frames(BytesMut),
     /// Printed bytes.
@@ -28,11 +28,11 @@ pub(super) enum Item {
 /// Things that wait for one reader.
 #[derive(Debug, Default)]
 pub(super) struct Items {
-    waiting: Mutex<VecDeque<Item>>,
+    waiting: Mutex<VecDeque<KernelItem>>,
     came: Notify,
 }
 
-impl Item {
+impl KernelItem {
     /// Takes bytes of the channel, or printed ones of a stream.
     pub(super) fn of(stream: Option<OutputStream>, bytes: &Bytes) -> Self {
         // Of their own: the buffer in which they came is larger.
@@ -60,7 +60,7 @@ impl Item {
 
 impl Items {
     /// Adds an item; `None` if too many wait.
-    pub(super) fn push(&self, item: Item) -> Option<()> {
+    pub(super) fn push(&self, item: KernelItem) -> Option<()> {
         let mut waiting = self.lock();
         if !waiting.back_mut().is_some_and(|last| last.add(&item)) {
             if waiting.len() >= MAX_WAITING {
@@ -74,12 +74,12 @@ impl Items {
     }
 
     /// Takes the first item, if there is one.
-    pub(super) fn try_next(&self) -> Option<Item> {
+    pub(super) fn try_next(&self) -> Option<KernelItem> {
         self.lock().pop_front()
     }
 
     /// Takes the first item once there is one. Cancel-safe.
-    pub(super) async fn next(&self) -> Item {
+    pub(super) async fn next(&self) -> KernelItem {
         loop {
             if let Some(item) = self.try_next() {
                 return item;
@@ -93,7 +93,7 @@ impl Items {
         self.lock().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Item>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<KernelItem>> {
         // Nothing that could panic happens while it is held.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_util::bytes::{Buf, BytesMut};
 
 use super::SandboxHost;
-use super::items::Item;
+use super::items::KernelItem;
 use super::mux::{CHUNK, KernelStreams, Mux, WINDOW};
 use crate::frame::{self, FromKernel, MAX_FRAME, ToKernel};
 use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
@@ -76,13 +76,13 @@ impl<P: SandboxHost> StdioLink<P> {
     }
 
     /// Takes an item, and returns it if it is none of a stream.
-    fn take(&mut self, item: Item) -> Option<Item> {
+    fn take(&mut self, item: KernelItem) -> Option<KernelItem> {
         let (stream, bytes) = match item {
-            Item::Frames(bytes) => {
+            KernelItem::Frames(bytes) => {
                 self.frames.extend_from_slice(&bytes);
                 (0, bytes)
             }
-            Item::Printed(stream, bytes) => {
+            KernelItem::Printed(stream, bytes) => {
                 let [stdout, stderr] = &mut self.printed;
                 let (place, printed) = match stream {
                     OutputStream::Stdout => (1, stdout),
@@ -162,7 +162,7 @@ impl<P: SandboxHost> Link for StdioLink<P> {
                 return Ok(frame);
             }
             let item = self.streams.items.next().await;
-            if let Some(Item::Failed(reason)) = self.take(item) {
+            if let Some(KernelItem::Failed(reason)) = self.take(item) {
                 return Err(io::Error::other(reason));
             }
         }
@@ -189,7 +189,7 @@ impl<P: SandboxHost> Link for StdioLink<P> {
         let resumed = timeout(RESUME_TIMEOUT, async {
             loop {
                 let item = self.streams.items.next().await;
-                if let Some(Item::Resumed(resumed)) = self.take(item) {
+                if let Some(KernelItem::Resumed(resumed)) = self.take(item) {
                     return resumed;
                 }
             }

@@ -46,13 +46,13 @@ pub(super) const COMMAND: [&str; 4] = ["python3", "-I", "-c", BOOTSTRAP];
 /// The standard streams of a process.
 pub struct Stdio {
     /// Its output and error output. The end, or an error, is the end of the process.
-    pub(super) output: BoxStream<'static, Result<Printed, String>>,
+    pub(super) output: BoxStream<'static, Result<OutputChunk, String>>,
     /// Its input.
     pub(super) input: Pin<Box<dyn AsyncWrite + Send>>,
 }
 
 /// A piece of what a process prints.
-pub enum Printed {
+pub enum OutputChunk {
     /// To its output.
     Out(Bytes),
     /// To its error output.

@@ -12,8 +12,8 @@ use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
 use super::incoming::Incoming;
-use super::items::{Item, Items};
-use super::{Printed, Stdio, feed};
+use super::items::{Items, KernelItem};
+use super::{OutputChunk, Stdio, feed};
 use crate::link::{KernelExit, OutputStream};
 use crate::process::{ExitStatus, PtySize};
 use crate::{Error, Usage};
@@ -102,7 +102,7 @@ enum Receiver {
     },
     Channel {
         /// The answer about its start.
-        started: Option<oneshot::Sender<Result<u32, Refusal>>>,
+        started: Option<oneshot::Sender<Result<u32, ChannelRefusal>>>,
         /// Its output and error output.
         streams: [Arc<Incoming>; 2],
         /// The end of a command; `None` once it has ended, and for connections.
@@ -112,7 +112,7 @@ enum Receiver {
 
 /// The reason why a command or a connection could not be had.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct ChannelRefusal {
     /// True if nothing listens on the port.
     pub(super) is_closed: bool,
     /// The reason in words.
@@ -130,7 +130,7 @@ pub(super) enum Wish<'a> {
 /// Our ends of a command or a connection.
 pub(super) struct ChannelStreams {
     /// The process id of a command, and 0 for a connection.
-    pub(super) started: oneshot::Receiver<Result<u32, Refusal>>,
+    pub(super) started: oneshot::Receiver<Result<u32, ChannelRefusal>>,
     /// Its output.
     pub(super) output: Arc<Incoming>,
     /// The error output of a command.
@@ -187,14 +187,14 @@ impl Mux {
                     () = listener.end.cancelled() => None,
                 };
                 match output {
-                    Some(Ok(Printed::Out(message))) => {
+                    Some(Ok(OutputChunk::Out(message))) => {
                         buffer.extend_from_slice(&message);
                         if listener.take(&mut buffer).is_none() {
                             listener.end.cancel();
                             break;
                         }
                     }
-                    Some(Ok(Printed::Err(message))) => listener.keep_words(&message),
+                    Some(Ok(OutputChunk::Err(message))) => listener.keep_words(&message),
                     Some(Err(reason)) => {
                         listener.keep_words(reason.as_bytes());
                         break;
@@ -473,9 +473,9 @@ impl Receiver {
     fn pass_on(&self, stream: usize, bytes: &Bytes) -> Option<()> {
         match self {
             Self::Kernel { items, .. } => items.push(match stream {
-                0 => Item::of(None, bytes),
-                1 => Item::of(Some(OutputStream::Stdout), bytes),
-                _ => Item::of(Some(OutputStream::Stderr), bytes),
+                0 => KernelItem::of(None, bytes),
+                1 => KernelItem::of(Some(OutputStream::Stdout), bytes),
+                _ => KernelItem::of(Some(OutputStream::Stderr), bytes),
             }),
             Self::Channel { streams, .. } => {
                 streams.get(stream.checked_sub(1)?)?.push(bytes);
@@ -505,12 +505,13 @@ impl Receiver {
             (Self::Kernel { items, answers, .. }, Kind::Resumed | Kind::Failed) => {
                 *answers = answers.checked_sub(1)?;
                 let is_resumed = payload.first() == Some(&1);
-                let item = if kind == Kind::Resumed { Item::Resumed(is_resumed) } else { Item::Failed(words()) };
+                let item =
+                    if kind == Kind::Resumed { KernelItem::Resumed(is_resumed) } else { KernelItem::Failed(words()) };
                 items.push(item)?;
             }
             (Self::Channel { started, .. }, Kind::Started | Kind::Failed) => {
                 let id = payload.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
-                let refusal = Refusal { is_closed: stream == 1, reason: words() };
+                let refusal = ChannelRefusal { is_closed: stream == 1, reason: words() };
                 let _nobody = started.take()?.send(if kind == Kind::Started { Ok(id?) } else { Err(refusal) });
             }
             _ => return None,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
-use super::{Printed, Stdio, WORKSPACE_PROGRAM, feed, framed};
+use super::{OutputChunk, Stdio, WORKSPACE_PROGRAM, feed, framed};
 use crate::workspace::{
     FULL, FileEntry, Fingerprint, MAX_PATH, Workspace, WorkspaceEntry, WorkspaceUsage, copy, file_error, mime_of,
     relative,
@@ -28,7 +28,7 @@ const MAX_ANSWER: usize = 8 << 20;
 /// The files of one session. Dropping it drops their home, which removes them.
 #[derive(Debug)]
 pub struct StdioWorkspace<H> {
-    server: Arc<Server>,
+    server: Arc<WorkspaceServer>,
     home: H,
     /// The instance of the backend that made it.
     instance: String,
@@ -37,7 +37,7 @@ pub struct StdioWorkspace<H> {
 
 /// The way to the program that serves the files.
 #[derive(Debug)]
-struct Server {
+struct WorkspaceServer {
     end: CancellationToken,
     link: Mutex<ServerLink>,
 }
@@ -102,7 +102,7 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
                 output = output.next() => output,
                 () = ending.cancelled() => None,
             } {
-                let Printed::Out(message) = output else { continue };
+                let OutputChunk::Out(message) = output else { continue };
                 buffer.extend_from_slice(&message);
                 while let Some(answer) = next_answer(&mut buffer) {
                     let Ok(answer) = answer else {
@@ -118,7 +118,7 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
             ending.cancel();
         });
         let link = ServerLink { requests, answers, end: end.clone() };
-        let server = Arc::new(Server { end, link: Mutex::new(link) });
+        let server = Arc::new(WorkspaceServer { end, link: Mutex::new(link) });
         let waiting = Arc::clone(&server);
         let ready = tokio::task::spawn_blocking(move || lock(&waiting.link).answer().map(drop)).await;
         let failed = |error: io::Error| Error::Setup(format!("the workspace: {error}"));
@@ -200,13 +200,13 @@ fn next_answer(buffer: &mut BytesMut) -> Option<io::Result<(Answer, Bytes)>> {
 }
 
 /// A file that is read.
-struct Reader {
-    server: Arc<Server>,
+struct FileReader {
+    server: Arc<WorkspaceServer>,
     handle: u64,
     piece: Bytes,
 }
 
-impl Read for Reader {
+impl Read for FileReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.piece.is_empty() {
             self.piece = lock(&self.server.link).ask(&Request::Read { handle: self.handle }, &[])?.1;
@@ -217,7 +217,7 @@ impl Read for Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for FileReader {
     fn drop(&mut self) {
         // Without the server there is nothing to close. In a thread: the answer may be waited for.
         let (server, handle) = (Arc::clone(&self.server), self.handle);
@@ -259,7 +259,7 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
         relative(path)?;
         let opened = lock(&self.server.link).ask(&Request::Open { path }, &[]);
         let (answer, _) = opened.map_err(|error| failed(Path::new(path), &error))?;
-        let reader = Reader { server: Arc::clone(&self.server), handle: answer.handle, piece: Bytes::new() };
+        let reader = FileReader { server: Arc::clone(&self.server), handle: answer.handle, piece: Bytes::new() };
         Ok((Box::new(reader), answer.size))
     }
 
