@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::E2bConfig;
 use super::envd::Envd;
-use crate::backends::remote::{self, ANSWER_TIMEOUT, Control, LIFETIME, client, json, reason, root, secret};
+use crate::backends::remote::{self, ANSWER_TIMEOUT, ControlPlane, LIFETIME, client, json, reason, root, secret};
 use crate::{Error, Limits};
 
 /// The longest answer, bytes.
@@ -92,7 +92,7 @@ impl Api {
     }
 }
 
-impl Control for Api {
+impl ControlPlane for Api {
     type Made = Made;
     type Shell = Envd;
 

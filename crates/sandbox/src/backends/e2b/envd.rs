@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio_util::bytes::{Buf, Bytes, BytesMut};
 
 use crate::Error;
-use crate::backends::remote::{self, Event, json, read, reason, root, secret};
+use crate::backends::remote::{self, CommandEvent, json, read, reason, root, secret};
 use crate::backends::stdio::OutputChunk;
 
 /// The longest that an answer may take.
@@ -147,16 +147,18 @@ impl remote::Input for Stdin {
 }
 
 impl remote::Output for Events {
-    async fn next(&mut self) -> Result<Event, String> {
+    async fn next(&mut self) -> Result<CommandEvent, String> {
         loop {
             return Ok(match self.read().await? {
                 Some(ProcessEvent::Data(Output::Stdout(bytes))) => {
-                    Event::Printed(OutputChunk::Out(Bytes::from(bytes.0)))
+                    CommandEvent::Printed(OutputChunk::Out(Bytes::from(bytes.0)))
                 }
                 Some(ProcessEvent::Data(Output::Stderr(bytes))) => {
-                    Event::Printed(OutputChunk::Err(Bytes::from(bytes.0)))
+                    CommandEvent::Printed(OutputChunk::Err(Bytes::from(bytes.0)))
                 }
-                Some(ProcessEvent::End(end)) => Event::Ended(if end.exit_code == 0 { Ok(()) } else { Err(end.status) }),
+                Some(ProcessEvent::End(end)) => {
+                    CommandEvent::Ended(if end.exit_code == 0 { Ok(()) } else { Err(end.status) })
+                }
                 Some(_) => continue,
                 None => return Err("the events of the command ended before it did".to_owned()),
             });

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::execd::{Execd, is_id};
 use super::{Network, OpenSandboxConfig};
-use crate::backends::remote::{self, ANSWER_TIMEOUT, Control, LIFETIME, client, json, reason, root, secret};
+use crate::backends::remote::{self, ANSWER_TIMEOUT, ControlPlane, LIFETIME, client, json, reason, root, secret};
 use crate::{Error, Limits};
 
 /// The longest that a sandbox may take to run, with its image to be fetched.
@@ -185,7 +185,7 @@ impl Api {
     }
 }
 
-impl Control for Api {
+impl ControlPlane for Api {
     type Made = Made;
     type Shell = Execd;
 

@@ -13,7 +13,7 @@ use tokio_util::bytes::Bytes;
 use super::api::Api;
 use super::events::{Events, Told};
 use crate::Error;
-use crate::backends::remote::{self, Event, json, read, reason, root, secret};
+use crate::backends::remote::{self, CommandEvent, json, read, reason, root, secret};
 use crate::backends::stdio::OutputChunk;
 
 /// The program that gives a command an input.
@@ -221,18 +221,20 @@ impl Lines {
 }
 
 impl remote::Output for Output {
-    async fn next(&mut self) -> Result<Event, String> {
+    async fn next(&mut self) -> Result<CommandEvent, String> {
         use base64::Engine as _;
         loop {
             if let Some(line) = self.lines.next() {
                 let bytes = base64::engine::general_purpose::STANDARD.decode(line);
                 let bytes = bytes.map_err(|_| "a line of the relay is not base64".to_owned())?;
-                return Ok(Event::Printed(OutputChunk::Out(bytes.into())));
+                return Ok(CommandEvent::Printed(OutputChunk::Out(bytes.into())));
             }
             match self.events.next().await? {
                 Told::Stdout(text) => self.lines.take(&text)?,
-                Told::Stderr(text) => return Ok(Event::Printed(OutputChunk::Err(text.into()))),
-                Told::Ended(end) => return Ok(Event::Ended(end.map_err(|status| format!("exit status {status}")))),
+                Told::Stderr(text) => return Ok(CommandEvent::Printed(OutputChunk::Err(text.into()))),
+                Told::Ended(end) => {
+                    return Ok(CommandEvent::Ended(end.map_err(|status| format!("exit status {status}"))));
+                }
                 Told::Started(_) => {}
             }
         }

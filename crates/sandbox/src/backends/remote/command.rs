@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::machine::Machine;
-use super::{Event, Input, Output, Shell};
+use super::{CommandEvent, Input, Output, Shell};
 use crate::backends::stdio::{OutputChunk, SandboxHost, Stdio};
 use crate::{Error, Usage};
 
@@ -127,8 +127,8 @@ async fn feed(stdin: &impl Input, mut input: DuplexStream) {
 async fn tell(events: &mut impl Output, told: mpsc::Sender<Result<OutputChunk, String>>) -> bool {
     loop {
         let piece = match events.next().await {
-            Ok(Event::Printed(piece)) => Ok(piece),
-            Ok(Event::Ended(_)) => return true,
+            Ok(CommandEvent::Printed(piece)) => Ok(piece),
+            Ok(CommandEvent::Ended(_)) => return true,
             Err(reason) => Err(reason),
         };
         let is_last = piece.is_err();
@@ -140,7 +140,7 @@ async fn tell(events: &mut impl Output, told: mpsc::Sender<Result<OutputChunk, S
 
 /// Waits for the end of a command, whatever it prints.
 async fn over(events: &mut impl Output) {
-    while let Ok(Event::Printed(_)) = events.next().await {}
+    while let Ok(CommandEvent::Printed(_)) = events.next().await {}
 }
 
 /// Turns a channel into a stream.

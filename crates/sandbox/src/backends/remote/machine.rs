@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{Control, Event, LIFETIME, Made, Output, Shell};
+use super::{CommandEvent, ControlPlane, LIFETIME, Made, Output, Shell};
 use crate::{Error, Limits};
 
 /// Time between two requests that put off the end.
@@ -45,7 +45,7 @@ impl<S: Shell> Machine<S> {
     }
 
     /// Makes it, with a directory for files. The task holds `needs` until it is gone.
-    pub(super) fn start<C: Control<Shell = S>, N: Send + 'static>(
+    pub(super) fn start<C: ControlPlane<Shell = S>, N: Send + 'static>(
         &self,
         control: &Arc<C>,
         limits: &Limits,
@@ -81,7 +81,7 @@ impl<S> Drop for Machine<S> {
 }
 
 /// Makes a sandbox; one that cannot be prepared is ended.
-async fn make<C: Control>(
+async fn make<C: ControlPlane>(
     control: &C,
     limits: &Limits,
     ended: &CancellationToken,
@@ -104,7 +104,7 @@ async fn make<C: Control>(
 }
 
 /// Opens a sandbox and makes the directory of its files.
-async fn prepare<C: Control>(control: &C, made: &C::Made) -> Result<C::Shell, Error> {
+async fn prepare<C: ControlPlane>(control: &C, made: &C::Made) -> Result<C::Shell, Error> {
     let shell = control.open(made).await?;
     let prepared = timeout(PREPARE_TIMEOUT, make_directory(&shell)).await;
     prepared.map_err(|_| Error::Timeout { what: "directory for files", limit: PREPARE_TIMEOUT })??;
@@ -116,9 +116,9 @@ async fn make_directory<S: Shell>(shell: &S) -> Result<(), Error> {
     let (_input, mut output) = shell.start(&["/bin/sh", "-c", PREPARE], &[]).await?;
     loop {
         match output.next().await {
-            Ok(Event::Printed(_)) => {}
-            Ok(Event::Ended(Ok(()))) => return Ok(()),
-            Ok(Event::Ended(Err(status))) => {
+            Ok(CommandEvent::Printed(_)) => {}
+            Ok(CommandEvent::Ended(Ok(()))) => return Ok(()),
+            Ok(CommandEvent::Ended(Err(status))) => {
                 return Err(failed(&format!("{status}; the template must let its user do that")));
             }
             Err(reason) => return Err(failed(&reason)),
@@ -127,7 +127,7 @@ async fn make_directory<S: Shell>(shell: &S) -> Result<(), Error> {
 }
 
 /// Puts off the end until it is asked for. A sandbox that is gone is over.
-async fn keep<C: Control>(control: &C, made: &C::Made, ended: &CancellationToken) {
+async fn keep<C: ControlPlane>(control: &C, made: &C::Made, ended: &CancellationToken) {
     let mut last = tokio::time::Instant::now();
     loop {
         tokio::select! {
@@ -148,7 +148,7 @@ async fn keep<C: Control>(control: &C, made: &C::Made, ended: &CancellationToken
     }
 }
 
-async fn end<C: Control>(control: &C, made: &C::Made) {
+async fn end<C: ControlPlane>(control: &C, made: &C::Made) {
     if let Err(error) = control.kill(made).await {
         tracing::warn!(sandbox = made.id(), %error, "a sandbox could not be ended; it ends by itself within {} s", LIFETIME.as_secs());
     }

@@ -21,7 +21,7 @@ use crate::{Error, KernelSpec, Limits};
 pub(super) const LIFETIME: Duration = Duration::from_secs(300);
 
 /// The control plane of a service: making sandboxes, putting off their end, and ending them.
-pub trait Control: Debug + Send + Sync + 'static {
+pub trait ControlPlane: Debug + Send + Sync + 'static {
     /// A sandbox that was made.
     type Made: Made;
     /// The way to its commands.
@@ -82,11 +82,11 @@ pub trait Input: Send + Sync + 'static {
 /// The output of a command that runs.
 pub trait Output: Send + 'static {
     /// Returns the next event; an error once there is none. Cancel-safe.
-    fn next(&mut self) -> impl Future<Output = Result<Event, String>> + Send;
+    fn next(&mut self) -> impl Future<Output = Result<CommandEvent, String>> + Send;
 }
 
 /// Something that a command did.
-pub enum Event {
+pub enum CommandEvent {
     /// It printed something.
     Printed(OutputChunk),
     /// It ended well, or as these words say; the last event.
@@ -99,7 +99,7 @@ pub struct Service<C> {
     control: Arc<C>,
 }
 
-impl<C: Control> Service<C> {
+impl<C: ControlPlane> Service<C> {
     /// Makes sure that the service answers and takes the key.
     pub(super) async fn reach(control: C) -> Result<Self, Error> {
         control.check().await?;
@@ -141,7 +141,7 @@ pub struct Home<S> {
     _server: RemoteCommand,
 }
 
-impl<C: Control> HostProvider for Service<C> {
+impl<C: ControlPlane> HostProvider for Service<C> {
     type Place = RemoteCommand;
     type Home = Home<C::Shell>;
     const ORIGIN: &'static str = "template";
