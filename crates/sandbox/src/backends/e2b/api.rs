@@ -19,7 +19,7 @@ const MAX_ANSWER: usize = 1 << 20;
 const VENDORS: [&str; 4] = ["e2b.app", "e2b.dev", "e2b.pro", "e2b-staging.dev"];
 
 /// The control plane of a service.
-pub struct Api {
+pub struct E2bApi {
     client: Client,
     headers: HeaderMap,
     url: String,
@@ -39,13 +39,13 @@ pub struct Made {
     domain: Option<String>,
 }
 
-impl fmt::Debug for Api {
+impl fmt::Debug for E2bApi {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Api").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
-impl Api {
+impl E2bApi {
     pub(super) fn new(config: E2bConfig) -> Result<Self, Error> {
         let client = client()?;
         let key = secret(&config.key).ok_or_else(|| {
@@ -92,7 +92,7 @@ impl Api {
     }
 }
 
-impl ControlPlane for Api {
+impl ControlPlane for E2bApi {
     type Made = Made;
     type Shell = Envd;
 

@@ -39,13 +39,13 @@ pub struct Envd {
 }
 
 /// The input of a command.
-pub struct Stdin {
+pub struct EnvdInput {
     envd: Envd,
     pid: u32,
 }
 
 /// The events of a command.
-pub struct Events {
+pub struct EnvdOutput {
     pieces: BoxStream<'static, reqwest::Result<Bytes>>,
     buffer: BytesMut,
 }
@@ -102,10 +102,10 @@ impl Envd {
 }
 
 impl remote::Shell for Envd {
-    type Input = Stdin;
-    type Output = Events;
+    type Input = EnvdInput;
+    type Output = EnvdOutput;
 
-    async fn start(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(Stdin, Events), Error> {
+    async fn start(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(EnvdInput, EnvdOutput), Error> {
         let step = "start a command in the sandbox";
         let mut arguments = arguments.iter().map(|argument| (*argument).to_owned());
         let envs = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -120,17 +120,17 @@ impl remote::Shell for Envd {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, sent).await;
         let answer = answer.map_err(|_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT })?;
         let answer = self.check(step, answer).await?;
-        let mut events = Events { pieces: answer.bytes_stream().boxed(), buffer: BytesMut::new() };
+        let mut events = EnvdOutput { pieces: answer.bytes_stream().boxed(), buffer: BytesMut::new() };
         let first = tokio::time::timeout(ANSWER_TIMEOUT, events.read()).await;
         match first.map_err(|_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT })? {
-            Ok(Some(ProcessEvent::Start(started))) => Ok((Stdin { envd: self.clone(), pid: started.pid }, events)),
+            Ok(Some(ProcessEvent::Start(started))) => Ok((EnvdInput { envd: self.clone(), pid: started.pid }, events)),
             Ok(_) => Err(self.failed(step, "the first event is not its start")),
             Err(reason) => Err(self.failed(step, &reason)),
         }
     }
 }
 
-impl remote::Input for Stdin {
+impl remote::Input for EnvdInput {
     async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
         let input = Input::Stdin(Base64(bytes.to_vec()));
         self.envd.call("SendInput", &SendInputRequest { process: Selector::Pid(self.pid), input }).await
@@ -146,7 +146,7 @@ impl remote::Input for Stdin {
     }
 }
 
-impl remote::Output for Events {
+impl remote::Output for EnvdOutput {
     async fn next(&mut self) -> Result<CommandEvent, String> {
         loop {
             return Ok(match self.read().await? {
@@ -166,7 +166,7 @@ impl remote::Output for Events {
     }
 }
 
-impl Events {
+impl EnvdOutput {
     /// Returns the next event of the service; `None` at the end of the stream. Cancel-safe.
     async fn read(&mut self) -> Result<Option<ProcessEvent>, String> {
         loop {

@@ -5,7 +5,7 @@ mod envd;
 
 use std::fmt;
 
-use self::api::Api;
+use self::api::E2bApi;
 use super::remote::{self, Service};
 use super::stdio::StdioBackend;
 use crate::Error;
@@ -42,17 +42,17 @@ impl fmt::Debug for E2bConfig {
 }
 
 /// The E2B backend.
-pub type E2b = StdioBackend<Service<Api>>;
+pub type E2b = StdioBackend<Service<E2bApi>>;
 
 impl E2b {
     /// Returns the address of the service, or the reason why it does not answer or takes no such key.
     pub async fn probe(config: E2bConfig) -> Result<String, Error> {
-        Ok(Service::reach(Api::new(config)?).await?.url().to_owned())
+        Ok(Service::reach(E2bApi::new(config)?).await?.url().to_owned())
     }
 
     /// Makes sure that the service answers and takes the key.
     pub async fn start(config: E2bConfig) -> Result<Self, Error> {
-        let service = Service::reach(Api::new(config)?).await?;
+        let service = Service::reach(E2bApi::new(config)?).await?;
         Ok(Self::new(service, crate::random::hex::<6>(), remote::capabilities("e2b")))
     }
 

@@ -31,7 +31,7 @@ const ENTRYPOINT: [&str; 3] = ["tail", "-f", "/dev/null"];
 
 /// The control plane of a server. Cheap to clone.
 #[derive(Clone)]
-pub struct Api {
+pub struct OpenSandboxApi {
     client: Client,
     headers: HeaderMap,
     url: String,
@@ -49,7 +49,7 @@ pub struct Made {
 /// A sandbox as the server tells of it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct SandboxInfo {
     id: String,
     status: Status,
     #[serde(default)]
@@ -63,13 +63,13 @@ struct Status {
     message: Option<String>,
 }
 
-impl fmt::Debug for Api {
+impl fmt::Debug for OpenSandboxApi {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Api").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
-impl Api {
+impl OpenSandboxApi {
     pub(super) fn new(config: OpenSandboxConfig) -> Result<Self, Error> {
         let mut headers = HeaderMap::new();
         if let Some(key) = &config.key {
@@ -167,7 +167,7 @@ impl Api {
         let step = "start a sandbox";
         loop {
             let answer = self.send(step, Method::GET, &format!("/sandboxes/{id}"), None).await?;
-            let Told { status, .. } = self.answered(step, answer).await?;
+            let SandboxInfo { status, .. } = self.answered(step, answer).await?;
             match status.state.as_str() {
                 "Running" => return Ok(()),
                 "Failed" | "Terminated" | "Stopping" => {
@@ -185,7 +185,7 @@ impl Api {
     }
 }
 
-impl ControlPlane for Api {
+impl ControlPlane for OpenSandboxApi {
     type Made = Made;
     type Shell = Execd;
 
@@ -215,7 +215,7 @@ impl ControlPlane for Api {
         };
         let at = Instant::now();
         let answer = self.send(step, Method::POST, "/sandboxes", Some(json(&wish)?)).await?;
-        let Told { id, created_at, .. } = self.answered(step, answer).await?;
+        let SandboxInfo { id, created_at, .. } = self.answered(step, answer).await?;
         if !is_id(&id) {
             return Err(Error::Setup(format!("{step}: {} gave it an id that is none", self.url)));
         }

@@ -13,7 +13,7 @@ const MAX_EVENT: usize = 4 << 20;
 
 /// An event that says something of a command.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum ExecdEvent {
     /// It has this id.
     Started(String),
     /// It printed something.
@@ -25,7 +25,7 @@ pub(super) enum Told {
 }
 
 /// Events as they arrive.
-pub(super) struct Events {
+pub(super) struct ExecdEvents {
     pieces: BoxStream<'static, reqwest::Result<Bytes>>,
     buffer: BytesMut,
     /// Bytes at its beginning in which no line ends.
@@ -40,13 +40,13 @@ struct Refusal {
     message: String,
 }
 
-impl Events {
+impl ExecdEvents {
     pub(super) fn new(pieces: BoxStream<'static, reqwest::Result<Bytes>>) -> Self {
         Self { pieces, buffer: BytesMut::new(), searched: 0 }
     }
 
     /// Returns the next event; an error once there is none. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Result<Told, String> {
+    pub(super) async fn next(&mut self) -> Result<ExecdEvent, String> {
         loop {
             let rest = self.buffer.get(self.searched..).unwrap_or_default();
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -71,17 +71,19 @@ impl Events {
 }
 
 /// Reads a line. There are others than those with events, and others than those of a command.
-fn told(line: &[u8]) -> Result<Option<Told>, String> {
+fn told(line: &[u8]) -> Result<Option<ExecdEvent>, String> {
     let line = line.strip_prefix(b"data:").unwrap_or(line).trim_ascii();
     if !line.starts_with(b"{") {
         return Ok(None);
     }
     Ok(match serde_json::from_slice::<EventKind>(line) {
-        Ok(EventKind::Init { text }) => Some(Told::Started(text)),
-        Ok(EventKind::Stdout { text }) => Some(Told::Stdout(text)),
-        Ok(EventKind::Stderr { text }) => Some(Told::Stderr(text)),
-        Ok(EventKind::ExecutionComplete { .. }) => Some(Told::Ended(Ok(()))),
-        Ok(EventKind::Error { error: Failure { evalue, .. } }) => Some(Told::Ended(Err(reason(evalue.as_bytes())))),
+        Ok(EventKind::Init { text }) => Some(ExecdEvent::Started(text)),
+        Ok(EventKind::Stdout { text }) => Some(ExecdEvent::Stdout(text)),
+        Ok(EventKind::Stderr { text }) => Some(ExecdEvent::Stderr(text)),
+        Ok(EventKind::ExecutionComplete { .. }) => Some(ExecdEvent::Ended(Ok(()))),
+        Ok(EventKind::Error { error: Failure { evalue, .. } }) => {
+            Some(ExecdEvent::Ended(Err(reason(evalue.as_bytes()))))
+        }
         Ok(EventKind::Result { .. } | EventKind::ExecutionCount { .. } | EventKind::Ping { .. }) => None,
         Err(_) => match serde_json::from_slice(line) {
             Ok(Refusal { message, .. }) => return Err(reason(message.as_bytes())),
@@ -95,11 +97,11 @@ fn told(line: &[u8]) -> Result<Option<Told>, String> {
 mod tests {
     use futures_util::{StreamExt, stream};
 
-    use super::{Events, Told};
+    use super::{ExecdEvent, ExecdEvents};
 
-    async fn read(pieces: &[&'static str]) -> Vec<Result<Told, String>> {
+    async fn read(pieces: &[&'static str]) -> Vec<Result<ExecdEvent, String>> {
         let pieces: Vec<_> = pieces.iter().map(|piece| Ok((*piece).into())).collect();
-        let mut events = Events::new(stream::iter(pieces).boxed());
+        let mut events = ExecdEvents::new(stream::iter(pieces).boxed());
         let mut read = Vec::new();
         while read.last().is_none_or(Result::is_ok) {
             read.push(events.next().await);
@@ -115,11 +117,15 @@ mod tests {
             "amp\":1}\n\n: a comment\nevent: stdout\ndata: {\"type\":\"stdout\",\"text\":\"a\\n\"}\n\n",
             "{\"type\":\"ping\",\"text\":\"pong\"}\n{\"type\":\"of tomorrow\"}\n{\"type\":\"execution_complete\",\"execution_time\":3}\n",
         ]);
-        let expected =
-            [Ok(Told::Started("cmd".into())), Ok(Told::Stdout("a\n".into())), Ok(Told::Ended(Ok(()))), broken_off()];
+        let expected = [
+            Ok(ExecdEvent::Started("cmd".into())),
+            Ok(ExecdEvent::Stdout("a\n".into())),
+            Ok(ExecdEvent::Ended(Ok(()))),
+            broken_off(),
+        ];
         assert_eq!(read_of.await, expected);
         let failed = ["{\"type\":\"error\",\"error\":{\"ename\":\"E\",\"evalue\":\"127\",\"traceback\":[]}}\n"];
-        assert_eq!(read(&failed).await, [Ok(Told::Ended(Err("127".into()))), broken_off()]);
+        assert_eq!(read(&failed).await, [Ok(ExecdEvent::Ended(Err("127".into()))), broken_off()]);
         let refused = ["{\"code\":\"RUNTIME_ERROR\",\"message\":\"no\\nshell\"}\n"];
         assert_eq!(read(&refused).await, [Err("no shell".into())]);
     }

@@ -10,8 +10,8 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use tokio_util::bytes::Bytes;
 
-use super::api::Api;
-use super::events::{Events, Told};
+use super::api::OpenSandboxApi;
+use super::events::{ExecdEvent, ExecdEvents};
 use crate::Error;
 use crate::backends::remote::{self, CommandEvent, json, read, reason, root, secret};
 use crate::backends::stdio::OutputChunk;
@@ -36,14 +36,14 @@ const POSITION: HeaderName = HeaderName::from_static("x-position");
 /// The way to the commands of one sandbox.
 #[derive(Debug, Clone)]
 pub struct Execd {
-    api: Api,
+    api: OpenSandboxApi,
     id: String,
     url: String,
     headers: HeaderMap,
 }
 
 /// The input of a command.
-pub struct Stdin {
+pub struct ExecdInput {
     execd: Execd,
     /// The command's id.
     command: String,
@@ -56,7 +56,7 @@ pub struct Stdin {
 
 /// The output of a command.
 pub struct Output {
-    events: Events,
+    events: ExecdEvents,
     lines: Lines,
 }
 
@@ -71,7 +71,7 @@ impl Execd {
     /// The port at which it is.
     pub(super) const PORT: u16 = 44772;
 
-    pub(super) fn new(api: Api, id: String, url: String, headers: HeaderMap) -> Self {
+    pub(super) fn new(api: OpenSandboxApi, id: String, url: String, headers: HeaderMap) -> Self {
         Self { api, id, url, headers }
     }
 
@@ -106,10 +106,10 @@ impl Execd {
 }
 
 impl remote::Shell for Execd {
-    type Input = Stdin;
+    type Input = ExecdInput;
     type Output = Output;
 
-    async fn start(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(Stdin, Output), Error> {
+    async fn start(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(ExecdInput, Output), Error> {
         let step = "start a command in the sandbox";
         let token = crate::random::hex::<16>();
         let relay = ["exec", "python3", "-I", "-c", RELAY, &token];
@@ -125,18 +125,18 @@ impl remote::Shell for Execd {
         let late = |_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT };
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, sent).await.map_err(late)?;
         let answer = self.check(step, answer).await?;
-        let mut output = Output { events: Events::new(answer.bytes_stream().boxed()), lines: Lines::default() };
+        let mut output = Output { events: ExecdEvents::new(answer.bytes_stream().boxed()), lines: Lines::default() };
         let started = tokio::time::timeout(ANSWER_TIMEOUT, output.started()).await.map_err(late)?;
         let (command, port) = started.map_err(|reason| self.failed(step, &reason))?;
         let (url, mut headers) = self.api.endpoint(&self.id, port).await?;
         headers.extend(secret(&token).map(|token| (TOKEN, token)));
         let stdin =
-            Stdin { execd: self.clone(), command, url: format!("{url}/"), headers, position: AtomicU64::new(0) };
+            ExecdInput { execd: self.clone(), command, url: format!("{url}/"), headers, position: AtomicU64::new(0) };
         Ok((stdin, output))
     }
 }
 
-impl Stdin {
+impl ExecdInput {
     async fn tell(&self, step: &str, method: Method, body: Bytes) -> Result<(), Error> {
         let position = self.position.fetch_add(body.len() as u64, Ordering::Relaxed);
         let mut tries = 0;
@@ -156,7 +156,7 @@ impl Stdin {
     }
 }
 
-impl remote::Input for Stdin {
+impl remote::Input for ExecdInput {
     async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
         self.tell("give a command its input", Method::POST, Bytes::copy_from_slice(bytes)).await
     }
@@ -177,11 +177,11 @@ impl Output {
         let mut complaint = String::new();
         loop {
             match self.events.next().await? {
-                Told::Started(id) if is_id(&id) => command = Some(id),
-                Told::Started(_) => return Err("it was given an id that is none".to_owned()),
-                Told::Stdout(text) => self.lines.take(&text)?,
-                Told::Stderr(text) => complaint.push_str(&text),
-                Told::Ended(end) => {
+                ExecdEvent::Started(id) if is_id(&id) => command = Some(id),
+                ExecdEvent::Started(_) => return Err("it was given an id that is none".to_owned()),
+                ExecdEvent::Stdout(text) => self.lines.take(&text)?,
+                ExecdEvent::Stderr(text) => complaint.push_str(&text),
+                ExecdEvent::Ended(end) => {
                     let status = end.err().unwrap_or_else(|| "0".to_owned());
                     let end = complaint.floor_char_boundary(MAX_COMPLAINT);
                     let complaint = reason(complaint.get(..end).unwrap_or_default().as_bytes());
@@ -230,12 +230,12 @@ impl remote::Output for Output {
                 return Ok(CommandEvent::Printed(OutputChunk::Out(bytes.into())));
             }
             match self.events.next().await? {
-                Told::Stdout(text) => self.lines.take(&text)?,
-                Told::Stderr(text) => return Ok(CommandEvent::Printed(OutputChunk::Err(text.into()))),
-                Told::Ended(end) => {
+                ExecdEvent::Stdout(text) => self.lines.take(&text)?,
+                ExecdEvent::Stderr(text) => return Ok(CommandEvent::Printed(OutputChunk::Err(text.into()))),
+                ExecdEvent::Ended(end) => {
                     return Ok(CommandEvent::Ended(end.map_err(|status| format!("exit status {status}"))));
                 }
-                Told::Started(_) => {}
+                ExecdEvent::Started(_) => {}
             }
         }
     }

@@ -6,7 +6,7 @@ mod execd;
 
 use std::fmt;
 
-use self::api::Api;
+use self::api::OpenSandboxApi;
 use super::remote::{self, Service};
 use super::stdio::StdioBackend;
 use crate::Error;
@@ -52,17 +52,17 @@ impl fmt::Debug for OpenSandboxConfig {
 }
 
 /// The OpenSandbox backend.
-pub type OpenSandbox = StdioBackend<Service<Api>>;
+pub type OpenSandbox = StdioBackend<Service<OpenSandboxApi>>;
 
 impl OpenSandbox {
     /// Returns the address of the server, or the reason why it does not answer or takes no such key.
     pub async fn probe(config: OpenSandboxConfig) -> Result<String, Error> {
-        Ok(Service::reach(Api::new(config)?).await?.url().to_owned())
+        Ok(Service::reach(OpenSandboxApi::new(config)?).await?.url().to_owned())
     }
 
     /// Makes sure that the server answers and takes the key.
     pub async fn start(config: OpenSandboxConfig) -> Result<Self, Error> {
-        let service = Service::reach(Api::new(config)?).await?;
+        let service = Service::reach(OpenSandboxApi::new(config)?).await?;
         Ok(Self::new(service, crate::random::hex::<6>(), remote::capabilities("opensandbox")))
     }
 
