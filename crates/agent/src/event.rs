@@ -8,7 +8,7 @@ use crate::item::{Call, Item};
 use crate::shell::ProgramTool;
 use crate::upstream::{UpstreamError, Usage};
 
-/// Something that happened in a turn. [`ExecutionEvent::Finished`] comes exactly once and last.
+/// Something that happened in a turn. [`Event::Finished`] comes exactly once and last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The model is asked, for the `number`th time in this turn, counted from 1.
