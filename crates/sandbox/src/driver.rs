@@ -14,7 +14,7 @@ use crate::execution::{
 };
 use crate::frame::{FromKernel, ToKernel};
 use crate::kernel::{self, Cell, KernelOptions};
-use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
+use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 use crate::output::{BoundedOutput, rest};
 use crate::process::ExitStatus;
 use crate::workspace::{Snapshot, WorkspaceUsage};
@@ -438,7 +438,7 @@ enum WaitEnd {
     Exited(KernelExit),
 }
 
-impl<C: Control> CellRun<C> {
+impl<C: LinkControl> CellRun<C> {
     async fn drive<L: Link<Control = C>>(mut self, mut kernel: OwnedMutexGuard<KernelState<L>>) {
         let end = self.listen(&mut kernel).await;
         // Output from before the last frame is still in the pipes.

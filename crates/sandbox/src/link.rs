@@ -12,7 +12,7 @@ use crate::process::ExitStatus;
 /// The exclusive end of the way to a kernel: whoever holds it runs cells.
 pub(crate) trait Link: Send + 'static {
     /// The shared end.
-    type Control: Control;
+    type Control: LinkControl;
 
     /// Returns the shared end.
     fn control(&self) -> &Arc<Self::Control>;
@@ -34,7 +34,7 @@ pub(crate) trait Link: Send + 'static {
 }
 
 /// The shared end of the way to a kernel.
-pub(crate) trait Control: Send + Sync + 'static {
+pub(crate) trait LinkControl: Send + Sync + 'static {
     /// Sends a signal to the kernel process.
     fn signal(&self, signal: Signal);
 

@@ -11,7 +11,7 @@ use super::warden_client::KernelHandle;
 use crate::Usage;
 use crate::backends::streams::Streams;
 use crate::frame::{Channel, FromKernel, ToKernel};
-use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
+use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 
 /// The longest wait for the first word of a checkpoint.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ impl Link for LocalLink {
     }
 }
 
-impl Control for KernelHandle {
+impl LinkControl for KernelHandle {
     fn signal(&self, signal: Signal) {
         KernelHandle::signal(
             self,

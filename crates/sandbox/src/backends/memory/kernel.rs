@@ -12,7 +12,7 @@ use super::Script;
 use super::script::{ScriptStep, ScriptedCell, raised};
 use super::workspace::MemoryWorkspace;
 use crate::frame::{FromKernel, ToKernel};
-use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
+use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 use crate::process::ExitStatus;
 use crate::{ClientAnswer, ClientCall, Error, ProgramError, Usage};
 
@@ -137,7 +137,7 @@ pub(super) struct MemoryControl {
     paused: watch::Receiver<bool>,
 }
 
-impl Control for MemoryControl {
+impl LinkControl for MemoryControl {
     fn signal(&self, signal: Signal) {
         match signal {
             Signal::Interrupt => self.interrupts.send_modify(|interrupts| *interrupts += 1),

@@ -13,7 +13,7 @@ use super::SandboxHost;
 use super::items::KernelItem;
 use super::mux::{CHUNK, KernelStreams, Mux, WINDOW};
 use crate::frame::{self, FromKernel, MAX_FRAME, ToKernel};
-use crate::link::{Control, KernelExit, Link, LinkInput, OutputStream, Signal};
+use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 use crate::{Error, Usage};
 
 /// The longest wait for a checkpoint.
@@ -213,7 +213,7 @@ impl<P: SandboxHost> Link for StdioLink<P> {
     }
 }
 
-impl<P: SandboxHost> Control for KernelControl<P> {
+impl<P: SandboxHost> LinkControl for KernelControl<P> {
     fn signal(&self, signal: Signal) {
         let number = match signal {
             Signal::Interrupt => 2,
