@@ -176,7 +176,7 @@ impl ControlPlane for E2bApi {
     }
 }
 
-impl remote::Made for Made {
+impl remote::RemoteSandbox for Made {
     fn id(&self) -> &str {
         &self.id
     }

@@ -101,7 +101,7 @@ impl Envd {
     }
 }
 
-impl remote::Shell for Envd {
+impl remote::CommandRunner for Envd {
     type Input = EnvdInput;
     type Output = EnvdOutput;
 
@@ -130,7 +130,7 @@ impl remote::Shell for Envd {
     }
 }
 
-impl remote::Input for EnvdInput {
+impl remote::CommandInput for EnvdInput {
     async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
         let input = Input::Stdin(Base64(bytes.to_vec()));
         self.envd.call("SendInput", &SendInputRequest { process: Selector::Pid(self.pid), input }).await
@@ -146,7 +146,7 @@ impl remote::Input for EnvdInput {
     }
 }
 
-impl remote::Output for EnvdOutput {
+impl remote::CommandOutput for EnvdOutput {
     async fn next(&mut self) -> Result<CommandEvent, String> {
         loop {
             return Ok(match self.read().await? {

@@ -259,7 +259,7 @@ impl ControlPlane for OpenSandboxApi {
     }
 }
 
-impl remote::Made for Made {
+impl remote::RemoteSandbox for Made {
     fn id(&self) -> &str {
         &self.id
     }

@@ -105,7 +105,7 @@ impl Execd {
     }
 }
 
-impl remote::Shell for Execd {
+impl remote::CommandRunner for Execd {
     type Input = ExecdInput;
     type Output = Output;
 
@@ -156,7 +156,7 @@ impl ExecdInput {
     }
 }
 
-impl remote::Input for ExecdInput {
+impl remote::CommandInput for ExecdInput {
     async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
         self.tell("give a command its input", Method::POST, Bytes::copy_from_slice(bytes)).await
     }
@@ -220,7 +220,7 @@ impl Lines {
     }
 }
 
-impl remote::Output for Output {
+impl remote::CommandOutput for Output {
     async fn next(&mut self) -> Result<CommandEvent, String> {
         use base64::Engine as _;
         loop {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::machine::Machine;
-use super::{CommandEvent, Input, Output, Shell};
+use super::{CommandEvent, CommandInput, CommandOutput, CommandRunner};
 use crate::backends::stdio::{OutputChunk, SandboxHost, Stdio};
 use crate::{Error, Usage};
 
@@ -38,7 +38,7 @@ impl RemoteCommand {
     }
 
     /// Starts it in a sandbox of the service. The task holds `needs` until it has ended.
-    pub(super) fn start<S: Shell, N: Send + 'static>(
+    pub(super) fn start<S: CommandRunner, N: Send + 'static>(
         &self,
         machine: &Arc<Machine<S>>,
         arguments: &[&'static str],
@@ -78,8 +78,8 @@ impl RemoteCommand {
 
 /// Passes on a command's streams until its end, and ends it when that is asked for.
 async fn follow(
-    stdin: impl Input,
-    mut events: impl Output,
+    stdin: impl CommandInput,
+    mut events: impl CommandOutput,
     started: oneshot::Sender<Result<Stdio, Error>>,
     ended: &CancellationToken,
 ) {
@@ -108,7 +108,7 @@ async fn follow(
 }
 
 /// Sends what is written, as much at once as there is, until the writer is gone or the service does not take it.
-async fn feed(stdin: &impl Input, mut input: DuplexStream) {
+async fn feed(stdin: &impl CommandInput, mut input: DuplexStream) {
     let mut bytes = Vec::with_capacity(INPUT);
     loop {
         bytes.clear();
@@ -124,7 +124,7 @@ async fn feed(stdin: &impl Input, mut input: DuplexStream) {
 }
 
 /// Passes on what is printed. Returns true at the command's end, and false if nobody reads any more or the events broke off.
-async fn tell(events: &mut impl Output, told: mpsc::Sender<Result<OutputChunk, String>>) -> bool {
+async fn tell(events: &mut impl CommandOutput, told: mpsc::Sender<Result<OutputChunk, String>>) -> bool {
     loop {
         let piece = match events.next().await {
             Ok(CommandEvent::Printed(piece)) => Ok(piece),
@@ -139,7 +139,7 @@ async fn tell(events: &mut impl Output, told: mpsc::Sender<Result<OutputChunk, S
 }
 
 /// Waits for the end of a command, whatever it prints.
-async fn over(events: &mut impl Output) {
+async fn over(events: &mut impl CommandOutput) {
     while let Ok(CommandEvent::Printed(_)) = events.next().await {}
 }
 

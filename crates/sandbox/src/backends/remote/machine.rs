@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{CommandEvent, ControlPlane, LIFETIME, Made, Output, Shell};
+use super::{CommandEvent, CommandOutput, CommandRunner, ControlPlane, LIFETIME, RemoteSandbox};
 use crate::{Error, Limits};
 
 /// Time between two requests that put off the end.
@@ -28,7 +28,7 @@ pub(super) struct Machine<S> {
     shell: Arc<OnceLock<S>>,
 }
 
-impl<S: Shell> Machine<S> {
+impl<S: CommandRunner> Machine<S> {
     /// A sandbox that is to be made, which ends with its backend.
     pub(super) fn new(backend: &CancellationToken) -> Self {
         Self { ended: backend.child_token(), shell: Arc::default() }
@@ -111,7 +111,7 @@ async fn prepare<C: ControlPlane>(control: &C, made: &C::Made) -> Result<C::Shel
     Ok(shell)
 }
 
-async fn make_directory<S: Shell>(shell: &S) -> Result<(), Error> {
+async fn make_directory<S: CommandRunner>(shell: &S) -> Result<(), Error> {
     let failed = |reason: &str| Error::Setup(format!("make the directory /mnt/data in the sandbox: {reason}"));
     let (_input, mut output) = shell.start(&["/bin/sh", "-c", PREPARE], &[]).await?;
     loop {

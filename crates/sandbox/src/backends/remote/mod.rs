@@ -23,9 +23,9 @@ pub(super) const LIFETIME: Duration = Duration::from_secs(300);
 /// The control plane of a service: making sandboxes, putting off their end, and ending them.
 pub trait ControlPlane: Debug + Send + Sync + 'static {
     /// A sandbox that was made.
-    type Made: Made;
+    type Made: RemoteSandbox;
     /// The way to its commands.
-    type Shell: Shell;
+    type Shell: CommandRunner;
 
     /// The address.
     fn url(&self) -> &str;
@@ -47,17 +47,17 @@ pub trait ControlPlane: Debug + Send + Sync + 'static {
 }
 
 /// A sandbox that was made.
-pub trait Made: Send + Sync + 'static {
+pub trait RemoteSandbox: Send + Sync + 'static {
     /// Its id.
     fn id(&self) -> &str;
 }
 
 /// The way to the commands of a sandbox.
-pub trait Shell: Clone + Debug + Send + Sync + 'static {
+pub trait CommandRunner: Clone + Debug + Send + Sync + 'static {
     /// The input of a command.
-    type Input: Input;
+    type Input: CommandInput;
     /// The output of a command.
-    type Output: Output;
+    type Output: CommandOutput;
 
     /// Starts a command.
     fn start(
@@ -68,7 +68,7 @@ pub trait Shell: Clone + Debug + Send + Sync + 'static {
 }
 
 /// The input of a command that runs, and its end.
-pub trait Input: Send + Sync + 'static {
+pub trait CommandInput: Send + Sync + 'static {
     /// Gives it something to read.
     fn send(&self, bytes: &[u8]) -> impl Future<Output = Result<(), Error>> + Send;
 
@@ -80,7 +80,7 @@ pub trait Input: Send + Sync + 'static {
 }
 
 /// The output of a command that runs.
-pub trait Output: Send + 'static {
+pub trait CommandOutput: Send + 'static {
     /// Returns the next event; an error once there is none. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Result<CommandEvent, String>> + Send;
 }
@@ -136,14 +136,14 @@ pub(super) fn capabilities(backend: &'static str) -> Capabilities {
 
 /// The files of a session: in a sandbox of the service, served by a command in it.
 #[derive(Debug)]
-pub struct Home<S> {
+pub struct WorkspaceHost<S> {
     machine: Arc<Machine<S>>,
     _server: RemoteCommand,
 }
 
 impl<C: ControlPlane> HostProvider for Service<C> {
     type Place = RemoteCommand;
-    type Home = Home<C::Shell>;
+    type Home = WorkspaceHost<C::Shell>;
     const ORIGIN: &'static str = "template";
 
     async fn make_workspace(&self, life: &Life, limits: &Limits) -> Result<StdioWorkspace<Self::Home>, Error> {
@@ -153,7 +153,7 @@ impl<C: ControlPlane> HostProvider for Service<C> {
         let started = server.start(&machine, &COMMAND, &[], life.hold());
         let stdio = started.await.map_err(|_| over())??;
         let end = machine.end().clone();
-        let home = Home { machine, _server: server };
+        let home = WorkspaceHost { machine, _server: server };
         StdioWorkspace::start(home, end, stdio, life.instance().to_owned(), limits).await
     }
 
