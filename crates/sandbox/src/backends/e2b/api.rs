@@ -28,7 +28,7 @@ pub struct E2bApi {
 
 /// A sandbox as the service tells of it; its port for commands and files speaks `envd`'s protocol.
 #[derive(Deserialize)]
-pub struct Made {
+pub struct E2bSandbox {
     #[serde(rename = "sandboxID")]
     id: String,
     #[serde(default, rename = "envdAccessToken")]
@@ -93,7 +93,7 @@ impl E2bApi {
 }
 
 impl ControlPlane for E2bApi {
-    type Made = Made;
+    type Made = E2bSandbox;
     type Shell = Envd;
 
     fn url(&self) -> &str {
@@ -109,7 +109,7 @@ impl ControlPlane for E2bApi {
         if answer.status().is_success() { Ok(()) } else { Err(self.refused(step, answer).await) }
     }
 
-    async fn create(&self, _limits: &Limits) -> Result<Made, Error> {
+    async fn create(&self, _limits: &Limits) -> Result<E2bSandbox, Error> {
         let step = "make a sandbox";
         let wish = NewSandbox {
             template_id: self.config.template.clone(),
@@ -134,9 +134,9 @@ impl ControlPlane for E2bApi {
             return Err(self.refused(step, answer).await);
         }
         let made = self.read(answer).await;
-        let made: Made = made
-            .and_then(|body| serde_json::from_slice(&body).map_err(|error| error.to_string()))
-            .map_err(|error| Error::Setup(format!("{step}: the answer of {} cannot be read: {error}", self.url)))?;
+        let made: E2bSandbox =
+            made.and_then(|body| serde_json::from_slice(&body).map_err(|error| error.to_string()))
+                .map_err(|error| Error::Setup(format!("{step}: the answer of {} cannot be read: {error}", self.url)))?;
         let id = &made.id;
         if id.is_empty() || id.len() > 128 || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err(Error::Setup(format!("{step}: {} gave it an id that is none", self.url)));
@@ -144,8 +144,8 @@ impl ControlPlane for E2bApi {
         Ok(made)
     }
 
-    async fn open(&self, made: &Made) -> Result<Envd, Error> {
-        let Made { id, token, traffic_token, domain } = made;
+    async fn open(&self, made: &E2bSandbox) -> Result<Envd, Error> {
+        let E2bSandbox { id, token, traffic_token, domain } = made;
         let domain = domain.as_ref().unwrap_or(&self.config.domain);
         let url = match &self.config.sandbox_url {
             Some(url) => url.trim_end_matches('/').to_owned(),
@@ -155,7 +155,7 @@ impl ControlPlane for E2bApi {
         Envd::new(self.client.clone(), url, id.clone(), token.as_deref(), traffic_token.as_deref())
     }
 
-    async fn keep(&self, made: &Made) -> Result<bool, Error> {
+    async fn keep(&self, made: &E2bSandbox) -> Result<bool, Error> {
         let (step, path) = ("keep a sandbox", format!("/sandboxes/{}/timeout", made.id));
         let answer = self.send(step, Method::POST, &path, Some(json(&Timeout { timeout: seconds(LIFETIME) })?)).await?;
         match answer.status() {
@@ -165,7 +165,7 @@ impl ControlPlane for E2bApi {
         }
     }
 
-    async fn kill(&self, made: &Made) -> Result<(), Error> {
+    async fn kill(&self, made: &E2bSandbox) -> Result<(), Error> {
         let step = "end a sandbox";
         let answer = self.send(step, Method::DELETE, &format!("/sandboxes/{}", made.id), None).await?;
         match answer.status() {
@@ -176,7 +176,7 @@ impl ControlPlane for E2bApi {
     }
 }
 
-impl remote::RemoteSandbox for Made {
+impl remote::RemoteSandbox for E2bSandbox {
     fn id(&self) -> &str {
         &self.id
     }

@@ -39,7 +39,7 @@ pub struct OpenSandboxApi {
 }
 
 /// A sandbox that was made.
-pub struct Made {
+pub struct OpenSandboxSandbox {
     id: String,
     /// The server's time at an instant of ours: clocks differ.
     time: Timestamp,
@@ -186,7 +186,7 @@ impl OpenSandboxApi {
 }
 
 impl ControlPlane for OpenSandboxApi {
-    type Made = Made;
+    type Made = OpenSandboxSandbox;
     type Shell = Execd;
 
     fn url(&self) -> &str {
@@ -199,7 +199,7 @@ impl ControlPlane for OpenSandboxApi {
         if answer.status().is_success() { Ok(()) } else { Err(self.refused(step, answer).await) }
     }
 
-    async fn create(&self, limits: &Limits) -> Result<Made, Error> {
+    async fn create(&self, limits: &Limits) -> Result<OpenSandboxSandbox, Error> {
         let step = "make a sandbox";
         let policy = NetworkPolicy { default_action: Some(Action::Deny), egress: Some(Vec::new()) };
         let memory = limits.memory.saturating_add(OVERHEAD) >> 20;
@@ -219,10 +219,10 @@ impl ControlPlane for OpenSandboxApi {
         if !is_id(&id) {
             return Err(Error::Setup(format!("{step}: {} gave it an id that is none", self.url)));
         }
-        Ok(Made { id, time: created_at.unwrap_or_else(Timestamp::now), at })
+        Ok(OpenSandboxSandbox { id, time: created_at.unwrap_or_else(Timestamp::now), at })
     }
 
-    async fn open(&self, made: &Made) -> Result<Execd, Error> {
+    async fn open(&self, made: &OpenSandboxSandbox) -> Result<Execd, Error> {
         let started = tokio::time::timeout(START_TIMEOUT, self.runs(&made.id)).await;
         started.map_err(|_| Error::Timeout { what: "start of a sandbox", limit: START_TIMEOUT })??;
         let (url, headers) = self.endpoint(&made.id, Execd::PORT).await?;
@@ -236,7 +236,7 @@ impl ControlPlane for OpenSandboxApi {
         Ok(execd)
     }
 
-    async fn keep(&self, made: &Made) -> Result<bool, Error> {
+    async fn keep(&self, made: &OpenSandboxSandbox) -> Result<bool, Error> {
         let (step, path) = ("keep a sandbox", format!("/sandboxes/{}/renew-expiration", made.id));
         let since = SignedDuration::try_from(made.at.elapsed() + LIFETIME).unwrap_or_default();
         let expires_at = made.time.saturating_add(since).unwrap_or(Timestamp::MAX).to_string();
@@ -248,7 +248,7 @@ impl ControlPlane for OpenSandboxApi {
         }
     }
 
-    async fn kill(&self, made: &Made) -> Result<(), Error> {
+    async fn kill(&self, made: &OpenSandboxSandbox) -> Result<(), Error> {
         let step = "end a sandbox";
         let answer = self.send(step, Method::DELETE, &format!("/sandboxes/{}", made.id), None).await?;
         match answer.status() {
@@ -259,7 +259,7 @@ impl ControlPlane for OpenSandboxApi {
     }
 }
 
-impl remote::RemoteSandbox for Made {
+impl remote::RemoteSandbox for OpenSandboxSandbox {
     fn id(&self) -> &str {
         &self.id
     }

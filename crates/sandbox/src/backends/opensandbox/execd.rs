@@ -55,7 +55,7 @@ pub struct ExecdInput {
 }
 
 /// The output of a command.
-pub struct Output {
+pub struct ExecdOutput {
     events: ExecdEvents,
     lines: Lines,
 }
@@ -107,9 +107,13 @@ impl Execd {
 
 impl remote::CommandRunner for Execd {
     type Input = ExecdInput;
-    type Output = Output;
+    type Output = ExecdOutput;
 
-    async fn start(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<(ExecdInput, Output), Error> {
+    async fn start(
+        &self,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<(ExecdInput, ExecdOutput), Error> {
         let step = "start a command in the sandbox";
         let token = crate::random::hex::<16>();
         let relay = ["exec", "python3", "-I", "-c", RELAY, &token];
@@ -125,7 +129,8 @@ impl remote::CommandRunner for Execd {
         let late = |_| Error::Timeout { what: "command", limit: ANSWER_TIMEOUT };
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, sent).await.map_err(late)?;
         let answer = self.check(step, answer).await?;
-        let mut output = Output { events: ExecdEvents::new(answer.bytes_stream().boxed()), lines: Lines::default() };
+        let mut output =
+            ExecdOutput { events: ExecdEvents::new(answer.bytes_stream().boxed()), lines: Lines::default() };
         let started = tokio::time::timeout(ANSWER_TIMEOUT, output.started()).await.map_err(late)?;
         let (command, port) = started.map_err(|reason| self.failed(step, &reason))?;
         let (url, mut headers) = self.api.endpoint(&self.id, port).await?;
@@ -170,7 +175,7 @@ impl remote::CommandInput for ExecdInput {
     }
 }
 
-impl Output {
+impl ExecdOutput {
     /// Waits for the command's id, and the port at which its input is taken.
     async fn started(&mut self) -> Result<(String, u16), String> {
         let mut command = None;
@@ -220,7 +225,7 @@ impl Lines {
     }
 }
 
-impl remote::CommandOutput for Output {
+impl remote::CommandOutput for ExecdOutput {
     async fn next(&mut self) -> Result<CommandEvent, String> {
         use base64::Engine as _;
         loop {
