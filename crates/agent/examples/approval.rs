@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aludel_agent::upstream::demo::Demo;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream};
-use aludel_agent::{Agent, Approval, ApprovalRequest, CodeInterpreter, Event, Tool};
+use aludel_agent::{Agent, ApprovalDecision, ApprovalRequest, CodeInterpreter, Event, Tool};
 use aludel_sandbox::Interpreter;
 use futures_util::StreamExt;
 use serde::Deserialize;
@@ -60,10 +60,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// A rule of one's own: any function of the program will do, also one that asks a person.
-async fn no_charts(request: ApprovalRequest) -> Approval {
+async fn no_charts(request: ApprovalRequest) -> ApprovalDecision {
     if request.code.contains("matplotlib") {
-        Approval::Deny { reason: "no charts in this example".into() }
+        ApprovalDecision::Deny { reason: "no charts in this example".into() }
     } else {
-        Approval::Allow
+        ApprovalDecision::Allow
     }
 }

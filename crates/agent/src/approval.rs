@@ -15,7 +15,7 @@ pub struct ApprovalRequest {
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Approval {
+pub enum ApprovalDecision {
     /// Run it.
     Allow,
     /// Run it and all others of this turn.
@@ -35,7 +35,7 @@ pub fn denied(reason: &str) -> String {
     format!("The user did not allow this program to run: {reason}")
 }
 
-type Callback = dyn Fn(ApprovalRequest) -> BoxFuture<'static, Approval> + Send + Sync;
+type Callback = dyn Fn(ApprovalRequest) -> BoxFuture<'static, ApprovalDecision> + Send + Sync;
 
 /// The party that decides about programs.
 #[derive(Clone, Default)]
@@ -51,7 +51,7 @@ impl Approver {
     pub(crate) fn callback<F, R>(ask: F) -> Self
     where
         F: Fn(ApprovalRequest) -> R + Send + Sync + 'static,
-        R: Future<Output = Approval> + Send + 'static,
+        R: Future<Output = ApprovalDecision> + Send + 'static,
     {
         Self::Callback(Arc::new(move |request| Box::pin(ask(request))))
     }

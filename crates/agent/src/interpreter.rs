@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aludel_sandbox::{Cell, Execution, FileEntry, Interpreter, KernelSpec, Limits};
 use serde::Serialize;
 
-use crate::approval::{Approval, ApprovalRequest, Approver};
+use crate::approval::{ApprovalDecision, ApprovalRequest, Approver};
 use crate::callable::Callable;
 use crate::excerpt;
 use crate::observation::size;
@@ -112,7 +112,7 @@ impl CodeInterpreter {
     pub fn approve<F, R>(mut self, ask: F) -> Self
     where
         F: Fn(ApprovalRequest) -> R + Send + Sync + 'static,
-        R: Future<Output = Approval> + Send + 'static,
+        R: Future<Output = ApprovalDecision> + Send + 'static,
     {
         self.approver = Approver::callback(ask);
         self

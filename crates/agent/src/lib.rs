@@ -32,7 +32,7 @@ mod turn;
 pub mod upstream;
 
 pub use agent::{Agent, AgentBuilder, Answerer, Budgets, Turn, TurnStream};
-pub use approval::{Approval, ApprovalRequest, denied};
+pub use approval::{ApprovalDecision, ApprovalRequest, denied};
 pub use event::{Budget, CutOff, Ending, Event};
 pub use interpreter::{CodeInterpreter, arguments_of, code_of};
 pub use item::{Call, Item, Output, Part, text_of};

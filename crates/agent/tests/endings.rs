@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling};
 use aludel_agent::{
-    Approval, BareSandbox, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Runtime, RuntimeError, Turn,
+    ApprovalDecision, BareSandbox, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Runtime, RuntimeError,
+    Turn,
 };
 use aludel_sandbox::{Cell, Execution, ExecutionEvent, FileEntry, KernelSpec, Limits};
 use aludel_testkit::{Bench, End, Scripted, ScriptedTransport};
@@ -152,7 +153,8 @@ async fn time_is_up_also_while_the_model_is_silent_and_while_a_person_thinks() {
     let silent = ScriptedTransport::new(vec![Scripted::Hang]);
     assert_eq!(agent(&silent, &bench).budgets(budgets.clone()).build().run("Go").await.ending, expected);
     let asks = ScriptedTransport::new(vec![Scripted::Python("print(1)")]);
-    let interpreter = CodeInterpreter::new(bench.runtime.clone()).approve(|_| std::future::pending::<Approval>());
+    let interpreter =
+        CodeInterpreter::new(bench.runtime.clone()).approve(|_| std::future::pending::<ApprovalDecision>());
     let turn = builder(options(&asks)).code_interpreter(interpreter).budgets(budgets).build().run("Go").await;
     assert_eq!((&turn.ending, open_calls(&turn).len()), (&expected, 0));
     // A time that no clock can hold is none.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aludel_agent::upstream::{FunctionTool, ToolChoice, UpstreamError};
-use aludel_agent::{Approval, BareSandbox, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Runtime, Tool, Turn};
+use aludel_agent::{
+    ApprovalDecision, BareSandbox, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Runtime, Tool, Turn,
+};
 use aludel_sandbox::memory::{Memory, simple};
 use aludel_sandbox::{Backend, Cell, ExecutionEvent, KernelSpec, Limits, Outcome, SandboxId, SandboxSpec};
 use aludel_testkit::{Scripted, ScriptedTransport};
@@ -145,9 +147,9 @@ async fn approval_is_asked_with_the_exact_program_and_a_refusal_reaches_the_mode
         log.lock().unwrap().push(request.code.clone());
         async move {
             if request.code.contains("remove") {
-                Approval::Deny { reason: "it deletes files".into() }
+                ApprovalDecision::Deny { reason: "it deletes files".into() }
             } else {
-                Approval::AllowAll
+                ApprovalDecision::AllowAll
             }
         }
     });
@@ -171,7 +173,7 @@ async fn a_program_waits_for_its_approval_and_then_runs_exactly_as_it_was() {
         Scripted::Text("It is 42."),
         Scripted::Text("As you wish."),
     ]);
-    let interpreter = CodeInterpreter::new(bench.runtime.clone()).approve(|_| async { Approval::Later });
+    let interpreter = CodeInterpreter::new(bench.runtime.clone()).approve(|_| async { ApprovalDecision::Later });
     let agent = builder(options(&upstream)).code_interpreter(interpreter).build();
     let waiting = agent.run("Go").await;
     let Ending::AwaitsApproval { programs, client_tools } = &waiting.ending else { panic!("{waiting:#?}") };

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 
-use aludel_agent::Approval;
+use aludel_agent::ApprovalDecision;
 use aludel_engine::approvals;
 use rustix::termios::{QueueSelector, tcflush};
 
@@ -26,7 +26,7 @@ pub(crate) fn terminal(are_unseen: bool) -> approvals::Terminal {
 ///
 /// A thread of its own reads the answer, because reading from a terminal cannot be cancelled; if the turn ends meanwhile, the thread is
 /// left alone and ends with the process.
-async fn ask(unseen: Option<String>, reasons: Vec<String>) -> Approval {
+async fn ask(unseen: Option<String>, reasons: Vec<String>) -> ApprovalDecision {
     // The turn's events up to here are shown before it goes on, the program among them.
     tokio::task::yield_now().await;
     let (sender, answer) = tokio::sync::oneshot::channel();
@@ -57,7 +57,7 @@ impl Tty {
     }
 }
 
-fn ask_at(terminal: Option<Tty>, unseen: Option<&str>, reasons: &[String]) -> Approval {
+fn ask_at(terminal: Option<Tty>, unseen: Option<&str>, reasons: &[String]) -> ApprovalDecision {
     let Some(Tty { mut input, mut output }) = terminal else {
         let reasons = terminal::excerpt(&reasons.join("; "), 200);
         let reasons = if reasons.is_empty() { reasons } else { format!(" ({reasons})") };
@@ -82,20 +82,20 @@ fn ask_at(terminal: Option<Tty>, unseen: Option<&str>, reasons: &[String]) -> Ap
 }
 
 /// The answer in a line, if it is one.
-fn understand(line: &str) -> Option<Approval> {
+fn understand(line: &str) -> Option<ApprovalDecision> {
     let line = line.trim();
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     match (word.to_ascii_lowercase().as_str(), rest.trim()) {
-        ("y" | "yes", "") => Some(Approval::Allow),
-        ("a" | "all" | "always", "") => Some(Approval::AllowAll),
+        ("y" | "yes", "") => Some(ApprovalDecision::Allow),
+        ("a" | "all" | "always", "") => Some(ApprovalDecision::AllowAll),
         ("n" | "no", "") => Some(deny("the user declined")),
         ("n" | "no", reason) => Some(deny(reason)),
         _ => None,
     }
 }
 
-fn deny(reason: &str) -> Approval {
-    Approval::Deny { reason: reason.to_owned() }
+fn deny(reason: &str) -> ApprovalDecision {
+    ApprovalDecision::Deny { reason: reason.to_owned() }
 }
 
 #[cfg(test)]
@@ -104,9 +104,9 @@ mod tests {
 
     #[test]
     fn only_a_clear_answer_counts() {
-        assert_eq!(understand("y\n"), Some(Approval::Allow));
-        assert_eq!(understand(" Yes "), Some(Approval::Allow));
-        assert_eq!(understand("a\n"), Some(Approval::AllowAll));
+        assert_eq!(understand("y\n"), Some(ApprovalDecision::Allow));
+        assert_eq!(understand(" Yes "), Some(ApprovalDecision::Allow));
+        assert_eq!(understand("a\n"), Some(ApprovalDecision::AllowAll));
         assert_eq!(understand("n use polars instead\n"), Some(deny("use polars instead")));
         assert_eq!(understand("no"), Some(deny("the user declined")));
         for line in ["\n", "maybe", "yes please", "yn", "sure"] {
@@ -118,7 +118,7 @@ mod tests {
     fn it_asks_until_it_is_answered() {
         let terminal =
             |input: &'static str| Some(Tty { input: Box::new(input.as_bytes()), output: Box::new(io::sink()) });
-        assert_eq!(ask_at(terminal("what?\n\ny\n"), None, &[]), Approval::Allow);
+        assert_eq!(ask_at(terminal("what?\n\ny\n"), None, &[]), ApprovalDecision::Allow);
         assert_eq!(
             ask_at(terminal("what?\n"), Some("1"), &["line 1 opens a network".into()]),
             deny("the terminal was closed without an answer")

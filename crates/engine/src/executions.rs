@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::{Approval, ApprovalRequest, ProgramSpan, Runtime};
+use aludel_agent::{ApprovalDecision, ApprovalRequest, ProgramSpan, Runtime};
 use aludel_sandbox::{Cell, Execution as SandboxExecution, Finished, LimitHit, Outcome};
 use aludel_store::{ApprovalRecord, Tenant};
 use tokio::sync::mpsc;
@@ -190,9 +190,9 @@ impl Task {
             return Ok(End::Refused { reason });
         }
         match self.decided().await? {
-            Approval::Allow | Approval::AllowAll => {}
-            Approval::Deny { reason } => return Ok(End::Refused { reason }),
-            Approval::Later => return Ok(End::Refused { reason: "nobody decided about it".to_owned() }),
+            ApprovalDecision::Allow | ApprovalDecision::AllowAll => {}
+            ApprovalDecision::Deny { reason } => return Ok(End::Refused { reason }),
+            ApprovalDecision::Later => return Ok(End::Refused { reason: "nobody decided about it".to_owned() }),
         }
         let traced = ProgramSpan::begin(self.program.target.runtime().kernel(), id);
         let span = traced.span().clone();
@@ -207,7 +207,7 @@ impl Task {
     }
 
     /// Asks the gate, and tells of it when somebody has to decide.
-    async fn decided(&self) -> Result<Approval, End> {
+    async fn decided(&self) -> Result<ApprovalDecision, End> {
         let request = ApprovalRequest { call_id: self.program.id.clone(), code: self.program.code.clone() };
         let mut held = self.gate.holding.subscribe();
         let mut deciding = pin!(self.gate.decide(&request));

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::State;
-use crate::approval::{Approval, ApprovalRequest, Approver, denied};
+use crate::approval::{ApprovalDecision, ApprovalRequest, Approver, denied};
 use crate::event::{Ending, Event};
 use crate::interpreter::CodeInterpreter;
 use crate::item::Part;
@@ -151,13 +151,13 @@ impl State {
             answer = ask(ApprovalRequest { call_id: call_id.to_owned(), code: code.to_owned() }) => answer,
         };
         let denied = match answer {
-            Approval::Allow => None,
-            Approval::AllowAll => {
+            ApprovalDecision::Allow => None,
+            ApprovalDecision::AllowAll => {
                 self.ask = false;
                 None
             }
-            Approval::Later => return Err(Halt::Waits),
-            Approval::Deny { reason } => Some(reason),
+            ApprovalDecision::Later => return Err(Halt::Waits),
+            ApprovalDecision::Deny { reason } => Some(reason),
         };
         self.sink.send(Event::ApprovalDecided { call_id: call_id.to_owned(), denied: denied.clone() }).await;
         Ok(denied)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use aludel_agent::{Approval, ApprovalRequest, CodeInterpreter, describe_outcome};
+use aludel_agent::{ApprovalDecision, ApprovalRequest, CodeInterpreter, describe_outcome};
 use aludel_rules::Decision as Verdict;
 use aludel_sandbox::{Finished, Language};
 use aludel_store::{
@@ -95,14 +95,14 @@ enum Answer {
 #[derive(Clone)]
 pub struct Terminal(Arc<Ask>);
 
-type Ask = dyn Fn(ApprovalRequest, Vec<String>) -> BoxFuture<'static, Approval> + Send + Sync;
+type Ask = dyn Fn(ApprovalRequest, Vec<String>) -> BoxFuture<'static, ApprovalDecision> + Send + Sync;
 
 impl Terminal {
     /// A terminal at which `ask` asks about a program. Its second argument is why, by the rules.
     pub fn new<F, R>(ask: F) -> Self
     where
         F: Fn(ApprovalRequest, Vec<String>) -> R + Send + Sync + 'static,
-        R: Future<Output = Approval> + Send + 'static,
+        R: Future<Output = ApprovalDecision> + Send + 'static,
     {
         Self(Arc::new(move |program, reasons| Box::pin(ask(program, reasons))))
     }
@@ -177,7 +177,7 @@ impl Gate {
     }
 
     /// Decides whether a program may run. It is in the audit log before it does.
-    pub async fn pass(&self, program: ApprovalRequest) -> Approval {
+    pub async fn pass(&self, program: ApprovalRequest) -> ApprovalDecision {
         match self.decide(&program).await {
             Ok(approval) => approval,
             Err(error) => {
@@ -191,7 +191,7 @@ impl Gate {
                     Error::StorageFull { .. } => error.to_string(),
                     _ => "the server could not ask whether it may run".to_owned(),
                 };
-                Approval::Deny { reason }
+                ApprovalDecision::Deny { reason }
             }
         }
     }
@@ -206,7 +206,7 @@ impl Gate {
     }
 
     /// Decides whether a program may run. An error when that cannot be decided or noted: then it must not run.
-    pub async fn decide(&self, program: &ApprovalRequest) -> Result<Approval, Error> {
+    pub async fn decide(&self, program: &ApprovalRequest) -> Result<ApprovalDecision, Error> {
         let _room = self.room(&program.code).await?;
         let (verdict, reasons) = self.verdict(&program.code).await?;
         match (verdict, self.decider) {
@@ -215,7 +215,9 @@ impl Gate {
                 self.note(AuditEvent::Refused, &program.code, "the rules", &reason).await?;
                 // Beside what a person decided, it is not plain who did.
                 let by_rules = self.terminal.is_some();
-                Ok(Approval::Deny { reason: if by_rules { format!("the rules refuse it: {reason}") } else { reason } })
+                Ok(ApprovalDecision::Deny {
+                    reason: if by_rules { format!("the rules refuse it: {reason}") } else { reason },
+                })
             }
             (Verdict::Allow, Decider::Client) => self.ask_client(program).await,
             (Verdict::Ask, Decider::Client) => {
@@ -223,12 +225,12 @@ impl Gate {
                 let decided = self.hold(program, reasons).await?;
                 match self.answer(program, decided).await? {
                     Answer::Yes { .. } => self.ask_client(program).await,
-                    Answer::No { reason } => Ok(Approval::Deny { reason }),
+                    Answer::No { reason } => Ok(ApprovalDecision::Deny { reason }),
                 }
             }
             (Verdict::Allow, Decider::Operator) => {
                 self.start(&program.call_id, &program.code, "nobody is asked").await?;
-                Ok(Approval::Allow)
+                Ok(ApprovalDecision::Allow)
             }
             (Verdict::Ask, Decider::Operator) => match &self.terminal {
                 Some(terminal) => self.ask(terminal, program, reasons).await,
@@ -243,7 +245,7 @@ impl Gate {
         terminal: &Terminal,
         program: &ApprovalRequest,
         reasons: Vec<String>,
-    ) -> Result<Approval, Error> {
+    ) -> Result<ApprovalDecision, Error> {
         let (code, mut outcome) = (&program.code, "");
         if self.allows_all.load(Ordering::Relaxed) {
             outcome = "all were allowed";
@@ -252,45 +254,45 @@ impl Gate {
             // That every program is asked about is no news to whoever is asked.
             let reasons = if matches!(self.policy.mode, ApprovalMode::Rules(_)) { reasons } else { Vec::new() };
             match (terminal.0)(program.clone(), reasons).await {
-                Approval::Allow => {}
-                Approval::AllowAll => {
+                ApprovalDecision::Allow => {}
+                ApprovalDecision::AllowAll => {
                     self.allows_all.store(true, Ordering::Relaxed);
                     outcome = "this and all that follow";
                 }
-                Approval::Later => return self.deny(code, "nobody answered".to_owned()).await,
-                Approval::Deny { reason } => return self.deny(code, reason).await,
+                ApprovalDecision::Later => return self.deny(code, "nobody answered".to_owned()).await,
+                ApprovalDecision::Deny { reason } => return self.deny(code, reason).await,
             }
         }
         self.note(AuditEvent::Approved, code, TERMINAL, outcome).await?;
         self.start(&program.call_id, code, TERMINAL).await?;
         // Not all of them, as far as the turn knows: each is judged and noted.
-        Ok(Approval::Allow)
+        Ok(ApprovalDecision::Allow)
     }
 
-    async fn deny(&self, code: &str, reason: String) -> Result<Approval, Error> {
+    async fn deny(&self, code: &str, reason: String) -> Result<ApprovalDecision, Error> {
         self.note(AuditEvent::Refused, code, TERMINAL, &reason).await?;
-        Ok(Approval::Deny { reason })
+        Ok(ApprovalDecision::Deny { reason })
     }
 
     /// Leaves the decision to the client, in a later request.
-    async fn ask_client(&self, program: &ApprovalRequest) -> Result<Approval, Error> {
+    async fn ask_client(&self, program: &ApprovalRequest) -> Result<ApprovalDecision, Error> {
         let ApprovalRequest { call_id, code } = program;
         self.note(AuditEvent::Asked, code, "the client", "").await?;
         self.engine.store.ask_tenant(&self.tenant, &self.request, call_id, code, CLIENT_PATIENCE).await?;
-        Ok(Approval::Later)
+        Ok(ApprovalDecision::Later)
     }
 
     /// Holds a program back until the operator decides, or the time is over.
-    async fn hold_back(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<Approval, Error> {
+    async fn hold_back(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalDecision, Error> {
         let decided = self.hold(program, reasons).await?;
         let id = decided.id.clone();
         match self.answer(program, decided).await? {
             Answer::Yes { by } => {
                 self.engine.store.start_approved(&id).await?;
                 self.start(&program.call_id, &program.code, &by).await?;
-                Ok(Approval::Allow)
+                Ok(ApprovalDecision::Allow)
             }
-            Answer::No { reason } => Ok(Approval::Deny { reason }),
+            Answer::No { reason } => Ok(ApprovalDecision::Deny { reason }),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use aludel_agent::{Approval, ApprovalRequest};
+use aludel_agent::{ApprovalDecision, ApprovalRequest};
 use aludel_rules::Rules;
 use aludel_sandbox::KernelSpec;
 use aludel_sandbox::memory::{Memory, simple};
@@ -20,7 +20,7 @@ const RULES: &str =
 type Asked = Arc<Mutex<Vec<(String, Vec<String>)>>>;
 
 /// A gate with a person who gives these answers.
-async fn gate(data: &Path, mode: ApprovalMode, answers: Vec<Approval>) -> (Arc<Engine>, Arc<Gate>, Asked) {
+async fn gate(data: &Path, mode: ApprovalMode, answers: Vec<ApprovalDecision>) -> (Arc<Engine>, Arc<Gate>, Asked) {
     gate_of(Memory::default(), data, mode, answers).await
 }
 
@@ -29,7 +29,7 @@ async fn gate_of(
     backend: Memory,
     data: &Path,
     mode: ApprovalMode,
-    answers: Vec<Approval>,
+    answers: Vec<ApprovalDecision>,
 ) -> (Arc<Engine>, Arc<Gate>, Asked) {
     let store = Store::open_beside(data).await.unwrap();
     let backend = Arc::new(backend);
@@ -56,7 +56,7 @@ async fn gate_of(
     (engine, gate, asked)
 }
 
-async fn decide(gate: &Gate, code: &str) -> Approval {
+async fn decide(gate: &Gate, code: &str) -> ApprovalDecision {
     gate.decide(&ApprovalRequest { call_id: code.to_owned(), code: code.to_owned() }).await.unwrap()
 }
 
@@ -66,22 +66,22 @@ async fn log(engine: &Engine) -> Vec<String> {
     records.into_iter().map(|record| format!("{}|{}|{}", record.event, record.actor, record.outcome)).collect()
 }
 
-fn no(reason: &str) -> Approval {
-    Approval::Deny { reason: reason.to_owned() }
+fn no(reason: &str) -> ApprovalDecision {
+    ApprovalDecision::Deny { reason: reason.to_owned() }
 }
 
 #[tokio::test]
 async fn a_person_decides_what_the_rules_leave_open_and_all_of_it_is_noted() {
     let data = tempfile::tempdir().unwrap();
     let mode = ApprovalMode::Rules(Arc::new(Rules::parse(RULES).unwrap()));
-    let (engine, gate, asked) = gate(data.path(), mode, vec![no("keep it"), Approval::AllowAll]).await;
-    assert_eq!(decide(&gate, "import os as o").await, Approval::Allow);
+    let (engine, gate, asked) = gate(data.path(), mode, vec![no("keep it"), ApprovalDecision::AllowAll]).await;
+    assert_eq!(decide(&gate, "import os as o").await, ApprovalDecision::Allow);
     // Names mean what the programs before made them mean.
     assert_eq!(decide(&gate, "o.remove('x')").await, no("keep it"));
     // Of the turn it is this one program: the next one is judged again.
-    assert_eq!(decide(&gate, "o.remove('y')").await, Approval::Allow);
-    assert_eq!(decide(&gate, "o.remove('z')").await, Approval::Allow);
-    let Approval::Deny { reason } = decide(&gate, "import subprocess").await else { panic!("it is refused") };
+    assert_eq!(decide(&gate, "o.remove('y')").await, ApprovalDecision::Allow);
+    assert_eq!(decide(&gate, "o.remove('z')").await, ApprovalDecision::Allow);
+    let ApprovalDecision::Deny { reason } = decide(&gate, "import subprocess").await else { panic!("it is refused") };
     assert!(reason.starts_with("the rules refuse it: "), "{reason}");
     let reasons: Vec<_> = asked.lock().unwrap().iter().map(|(code, why)| (code.clone(), why.len())).collect();
     assert_eq!(reasons, [("o.remove('x')".to_owned(), 1), ("o.remove('y')".to_owned(), 1)]);
@@ -148,14 +148,15 @@ async fn rules_do_not_judge_programs_of_another_language() {
 #[tokio::test]
 async fn a_person_is_asked_about_every_program_or_about_none() {
     let data = tempfile::tempdir().unwrap();
-    let (engine, always, asked) = gate(data.path(), ApprovalMode::Always, vec![Approval::Allow, no("no")]).await;
-    assert_eq!(decide(&always, "1").await, Approval::Allow);
+    let (engine, always, asked) =
+        gate(data.path(), ApprovalMode::Always, vec![ApprovalDecision::Allow, no("no")]).await;
+    assert_eq!(decide(&always, "1").await, ApprovalDecision::Allow);
     assert_eq!(decide(&always, "2").await, no("no"));
     let expected = ["1", "2"].map(|code| (code.to_owned(), Vec::new()));
     assert_eq!(*asked.lock().unwrap(), expected, "that all are asked about is no reason to tell");
     drop(engine);
     let (engine, never, asked) = gate(data.path(), ApprovalMode::Never, Vec::new()).await;
-    assert_eq!(decide(&never, "3").await, Approval::Allow);
+    assert_eq!(decide(&never, "3").await, ApprovalDecision::Allow);
     assert!(asked.lock().unwrap().is_empty());
     assert_eq!(log(&engine).await.last().unwrap(), "started|nobody is asked|");
 }
@@ -182,13 +183,13 @@ async fn an_approval_of_a_client_counts_once_and_for_its_own_program() {
     let (engine, ..) = gate(data.path(), mode, Vec::new()).await;
     let (one, other) = (Tenant::local(), Tenant::terminal());
     let (gate, of_other) = (gate_of_client(&engine, &one).await, gate_of_client(&engine, &other).await);
-    assert_eq!(decide(&gate, "print(1)").await, Approval::Later);
+    assert_eq!(decide(&gate, "print(1)").await, ApprovalDecision::Later);
     let unasked = Some("nobody asked about it, or it was answered before".to_owned());
     assert_eq!(gate.take_approval("print(2)").await.unwrap(), unasked);
     assert_eq!(of_other.take_approval("print(1)").await.unwrap(), unasked);
     assert_eq!(gate.take_approval("print(1)").await.unwrap(), None);
     assert_eq!(gate.take_approval("print(1)").await.unwrap(), unasked);
-    assert_eq!(decide(&gate, "print(3)").await, Approval::Later);
+    assert_eq!(decide(&gate, "print(3)").await, ApprovalDecision::Later);
     gate.refused_by_client("print(3)", "no").await.unwrap();
     assert_eq!(gate.take_approval("print(3)").await.unwrap(), unasked);
     // Whoever vouches for it.
@@ -201,9 +202,10 @@ async fn the_operator_is_asked_before_the_client() {
     let data = tempfile::tempdir().unwrap();
     let (engine, ..) = gate(data.path(), ApprovalMode::Always, Vec::new()).await;
     let gate = gate_of_client(&engine, &Tenant::local()).await;
-    for (code, verdict, expected) in
-        [("print(1)", Verdict::Approve, Approval::Later), ("print(2)", Verdict::Refuse, no("no reason was given"))]
-    {
+    for (code, verdict, expected) in [
+        ("print(1)", Verdict::Approve, ApprovalDecision::Later),
+        ("print(2)", Verdict::Refuse, no("no reason was given")),
+    ] {
         let asking = decide(&gate, code);
         let deciding = async {
             let page = || aludel_store::PageQuery { after: None, limit: 1, order: aludel_store::Order::Descending };

@@ -12,7 +12,9 @@ use std::future::{pending, ready};
 use std::sync::Arc;
 
 use aludel_agent::upstream::UpstreamError;
-use aludel_agent::{Agent, Answerer, Approval, ApprovalRequest, Ending as AgentEnding, Event as AgentEvent, Item};
+use aludel_agent::{
+    Agent, Answerer, ApprovalDecision, ApprovalRequest, Ending as AgentEnding, Event as AgentEvent, Item,
+};
 use aludel_store::{Tenant, TurnState, Work};
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, SelectAll, select_all};
@@ -256,12 +258,12 @@ impl Run {
                 return if self.outlives { Decided::Outlived } else { Decided::Cancelled };
             }
         };
-        if matches!(decision, Approval::Later) {
+        if matches!(decision, ApprovalDecision::Later) {
             return Decided::AsksClient { call_id };
         }
         let item =
             progress.first().and_then(|progress| progress.calls.get(&call_id)).map(|running| running.item.clone());
-        if let Approval::Deny { reason } = decision {
+        if let ApprovalDecision::Deny { reason } = decision {
             let output = Item::output(&call_id, aludel_agent::denied(&reason));
             self.keep(&output);
             if let Some(part) = self.parts.first_mut() {
