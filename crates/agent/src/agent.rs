@@ -18,7 +18,7 @@ use crate::interpreter::CodeInterpreter;
 use crate::item::Item;
 use crate::tool::Tool;
 use crate::turn;
-use crate::upstream::{FunctionTool, Sampling, ToolChoice, Upstream, Usage};
+use crate::upstream::{FunctionTool, Sampling, TokenUsage, ToolChoice, Upstream};
 
 /// A model with a code interpreter. Cheap to clone.
 #[derive(Clone)]
@@ -68,7 +68,7 @@ pub struct Turn {
     /// The whole conversation, the earlier part included: what to continue from.
     pub items: Vec<Item>,
     /// Tokens of all rounds.
-    pub usage: Usage,
+    pub usage: TokenUsage,
 }
 
 impl Agent {
@@ -225,9 +225,12 @@ impl TurnStream {
         match self.turn() {
             Some(turn) => turn,
             // The flow has an output when it ends, unless it was taken, which only `turn` does.
-            None => {
-                Turn { ending: Ending::Cancelled, answer: String::new(), items: Vec::new(), usage: Usage::default() }
-            }
+            None => Turn {
+                ending: Ending::Cancelled,
+                answer: String::new(),
+                items: Vec::new(),
+                usage: TokenUsage::default(),
+            },
         }
     }
 }

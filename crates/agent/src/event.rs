@@ -6,7 +6,7 @@ use aludel_sandbox::ExecutionEvent;
 
 use crate::item::{Call, Item};
 use crate::shell::ProgramTool;
-use crate::upstream::{UpstreamError, Usage};
+use crate::upstream::{TokenUsage, UpstreamError};
 
 /// Something that happened in a turn. [`Event::Finished`] comes exactly once and last.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +88,7 @@ pub enum Event {
     /// The conversation has another item: with the ones before it, it is what to continue from.
     Item(Item),
     /// Tokens of one round.
-    Usage(Usage),
+    Usage(TokenUsage),
     /// The end.
     Finished(Ending),
 }

@@ -14,7 +14,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use crate::fenced::{Piece, Scanner};
 use crate::partial_json::StringField;
 use crate::upstream::http::{HttpOptions, HttpUpstream, Protocol, Transport};
-use crate::upstream::{Capabilities, Delta, Request, Sampling, ToolChoice, Upstream, UpstreamError};
+use crate::upstream::{Delta, ModelCapabilities, ModelRequest, Sampling, ToolChoice, Upstream, UpstreamError};
 use crate::{arguments_of, code_of, excerpt, framed};
 
 /// Calls that one answer may have.
@@ -88,7 +88,7 @@ fn options(choice: u8) -> HttpOptions {
         url: "http://localhost/v1".into(),
         model: "m".into(),
         key: None,
-        capabilities: Capabilities { function_calling: true, vision: true },
+        capabilities: ModelCapabilities { function_calling: true, vision: true },
         idle_timeout: Duration::from_secs(60),
         headers: Vec::new(),
         max_output_tokens: None,
@@ -96,8 +96,8 @@ fn options(choice: u8) -> HttpOptions {
     }
 }
 
-fn request() -> Request {
-    Request {
+fn request() -> ModelRequest {
+    ModelRequest {
         instructions: String::new(),
         items: Vec::new(),
         tools: Vec::new(),

@@ -22,7 +22,7 @@ use crate::interpreter::{CodeInterpreter, OfferedTool};
 use crate::item::{Call, Item, Output, Part, text_of};
 use crate::shell::ProgramTool;
 use crate::tool::Tool;
-use crate::upstream::{FinishReason, FunctionTool, Request, ToolChoice, Usage, call};
+use crate::upstream::{FinishReason, FunctionTool, ModelRequest, TokenUsage, ToolChoice, call};
 use aludel_sandbox::{ClientAnswer, KernelSpec};
 use program::{Consent, Halt};
 use reply::Reply;
@@ -55,7 +55,7 @@ pub(crate) async fn drive(
         cancel,
         answers,
         items,
-        usage: Usage::default(),
+        usage: TokenUsage::default(),
         answer: String::new(),
         tool_calls: 0,
         function_calls: 0,
@@ -83,7 +83,7 @@ struct State {
     items: Vec<Item>,
     /// Index of this turn's first item.
     first_new: usize,
-    usage: Usage,
+    usage: TokenUsage,
     /// The text of the last round.
     answer: String,
     tool_calls: u32,
@@ -186,7 +186,7 @@ impl State {
         stopped(&self.cancel, self.deadline, self.parts.budgets.time).await
     }
 
-    fn request(&self, number: u32) -> Request {
+    fn request(&self, number: u32) -> ModelRequest {
         let parts = &self.parts;
         let (sampling, headers) = (parts.sampling.clone(), HeaderMap::new());
         if !self.calls_functions() {
@@ -196,7 +196,7 @@ impl State {
             }
             let instructions = instructions.join("\n\n").trim().to_owned();
             let items = fenced::as_text(&self.items, self.kernel().map_or("", KernelSpec::fence));
-            return Request {
+            return ModelRequest {
                 instructions,
                 items,
                 tools: Vec::new(),
@@ -214,7 +214,7 @@ impl State {
             tool_choice
         };
         let tools = self.functions().cloned().collect();
-        Request {
+        ModelRequest {
             instructions: parts.instructions.clone(),
             items: self.items.clone(),
             tools,
@@ -231,7 +231,7 @@ impl State {
         }
         let usage = reply.usage.unwrap_or_else(|| {
             let read: usize = self.items.iter().map(length).sum::<usize>() + self.parts.instructions.len();
-            Usage { input: reply::tokens(read), output: reply.tokens(), ..Usage::default() }
+            TokenUsage { input: reply::tokens(read), output: reply.tokens(), ..TokenUsage::default() }
         });
         self.usage += usage;
         record_all!(Span::current(), input_tokens = self.usage.input, output_tokens = self.usage.output);

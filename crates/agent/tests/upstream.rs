@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_agent::upstream::{
-    Delta, FinishReason, Request, Sampling, ToolChoice, Unreachable, Upstream, UpstreamError,
+    Delta, FinishReason, ModelRequest, Sampling, ToolChoice, Unreachable, Upstream, UpstreamError,
 };
 use aludel_agent::{Call, Item, Secret};
 use aludel_testkit::{End, Scripted, ScriptedUpstream};
@@ -22,7 +22,7 @@ async fn ask(url: String) -> (Vec<Delta>, Option<UpstreamError>) {
 
 /// Asks once and returns what came, up to the first error.
 async fn ask_of(chat: &HttpUpstream, items: Vec<Item>) -> (Vec<Delta>, Option<UpstreamError>) {
-    let request = Request {
+    let request = ModelRequest {
         instructions: String::new(),
         items,
         tools: Vec::new(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-use aludel_agent::upstream::Usage;
+use aludel_agent::upstream::TokenUsage;
 use aludel_engine::turns::{Ending, EventKind, FailureKind, ItemId};
 use aludel_sandbox::{
     ClientCall, Death, ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, VariablesState,
@@ -185,7 +185,7 @@ pub(crate) fn turn(
         EventKind::ToolRejected { call_id, reason, .. } => (Some(call_id.as_str()), Content::Rejected { reason }),
         EventKind::Observed { call_id, text } => (Some(call_id.as_str()), Content::Observation { text }),
         EventKind::Usage { usage, .. } => {
-            let Usage { input, cached, output, reasoning } = *usage;
+            let TokenUsage { input, cached, output, reasoning } = *usage;
             (None, Content::Usage { input, cached, output, reasoning })
         }
         EventKind::Created { .. }

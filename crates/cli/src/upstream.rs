@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aludel_agent::upstream::demo::Demo;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
-use aludel_agent::upstream::{Capabilities, Fallback, Upstream};
+use aludel_agent::upstream::{Fallback, ModelCapabilities, Upstream};
 
 use crate::config::{Api, Model, Surroundings};
 use crate::exit::{usage, words};
@@ -98,7 +98,7 @@ fn endpoint(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Option
         url: model.url.to_string(),
         model: model.upstream_name.to_string(),
         key: model.key.fetch(&model.name, surroundings)?,
-        capabilities: Capabilities { function_calling: model.function_calling.0, vision: model.vision.0 },
+        capabilities: ModelCapabilities { function_calling: model.function_calling.0, vision: model.vision.0 },
         idle_timeout: model.idle_timeout.duration(),
         headers: model.headers.fetch(&model.name, surroundings)?,
         max_output_tokens: model.max_output_tokens.0,

@@ -11,7 +11,7 @@ mod stack;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use aludel_agent::upstream::{Capabilities, Delta, Request, Upstream, UpstreamError};
+use aludel_agent::upstream::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
 use aludel_sandbox::{Backend, ExecutionEvent, Limits, SandboxId, SandboxSpec};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -154,11 +154,11 @@ impl Upstream for Silent {
         "m"
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { function_calling: true, vision: false }
+    fn capabilities(&self) -> ModelCapabilities {
+        ModelCapabilities { function_calling: true, vision: false }
     }
 
-    fn call(&self, _: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+    fn call(&self, _: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
         stream::empty().boxed()
     }
 }

@@ -10,7 +10,7 @@ mod stack;
 use std::time::{Duration, Instant};
 
 use aludel_agent::Item;
-use aludel_agent::upstream::{Capabilities, Delta, FinishReason, Request, Upstream, UpstreamError};
+use aludel_agent::upstream::{Delta, FinishReason, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
 use aludel_sandbox::{Backend, ExecutionEvent, Limits, Sandbox, SandboxId, SandboxSpec};
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -110,11 +110,11 @@ impl Upstream for Scripted {
         "m"
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { function_calling: true, vision: false }
+    fn capabilities(&self) -> ModelCapabilities {
+        ModelCapabilities { function_calling: true, vision: false }
     }
 
-    fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+    fn call(&self, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
         let question = request.items.iter().rev().find_map(|item| match item {
             Item::User(parts) => Some(aludel_agent::text_of(parts)),
             _ => None,

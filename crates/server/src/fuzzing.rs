@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::upstream::Capabilities;
+use aludel_agent::upstream::ModelCapabilities;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol, Transport};
 use aludel_engine::sessions::check_name;
 use aludel_engine::{Engine, Model, SessionFile, Shown};
@@ -484,7 +484,7 @@ fn models() -> [Model; 2] {
         url: "http://localhost/v1".into(),
         model: "m".into(),
         key: None,
-        capabilities: Capabilities { function_calling: true, vision: true },
+        capabilities: ModelCapabilities { function_calling: true, vision: true },
         idle_timeout: Duration::from_secs(60),
         headers: Vec::new(),
         max_output_tokens: None,

@@ -8,7 +8,7 @@ use crate::item::Call;
 use crate::partial_json::StringField;
 use crate::random;
 use crate::shell::ProgramTool;
-use crate::upstream::{Delta, FinishReason, Usage};
+use crate::upstream::{Delta, FinishReason, TokenUsage};
 
 /// A rough count of tokens, for upstreams that tell none.
 const BYTES_PER_TOKEN: usize = 4;
@@ -21,7 +21,7 @@ pub(super) struct Reply {
     pub(super) reasoning: String,
     pub(super) calls: Vec<PendingCall>,
     pub(super) refused: bool,
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<TokenUsage>,
     pub(super) finish: Option<FinishReason>,
     /// The tools whose programs are shown while they are written, by name.
     ours: Vec<(String, ProgramTool)>,

@@ -1,7 +1,7 @@
 //! An answer as it comes: the protocol's pieces in, deltas out.
 
 use super::protocol::Fault;
-use super::{Delta, FinishReason, Usage};
+use super::{Delta, FinishReason, TokenUsage};
 
 /// Bytes of one call's arguments.
 const MAX_ARGUMENTS: usize = 1 << 20;
@@ -100,7 +100,7 @@ impl Answer {
     }
 
     /// Some send a running figure with every piece; the reader takes the last.
-    pub(super) fn usage(&mut self, usage: Usage) {
+    pub(super) fn usage(&mut self, usage: TokenUsage) {
         self.deltas.push(Delta::Usage(usage));
     }
 

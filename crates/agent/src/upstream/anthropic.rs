@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{Answer, CallPiece};
 use super::protocol::{Adapter, Api, Exchange, Fault};
 use super::signatures::Signatures;
-use super::{AnswerFormat, FinishReason, Request, ToolChoice, Usage};
+use super::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 use crate::item::{Item, Part};
 
 static API: Api = Api {
@@ -43,7 +43,7 @@ impl Adapter for Messages {
 }
 
 /// The body of a request.
-fn request(model: &str, request: &Request, vision: bool, signatures: &Signatures) -> Value {
+fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signatures) -> Value {
     let sampling = &request.sampling;
     let max_tokens = sampling.max_output_tokens.unwrap_or(MAX_TOKENS);
     let mut body = Map::new();
@@ -95,7 +95,7 @@ fn request(model: &str, request: &Request, vision: bool, signatures: &Signatures
 }
 
 /// Returns the tokens that the model may think: `None` when it must call a tool, or when thoughts that it wants back are lost.
-fn thinking_budget(request: &Request, max_tokens: u32, signatures: &Signatures) -> Option<u32> {
+fn thinking_budget(request: &ModelRequest, max_tokens: u32, signatures: &Signatures) -> Option<u32> {
     let share = match request.sampling.reasoning_effort.as_deref()? {
         "minimal" | "low" => 8,
         "medium" => 4,
@@ -295,7 +295,7 @@ impl Reply {
         usage.cache_creation_input_tokens = usage.cache_creation_input_tokens.max(tokens.cache_creation_input_tokens);
         let cached = usage.cache_read_input_tokens;
         let input = usage.input_tokens + cached + usage.cache_creation_input_tokens;
-        answer.usage(Usage { input, cached, output: usage.output_tokens, reasoning: 0 });
+        answer.usage(TokenUsage { input, cached, output: usage.output_tokens, reasoning: 0 });
     }
 
     /// Keeps the thoughts that led to a call. Those that nobody saw have no place in the conversation, so they count as lost.
@@ -318,7 +318,7 @@ impl Reply {
 }
 
 impl Exchange for Reply {
-    fn request(&mut self, model: &str, request: &Request, vision: bool) -> serde_json::Result<Vec<u8>> {
+    fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(&self::request(model, request, vision, &self.signatures))
     }
 

@@ -8,11 +8,11 @@ use reqwest::StatusCode;
 use tracing::field::Empty;
 use tracing::{Span, info_span, record_all};
 
-use super::{Delta, Request, Upstream, UpstreamError, Usage};
+use super::{Delta, ModelRequest, TokenUsage, Upstream, UpstreamError};
 use crate::contents::{self, Excerpt, messages};
 
 /// Calls a model in a span of its own.
-pub(crate) fn call(upstream: &dyn Upstream, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+pub(crate) fn call(upstream: &dyn Upstream, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
     let mut call = ModelCall::begin(upstream.name(), upstream.provider());
     if let Some((asked, _)) = &mut call.contents {
         *asked = messages(&request.items).to_string();
@@ -27,7 +27,7 @@ pub struct ModelCall {
     span: Span,
     began: Instant,
     has_begun: bool,
-    usage: Option<Usage>,
+    usage: Option<TokenUsage>,
     /// The conversation and the answer, if somebody wants to see them.
     contents: Option<(String, Excerpt)>,
     result: &'static str,
@@ -76,7 +76,7 @@ impl ModelCall {
     }
 
     /// Notes what it cost.
-    pub fn costs(&mut self, usage: Usage) {
+    pub fn costs(&mut self, usage: TokenUsage) {
         self.usage = Some(usage);
     }
 

@@ -9,7 +9,7 @@ use reqwest::header::AUTHORIZATION;
 
 use super::answer::{Answer, CallPiece};
 use super::protocol::{Adapter, Api, Exchange, Fault};
-use super::{FinishReason, Request, UpstreamError, Usage};
+use super::{FinishReason, ModelRequest, TokenUsage, UpstreamError};
 use quirks::Quirks;
 use request::Style;
 
@@ -53,7 +53,7 @@ struct Completion {
 }
 
 impl Exchange for Completion {
-    fn request(&mut self, model: &str, request: &Request, vision: bool) -> serde_json::Result<Vec<u8>> {
+    fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(&request::request(model, request, vision, self.style))
     }
 
@@ -124,7 +124,7 @@ impl Completion {
 
 fn count(tokens: Option<Tokens>, answer: &mut Answer) {
     let Some(tokens) = tokens.filter(|tokens| tokens.prompt_tokens > 0 || tokens.completion_tokens > 0) else { return };
-    answer.usage(Usage {
+    answer.usage(TokenUsage {
         input: tokens.prompt_tokens,
         output: tokens.completion_tokens,
         cached: tokens.prompt_tokens_details.map(|details| details.cached_tokens).unwrap_or_default(),

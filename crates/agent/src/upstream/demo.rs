@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 
-use super::{Capabilities, Delta, FinishReason, Request, Upstream, UpstreamError};
+use super::{Delta, FinishReason, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
 use crate::interpreter;
 use crate::item::{Call, Item, text_of};
 
@@ -42,11 +42,11 @@ impl Upstream for Demo {
         "demo"
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { function_calling: true, vision: false }
+    fn capabilities(&self) -> ModelCapabilities {
+        ModelCapabilities { function_calling: true, vision: false }
     }
 
-    fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+    fn call(&self, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
         let pace = self.pace;
         let deltas = match next_step(&request) {
             Next::Say(text) => fragments(&text).map(Delta::Text).collect::<Vec<_>>(),
@@ -135,7 +135,7 @@ enum Next {
     Run { say: String, code: String, number: usize },
 }
 
-fn next_step(request: &Request) -> Next {
+fn next_step(request: &ModelRequest) -> Next {
     let Some(csv) = csv_of(request) else { return Next::Say(no_file()) };
     let calls: Vec<&Call> = request
         .items
@@ -180,7 +180,7 @@ fn next_step(request: &Request) -> Next {
 }
 
 /// The first CSV file that the tool's description lists.
-fn csv_of(request: &Request) -> Option<String> {
+fn csv_of(request: &ModelRequest) -> Option<String> {
     let tool = request.tools.iter().find(|tool| tool.name == interpreter::NAME)?;
     let files = tool.description.split("/mnt/data/").skip(1);
     let name = files.filter_map(|rest| rest.find(".csv (").map(|end| format!("{}.csv", &rest[..end]))).next()?;
@@ -188,7 +188,7 @@ fn csv_of(request: &Request) -> Option<String> {
     name.chars().all(|character| character.is_alphanumeric() || "._- ".contains(character)).then_some(name)
 }
 
-fn is_the_question(request: &Request) -> bool {
+fn is_the_question(request: &ModelRequest) -> bool {
     let question = request.items.iter().rev().find_map(|item| match item {
         Item::User(parts) => Some(text_of(parts).to_lowercase()),
         _ => None,
@@ -203,7 +203,7 @@ fn step_of(call: &Call, csv: &str) -> Option<Step> {
     Step::ALL.into_iter().find(|step| step.program().replace(PLACEHOLDER, csv) == code)
 }
 
-fn output_of(request: &Request, call: &Call) -> Option<String> {
+fn output_of(request: &ModelRequest, call: &Call) -> Option<String> {
     request.items.iter().find_map(|item| match item {
         Item::Output(output) if output.call_id == call.id => Some(text_of(&output.parts)),
         _ => None,
@@ -219,7 +219,7 @@ fn offending_date(observation: &str) -> Option<String> {
 }
 
 /// All figures that the programs printed, the later ones on top.
-fn figures(request: &Request) -> serde_json::Map<String, serde_json::Value> {
+fn figures(request: &ModelRequest) -> serde_json::Map<String, serde_json::Value> {
     let mut all = serde_json::Map::new();
     for item in &request.items {
         if let Item::Output(output) = item {
@@ -277,10 +277,10 @@ mod tests {
 
     const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Create PDF report.";
 
-    fn request(items: Vec<Item>) -> Request {
+    fn request(items: Vec<Item>) -> ModelRequest {
         let description = "Files now: /mnt/data/notes.txt (1.0 kB), /mnt/data/sales.csv (1.9 MB).".to_owned();
         let tool = FunctionTool { name: "python".into(), description, parameters: serde_json::Value::Null };
-        Request {
+        ModelRequest {
             instructions: String::new(),
             items,
             tools: vec![tool],
@@ -325,7 +325,7 @@ mod tests {
         assert!(says(after(Step::Look, &format!("FIGURES {{\"columns\": [\"a\"]}}\n{SUCCESS}")), "other columns"));
         assert!(says(after(Step::Try, "MemoryError\nOut of memory: used 1 of 1."), "Out of memory"));
         assert!(says(after(Step::Pdf, "The program failed: OSError."), "OSError"));
-        let without_file = Request { tools: Vec::new(), ..request(vec![Item::user(QUESTION)]) };
+        let without_file = ModelRequest { tools: Vec::new(), ..request(vec![Item::user(QUESTION)]) };
         assert!(says(next_step(&without_file), "--file"));
     }
 

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tracing::warn;
 
-use super::{Capabilities, Delta, Request, Upstream, UpstreamError};
+use super::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
 use crate::flow::Flow;
 
 /// Asks the first model; the next one is asked when one cannot answer and has not begun to.
@@ -39,11 +39,11 @@ impl Upstream for Fallback {
         self.first.provider()
     }
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self) -> ModelCapabilities {
         self.first.capabilities()
     }
 
-    fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+    fn call(&self, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
         let Self { first, others } = self.clone();
         let flow = Flow::new(|sink| async move {
             let mut left = others.into_iter();

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{Answer, CallPiece};
 use super::protocol::{Adapter, Api, Exchange, Fault};
 use super::signatures::Signatures;
-use super::{AnswerFormat, FinishReason, Request, ToolChoice, Usage};
+use super::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 use crate::item::{Item, Part, text_of};
 use crate::random;
 
@@ -47,7 +47,7 @@ impl Adapter for Gemini {
 }
 
 /// The body of a request.
-fn request(model: &str, request: &Request, vision: bool, signatures: &Signatures) -> Value {
+fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signatures) -> Value {
     let sampling = &request.sampling;
     let mut body = Map::new();
     body.insert("contents".into(), contents(&request.items, vision, signatures).into());
@@ -249,7 +249,7 @@ struct Generation {
 }
 
 impl Exchange for Generation {
-    fn request(&mut self, model: &str, request: &Request, vision: bool) -> serde_json::Result<Vec<u8>> {
+    fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(&self::request(model, request, vision, &self.signatures))
     }
 
@@ -260,7 +260,7 @@ impl Exchange for Generation {
             return Err(Fault::Failed(error.message));
         }
         if let Some(tokens) = &piece.usage_metadata {
-            answer.usage(Usage {
+            answer.usage(TokenUsage {
                 input: tokens.prompt_token_count + tokens.tool_use_prompt_token_count,
                 cached: tokens.cached_content_token_count,
                 output: tokens.candidates_token_count + tokens.thoughts_token_count,

@@ -23,7 +23,7 @@ use tracing::info;
 use super::answer::Answer;
 pub use super::protocol::Protocol;
 use super::protocol::{Adapter, Api, Exchange};
-use super::{Capabilities, Delta, Request, Upstream, UpstreamError};
+use super::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
 use crate::flow::{Flow, Sink};
 use crate::secret::Secret;
 use endpoint::Endpoint;
@@ -55,7 +55,7 @@ pub struct HttpOptions {
     /// The key, if one is needed.
     pub key: Option<Secret>,
     /// Its abilities beyond text.
-    pub capabilities: Capabilities,
+    pub capabilities: ModelCapabilities,
     /// Time for which the upstream may be silent, also before its first word.
     pub idle_timeout: Duration,
     /// Headers that every request has besides those of the protocol, by name.
@@ -74,7 +74,7 @@ impl HttpOptions {
             url: url.into(),
             model: model.into(),
             key: None,
-            capabilities: Capabilities { function_calling: true, vision: false },
+            capabilities: ModelCapabilities { function_calling: true, vision: false },
             idle_timeout: IDLE_TIMEOUT,
             headers: Vec::new(),
             max_output_tokens: None,
@@ -96,7 +96,7 @@ impl HttpOptions {
 
     /// The model has these abilities.
     #[must_use]
-    pub fn capabilities(self, capabilities: Capabilities) -> Self {
+    pub fn capabilities(self, capabilities: ModelCapabilities) -> Self {
         Self { capabilities, ..self }
     }
 }
@@ -194,11 +194,11 @@ impl Upstream for HttpUpstream {
         self.adapter.api().provider
     }
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self) -> ModelCapabilities {
         self.options.capabilities
     }
 
-    fn call(&self, mut request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+    fn call(&self, mut request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
         if let Some(most) = self.options.max_output_tokens {
             let wanted = &mut request.sampling.max_output_tokens;
             *wanted = Some(wanted.map_or(most, |wanted| wanted.min(most)));
@@ -231,7 +231,7 @@ impl Deltas {
 }
 
 impl HttpUpstream {
-    async fn answer(&self, request: &Request, deltas: &mut Deltas) -> Result<(), UpstreamError> {
+    async fn answer(&self, request: &ModelRequest, deltas: &mut Deltas) -> Result<(), UpstreamError> {
         let _permit = self.permit()?;
         let model = &self.options.model;
         let mut attempt = 1;

@@ -1,6 +1,6 @@
 //! Language models behind an API: one call in, a stream of deltas out.
 //!
-//! An upstream knows nothing of sandboxes, budgets or rounds. It turns a [`Request`] into its own protocol, and what comes back into
+//! An upstream knows nothing of sandboxes, budgets or rounds. It turns a [`ModelRequest`] into its own protocol, and what comes back into
 //! [`Delta`]s, bounded and checked; the loop does the rest.
 
 pub mod demo;
@@ -40,13 +40,13 @@ pub trait Upstream: Send + Sync {
     }
 
     /// Returns the kinds of input beyond text that the model takes. They do not change during the upstream's life.
-    fn capabilities(&self) -> Capabilities;
+    fn capabilities(&self) -> ModelCapabilities;
 
     /// Calls the model once.
     ///
     /// The stream ends after [`Delta::Finished`], or after the first error. Nothing happens before it is polled, and dropping it ends
     /// the request. Time and size are bounded by the upstream itself; the caller bounds the number of calls.
-    fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>>;
+    fn call(&self, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>>;
 }
 
 impl<U: Upstream + ?Sized> Upstream for std::sync::Arc<U> {
@@ -58,18 +58,18 @@ impl<U: Upstream + ?Sized> Upstream for std::sync::Arc<U> {
         (**self).provider()
     }
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self) -> ModelCapabilities {
         (**self).capabilities()
     }
 
-    fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+    fn call(&self, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
         (**self).call(request)
     }
 }
 
 /// Abilities of a model beyond text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct ModelCapabilities {
     /// It can call functions. Otherwise the loop asks for code in a fenced block, and the upstream sees text only.
     pub function_calling: bool,
     /// It takes images.
@@ -78,7 +78,7 @@ pub struct Capabilities {
 
 /// One call of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
+pub struct ModelRequest {
     /// The system prompt. May be empty.
     pub instructions: String,
     /// The conversation so far, oldest first. Its last item is a user's message or a tool's output.
@@ -182,7 +182,7 @@ pub enum Delta {
         fragment: String,
     },
     /// Usage of the call so far; the last one counts.
-    Usage(Usage),
+    Usage(TokenUsage),
     /// The end of the answer; nothing comes after it.
     Finished(FinishReason),
 }
@@ -190,7 +190,7 @@ pub enum Delta {
 /// Tokens that were used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Usage {
+pub struct TokenUsage {
     /// Tokens that the model read.
     pub input: u64,
     /// Of these, tokens that the upstream had cached.
@@ -201,14 +201,14 @@ pub struct Usage {
     pub reasoning: u64,
 }
 
-impl Usage {
+impl TokenUsage {
     /// Tokens read and written.
     pub fn total(&self) -> u64 {
         self.input.saturating_add(self.output)
     }
 }
 
-impl std::ops::AddAssign for Usage {
+impl std::ops::AddAssign for TokenUsage {
     fn add_assign(&mut self, other: Self) {
         self.input = self.input.saturating_add(other.input);
         self.cached = self.cached.saturating_add(other.cached);

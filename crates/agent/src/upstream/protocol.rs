@@ -11,7 +11,7 @@ use super::anthropic::Messages;
 use super::chat_completions::ChatCompletions;
 use super::gemini::Gemini;
 use super::responses::Responses;
-use super::{Request, UpstreamError};
+use super::{ModelRequest, UpstreamError};
 
 /// The protocol of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(super) struct Api {
 /// One request and its answer.
 pub(super) trait Exchange: Send {
     /// Renders the body of the request.
-    fn request(&mut self, model: &str, request: &Request, vision: bool) -> serde_json::Result<Vec<u8>>;
+    fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>>;
 
     /// Reads the data of one event.
     fn event(&mut self, data: &str, answer: &mut Answer) -> Result<(), Fault>;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, CallPiece};
 use super::protocol::{Adapter, Api, Exchange, Fault};
-use super::{AnswerFormat, FinishReason, Request, ToolChoice, Usage};
+use super::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 use crate::item::{Item, Part, text_of};
 
 static API: Api = Api {
@@ -44,7 +44,7 @@ impl Adapter for Responses {
 }
 
 /// The body of a request.
-fn request(model: &str, request: &Request, vision: bool) -> Value {
+fn request(model: &str, request: &ModelRequest, vision: bool) -> Value {
     let sampling = &request.sampling;
     let mut body = Map::new();
     let mut set = |name: &str, value: Value| {
@@ -196,11 +196,11 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn usage(&self) -> Usage {
+    fn usage(&self) -> TokenUsage {
         let figure = |details: &Option<Map<String, Value>>, name: &str| {
             details.as_ref().and_then(|details| details.get(name)?.as_u64()).unwrap_or_default()
         };
-        Usage {
+        TokenUsage {
             input: self.input_tokens,
             cached: figure(&self.input_tokens_details, "cached_tokens"),
             output: self.output_tokens,
@@ -217,7 +217,7 @@ struct Response {
 }
 
 impl Exchange for Response {
-    fn request(&mut self, model: &str, request: &Request, vision: bool) -> serde_json::Result<Vec<u8>> {
+    fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(&self::request(model, request, vision))
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::upstream::Capabilities;
+use aludel_agent::upstream::ModelCapabilities;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_agent::{Agent, AgentBuilder, CodeInterpreter, Event, Item, Secret, Turn, text_of};
 use aludel_sandbox::memory::{ScriptedCell, simple};
@@ -24,7 +24,7 @@ pub fn options_at(url: String) -> HttpOptions {
         url,
         model: "scripted".into(),
         key: Some(Secret::new("sk-very-secret").from_origin("env:TEST_KEY")),
-        capabilities: Capabilities { function_calling: true, vision: true },
+        capabilities: ModelCapabilities { function_calling: true, vision: true },
         idle_timeout: Duration::from_secs(20),
         headers: Vec::new(),
         max_output_tokens: None,
@@ -40,7 +40,7 @@ pub fn options(transport: &Arc<ScriptedTransport>) -> Model {
 /// A model that knows no functions and sees no images.
 pub fn plain(transport: &Arc<ScriptedTransport>) -> Model {
     let mut model = options(transport);
-    model.options.capabilities = Capabilities { function_calling: false, vision: false };
+    model.options.capabilities = ModelCapabilities { function_calling: false, vision: false };
     model
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use aludel_agent::upstream::Usage;
+use aludel_agent::upstream::TokenUsage;
 use aludel_agent::{CutOff, excerpt};
 use aludel_sandbox::{Finished, LimitHit, MimeBundle, MimeData, Outcome};
 use aludel_store::{BlobName, FILE_COST};
@@ -231,7 +231,7 @@ pub enum EventKind {
         /// The number of the round, from 1.
         round: u32,
         /// Its tokens.
-        usage: Usage,
+        usage: TokenUsage,
     },
     /// The end of one turn.
     Ended {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aludel_agent::Item;
-use aludel_agent::upstream::Capabilities;
+use aludel_agent::upstream::ModelCapabilities;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_sandbox::memory::{Memory, ScriptedCell, simple};
 use aludel_sandbox::template::TemplateName;
@@ -61,7 +61,7 @@ pub(super) fn engine_on(
         url: "http://localhost/v1".into(),
         model: "m".into(),
         key: None,
-        capabilities: Capabilities { function_calling: true, vision: true },
+        capabilities: ModelCapabilities { function_calling: true, vision: true },
         idle_timeout: Duration::from_secs(20),
         headers: Vec::new(),
         max_output_tokens: None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_agent::upstream::http::Forwarded;
-use aludel_agent::upstream::{Capabilities, Delta, ModelCall, Request, Upstream, UpstreamError};
+use aludel_agent::upstream::{Delta, ModelCall, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
 use aludel_engine::Model;
 use axum::http::HeaderMap;
 use futures_util::StreamExt;
@@ -37,12 +37,12 @@ impl Upstream for Traced {
         self.0.provider()
     }
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self) -> ModelCapabilities {
         self.0.capabilities()
     }
 
-    fn call(&self, request: Request) -> BoxStream<'static, Result<Delta, UpstreamError>> {
-        self.0.call(Request { headers: layer::headers(), ..request })
+    fn call(&self, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
+        self.0.call(ModelRequest { headers: layer::headers(), ..request })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The end of an answer that is handed on: there stands what it cost, if the model's server says so.
 
-use aludel_agent::upstream::Usage;
+use aludel_agent::upstream::TokenUsage;
 use serde::Deserialize;
 
 /// Bytes of the end that are kept: more than any usage takes, and than what comes after it.
@@ -30,7 +30,7 @@ impl Tail {
     }
 
     /// The last usage that is told. None of packed answers, and none of those that leave it out.
-    pub(super) fn usage(&self) -> Option<Usage> {
+    pub(super) fn usage(&self) -> Option<TokenUsage> {
         let mut end = self.0.len();
         // Most events of a stream say that there is none yet.
         while let Some(at) = self.0.get(..end)?.windows(USAGE.len()).rposition(|bytes| bytes == USAGE) {
@@ -40,7 +40,7 @@ impl Tail {
             {
                 let (input, output) = (input_tokens.unwrap_or_default(), output_tokens.unwrap_or_default());
                 if input > 0 || output > 0 {
-                    return Some(Usage { input, output, ..Usage::default() });
+                    return Some(TokenUsage { input, output, ..TokenUsage::default() });
                 }
             }
             end = at;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::upstream::Capabilities;
+use aludel_agent::upstream::ModelCapabilities;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_engine::execution::Limits;
 use aludel_engine::{ApprovalPolicy, Engine, Model};
@@ -156,7 +156,7 @@ pub fn model(name: &str, url: String) -> Model {
         url,
         model: format!("{name}-upstream"),
         key: None,
-        capabilities: Capabilities { function_calling: true, vision: false },
+        capabilities: ModelCapabilities { function_calling: true, vision: false },
         idle_timeout: Duration::from_secs(20),
         headers: Vec::new(),
         max_output_tokens: None,

@@ -31,7 +31,7 @@ pub(super) struct Style {
 }
 
 /// The body of a request.
-pub(super) fn request(model: &str, request: &upstream::Request, vision: bool, style: Style) -> Request {
+pub(super) fn request(model: &str, request: &upstream::ModelRequest, vision: bool, style: Style) -> Request {
     let tools: Vec<Tool> = request
         .tools
         .iter()

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use aludel_agent::upstream::Usage;
+use aludel_agent::upstream::TokenUsage;
 use aludel_engine::Engine;
 use aludel_engine::turns::{Frame, ItemId, ToolCall, ToolKind};
 use aludel_store::ContainerId;
@@ -44,7 +44,7 @@ pub(super) struct Writer {
     programs: HashMap<ItemId, Program>,
     /// True if one of them waits for answers of the client's.
     waits: bool,
-    usage: Usage,
+    usage: TokenUsage,
     stop_reason: Option<StopReason>,
     stop_sequence: Option<String>,
     /// Time of the event that is being rendered, seconds since 1970.
@@ -120,7 +120,7 @@ impl Writer {
             open: None,
             programs: HashMap::new(),
             waits: false,
-            usage: Usage::default(),
+            usage: TokenUsage::default(),
             stop_reason: None,
             stop_sequence: None,
             now: 0,
@@ -139,7 +139,7 @@ impl Writer {
         std::mem::take(&mut self.frames)
     }
 
-    pub(super) fn use_tokens(&mut self, usage: Usage) {
+    pub(super) fn use_tokens(&mut self, usage: TokenUsage) {
         self.usage += usage;
     }
 
@@ -475,7 +475,7 @@ fn escaped(piece: &str) -> String {
     quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned()
 }
 
-fn usage_of(usage: &Usage) -> anthropic::Usage {
+fn usage_of(usage: &TokenUsage) -> anthropic::Usage {
     anthropic::Usage {
         input_tokens: usage.input.saturating_sub(usage.cached),
         cache_creation_input_tokens: 0,
@@ -567,7 +567,7 @@ mod tests {
             caller: None,
         };
         writer.tool_call(&call);
-        writer.use_tokens(Usage { input: 10, cached: 4, output: 5, reasoning: 1 });
+        writer.use_tokens(TokenUsage { input: 10, cached: 4, output: 5, reasoning: 1 });
         writer.finish(StopReason::ToolUse);
         writer.end();
         let message = accumulated(&writer.take_frames());

@@ -3,7 +3,7 @@
 //! Texts come in pieces; programs and their results, of which this protocol has no pieces, each in a frame of their own. Files that are no
 //! pictures have no place in it: the text ends with links to them.
 
-use aludel_agent::upstream::Usage;
+use aludel_agent::upstream::TokenUsage;
 use aludel_engine::SessionFile;
 use aludel_engine::turns::{Frame, ItemId, ToolCall};
 use aludel_wire::gemini::{
@@ -78,7 +78,7 @@ impl Writer {
     }
 
     /// Tokens of one round: what the model reads again after the first counts as read for the sake of its programs.
-    pub(super) fn use_tokens(&mut self, round: u32, usage: Usage) {
+    pub(super) fn use_tokens(&mut self, round: u32, usage: TokenUsage) {
         let metadata = &mut self.usage;
         match round {
             0 | 1 => metadata.prompt_token_count += usage.input,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use aludel_agent::upstream::Capabilities;
+use aludel_agent::upstream::ModelCapabilities;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_engine::{Engine, Model};
 use aludel_sandbox::Backend;
@@ -163,7 +163,7 @@ fn model(case: &Case, upstream: &Arc<ScriptedTransport>) -> Model {
         url: "http://127.0.0.1:1/v1".to_owned(),
         model: "m-upstream".to_owned(),
         key: None,
-        capabilities: Capabilities { function_calling: true, vision: true },
+        capabilities: ModelCapabilities { function_calling: true, vision: true },
         idle_timeout: case.patience,
         headers: Vec::new(),
         max_output_tokens: None,

@@ -129,7 +129,7 @@ impl Writer {
     }
 
     /// Counts the tokens of one round: what the model reads again after the first counts as read for the sake of its programs.
-    pub(super) fn use_tokens(&mut self, round: u32, tokens: upstream::Usage) {
+    pub(super) fn use_tokens(&mut self, round: u32, tokens: upstream::TokenUsage) {
         let usage = self.answer.usage.get_or_insert_with(Usage::default);
         match round {
             0 | 1 => usage.total_input_tokens += tokens.input,

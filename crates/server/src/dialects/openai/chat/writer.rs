@@ -4,7 +4,7 @@
 //! message (`code_interpreter_calls`, `files`) and, in the same words, in the deltas of a stream: every entry of a list there has an
 //! `index`, and texts continue, so that a client which adds deltas up gets the same message.
 
-use aludel_agent::upstream::Usage;
+use aludel_agent::upstream::TokenUsage;
 use aludel_engine::SessionFile;
 use aludel_engine::turns::{Frame, ItemId, ToolCall};
 use aludel_store::now;
@@ -24,7 +24,7 @@ pub(super) struct Writer {
     /// True if chunks are wanted, and whether they tell the usage.
     stream: Option<IncludeUsage>,
     choices: Vec<Choice>,
-    usage: Usage,
+    usage: TokenUsage,
     sequence: u64,
     chunks: Vec<Frame>,
 }
@@ -93,7 +93,7 @@ impl Writer {
             model,
             stream,
             choices: choices.collect(),
-            usage: Usage::default(),
+            usage: TokenUsage::default(),
             sequence: 0,
             chunks: Vec::new(),
         }
@@ -109,7 +109,7 @@ impl Writer {
         std::mem::take(&mut self.chunks)
     }
 
-    pub(super) fn use_tokens(&mut self, usage: Usage) {
+    pub(super) fn use_tokens(&mut self, usage: TokenUsage) {
         self.usage += usage;
     }
 
@@ -416,7 +416,7 @@ impl Choice {
     }
 }
 
-fn usage_of(usage: &Usage) -> Value {
+fn usage_of(usage: &TokenUsage) -> Value {
     json!({
         "prompt_tokens": usage.input,
         "completion_tokens": usage.output,

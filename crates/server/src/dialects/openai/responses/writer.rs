@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use aludel_agent::upstream::Usage;
+use aludel_agent::upstream::TokenUsage;
 use aludel_engine::SessionFile;
 use aludel_engine::turns::{Frame, ItemId, ToolCall};
 use aludel_wire::openai::responses::{
@@ -37,7 +37,7 @@ pub(super) struct Writer {
     programs: HashMap<ItemId, Program>,
     /// Files that were made and are not cited yet.
     uncited: Vec<SessionFile>,
-    usage: Usage,
+    usage: TokenUsage,
     events: Vec<Frame>,
     /// Time of the event that is being rendered, seconds since 1970.
     now: i64,
@@ -93,7 +93,7 @@ impl Writer {
             thoughts: None,
             programs: HashMap::new(),
             uncited: Vec::new(),
-            usage: Usage::default(),
+            usage: TokenUsage::default(),
             events: Vec::new(),
             now: 0,
         }
@@ -128,7 +128,7 @@ impl Writer {
         self.output.get(place).map(Item::id).unwrap_or_default().to_owned()
     }
 
-    pub(super) fn use_tokens(&mut self, usage: Usage) {
+    pub(super) fn use_tokens(&mut self, usage: TokenUsage) {
         self.usage += usage;
     }
 
@@ -136,7 +136,7 @@ impl Writer {
     pub(super) fn object(&self, status: &Status) -> Response {
         let ended = !matches!(status, Status::Queued | Status::InProgress);
         // Also before the end, as soon as there is any: what was used counts after a restart.
-        let is_known = ended || self.usage != Usage::default();
+        let is_known = ended || self.usage != TokenUsage::default();
         Response {
             status: status.on_the_wire(),
             completed_at: (*status == Status::Completed).then_some(self.now),
@@ -557,7 +557,7 @@ fn outputs_of(ended: &Ended) -> Vec<ProgramOutput> {
     outputs
 }
 
-fn usage_of(usage: &Usage) -> responses::Usage {
+fn usage_of(usage: &TokenUsage) -> responses::Usage {
     responses::Usage {
         input_tokens: usage.input,
         input_tokens_details: InputTokensDetails { cached_tokens: usage.cached, cache_write_tokens: 0 },
