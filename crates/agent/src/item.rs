@@ -17,7 +17,7 @@ pub enum Item {
     /// A tool that the model called.
     Call(Call),
     /// The answer of a tool. Every call has exactly one, somewhere after it.
-    Output(Output),
+    Output(CallOutput),
 }
 
 /// A piece of a message or of a tool's answer.
@@ -51,7 +51,7 @@ pub struct Call {
 
 /// The answer of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Output {
+pub struct CallOutput {
     /// The [`Call::id`] that this answers.
     pub call_id: String,
     /// The answer.
@@ -66,7 +66,7 @@ impl Item {
 
     /// A tool's answer of plain text.
     pub fn output(call_id: impl Into<String>, text: impl Into<String>) -> Self {
-        Self::Output(Output { call_id: call_id.into(), parts: vec![Part::Text(text.into())] })
+        Self::Output(CallOutput { call_id: call_id.into(), parts: vec![Part::Text(text.into())] })
     }
 }
 

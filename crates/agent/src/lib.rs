@@ -35,7 +35,7 @@ pub use agent::{Agent, AgentBuilder, Answerer, Budgets, Turn, TurnStream};
 pub use approval::{ApprovalDecision, ApprovalRequest, denied};
 pub use event::{Budget, CutOff, Ending, Event};
 pub use interpreter::{CodeInterpreter, arguments_of, code_of};
-pub use item::{Call, Item, Output, Part, text_of};
+pub use item::{Call, CallOutput, Item, Part, text_of};
 pub use observation::{describe_outcome, framed, size};
 pub use runtime::{BareSandbox, Runtime, RuntimeError};
 pub use secret::Secret;

@@ -19,7 +19,7 @@ use crate::event::{Budget, CutOff, Ending, Event};
 use crate::fenced;
 use crate::flow::Sink;
 use crate::interpreter::{CodeInterpreter, OfferedTool};
-use crate::item::{Call, Item, Output, Part, text_of};
+use crate::item::{Call, CallOutput, Item, Part, text_of};
 use crate::shell::ProgramTool;
 use crate::tool::Tool;
 use crate::upstream::{FinishReason, FunctionTool, ModelRequest, TokenUsage, ToolChoice, call};
@@ -318,7 +318,7 @@ impl State {
 
     async fn observe(&mut self, call_id: &str, parts: Vec<Part>) {
         self.sink.send(Event::Observation { call_id: call_id.to_owned(), text: text_of(&parts) }).await;
-        self.push(Item::Output(Output { call_id: call_id.to_owned(), parts })).await;
+        self.push(Item::Output(CallOutput { call_id: call_id.to_owned(), parts })).await;
     }
 
     /// Carries out the calls of our tools that an earlier turn left open: they were approved since.

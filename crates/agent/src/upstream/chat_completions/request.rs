@@ -168,7 +168,7 @@ mod tests {
             |id: &str| Item::Call(crate::item::Call { id: id.into(), name: "python".into(), arguments: "{}".into() });
         let output = |id: &str| {
             let image = Part::Image { mime: "image/png".into(), data: vec![1].into() };
-            Item::Output(crate::item::Output { call_id: id.into(), parts: vec![Part::Text("done".into()), image] })
+            Item::Output(crate::item::CallOutput { call_id: id.into(), parts: vec![Part::Text("done".into()), image] })
         };
         let items =
             [Item::user("q"), Item::Assistant("let me see".into()), call("a"), call("b"), output("a"), output("b")];

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use aludel_agent::upstream::FunctionTool;
-use aludel_agent::{Call, CodeInterpreter, Item, Output, Part, ProgramTool, arguments_of, framed};
+use aludel_agent::{Call, CallOutput, CodeInterpreter, Item, Part, ProgramTool, arguments_of, framed};
 use aludel_engine::KernelSpec;
 use aludel_engine::execution::ClientAnswer;
 use aludel_engine::sessions::WORKSPACE;
@@ -155,7 +155,7 @@ impl Conversation {
                         continue;
                     }
                     let parts = self.result(reader, content, is_error, &param).await?;
-                    self.items.push(Item::Output(Output { call_id: tool_use_id, parts }));
+                    self.items.push(Item::Output(CallOutput { call_id: tool_use_id, parts }));
                 }
                 block if calls.is_empty() => parts.extend(self.part(reader, block, &param).await?),
                 _ => {

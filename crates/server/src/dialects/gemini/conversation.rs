@@ -1,6 +1,6 @@
 //! The conversation of a request, as the model and the session get it.
 
-use aludel_agent::{Call, Item, Output, Part, framed};
+use aludel_agent::{Call, CallOutput, Item, Part, framed};
 use aludel_store::ContainerId;
 use aludel_wire::gemini::{self, CodeExecutionResult, Content, ExecutableCode, FunctionCall, FunctionResponse, Role};
 use serde_json::{Value, json};
@@ -207,7 +207,7 @@ impl Conversation {
     fn end_program(&mut self) {
         if let Some(Program { id, output }) = self.program.take() {
             let text = if output.is_empty() { "(no output)".to_owned() } else { framed(&output) };
-            self.items.push(Item::Output(Output { call_id: id, parts: vec![Part::Text(text)] }));
+            self.items.push(Item::Output(CallOutput { call_id: id, parts: vec![Part::Text(text)] }));
         }
     }
 
@@ -260,7 +260,7 @@ mod tests {
             Item::output("call-3", "done"),
         ];
         assert_eq!(conversation.items, expected);
-        let Item::Output(Output { call_id, parts }) = &conversation.items[2] else { panic!("no output") };
+        let Item::Output(CallOutput { call_id, parts }) = &conversation.items[2] else { panic!("no output") };
         assert!(call_id == "program-1" && aludel_agent::text_of(parts).contains("\n42oh\n"), "{parts:?}");
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use aludel_agent::{Call, Item, Output, Part, framed};
+use aludel_agent::{Call, CallOutput, Item, Part, framed};
 use aludel_engine::execution::ending_of;
 use aludel_store::{ContainerId, InteractionId, Tenant};
 use aludel_wire::gemini::interactions::{Content, Interaction, Media, Status, Step};
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
                     return Err(answers_nothing(call_id, param));
                 }
                 let parts = result_parts(result, &format!("{param}.result"))?;
-                self.items.push(Item::Output(Output { call_id: call_id.clone(), parts }));
+                self.items.push(Item::Output(CallOutput { call_id: call_id.clone(), parts }));
             }
         }
         Ok(())
@@ -311,7 +311,7 @@ mod tests {
             Item::Call(Call { id: id.into(), name: name.into(), arguments: arguments.into() })
         };
         assert_eq!(items[2], call("program-1", "python", r#"{"code":"6 * 7"}"#));
-        let Item::Output(Output { call_id, parts }) = &items[3] else { panic!("{items:?}") };
+        let Item::Output(CallOutput { call_id, parts }) = &items[3] else { panic!("{items:?}") };
         assert!(call_id == "program-1" && aludel_agent::text_of(parts).contains("\n42\n"), "{parts:?}");
         let rest = [Item::Assistant("It is 42.".into()), call("f1", "f", r#"{"a":1}"#), Item::output("f1", "done")];
         assert_eq!(items[4..], rest);

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use aludel_agent::{Call, Item, Output, Part, text_of};
+use aludel_agent::{Call, CallOutput, Item, Part, text_of};
 use aludel_engine::Session;
 use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{ContainerId, FileRecord, Tenant};
@@ -102,7 +102,7 @@ impl Conversation {
                         return Err(ApiError::bad_request(message).param(param));
                     }
                     let parts = conversation.parts(app, tenant, message.get("content"), &param).await?;
-                    conversation.items.push(Item::Output(Output { call_id: call_id.to_owned(), parts }));
+                    conversation.items.push(Item::Output(CallOutput { call_id: call_id.to_owned(), parts }));
                 }
                 other => {
                     let message = format!(

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use aludel_agent::{Call, Item, Output, Part};
+use aludel_agent::{Call, CallOutput, Item, Part};
 use aludel_engine::Session;
 use aludel_engine::approvals::Gate;
 use aludel_engine::sessions::WORKSPACE;
@@ -319,7 +319,7 @@ impl ForModel {
                     FunctionOutput::Text(text) => vec![Part::Text(text)],
                     FunctionOutput::Other(other) => vec![Part::Text(other.to_string())],
                 };
-                self.items.push(Item::Output(Output { call_id, parts }));
+                self.items.push(Item::Output(CallOutput { call_id, parts }));
             }
             Sent::McpApprovalRequest(request) => self.approval_request(request)?,
             Sent::McpApprovalResponse(response) => self.approval(response)?,
