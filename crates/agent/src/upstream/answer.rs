@@ -10,7 +10,7 @@ const MAX_CALLS: usize = 64;
 
 /// An answer that is being read.
 #[derive(Default)]
-pub(super) struct Answer {
+pub(super) struct AnswerBuilder {
     deltas: Vec<Delta>,
     calls: Vec<StartedCall>,
     finish: Option<FinishReason>,
@@ -34,7 +34,7 @@ pub(super) struct CallPiece {
     pub(super) arguments: String,
 }
 
-impl Answer {
+impl AnswerBuilder {
     /// Takes the deltas that are ready.
     pub(super) fn take(&mut self) -> Vec<Delta> {
         std::mem::take(&mut self.deltas)

@@ -6,13 +6,13 @@ use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{Answer, CallPiece};
-use super::protocol::{Adapter, Api, Exchange, Fault};
+use super::answer::{AnswerBuilder, CallPiece};
+use super::protocol::{Adapter, Exchange, Fault, HttpApi};
 use super::signatures::Signatures;
 use super::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 use crate::item::{Item, Part};
 
-static API: Api = Api {
+static API: HttpApi = HttpApi {
     name: "Anthropic's Messages API",
     provider: "anthropic",
     base_path: "/v1",
@@ -29,7 +29,7 @@ const MAX_TOKENS: u32 = 16_384;
 pub(super) struct Messages(Signatures);
 
 impl Adapter for Messages {
-    fn api(&self) -> &'static Api {
+    fn api(&self) -> &'static HttpApi {
         &API
     }
 
@@ -208,16 +208,16 @@ fn blocks(parts: &[Part], vision: bool) -> Vec<Value> {
 }
 
 #[derive(Deserialize)]
-struct Event {
+struct StreamEvent {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(default)]
     index: u32,
     message: Option<Message>,
     content_block: Option<Block>,
-    delta: Option<Delta>,
+    delta: Option<BlockDelta>,
     usage: Option<Tokens>,
-    error: Option<Failure>,
+    error: Option<ErrorBody>,
 }
 
 /// A message whole, or as it begins.
@@ -249,7 +249,7 @@ struct Block {
 }
 
 #[derive(Deserialize, Default)]
-struct Delta {
+struct BlockDelta {
     text: Option<String>,
     partial_json: Option<String>,
     thinking: Option<String>,
@@ -267,7 +267,7 @@ struct Tokens {
 }
 
 #[derive(Deserialize)]
-struct Failure {
+struct ErrorBody {
     #[serde(default)]
     message: String,
 }
@@ -286,7 +286,7 @@ struct Reply {
 }
 
 impl Reply {
-    fn count(&mut self, tokens: Option<Tokens>, answer: &mut Answer) {
+    fn count(&mut self, tokens: Option<Tokens>, answer: &mut AnswerBuilder) {
         let Some(tokens) = tokens else { return };
         let usage = &mut self.usage;
         usage.input_tokens = usage.input_tokens.max(tokens.input_tokens);
@@ -322,8 +322,8 @@ impl Exchange for Reply {
         serde_json::to_vec(&self::request(model, request, vision, &self.signatures))
     }
 
-    fn event(&mut self, data: &str, answer: &mut Answer) -> Result<(), Fault> {
-        let event: Event = serde_json::from_str(data)
+    fn event(&mut self, data: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
+        let event: StreamEvent = serde_json::from_str(data)
             .map_err(|error| Fault::NotUnderstood(format!("an event is not of the Messages API ({error})")))?;
         let number = Some(event.index);
         match event.kind.as_str() {
@@ -375,7 +375,7 @@ impl Exchange for Reply {
         Ok(())
     }
 
-    fn whole(&mut self, body: &str, answer: &mut Answer) -> Result<(), Fault> {
+    fn whole(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         let message: Message = serde_json::from_str(body)
             .map_err(|error| Fault::NotUnderstood(format!("its JSON is no message ({error})")))?;
         for (index, block) in message.content.into_iter().enumerate() {

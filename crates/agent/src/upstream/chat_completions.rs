@@ -7,13 +7,13 @@ use aludel_wire::chat::{CallDelta, CalledFunctionDelta, Chunk, Delta, ErrorEnvel
 use reqwest::Url;
 use reqwest::header::AUTHORIZATION;
 
-use super::answer::{Answer, CallPiece};
-use super::protocol::{Adapter, Api, Exchange, Fault};
+use super::answer::{AnswerBuilder, CallPiece};
+use super::protocol::{Adapter, Exchange, Fault, HttpApi};
 use super::{FinishReason, ModelRequest, TokenUsage, UpstreamError};
 use quirks::Quirks;
 use request::Style;
 
-static API: Api = Api {
+static API: HttpApi = HttpApi {
     name: "a Chat Completions API",
     provider: "openai",
     base_path: "",
@@ -34,7 +34,7 @@ impl ChatCompletions {
 }
 
 impl Adapter for ChatCompletions {
-    fn api(&self) -> &'static Api {
+    fn api(&self) -> &'static HttpApi {
         &API
     }
 
@@ -57,7 +57,7 @@ impl Exchange for Completion {
         serde_json::to_vec(&request::request(model, request, vision, self.style))
     }
 
-    fn event(&mut self, data: &str, answer: &mut Answer) -> Result<(), Fault> {
+    fn event(&mut self, data: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         if let Ok(envelope) = serde_json::from_str::<ErrorEnvelope>(data) {
             return Err(Fault::Failed(envelope.error.message));
         }
@@ -71,7 +71,7 @@ impl Exchange for Completion {
         Ok(())
     }
 
-    fn whole(&mut self, body: &str, answer: &mut Answer) -> Result<(), Fault> {
+    fn whole(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         let response: Response = serde_json::from_str(body)
             .map_err(|error| Fault::NotUnderstood(format!("its JSON is no completion ({error})")))?;
         let choice = response.choices.into_iter().next();
@@ -101,7 +101,7 @@ impl Exchange for Completion {
 }
 
 impl Completion {
-    fn piece(&mut self, delta: Delta, finish: Option<&str>, answer: &mut Answer) -> Result<(), Fault> {
+    fn piece(&mut self, delta: Delta, finish: Option<&str>, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         if delta.reasoning_content.as_ref().is_some_and(|text| !text.is_empty()) {
             self.quirks.saw_thoughts();
         }
@@ -122,7 +122,7 @@ impl Completion {
     }
 }
 
-fn count(tokens: Option<Tokens>, answer: &mut Answer) {
+fn count(tokens: Option<Tokens>, answer: &mut AnswerBuilder) {
     let Some(tokens) = tokens.filter(|tokens| tokens.prompt_tokens > 0 || tokens.completion_tokens > 0) else { return };
     answer.usage(TokenUsage {
         input: tokens.prompt_tokens,

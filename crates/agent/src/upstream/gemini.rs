@@ -8,14 +8,14 @@ use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{Answer, CallPiece};
-use super::protocol::{Adapter, Api, Exchange, Fault};
+use super::answer::{AnswerBuilder, CallPiece};
+use super::protocol::{Adapter, Exchange, Fault, HttpApi};
 use super::signatures::Signatures;
 use super::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 use crate::item::{Item, Part, text_of};
 use crate::random;
 
-static API: Api = Api {
+static API: HttpApi = HttpApi {
     name: "the Gemini API",
     provider: "gcp.gemini",
     base_path: "/v1beta",
@@ -33,7 +33,7 @@ const NO_SEAL: &str = "skip_thought_signature_validator";
 pub(super) struct Gemini(Signatures);
 
 impl Adapter for Gemini {
-    fn api(&self) -> &'static Api {
+    fn api(&self) -> &'static HttpApi {
         &API
     }
 
@@ -187,7 +187,7 @@ struct Piece {
     candidates: Vec<Candidate>,
     usage_metadata: Option<Tokens>,
     prompt_feedback: Option<Feedback>,
-    error: Option<Failure>,
+    error: Option<ErrorBody>,
 }
 
 #[derive(Deserialize, Default)]
@@ -237,7 +237,7 @@ struct Feedback {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Failure {
+struct ErrorBody {
     message: String,
 }
 
@@ -253,7 +253,7 @@ impl Exchange for Generation {
         serde_json::to_vec(&self::request(model, request, vision, &self.signatures))
     }
 
-    fn event(&mut self, data: &str, answer: &mut Answer) -> Result<(), Fault> {
+    fn event(&mut self, data: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         let piece: Piece = serde_json::from_str(data)
             .map_err(|error| Fault::NotUnderstood(format!("an event is not of the Gemini API ({error})")))?;
         if let Some(error) = piece.error {
@@ -291,13 +291,13 @@ impl Exchange for Generation {
     }
 
     /// A whole answer is one piece.
-    fn whole(&mut self, body: &str, answer: &mut Answer) -> Result<(), Fault> {
+    fn whole(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         self.event(body, answer)
     }
 }
 
 impl Generation {
-    fn part(&mut self, part: ContentPart, answer: &mut Answer) -> Result<(), Fault> {
+    fn part(&mut self, part: ContentPart, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         if part.thought {
             answer.reasoning(part.text);
             return Ok(());

@@ -20,15 +20,15 @@ use reqwest::header::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::info;
 
-use super::answer::Answer;
+use super::answer::AnswerBuilder;
 pub use super::protocol::Protocol;
-use super::protocol::{Adapter, Api, Exchange};
+use super::protocol::{Adapter, Exchange, HttpApi};
 use super::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
 use crate::flow::{Flow, Sink};
 use crate::secret::Secret;
 use endpoint::Endpoint;
 use error::chain;
-pub use forward::{Forwarded, Target};
+pub use forward::{ForwardTarget, Forwarded};
 pub use transport::Transport;
 
 /// Bytes of one answer.
@@ -156,7 +156,7 @@ const OURS: [HeaderName; 7] =
     [ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING];
 
 /// Parses the headers of every request. The client does not log those that are secret.
-fn headers(options: &HttpOptions, api: &Api) -> Result<HeaderMap, String> {
+fn headers(options: &HttpOptions, api: &HttpApi) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &options.headers {
         let parsed: HeaderName = name.parse().map_err(|_| format!("`{name}` is not a name of a header"))?;
@@ -291,7 +291,7 @@ impl HttpUpstream {
         if let Ok(envelope) = serde_json::from_str::<ErrorEnvelope>(&body) {
             return Err(self.failed(&envelope.error.message, &body));
         }
-        let mut answer = Answer::default();
+        let mut answer = AnswerBuilder::default();
         let read = exchange.whole(&body, &mut answer);
         deltas.pass(answer.take()).await;
         read.map_err(|fault| self.fault(fault, &body))?;
@@ -305,7 +305,7 @@ impl HttpUpstream {
         exchange: &mut dyn Exchange,
         deltas: &mut Deltas,
     ) -> Result<(), UpstreamError> {
-        let mut answer = Answer::default();
+        let mut answer = AnswerBuilder::default();
         let mut parser = sse::Parser::default();
         let mut bytes = response.bytes_stream();
         let mut read = 0;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reqwest::Url;
 use reqwest::header::HeaderName;
 
-use super::answer::Answer;
+use super::answer::AnswerBuilder;
 use super::anthropic::Messages;
 use super::chat_completions::ChatCompletions;
 use super::gemini::Gemini;
@@ -41,7 +41,7 @@ impl Protocol {
 /// A protocol as one server speaks it, with what is remembered from one request to the next.
 pub(super) trait Adapter: Debug + Send + Sync {
     /// Returns its use of HTTP.
-    fn api(&self) -> &'static Api;
+    fn api(&self) -> &'static HttpApi;
 
     /// Returns the path of the method by which this model answers, below the base.
     fn path(&self, model: &str) -> String;
@@ -52,7 +52,7 @@ pub(super) trait Adapter: Debug + Send + Sync {
 
 /// The use that a protocol makes of HTTP.
 #[derive(Debug)]
-pub(super) struct Api {
+pub(super) struct HttpApi {
     /// Its name in messages.
     pub(super) name: &'static str,
     /// Its vendor, as OpenTelemetry's `gen_ai.provider.name` has it.
@@ -75,10 +75,10 @@ pub(super) trait Exchange: Send {
     fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>>;
 
     /// Reads the data of one event.
-    fn event(&mut self, data: &str, answer: &mut Answer) -> Result<(), Fault>;
+    fn event(&mut self, data: &str, answer: &mut AnswerBuilder) -> Result<(), Fault>;
 
     /// Reads an answer that came whole.
-    fn whole(&mut self, body: &str, answer: &mut Answer) -> Result<(), Fault>;
+    fn whole(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault>;
 
     /// Learns from an error. Returns true if the next request will be put differently.
     fn learn(&mut self, _error: &UpstreamError) -> bool {

@@ -10,12 +10,12 @@ use reqwest::header::AUTHORIZATION;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{Answer, CallPiece};
-use super::protocol::{Adapter, Api, Exchange, Fault};
+use super::answer::{AnswerBuilder, CallPiece};
+use super::protocol::{Adapter, Exchange, Fault, HttpApi};
 use super::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 use crate::item::{Item, Part, text_of};
 
-static API: Api = Api {
+static API: HttpApi = HttpApi {
     name: "a Responses API",
     provider: "openai",
     base_path: "",
@@ -30,7 +30,7 @@ static API: Api = Api {
 pub(super) struct Responses;
 
 impl Adapter for Responses {
-    fn api(&self) -> &'static Api {
+    fn api(&self) -> &'static HttpApi {
         &API
     }
 
@@ -128,7 +128,7 @@ fn parts(parts: &[Part], vision: bool) -> Value {
 
 /// The fields of all events that matter to us. Others are skipped, unknown events too.
 #[derive(Deserialize)]
-struct Event {
+struct StreamEvent {
     #[serde(rename = "type", default)]
     kind: String,
     delta: Option<Value>,
@@ -221,8 +221,8 @@ impl Exchange for Response {
         serde_json::to_vec(&self::request(model, request, vision))
     }
 
-    fn event(&mut self, data: &str, answer: &mut Answer) -> Result<(), Fault> {
-        let event: Event = serde_json::from_str(data)
+    fn event(&mut self, data: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
+        let event: StreamEvent = serde_json::from_str(data)
             .map_err(|error| Fault::NotUnderstood(format!("an event is not of the Responses API ({error})")))?;
         let delta = event.delta.and_then(|delta| delta.as_str().map(str::to_owned));
         let number = event.output_index;
@@ -258,7 +258,7 @@ impl Exchange for Response {
         Ok(())
     }
 
-    fn whole(&mut self, body: &str, answer: &mut Answer) -> Result<(), Fault> {
+    fn whole(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         let mut object: Object = serde_json::from_str(body)
             .map_err(|error| Fault::NotUnderstood(format!("its JSON is no response ({error})")))?;
         for (index, item) in std::mem::take(&mut object.output).into_iter().enumerate() {
@@ -284,7 +284,7 @@ impl Exchange for Response {
     }
 }
 
-fn end(object: &Object, answer: &mut Answer) -> Result<(), Fault> {
+fn end(object: &Object, answer: &mut AnswerBuilder) -> Result<(), Fault> {
     if let Some(tokens) = &object.usage {
         answer.usage(tokens.usage());
     }

@@ -14,10 +14,10 @@ const MAX_SEAL: usize = 256 << 10;
 
 /// All of them. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Signatures(Arc<Mutex<Kept>>);
+pub(super) struct Signatures(Arc<Mutex<SignatureTable>>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct SignatureTable {
     signatures: HashMap<String, Value>,
     order: VecDeque<String>,
 }

@@ -4,7 +4,7 @@
 //! the two lists of a protocol, and no others.
 
 use aludel_agent::upstream::Upstream as _;
-use aludel_agent::upstream::http::{Forwarded, HttpUpstream, Target};
+use aludel_agent::upstream::http::{ForwardTarget, Forwarded, HttpUpstream};
 use aludel_engine::Work;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes};
@@ -44,7 +44,7 @@ const TO_THE_CLIENT: [HeaderName; 7] = [
 #[derive(Debug)]
 pub(crate) struct Passage {
     /// The method of the model's server.
-    pub(crate) target: Target,
+    pub(crate) target: ForwardTarget,
     /// The client's headers of this protocol that a model's server hears.
     pub(crate) to_the_server: &'static [&'static str],
     /// Beginnings of the server's headers of this protocol that the client hears.

@@ -9,10 +9,10 @@ use crate::upstream::UpstreamError;
 
 /// Requirements of one server. Clones share what they learn.
 #[derive(Debug, Clone)]
-pub(super) struct Quirks(Arc<Mutex<Known>>);
+pub(super) struct Quirks(Arc<Mutex<KnownQuirks>>);
 
 #[derive(Debug)]
-struct Known {
+struct KnownQuirks {
     max_tokens: MaxTokens,
     stream_options: bool,
     /// True if it wants its `reasoning_content` back; `None` while it has shown none.
@@ -24,7 +24,7 @@ impl Quirks {
     pub(super) fn of(base: &Url) -> Self {
         // OpenAI's own models refuse the name that all others know.
         let max_tokens = if is_openai(base) { MaxTokens::OfCompletion } else { MaxTokens::Plain };
-        Self(Arc::new(Mutex::new(Known { max_tokens, stream_options: true, thoughts: None })))
+        Self(Arc::new(Mutex::new(KnownQuirks { max_tokens, stream_options: true, thoughts: None })))
     }
 
     /// Returns the style of the next request.
@@ -59,7 +59,7 @@ impl Quirks {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, KnownQuirks> {
         // Nothing can panic while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,7 +2,7 @@
 
 use reqwest::Url;
 
-use crate::upstream::protocol::Api;
+use crate::upstream::protocol::HttpApi;
 
 /// The address of the one method that we call, below a base.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// Puts it together. The method may be at the end of the base already.
-    pub(super) fn new(mut url: Url, api: &Api, method: String) -> Self {
+    pub(super) fn new(mut url: Url, api: &HttpApi, method: String) -> Self {
         let path = url.path().trim_end_matches('/');
         let path = path.strip_suffix(&method).unwrap_or(path);
         let base_path = if path.is_empty() { api.base_path } else { "" };

@@ -26,7 +26,7 @@ impl HttpUpstream {
         let retry_after = retry_after(response.headers());
         let body = self.read(response, MAX_ERROR).await.unwrap_or_default();
         let body = String::from_utf8_lossy(&body);
-        let told = Told::of(&body);
+        let told = ErrorDetails::of(&body);
         let retry_after = retry_after.or(told.retry_after);
         let said = match serde_json::from_str::<ErrorEnvelope>(&body) {
             Ok(envelope) if !envelope.error.message.is_empty() => envelope.error.message,
@@ -100,7 +100,7 @@ impl HttpUpstream {
     pub(super) fn failed(&self, message: &str, sent: &str) -> UpstreamError {
         let said = if message.is_empty() { sent } else { message };
         let (endpoint, detail) = (self.endpoint.shown(), self.detail(said));
-        let Told { status, retry_after, .. } = Told::of(sent);
+        let ErrorDetails { status, retry_after, .. } = ErrorDetails::of(sent);
         match status {
             Some(429) => UpstreamError::RateLimited { endpoint, retry_after, detail },
             Some(status @ 500..=599) => UpstreamError::Server { endpoint, status, retry_after, detail },
@@ -147,14 +147,14 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 /// Fields of an error's JSON besides its message.
 #[derive(Default)]
-struct Told {
+struct ErrorDetails {
     /// The HTTP status that it stands for.
     status: Option<u16>,
     retry_after: Option<Duration>,
     is_about_the_key: bool,
 }
 
-impl Told {
+impl ErrorDetails {
     fn of(sent: &str) -> Self {
         let Ok(sent) = serde_json::from_str::<Value>(sent) else { return Self::default() };
         let inner = |value: &Value| value.get("error").filter(|error| error.is_object()).cloned();

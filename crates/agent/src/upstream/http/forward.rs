@@ -15,7 +15,7 @@ const BREATH: Duration = Duration::from_millis(100);
 
 /// A method of an endpoint to which requests are handed on.
 #[derive(Debug, Clone, Copy)]
-pub enum Target {
+pub enum ForwardTarget {
     /// The one by which a model answers in this protocol.
     Answers(Protocol),
     /// Another one of OpenAI's API, by its path below the base, such as `embeddings`.
@@ -34,20 +34,25 @@ pub struct Forwarded {
 
 impl HttpUpstream {
     /// Returns true if requests to this method can be handed on.
-    pub fn forwards(&self, target: Target) -> bool {
+    pub fn forwards(&self, target: ForwardTarget) -> bool {
         match target {
-            Target::Answers(protocol) => self.options.protocol == protocol,
-            Target::Beside(_) => self.adapter.api().has_openai_methods,
+            ForwardTarget::Answers(protocol) => self.options.protocol == protocol,
+            ForwardTarget::Beside(_) => self.adapter.api().has_openai_methods,
         }
     }
 
     /// Hands a request on: with these headers and this body, and our own key. Any status is an answer; an error means that there is none.
     /// Redirects are not followed. A request that reached nobody is sent once more.
-    pub async fn forward(&self, target: Target, headers: HeaderMap, body: Bytes) -> Result<Forwarded, UpstreamError> {
+    pub async fn forward(
+        &self,
+        target: ForwardTarget,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Forwarded, UpstreamError> {
         let permit = self.permit()?;
         let url = match target {
-            Target::Answers(_) => self.endpoint.url(),
-            Target::Beside(method) => self.endpoint.beside(method),
+            ForwardTarget::Answers(_) => self.endpoint.url(),
+            ForwardTarget::Beside(method) => self.endpoint.beside(method),
         };
         let response = match self.send(url.clone(), headers.clone(), body.clone()).await {
             Err(UpstreamError::Unreachable { .. }) => {

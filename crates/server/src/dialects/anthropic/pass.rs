@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use aludel_agent::upstream::http::{Protocol, Target};
+use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_store::Tenant;
 use axum::body::Bytes;
 use axum::http::HeaderMap;
@@ -16,7 +16,7 @@ use crate::error::ApiError;
 
 /// The headers of requests that are handed on.
 const MESSAGES: Passage = Passage {
-    target: Target::Answers(Protocol::Anthropic),
+    target: ForwardTarget::Answers(Protocol::Anthropic),
     to_the_server: &["anthropic-version", "anthropic-beta"],
     to_the_client: &["anthropic-ratelimit-"],
 };

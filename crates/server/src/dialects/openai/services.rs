@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_agent::upstream::http::Target;
+use aludel_agent::upstream::http::ForwardTarget;
 use aludel_store::Tenant;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -58,7 +58,7 @@ async fn hand_on(
 ) -> Result<Response, ApiError> {
     let (name, model) = model(headers, &body.bytes)?;
     let passage = Passage {
-        target: Target::Beside(method),
+        target: ForwardTarget::Beside(method),
         to_the_server: &["openai-beta"],
         to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-", "content-disposition"],
     };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_agent::upstream::http::{Protocol, Target};
+use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_engine::Shown;
 use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
@@ -28,7 +28,7 @@ use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
 
 /// The headers of requests that are handed on.
 const CHAT: Passage = Passage {
-    target: Target::Answers(Protocol::ChatCompletions),
+    target: ForwardTarget::Answers(Protocol::ChatCompletions),
     to_the_server: &["openai-beta"],
     to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-"],
 };
