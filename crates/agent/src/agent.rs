@@ -13,7 +13,7 @@ use tracing::field::Empty;
 use tracing::{Instrument, info_span};
 
 use crate::event::{Ending, Event};
-use crate::flow::Flow;
+use crate::flow::FutureStream;
 use crate::interpreter::CodeInterpreter;
 use crate::item::Item;
 use crate::tool::Tool;
@@ -22,9 +22,9 @@ use crate::upstream::{FunctionTool, Sampling, TokenUsage, ToolChoice, Upstream};
 
 /// A model with a code interpreter. Cheap to clone.
 #[derive(Clone)]
-pub struct Agent(Arc<Parts>);
+pub struct Agent(Arc<AgentParts>);
 
-pub(crate) struct Parts {
+pub(crate) struct AgentParts {
     pub(crate) upstream: Box<dyn Upstream>,
     pub(crate) instructions: String,
     pub(crate) interpreter: Option<CodeInterpreter>,
@@ -37,7 +37,7 @@ pub(crate) struct Parts {
 }
 
 /// Puts an agent together.
-pub struct AgentBuilder(Parts);
+pub struct AgentBuilder(AgentParts);
 
 /// Limits of one turn. Each has its own [`crate::Budget`] ending.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub struct Turn {
 impl Agent {
     /// Starts to put an agent together.
     pub fn builder(upstream: impl Upstream + 'static) -> AgentBuilder {
-        AgentBuilder(Parts {
+        AgentBuilder(AgentParts {
             upstream: Box::new(upstream),
             instructions: String::new(),
             interpreter: None,
@@ -104,14 +104,14 @@ impl Agent {
         let (parts, token) = (Arc::clone(&self.0), cancel.clone());
         let span = info_span!("turn", input_tokens = Empty, output_tokens = Empty, ending = Empty);
         TurnStream {
-            flow: Flow::new(|sink| turn::drive(parts, items, sink, token, answered).instrument(span)),
+            flow: FutureStream::new(|sink| turn::drive(parts, items, sink, token, answered).instrument(span)),
             cancel,
             answers: Answerer(answers),
         }
     }
 }
 
-impl Parts {
+impl AgentParts {
     /// The functions of others than the interpreter, those of the client's first.
     pub(crate) fn functions(&self) -> impl Iterator<Item = &FunctionTool> {
         self.client_tools.iter().chain(self.tools.iter().map(Tool::function))
@@ -186,7 +186,7 @@ impl AgentBuilder {
 /// A turn that is going on: a stream of its events. It advances only while it is polled; dropping it interrupts the program and ends the
 /// request to the model.
 pub struct TurnStream {
-    flow: Flow<Event, Turn>,
+    flow: FutureStream<Event, Turn>,
     cancel: CancellationToken,
     answers: Answerer,
 }

@@ -48,7 +48,7 @@ fn block_of(call: &Call, fence: &str) -> String {
 
 /// A piece of such a model's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum FencedPiece {
     /// Text around programs.
     Text(String),
     /// A program begins.
@@ -64,9 +64,9 @@ pub(crate) struct Scanner {
     fences: Vec<String>,
     state: State,
     /// The beginning of a line that may yet turn out to be a fence, if we are in one.
-    held: Held,
+    held: Withheld,
     code: String,
-    pieces: Vec<Piece>,
+    pieces: Vec<FencedPiece>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,13 +82,13 @@ enum State {
 }
 
 #[derive(Debug)]
-enum Held {
+enum Withheld {
     Line(String),
     /// This line is none.
     Nothing,
 }
 
-impl Default for Held {
+impl Default for Withheld {
     fn default() -> Self {
         Self::Line(String::new())
     }
@@ -97,30 +97,30 @@ impl Default for Held {
 impl Scanner {
     /// Looks for blocks that begin with one of these words.
     pub(crate) fn new(fences: Vec<String>) -> Self {
-        Self { fences, state: State::default(), held: Held::default(), code: String::new(), pieces: Vec::new() }
+        Self { fences, state: State::default(), held: Withheld::default(), code: String::new(), pieces: Vec::new() }
     }
 
     /// Takes the next fragment.
-    pub(crate) fn push(&mut self, text: &str) -> Vec<Piece> {
+    pub(crate) fn push(&mut self, text: &str) -> Vec<FencedPiece> {
         for character in text.chars() {
             if self.state == State::Closed {
                 break;
             }
             match &mut self.held {
-                Held::Line(line) => {
+                Withheld::Line(line) => {
                     line.push(character);
                     if character == '\n' {
                         self.end_line();
                     } else if !may_be_fence(line, self.state) {
                         let line = std::mem::take(line);
-                        self.held = Held::Nothing;
+                        self.held = Withheld::Nothing;
                         self.emit(&line);
                     }
                 }
-                Held::Nothing => {
+                Withheld::Nothing => {
                     self.emit(character.encode_utf8(&mut [0; 4]));
                     if character == '\n' {
-                        self.held = Held::default();
+                        self.held = Withheld::default();
                     }
                 }
             }
@@ -129,7 +129,7 @@ impl Scanner {
     }
 
     /// The end of the text: what was held back is told.
-    pub(crate) fn finish(&mut self) -> Vec<Piece> {
+    pub(crate) fn finish(&mut self) -> Vec<FencedPiece> {
         self.end_line();
         std::mem::take(&mut self.pieces)
     }
@@ -145,14 +145,14 @@ impl Scanner {
     }
 
     fn end_line(&mut self) {
-        let Held::Line(line) = std::mem::take(&mut self.held) else { return };
+        let Withheld::Line(line) = std::mem::take(&mut self.held) else { return };
         let (ticks, rest) = ticks_of(&line);
         match self.state {
             State::Outside if ticks >= 3 => {
                 let language = rest.trim().to_ascii_lowercase();
                 if self.fences.contains(&language) {
                     self.state = State::Program(ticks);
-                    self.pieces.push(Piece::CodeStarted);
+                    self.pieces.push(FencedPiece::CodeStarted);
                     return;
                 }
                 self.state = State::Other(ticks);
@@ -176,9 +176,9 @@ impl Scanner {
             self.code.push_str(text);
         }
         match (self.pieces.last_mut(), is_code) {
-            (Some(Piece::Text(last)), false) | (Some(Piece::Code(last)), true) => last.push_str(text),
-            (_, false) => self.pieces.push(Piece::Text(text.to_owned())),
-            (_, true) => self.pieces.push(Piece::Code(text.to_owned())),
+            (Some(FencedPiece::Text(last)), false) | (Some(FencedPiece::Code(last)), true) => last.push_str(text),
+            (_, false) => self.pieces.push(FencedPiece::Text(text.to_owned())),
+            (_, true) => self.pieces.push(FencedPiece::Code(text.to_owned())),
         }
     }
 }
@@ -203,15 +203,15 @@ mod tests {
 
     fn scan(fragments: &[&str]) -> (String, Option<String>, bool) {
         let mut scanner = Scanner::new(KernelSpec::python("").fences);
-        let mut pieces: Vec<Piece> = fragments.iter().flat_map(|fragment| scanner.push(fragment)).collect();
+        let mut pieces: Vec<FencedPiece> = fragments.iter().flat_map(|fragment| scanner.push(fragment)).collect();
         pieces.extend(scanner.finish());
         let mut said = String::new();
         let mut code = None;
         for piece in pieces {
             match piece {
-                Piece::Text(text) => said.push_str(&text),
-                Piece::CodeStarted => assert_eq!(code.replace(String::new()), None, "only one program starts"),
-                Piece::Code(text) => code.as_mut().unwrap().push_str(&text),
+                FencedPiece::Text(text) => said.push_str(&text),
+                FencedPiece::CodeStarted => assert_eq!(code.replace(String::new()), None, "only one program starts"),
+                FencedPiece::Code(text) => code.as_mut().unwrap().push_str(&text),
             }
         }
         assert_eq!(code, scanner.program());

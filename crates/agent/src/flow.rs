@@ -13,7 +13,7 @@ const AHEAD: usize = 16;
 /// A stream whose items are sent by a future that ends with an output.
 ///
 /// No task is spawned: the future advances only while the stream is polled, and dropping the stream drops it with everything it holds.
-pub(crate) struct Flow<T, R> {
+pub(crate) struct FutureStream<T, R> {
     work: Option<BoxFuture<'static, R>>,
     items: mpsc::Receiver<T>,
     output: Option<R>,
@@ -36,7 +36,7 @@ impl<T> Sink<T> {
     }
 }
 
-impl<T, R> Flow<T, R> {
+impl<T, R> FutureStream<T, R> {
     /// Makes a stream of the future that `start` returns.
     pub(crate) fn new<F>(start: impl FnOnce(Sink<T>) -> F) -> Self
     where
@@ -52,7 +52,7 @@ impl<T, R> Flow<T, R> {
     }
 }
 
-impl<T, R: Unpin> Stream for Flow<T, R> {
+impl<T, R: Unpin> Stream for FutureStream<T, R> {
     type Item = T;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
@@ -80,7 +80,7 @@ mod tests {
 
     #[tokio::test]
     async fn items_come_in_order_and_the_output_after_them() {
-        let mut flow = Flow::new(|sink| async move {
+        let mut flow = FutureStream::new(|sink| async move {
             for n in 0..100 {
                 sink.send(n).await;
             }
@@ -98,7 +98,7 @@ mod tests {
     async fn dropping_the_stream_drops_the_future() {
         let held = std::sync::Arc::new(());
         let inside = held.clone();
-        let mut flow = Flow::<u8, ()>::new(|sink| async move {
+        let mut flow = FutureStream::<u8, ()>::new(|sink| async move {
             let _held = inside;
             sink.send(1).await;
             std::future::pending::<()>().await;

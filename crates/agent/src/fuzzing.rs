@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 
-use crate::fenced::{Piece, Scanner};
+use crate::fenced::{FencedPiece, Scanner};
 use crate::partial_json::StringField;
 use crate::upstream::http::{HttpOptions, HttpUpstream, Protocol, Transport};
 use crate::upstream::{Delta, ModelCapabilities, ModelRequest, Sampling, ToolChoice, Upstream, UpstreamError};
@@ -201,14 +201,14 @@ struct Scanned {
 
 fn scan<'a>(pieces: impl IntoIterator<Item = &'a str>) -> Scanned {
     let mut scanner = Scanner::new(KernelSpec::python("").fences);
-    let mut found: Vec<Piece> = pieces.into_iter().flat_map(|piece| scanner.push(piece)).collect();
+    let mut found: Vec<FencedPiece> = pieces.into_iter().flat_map(|piece| scanner.push(piece)).collect();
     found.extend(scanner.finish());
     let (mut said, mut code) = (String::new(), None::<String>);
     for piece in found {
         match piece {
-            Piece::Text(text) => said.push_str(&text),
-            Piece::CodeStarted => assert_eq!(code.replace(String::new()), None, "only one program starts"),
-            Piece::Code(text) => code.as_mut().expect("it has started").push_str(&text),
+            FencedPiece::Text(text) => said.push_str(&text),
+            FencedPiece::CodeStarted => assert_eq!(code.replace(String::new()), None, "only one program starts"),
+            FencedPiece::Code(text) => code.as_mut().expect("it has started").push_str(&text),
         }
     }
     assert_eq!(code, scanner.program());

@@ -55,14 +55,14 @@ impl From<&Interpreter> for CodeInterpreter {
 
 /// The arguments of a call that runs a program.
 #[derive(Serialize)]
-struct Arguments<'a> {
+struct CodeArguments<'a> {
     code: &'a str,
 }
 
 /// Returns the arguments of a call that runs a program.
 pub fn arguments_of(code: &str) -> String {
     // A text alone: this cannot fail.
-    serde_json::to_string(&Arguments { code }).unwrap_or_default()
+    serde_json::to_string(&CodeArguments { code }).unwrap_or_default()
 }
 
 impl CodeInterpreter {

@@ -29,7 +29,7 @@ pub enum ProgramTool {
 
 /// A program that a call asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct ToolProgram {
     pub(crate) tool: ProgramTool,
     /// The text that is run.
     pub(crate) code: String,
@@ -84,7 +84,7 @@ impl ProgramTool {
     }
 
     /// The program of a call, or the fault of its arguments in words that help the model to do better.
-    pub(crate) fn program(self, arguments: &str) -> Result<Program, String> {
+    pub(crate) fn program(self, arguments: &str) -> Result<ToolProgram, String> {
         let (code, input) = match self {
             Self::Interpreter => {
                 let code = interpreter::code_of(arguments)?;
@@ -108,7 +108,7 @@ impl ProgramTool {
         if code.len() > MAX_CODE {
             return Err(format!("The program has {} bytes; at most {MAX_CODE} are allowed.", code.len()));
         }
-        Ok(Program { tool: self, code, input })
+        Ok(ToolProgram { tool: self, code, input })
     }
 
     /// The tool as it is offered to a model.

@@ -40,11 +40,11 @@ const MAX_RESULT: usize = 16 << 10;
 #[derive(Clone)]
 pub struct Tool {
     function: FunctionTool,
-    run: Arc<Run>,
+    run: Arc<ToolFunction>,
 }
 
 /// The function, from a call's arguments to a text for the model.
-type Run = dyn Fn(&str) -> BoxFuture<'static, String> + Send + Sync;
+type ToolFunction = dyn Fn(&str) -> BoxFuture<'static, String> + Send + Sync;
 
 impl Tool {
     /// A function of this name. `parameters` is a JSON Schema of its argument, an object. The model gets its result as JSON, or as it is if that

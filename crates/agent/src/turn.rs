@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Span, record_all};
 
-use crate::agent::{Parts, Turn};
+use crate::agent::{AgentParts, Turn};
 use crate::event::{Budget, CutOff, Ending, Event};
 use crate::fenced;
 use crate::flow::Sink;
@@ -25,7 +25,7 @@ use crate::tool::Tool;
 use crate::upstream::{FinishReason, FunctionTool, ModelRequest, TokenUsage, ToolChoice, call};
 use aludel_sandbox::{ClientAnswer, KernelSpec};
 use program::{Consent, Halt};
-use reply::Reply;
+use reply::ModelReply;
 
 /// Rounds in which a model may ask for programs that it may not run any more. It was told each time; whoever asks again does not listen.
 const DEAF_ROUNDS: u32 = 2;
@@ -36,7 +36,7 @@ const FOREVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// Runs a turn to its end.
 pub(crate) async fn drive(
-    parts: Arc<Parts>,
+    parts: Arc<AgentParts>,
     items: Vec<Item>,
     sink: Sink<Event>,
     cancel: CancellationToken,
@@ -71,7 +71,7 @@ pub(crate) async fn drive(
 }
 
 struct State {
-    parts: Arc<Parts>,
+    parts: Arc<AgentParts>,
     /// Our own tools, the interpreter first. Described once a turn: what changes meanwhile is told with every output, and an upstream may cache the beginning of
     /// its requests.
     tools: Vec<OfferedTool>,
@@ -128,7 +128,7 @@ impl State {
         Ending::Budget(Budget::Rounds(budgets.rounds))
     }
 
-    fn listener(&self) -> Reply {
+    fn listener(&self) -> ModelReply {
         // A program that cannot run any more is not shown.
         let ours = self.tools.iter().filter(|_| !self.has_no_programs_left());
         let ours: Vec<(String, ProgramTool)> = ours.map(|tool| (tool.function.name.clone(), tool.kind)).collect();
@@ -141,9 +141,9 @@ impl State {
             })
             .collect();
         if self.calls_functions() {
-            return Reply::of_calls(ours, taken);
+            return ModelReply::of_calls(ours, taken);
         }
-        Reply::of_text(ours, self.kernel().map(|kernel| kernel.fences.clone()).unwrap_or_default(), taken)
+        ModelReply::of_text(ours, self.kernel().map(|kernel| kernel.fences.clone()).unwrap_or_default(), taken)
     }
 
     /// The language of the programs, if any can be run.
@@ -156,7 +156,7 @@ impl State {
     }
 
     /// Asks the model once. An error is the reason to end the turn.
-    async fn ask_model(&mut self, number: u32, reply: &mut Reply) -> Result<(), Ending> {
+    async fn ask_model(&mut self, number: u32, reply: &mut ModelReply) -> Result<(), Ending> {
         let budget = self.parts.budgets.tokens;
         let mut deltas = call::call(&*self.parts.upstream, self.request(number));
         while !reply.is_complete() {
@@ -225,7 +225,7 @@ impl State {
     }
 
     /// Counts the tokens of a round: the upstream's own figure, or about as many. A request that failed unanswered cost nothing.
-    async fn count(&mut self, reply: &Reply, answered: bool) {
+    async fn count(&mut self, reply: &ModelReply, answered: bool) {
         if !answered && reply.is_empty() && reply.usage.is_none() {
             return;
         }
@@ -239,7 +239,7 @@ impl State {
     }
 
     /// Makes what the model said part of the conversation.
-    async fn keep(&mut self, reply: &Reply) {
+    async fn keep(&mut self, reply: &ModelReply) {
         if !reply.reasoning.is_empty() {
             self.push(Item::Reasoning(reply.reasoning.clone())).await;
         }
@@ -259,7 +259,7 @@ impl State {
     }
 
     /// Carries out the calls. Returns the ending when there is nothing to ask the model for any more.
-    async fn after(&mut self, reply: Reply) -> Option<Ending> {
+    async fn after(&mut self, reply: ModelReply) -> Option<Ending> {
         if reply.calls.is_empty() {
             return Some(match reply.finish {
                 _ if reply.refused => Ending::Refused,

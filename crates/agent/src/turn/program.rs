@@ -13,7 +13,7 @@ use crate::event::{Ending, Event};
 use crate::interpreter::CodeInterpreter;
 use crate::item::Part;
 use crate::observation::Observer;
-use crate::shell::{Program, ProgramTool};
+use crate::shell::{ProgramTool, ToolProgram};
 use crate::trace::ProgramSpan;
 
 /// State of a program's approval.
@@ -45,10 +45,10 @@ impl State {
         &mut self,
         interpreter: &CodeInterpreter,
         call_id: &str,
-        program: Program,
+        program: ToolProgram,
         consent: Consent,
     ) -> Result<Vec<Part>, Halt> {
-        let Program { tool, code, input } = program;
+        let ToolProgram { tool, code, input } = program;
         self.sink.send(Event::CodeFinished { call_id: call_id.to_owned(), tool, input, code: code.clone() }).await;
         self.check_calls()?;
         if consent == Consent::Asked

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::event::Event;
-use crate::fenced::{Piece, Scanner};
+use crate::fenced::{FencedPiece, Scanner};
 use crate::item::Call;
 use crate::partial_json::StringField;
 use crate::random;
@@ -16,7 +16,7 @@ const BYTES_PER_TOKEN: usize = 4;
 const MOST_BYTES_PER_TOKEN: usize = 8;
 
 /// An answer of the model as it comes.
-pub(super) struct Reply {
+pub(super) struct ModelReply {
     pub(super) text: String,
     pub(super) reasoning: String,
     pub(super) calls: Vec<PendingCall>,
@@ -42,7 +42,7 @@ pub(super) struct PendingCall {
     code: Option<StringField>,
 }
 
-impl Reply {
+impl ModelReply {
     /// Listens to a model that calls functions, ours by these names.
     pub(super) fn of_calls(ours: Vec<(String, ProgramTool)>, taken: HashSet<String>) -> Self {
         Self {
@@ -158,16 +158,16 @@ impl Reply {
         if text.is_empty() { Vec::new() } else { vec![Event::CodeDelta { call_id: call.id.clone(), text }] }
     }
 
-    fn pieces(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
+    fn pieces(&mut self, pieces: Vec<FencedPiece>) -> Vec<Event> {
         let mut events = Vec::new();
         for piece in pieces {
             match piece {
-                Piece::Text(text) => events.extend(self.say(text)),
-                Piece::CodeStarted => {
+                FencedPiece::Text(text) => events.extend(self.say(text)),
+                FencedPiece::CodeStarted => {
                     let name = self.ours.first().map(|(name, _)| name.clone()).unwrap_or_default();
                     events.extend(self.start(String::new(), name));
                 }
-                Piece::Code(text) => {
+                FencedPiece::Code(text) => {
                     let Some(call) = self.calls.last_mut() else { continue };
                     // Counted here; the arguments are made of the whole program at the end.
                     call.arguments.push_str(&text);
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn ids_are_unique_whatever_the_upstream_gives() {
-        let mut reply = Reply::of_calls(Vec::new(), HashSet::from(["used".to_owned()]));
+        let mut reply = ModelReply::of_calls(Vec::new(), HashSet::from(["used".to_owned()]));
         for id in ["", "", "used", "new", "new"] {
             reply.hear(started(id));
         }
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn arguments_of_no_call_are_dropped() {
-        let mut reply = Reply::of_calls(Vec::new(), HashSet::new());
+        let mut reply = ModelReply::of_calls(Vec::new(), HashSet::new());
         assert_eq!(reply.hear(Delta::CallArguments { index: 3, fragment: "{}".into() }), []);
     }
 
@@ -233,7 +233,7 @@ mod tests {
             ("```python\nprint(1", FinishReason::Length, Some("print(1")),
             ("no code", FinishReason::Stop, None),
         ] {
-            let mut reply = Reply::of_text(
+            let mut reply = ModelReply::of_text(
                 vec![("python".into(), ProgramTool::Interpreter)],
                 vec!["python".into()],
                 HashSet::new(),

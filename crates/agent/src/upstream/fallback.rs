@@ -8,7 +8,7 @@ use futures_util::stream::BoxStream;
 use tracing::warn;
 
 use super::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
-use crate::flow::Flow;
+use crate::flow::FutureStream;
 
 /// Asks the first model; the next one is asked when one cannot answer and has not begun to.
 #[derive(Clone)]
@@ -45,7 +45,7 @@ impl Upstream for Fallback {
 
     fn call(&self, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
         let Self { first, others } = self.clone();
-        let flow = Flow::new(|sink| async move {
+        let flow = FutureStream::new(|sink| async move {
             let mut left = others.into_iter();
             let mut model = first;
             loop {

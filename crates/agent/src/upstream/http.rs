@@ -24,7 +24,7 @@ use super::answer::AnswerBuilder;
 pub use super::protocol::Protocol;
 use super::protocol::{Adapter, Exchange, HttpApi};
 use super::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
-use crate::flow::{Flow, Sink};
+use crate::flow::{FutureStream, Sink};
 use crate::secret::Secret;
 use endpoint::Endpoint;
 use error::chain;
@@ -204,7 +204,7 @@ impl Upstream for HttpUpstream {
             *wanted = Some(wanted.map_or(most, |wanted| wanted.min(most)));
         }
         let upstream = self.clone();
-        let flow = Flow::new(|sink| async move {
+        let flow = FutureStream::new(|sink| async move {
             let mut deltas = Deltas { sink, has_begun: false };
             if let Err(error) = upstream.answer(&request, &mut deltas).await {
                 deltas.sink.send(Err(error)).await;
