@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::approvals::{Verdict, describe};
-use aludel_store::{ApprovalId, ApprovalStatus, Decided, Decision, Tenant};
+use aludel_store::{ApprovalId, ApprovalStatus, ApprovalUpdate, DecisionOutcome, Tenant};
 use aludel_wire::openai::List;
 use axum::Json;
 use axum::extract::{Path, State};
@@ -64,15 +64,15 @@ pub(crate) async fn decide(
         return Err(ApiError::invalid("reason", format!("The 'reason' is longer than {MAX_REASON} bytes.")));
     }
     let by = format!("the API as {}", tenant.as_str());
-    let decision = Decision { sha256: sha256.to_lowercase(), status: verdict.into(), by, reason };
+    let decision = ApprovalUpdate { sha256: sha256.to_lowercase(), status: verdict.into(), by, reason };
     match app.store.decide(Some(&tenant), &parse(&id)?, decision).await? {
-        Decided::Now(approval) => Ok(Json(describe(&approval))),
-        Decided::Unknown => Err(unknown(&id)),
-        Decided::OtherProgram => {
+        DecisionOutcome::Now(approval) => Ok(Json(describe(&approval))),
+        DecisionOutcome::Unknown => Err(unknown(&id)),
+        DecisionOutcome::OtherProgram => {
             let message = format!("The program of '{id}' is not the one whose SHA-256 was sent; look at it again.");
             Err(ApiError::conflict(message).param("sha256").code("other_program"))
         }
-        Decided::Before(approval) => {
+        DecisionOutcome::Before(approval) => {
             let message = format!("The program of '{id}' is {} already.", approval.status.word());
             Err(ApiError::conflict(message).code("already_decided"))
         }

@@ -98,7 +98,7 @@ pub struct NewApproval {
 
 /// A decision.
 #[derive(Debug, Clone)]
-pub struct Decision {
+pub struct ApprovalUpdate {
     /// SHA-256 of the program that was seen.
     pub sha256: String,
     /// New status. [`ApprovalStatus::Pending`] decides nothing.
@@ -111,7 +111,7 @@ pub struct Decision {
 
 /// Outcome of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decided {
+pub enum DecisionOutcome {
     /// The decision holds.
     Now(ApprovalRecord),
     /// Decided before, or too late.
@@ -248,7 +248,12 @@ impl Store {
     }
 
     /// Decides, once: the first decision holds. A tenant can decide about its own programs, the operator (`None`) about all.
-    pub async fn decide(&self, tenant: Option<&Tenant>, id: &ApprovalId, decision: Decision) -> Result<Decided, Error> {
+    pub async fn decide(
+        &self,
+        tenant: Option<&Tenant>,
+        id: &ApprovalId,
+        decision: ApprovalUpdate,
+    ) -> Result<DecisionOutcome, Error> {
         let (tenant, id) = (tenant.cloned(), id.clone());
         self.write(move |database| {
             let query = format!(
@@ -256,26 +261,26 @@ impl Store {
                          WHERE id = ?1 AND decider = 'operator' AND coalesce(tenant = ?2, TRUE)"
             );
             let Some(found) = one(database, &query, params![id, tenant], ApprovalRecord::read)? else {
-                return Ok(Decided::Unknown);
+                return Ok(DecisionOutcome::Unknown);
             };
             if found.sha256 != decision.sha256 {
-                return Ok(Decided::OtherProgram);
+                return Ok(DecisionOutcome::OtherProgram);
             }
             if found.status != ApprovalStatus::Pending {
-                return Ok(Decided::Before(found));
+                return Ok(DecisionOutcome::Before(found));
             }
             // Too late, also if nobody has noted it yet: the server may be down.
             if now() >= found.expires_at {
-                return Ok(Decided::Before(ApprovalRecord { status: ApprovalStatus::Expired, ..found }));
+                return Ok(DecisionOutcome::Before(ApprovalRecord { status: ApprovalStatus::Expired, ..found }));
             }
-            let Decision { status, by, reason, sha256: _ } = decision;
+            let ApprovalUpdate { status, by, reason, sha256: _ } = decision;
             let decided = ApprovalRecord { status, decided_at: Some(now()), decided_by: Some(by), reason, ..found };
             let query = "UPDATE approvals SET status = ?2, decided_at = ?3, decided_by = ?4, reason = ?5 WHERE id = ?1";
             database.execute(
                 query,
                 params![decided.id, status.word(), decided.decided_at, decided.decided_by, decided.reason],
             )?;
-            Ok(Decided::Now(decided))
+            Ok(DecisionOutcome::Now(decided))
         })
         .await
     }

@@ -39,7 +39,7 @@ use std::time::Instant;
 
 use rusqlite::Connection;
 
-pub use approvals::{ApprovalRecord, ApprovalStatus, Decided, Decision, NewApproval, program_digest};
+pub use approvals::{ApprovalRecord, ApprovalStatus, ApprovalUpdate, DecisionOutcome, NewApproval, program_digest};
 pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, Tampered};
 pub use backup::Backup;
 pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob};

@@ -8,10 +8,10 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use aludel_store::{
-    ApprovalStatus, AuditChain, AuditEntry, AuditEvent, Budget, ContainerFileId, ContainerId, Decided, Decision, Error,
-    FileRecord, Metered, NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile, NewUpload, Order, PageQuery,
-    Place, ResponseId, ResponseRecord, ResponseText, Room, Source, Store, Swept, Tampered, Tenant, UploadStatus,
-    UsedUp, Work, program_digest, today,
+    ApprovalStatus, ApprovalUpdate, AuditChain, AuditEntry, AuditEvent, Budget, ContainerFileId, ContainerId,
+    DecisionOutcome, Error, FileRecord, Metered, NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile,
+    NewUpload, Order, PageQuery, Place, ResponseId, ResponseRecord, ResponseText, Room, Source, Store, Swept, Tampered,
+    Tenant, UploadStatus, UsedUp, Work, program_digest, today,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -550,19 +550,20 @@ async fn a_program_is_decided_once_by_its_tenant_and_by_what_was_seen() {
         patience: 60,
     };
     let asked = store.add_approval(&ada, new.clone()).await.unwrap();
-    let decision = |status, sha256: &str| Decision { sha256: sha256.into(), status, by: "ada".into(), reason: None };
+    let decision =
+        |status, sha256: &str| ApprovalUpdate { sha256: sha256.into(), status, by: "ada".into(), reason: None };
     let yes = || decision(ApprovalStatus::Approved, &asked.sha256);
     let (pending, id) = (Some(ApprovalStatus::Pending), &asked.id);
-    assert_eq!(store.decide(Some(&eve), id, yes()).await.unwrap(), Decided::Unknown);
+    assert_eq!(store.decide(Some(&eve), id, yes()).await.unwrap(), DecisionOutcome::Unknown);
     assert_eq!(store.approval(Some(&eve), id).await.unwrap(), None);
     assert_eq!(store.approvals(Some(&eve), None, PageQuery::first(10)).await.unwrap().data, []);
     let other = decision(ApprovalStatus::Approved, &program_digest("print(2)"));
-    assert_eq!(store.decide(Some(&ada), id, other).await.unwrap(), Decided::OtherProgram);
+    assert_eq!(store.decide(Some(&ada), id, other).await.unwrap(), DecisionOutcome::OtherProgram);
     assert_eq!(store.approvals(None, pending, PageQuery::first(10)).await.unwrap().data, std::slice::from_ref(&asked));
-    let Decided::Now(approved) = store.decide(Some(&ada), id, yes()).await.unwrap() else { panic!() };
+    let DecisionOutcome::Now(approved) = store.decide(Some(&ada), id, yes()).await.unwrap() else { panic!() };
     assert_eq!((approved.status, approved.decided_by.as_deref()), (ApprovalStatus::Approved, Some("ada")));
     let late = decision(ApprovalStatus::Refused, &asked.sha256);
-    assert_eq!(store.decide(None, id, late).await.unwrap(), Decided::Before(approved.clone()));
+    assert_eq!(store.decide(None, id, late).await.unwrap(), DecisionOutcome::Before(approved.clone()));
     store.expire_approval(id).await.unwrap();
     assert_eq!(store.approval_of_call("resp_1", "call_1").await.unwrap(), Some(approved));
     assert_eq!(store.approvals(Some(&ada), pending, PageQuery::first(10)).await.unwrap().data, []);

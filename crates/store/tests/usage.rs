@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use aludel_store::{
-    Added, ApprovalStatus, AssistantId, AuditChain, AuditEntry, AuditEvent, BlobName, ContainerFileId, ContainerId,
-    ConversationId, Decision, Error, FileId, MessageId, NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile,
-    NewRun, NewTurn, NewUpload, Place, ResponseId, ResponseRecord, Room, RunId, RunUpdate, Source, StepId, Store,
-    Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate, now, now_ms, program_digest,
+    Added, ApprovalStatus, ApprovalUpdate, AssistantId, AuditChain, AuditEntry, AuditEvent, BlobName, ContainerFileId,
+    ContainerId, ConversationId, Error, FileId, MessageId, NewApproval, NewBlob, NewContainer, NewContainerFile,
+    NewFile, NewRun, NewTurn, NewUpload, Place, ResponseId, ResponseRecord, Room, RunId, RunUpdate, Source, StepId,
+    Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate, now, now_ms, program_digest,
 };
 use serde_json::json;
 
@@ -257,7 +257,7 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
                 let new = NewApproval { request, call_id, container, model: "m".into(), code, reasons, patience };
                 if let Ok(asked) = store.add_approval(tenant, new).await {
                     let (status, by, reason) = (ApprovalStatus::Refused, "me".into(), Some("because".into()));
-                    let decision = Decision { sha256: program_digest(&text), status, by, reason };
+                    let decision = ApprovalUpdate { sha256: program_digest(&text), status, by, reason };
                     store.decide(None, &asked.id, decision).await.unwrap();
                 }
             }

@@ -1,6 +1,8 @@
 //! `aludel approvals`: deciding about programs that wait.
 
-use aludel_store::{ApprovalId, ApprovalRecord, ApprovalStatus, Decided, Decision, Order, PageQuery, Store, now};
+use aludel_store::{
+    ApprovalId, ApprovalRecord, ApprovalStatus, ApprovalUpdate, DecisionOutcome, Order, PageQuery, Store, now,
+};
 use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
@@ -107,15 +109,17 @@ async fn decide(
 ) -> anyhow::Result<()> {
     let approval = find(store, id).await?;
     let sha256 = sha256.unwrap_or(approval.sha256).to_lowercase();
-    let decision = Decision { sha256, status, by: "the command line".to_owned(), reason };
+    let decision = ApprovalUpdate { sha256, status, by: "the command line".to_owned(), reason };
     match store.decide(None, &approval.id, decision).await.context("cannot decide")? {
-        Decided::Now(approval) => {
+        DecisionOutcome::Now(approval) => {
             console.line(Stream::Stdout, &format!("{} {}", approval.status.word(), approval.id))?;
             Ok(())
         }
-        Decided::Before(approval) => Err(usage(format!("{} is {} already", approval.id, approval.status.word()))),
-        Decided::OtherProgram => Err(usage(format!("{id} has another program; look at it again"))),
-        Decided::Unknown => Err(unknown(id)),
+        DecisionOutcome::Before(approval) => {
+            Err(usage(format!("{} is {} already", approval.id, approval.status.word())))
+        }
+        DecisionOutcome::OtherProgram => Err(usage(format!("{id} has another program; look at it again"))),
+        DecisionOutcome::Unknown => Err(unknown(id)),
     }
 }
 

@@ -217,7 +217,7 @@ async fn the_operator_is_asked_before_the_client() {
                 }
             };
             let (by, sha256) = ("the operator".to_owned(), pending.sha256);
-            let decision = aludel_store::Decision { sha256, status: verdict.into(), by, reason: None };
+            let decision = aludel_store::ApprovalUpdate { sha256, status: verdict.into(), by, reason: None };
             engine.store.decide(None, &pending.id, decision).await.unwrap();
         };
         let (decided, ()) = tokio::join!(asking, deciding);

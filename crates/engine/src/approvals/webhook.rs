@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_store::{ApprovalRecord, ApprovalStatus, Decision, now};
+use aludel_store::{ApprovalRecord, ApprovalStatus, ApprovalUpdate, now};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use futures_util::StreamExt;
@@ -136,7 +136,7 @@ async fn take(engine: &Engine, asked: &ApprovalRecord, answer: &[u8]) {
         }
     };
     let status = ApprovalStatus::from(decision);
-    let decision = Decision { sha256: asked.sha256.clone(), status, by: "the webhook".to_owned(), reason };
+    let decision = ApprovalUpdate { sha256: asked.sha256.clone(), status, by: "the webhook".to_owned(), reason };
     if let Err(error) = engine.store.decide(None, &asked.id, decision).await {
         error!("{}: the webhook's decision was lost: {error}", asked.id);
     }

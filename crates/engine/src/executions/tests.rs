@@ -5,7 +5,7 @@ use std::path::Path;
 use aludel_agent::BareSandbox;
 use aludel_sandbox::memory::{Memory, ScriptedCell, simple};
 use aludel_sandbox::{Backend, Limits, SandboxId, SandboxSpec};
-use aludel_store::{ApprovalStatus, Decision, Store, fresh_id};
+use aludel_store::{ApprovalStatus, ApprovalUpdate, Store, fresh_id};
 
 use super::*;
 use crate::approvals::{ApprovalMode, ApprovalPolicy};
@@ -161,7 +161,7 @@ async fn a_held_program_is_told_and_runs_when_it_is_approved() {
         let mut execution = start(&engine, program(target.clone(), "print(1)")).unwrap();
         let Some(Event::Held(held)) = execution.next().await else { panic!("it is not held") };
         assert_eq!((held.code.as_str(), held.model.as_str()), ("print(1)", "a client"));
-        let decision = Decision { sha256: held.sha256, status, by: "me".to_owned(), reason: None };
+        let decision = ApprovalUpdate { sha256: held.sha256, status, by: "me".to_owned(), reason: None };
         engine.store.decide(Some(&Tenant::local()), &held.id, decision).await.unwrap();
         let (outputs, end) = finish(execution).await;
         assert_eq!(outputs.len(), usize::from(runs));

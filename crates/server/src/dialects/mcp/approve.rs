@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_agent::excerpt;
-use aludel_store::{ApprovalRecord, ApprovalStatus, Decision, Tenant};
+use aludel_store::{ApprovalRecord, ApprovalStatus, ApprovalUpdate, Tenant};
 use rmcp::RoleServer;
 use rmcp::model::{
     CallToolResponse, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema,
@@ -128,7 +128,7 @@ async fn decide(
     let runs =
         answer.action == ElicitationAction::Accept && form.as_ref().is_some_and(|form| form.decision == RUN_ONCE);
     let reason = form.and_then(|form| form.reason).filter(|reason| !reason.trim().is_empty());
-    let decision = Decision {
+    let decision = ApprovalUpdate {
         sha256: held.sha256.clone(),
         status: if runs { ApprovalStatus::Approved } else { ApprovalStatus::Refused },
         by: format!("the user of {}", calls::client(context)),
