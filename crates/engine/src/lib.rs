@@ -39,7 +39,7 @@ use aludel_store::Store;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use aludel_store::Work;
+pub use aludel_store::MeteredWork;
 pub use approvals::ApprovalPolicy;
 pub use environment::Environment;
 pub use error::{Error, Kind, Missing};

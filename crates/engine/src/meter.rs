@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use aludel_store::{Metered, Store, Tenant, Work, today};
+use aludel_store::{Metered, MeteredWork, Store, Tenant, today};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,7 +32,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Counted {
-    rows: HashMap<(Tenant, i64, String), Work>,
+    rows: HashMap<(Tenant, i64, String), MeteredWork>,
     /// True while a task waits to store them.
     is_due: bool,
 }
@@ -68,7 +68,7 @@ impl CommandTime {
     fn count(&mut self) {
         let since = std::mem::replace(&mut self.since, tokio::time::Instant::now());
         let program_ms = u64::try_from(self.since.duration_since(since).as_millis()).unwrap_or(u64::MAX);
-        self.meter.count(&self.tenant, "", Work { program_ms, ..Work::default() });
+        self.meter.count(&self.tenant, "", MeteredWork { program_ms, ..MeteredWork::default() });
     }
 }
 
@@ -85,7 +85,7 @@ impl Meter {
     }
 
     /// Counts work with a model of the configuration, or with none.
-    pub fn count(&self, tenant: &Tenant, model: &str, work: Work) {
+    pub fn count(&self, tenant: &Tenant, model: &str, work: MeteredWork) {
         self.add([((tenant.clone(), today(), model.to_owned()), work)]);
     }
 
@@ -96,11 +96,11 @@ impl Meter {
 
     /// Counts a command that begins now, and its time.
     pub(crate) fn command(&self, tenant: &Tenant) -> CommandTime {
-        self.count(tenant, "", Work { programs: 1, ..Work::default() });
+        self.count(tenant, "", MeteredWork { programs: 1, ..MeteredWork::default() });
         CommandTime { meter: self.clone(), tenant: tenant.clone(), since: tokio::time::Instant::now() }
     }
 
-    fn add(&self, more: impl IntoIterator<Item = ((Tenant, i64, String), Work)>) {
+    fn add(&self, more: impl IntoIterator<Item = ((Tenant, i64, String), MeteredWork)>) {
         let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
         for ((tenant, day, model), work) in more {
             let key = (tenant, day, model);
@@ -155,7 +155,7 @@ impl Meter {
 impl Drop for SandboxTime {
     fn drop(&mut self) {
         let sandbox_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.meter.count(&self.tenant, "", Work { sandbox_ms, ..Work::default() });
+        self.meter.count(&self.tenant, "", MeteredWork { sandbox_ms, ..MeteredWork::default() });
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
         let store = Store::open(data.path()).await.unwrap();
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         let meter = Meter::new(store.clone(), tasks.clone(), closing.clone());
-        let one = Work { requests: 1, input_tokens: 10, output_tokens: 3, ..Work::default() };
+        let one = MeteredWork { requests: 1, input_tokens: 10, output_tokens: 3, ..MeteredWork::default() };
         meter.count(&Tenant::local(), "m", one);
         meter.count(&Tenant::local(), "m", one);
         drop(meter.sandbox(&Tenant::local()));
@@ -217,7 +217,7 @@ mod tests {
         let store = Store::open(data.path()).await.unwrap();
         let meter = Meter::new(store, TaskTracker::new(), CancellationToken::new());
         for number in 0..MAX_ROWS + 10 {
-            meter.count(&Tenant::local(), &format!("{number}"), Work { programs: 1, ..Work::default() });
+            meter.count(&Tenant::local(), &format!("{number}"), MeteredWork { programs: 1, ..MeteredWork::default() });
         }
         let counted = meter.0.counted.lock().unwrap();
         assert_eq!(counted.rows.len(), MAX_ROWS + 1);

@@ -293,7 +293,7 @@ mod tests {
     use std::time::Duration;
 
     use aludel_sandbox::{LimitHit, MimeBundle, Outcome, ProgramError, VariablesState};
-    use aludel_store::{ContainerFileId, Source};
+    use aludel_store::{ContainerFileId, FileOrigin};
 
     use super::*;
     use crate::SessionFile;
@@ -326,7 +326,7 @@ mod tests {
             path: "/mnt/data/f.png".into(),
             bytes: 2,
             mime: "image/png".into(),
-            source: Source::Assistant,
+            source: FileOrigin::Assistant,
             created_at: 0,
             kept_as: None,
         };

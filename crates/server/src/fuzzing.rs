@@ -12,7 +12,9 @@ use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol, Transpor
 use aludel_engine::sessions::check_name;
 use aludel_engine::{Engine, Model, SessionFile, Shown};
 use aludel_sandbox::memory::Memory;
-use aludel_store::{ContainerFileId, ContainerId, FileId, InteractionId, ResponseId, Source, Store, Tenant, fresh_id};
+use aludel_store::{
+    ContainerFileId, ContainerId, FileId, FileOrigin, InteractionId, ResponseId, Store, Tenant, fresh_id,
+};
 use axum::body::{self, Bytes};
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -275,7 +277,7 @@ fn file_named(name: &str) -> SessionFile {
         path,
         bytes: 1,
         mime: "text/plain".into(),
-        source: Source::Assistant,
+        source: FileOrigin::Assistant,
         created_at: 0,
         kept_as: None,
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use aludel_store::{ResponseId, ResponseRecord, Room, Store, Tenant};
+use aludel_store::{QuotaCheck, ResponseId, ResponseRecord, Store, Tenant};
 use serde_json::{Value, json};
 
 const ITEMS: usize = 5000;
@@ -28,7 +28,7 @@ async fn main() {
         input: vec![json!({ "type": "message" })],
         expires_at: None,
     };
-    store.put_response(&tenant, response, Room::Checked).await.unwrap();
+    store.put_response(&tenant, response, QuotaCheck::Checked).await.unwrap();
 
     let large = Tenant::local();
     let words: Vec<Value> = (0..ITEM_BYTES / 10).map(|word| json!(format!("{word:07}"))).collect();

@@ -7,7 +7,7 @@ use crate::{Error, KeyId, Store, Tenant, today};
 
 /// The most that is done for a key on a day; `None` is without an end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Budget {
+pub struct DailyBudget {
     /// Requests for which a model is asked.
     pub requests: Option<u64>,
     /// Tokens that models read and write, as their servers tell.
@@ -27,7 +27,7 @@ pub enum UsedUp {
     ProgramSeconds(u64),
 }
 
-impl Budget {
+impl DailyBudget {
     /// Reads three columns of the table `keys`, from this one on.
     pub(crate) fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Self> {
         Ok(Self { requests: row.get(first)?, tokens: row.get(first + 1)?, program_seconds: row.get(first + 2)? })
@@ -43,8 +43,8 @@ impl Budget {
 
 impl Store {
     /// Gives a key another budget. Returns true if there is such a key.
-    pub async fn set_budget(&self, id: KeyId, budget: Budget) -> Result<bool, Error> {
-        let Budget { requests, tokens, program_seconds } = budget;
+    pub async fn set_budget(&self, id: KeyId, budget: DailyBudget) -> Result<bool, Error> {
+        let DailyBudget { requests, tokens, program_seconds } = budget;
         let query =
             "UPDATE keys SET requests_per_day = ?2, tokens_per_day = ?3, program_seconds_per_day = ?4 WHERE id = ?1";
         self.write(move |database| Ok(database.execute(query, params![id, requests, tokens, program_seconds])? > 0))
@@ -61,7 +61,7 @@ impl Store {
 fn used_up(database: &Connection, tenant: &Tenant) -> Result<Option<UsedUp>, Error> {
     let query = "SELECT requests_per_day, tokens_per_day, program_seconds_per_day FROM keys WHERE id = ?1 AND \
                  coalesce(requests_per_day, tokens_per_day, program_seconds_per_day) IS NOT NULL";
-    let Some(budget) = one(database, query, [tenant], |row| Budget::read(row, 0))? else { return Ok(None) };
+    let Some(budget) = one(database, query, [tenant], |row| DailyBudget::read(row, 0))? else { return Ok(None) };
     let query = "SELECT coalesce(sum(requests), 0), coalesce(sum(input_tokens + output_tokens), 0), \
                  coalesce(sum(program_ms), 0) FROM metered WHERE tenant = ?1 AND day = ?2";
     let used = database

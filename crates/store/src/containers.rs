@@ -65,23 +65,23 @@ pub struct ContainerFileRecord {
     /// MIME type.
     pub mime: String,
     /// Origin.
-    pub source: Source,
+    pub source: FileOrigin,
     /// Location beside the store.
-    pub place: Place,
+    pub place: FileLocation,
     /// Time at which a file of this path was first kept, seconds since 1970.
     pub created_at: i64,
 }
 
 /// Origin of a container's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum FileOrigin {
     /// The client.
     User,
     /// A program.
     Assistant,
 }
 
-impl Source {
+impl FileOrigin {
     /// Returns the word that clients and the database know.
     pub fn word(self) -> &'static str {
         match self {
@@ -91,13 +91,13 @@ impl Source {
     }
 }
 
-impl ToSql for Source {
+impl ToSql for FileOrigin {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(self.word().into())
     }
 }
 
-impl FromSql for Source {
+impl FromSql for FileOrigin {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let text = value.as_str()?;
         let all = [Self::User, Self::Assistant];
@@ -107,14 +107,14 @@ impl FromSql for Source {
 
 /// Location of a container's file beside the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum FileLocation {
     /// The workspace, where programs see it.
     Workspace,
     /// Nowhere: a picture that a program only showed.
     Nowhere,
 }
 
-impl Place {
+impl FileLocation {
     fn word(self) -> &'static str {
         match self {
             Self::Workspace => "workspace",
@@ -123,13 +123,13 @@ impl Place {
     }
 }
 
-impl ToSql for Place {
+impl ToSql for FileLocation {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(self.word().into())
     }
 }
 
-impl FromSql for Place {
+impl FromSql for FileLocation {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let text = value.as_str()?;
         let all = [Self::Workspace, Self::Nowhere];
@@ -160,9 +160,9 @@ pub struct NewContainerFile {
     /// MIME type.
     pub mime: String,
     /// Origin.
-    pub source: Source,
+    pub source: FileOrigin,
     /// Location beside the store.
-    pub place: Place,
+    pub place: FileLocation,
 }
 
 /// Outcome of writing files of a container.

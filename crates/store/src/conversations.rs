@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{ConversationId, Error, Page, PageQuery, Room, Store, Tenant, now};
+use crate::{ConversationId, Error, Page, PageQuery, QuotaCheck, Store, Tenant, now};
 
 /// A conversation.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,7 +84,7 @@ impl Store {
         tenant: &Tenant,
         conversation: &ConversationId,
         items: Vec<(String, Value)>,
-        room: Room,
+        room: QuotaCheck,
     ) -> Result<bool, Error> {
         let (tenant, conversation) = (tenant.clone(), conversation.clone());
         self.run(move |store| {

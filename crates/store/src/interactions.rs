@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use crate::database::one;
-use crate::{Error, InteractionId, Room, Store, Tenant, now};
+use crate::{Error, InteractionId, QuotaCheck, Store, Tenant, now};
 
 /// An interaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ impl Store {
         self.run(move |store| {
             let InteractionRecord { id, object, input } = interaction;
             let (object, input) = (object.to_string(), Value::Array(input).to_string());
-            store.write_counted(&tenant, Room::Checked.held(), |database| {
+            store.write_counted(&tenant, QuotaCheck::Checked.held(), |database| {
                 let query =
                     "INSERT INTO interactions (id, tenant, created_at, object, input) VALUES (?1, ?2, ?3, ?4, ?5)";
                 database.prepare_cached(query)?.execute(params![&id, &tenant, now(), object, input])?;
@@ -49,7 +49,7 @@ impl Store {
         tenant: &Tenant,
         id: &InteractionId,
         object: Value,
-        room: Room,
+        room: QuotaCheck,
     ) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
@@ -117,12 +117,12 @@ mod tests {
         assert!(store.bytes_of(&tenant).await.unwrap() > before + 1024);
         assert_eq!(store.interaction(&tenant, &id).await.unwrap(), Some(record));
         assert_eq!(store.interaction(&other, &id).await.unwrap(), None);
-        assert!(!store.update_interaction(&other, &id, json!({}), Room::Reserved).await.unwrap());
-        assert!(store.update_interaction(&tenant, &id, json!({ "a": 2 }), Room::Reserved).await.unwrap());
+        assert!(!store.update_interaction(&other, &id, json!({}), QuotaCheck::Reserved).await.unwrap());
+        assert!(store.update_interaction(&tenant, &id, json!({ "a": 2 }), QuotaCheck::Reserved).await.unwrap());
         assert_eq!(store.interaction_text(&tenant, &id).await.unwrap().unwrap().object, r#"{"a":2}"#);
         assert!(!store.delete_interaction(&other, &id).await.unwrap());
         assert!(store.delete_interaction(&tenant, &id).await.unwrap());
-        assert!(!store.update_interaction(&tenant, &id, json!({}), Room::Reserved).await.unwrap());
+        assert!(!store.update_interaction(&tenant, &id, json!({}), QuotaCheck::Reserved).await.unwrap());
         assert_eq!(store.bytes_of(&tenant).await.unwrap(), before);
     }
 }

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::database::{all, one};
 use crate::id::{hex, random_hex};
-use crate::{Budget, Error, KeyId, Store, Tenant, now};
+use crate::{DailyBudget, Error, KeyId, Store, Tenant, now};
 
 /// Beginning of every key that is made here; hexadecimal digits follow.
 pub const KEY_PREFIX: &str = "sk-aludel-";
@@ -26,7 +26,7 @@ pub struct KeyRecord {
     /// Time from which on it is refused, seconds since 1970; `None` if it stays.
     pub expires_at: Option<i64>,
     /// The most that is done for it on a day.
-    pub budget: Budget,
+    pub budget: DailyBudget,
 }
 
 /// A new API key.
@@ -46,7 +46,7 @@ impl KeyRecord {
             created_at: row.get(3)?,
             revoked_at: row.get(4)?,
             expires_at: row.get(5)?,
-            budget: Budget::read(row, 6)?,
+            budget: DailyBudget::read(row, 6)?,
         })
     }
 

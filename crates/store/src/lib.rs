@@ -43,9 +43,9 @@ pub use approvals::{ApprovalRecord, ApprovalStatus, ApprovalUpdate, DecisionOutc
 pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, Tampered};
 pub use backup::Backup;
 pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob};
-pub use budgets::{Budget, UsedUp};
+pub use budgets::{DailyBudget, UsedUp};
 pub use containers::{
-    ContainerFileRecord, ContainerRecord, NewContainer, NewContainerFile, Place, Source, WrittenFiles,
+    ContainerFileRecord, ContainerRecord, FileLocation, FileOrigin, NewContainer, NewContainerFile, WrittenFiles,
 };
 pub use conversations::ConversationRecord;
 use database::Database;
@@ -58,7 +58,7 @@ pub use id::{
 };
 pub use interactions::{InteractionRecord, InteractionText};
 pub use keys::{KEY_PREFIX, KeyRecord, NewKey};
-pub use meter::{Metered, Work, today};
+pub use meter::{Metered, MeteredWork, today};
 use owners::Owner;
 pub use owners::OwnerId;
 pub use page::{Order, Page, PageQuery};
@@ -69,7 +69,7 @@ pub use threads::{Added, RemovedThread, ThreadRecord};
 pub use turns::{Appended, NewTurn, TurnEventRecord, TurnLease, TurnRecord, TurnState, TurnUpdate};
 pub use uploads::{NewUpload, PartRecord, UploadRecord, UploadStatus};
 use usage::Quota;
-pub use usage::{FILE_COST, Reservation, Room};
+pub use usage::{FILE_COST, QuotaCheck, Reservation};
 
 /// Everything that outlives the process. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -16,7 +16,7 @@ const DAY: i64 = 24 * 3600;
 
 /// Work that was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct MeteredWork {
     /// Requests that a model was asked for, and those that were handed on to one as they were.
     pub requests: u64,
     /// Tokens that models read, as their servers tell. Those of requests that were handed on are not known.
@@ -31,7 +31,7 @@ pub struct Work {
     pub sandbox_ms: u64,
 }
 
-impl AddAssign for Work {
+impl AddAssign for MeteredWork {
     fn add_assign(&mut self, other: Self) {
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
         add(&mut self.requests, other.requests);
@@ -53,7 +53,7 @@ pub struct Metered {
     /// The model; empty for the time of sandboxes, and for programs that clients sent themselves.
     pub model: String,
     /// The sums.
-    pub work: Work,
+    pub work: MeteredWork,
 }
 
 impl Metered {
@@ -62,7 +62,7 @@ impl Metered {
             tenant: row.get(0)?,
             day: row.get(1)?,
             model: row.get(2)?,
-            work: Work {
+            work: MeteredWork {
                 requests: row.get(3)?,
                 input_tokens: row.get(4)?,
                 output_tokens: row.get(5)?,
@@ -93,7 +93,7 @@ impl Store {
                     sandbox_ms = min(sandbox_ms + excluded.sandbox_ms, ?10)",
             )?;
             for Metered { tenant, day, model, work } in &metered {
-                let Work { requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms } = work;
+                let MeteredWork { requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms } = work;
                 let [requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms] =
                     [requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms]
                         .map(|sum| (*sum).min(MOST));

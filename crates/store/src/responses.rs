@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{Error, ResponseId, Room, Store, Tenant, now};
+use crate::{Error, QuotaCheck, ResponseId, Store, Tenant, now};
 
 /// A response.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,7 @@ pub struct ResponseText {
 
 impl Store {
     /// Keeps a response, in place of what was known of it; its event log stays. The object's `status` is noted apart.
-    pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord, room: Room) -> Result<(), Error> {
+    pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord, room: QuotaCheck) -> Result<(), Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
             let ResponseRecord { id, object, input, expires_at } = response;

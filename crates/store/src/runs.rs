@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::database::{all, one};
 use crate::threads::{count, insert_messages, parsed, refused, texts};
-use crate::{Added, Error, MessageId, Page, PageQuery, Room, RunId, StepId, Store, Tenant, ThreadId, TurnId};
+use crate::{Added, Error, MessageId, Page, PageQuery, QuotaCheck, RunId, StepId, Store, Tenant, ThreadId, TurnId};
 
 /// Runs of one thread.
 const MAX_RUNS: u64 = 10_000;
@@ -90,9 +90,9 @@ impl Store {
         let (thread, id) = (thread.clone(), id.clone());
         let query = move |database: &Connection, tenant: &Tenant| {
             let query = format!("SELECT {COLUMNS} FROM runs WHERE tenant = ?1 AND thread = ?2 AND id = ?3");
-            one(database, &query, params![tenant, thread, id], Stored::read)
+            one(database, &query, params![tenant, thread, id], RunRow::read)
         };
-        self.read_then(tenant, query, |row| row.map(Stored::parsed).transpose()).await
+        self.read_then(tenant, query, |row| row.map(RunRow::parsed).transpose()).await
     }
 
     /// Returns the active run of a thread.
@@ -100,9 +100,9 @@ impl Store {
         let thread = thread.clone();
         let query = move |database: &Connection, tenant: &Tenant| {
             let query = format!("SELECT {COLUMNS} FROM runs WHERE tenant = ?1 AND thread = ?2 AND is_active");
-            one(database, &query, params![tenant, thread], Stored::read)
+            one(database, &query, params![tenant, thread], RunRow::read)
         };
-        self.read_then(tenant, query, |row| row.map(Stored::parsed).transpose()).await
+        self.read_then(tenant, query, |row| row.map(RunRow::parsed).transpose()).await
     }
 
     /// Returns the active runs of all tenants: at a server's start, those that the one before left.
@@ -116,10 +116,10 @@ impl Store {
         let thread = thread.clone();
         let query = move |database: &Connection, tenant: &Tenant| {
             let select = format!("SELECT {COLUMNS} FROM runs WHERE tenant = ?1 AND thread = ?2");
-            page.read(database, (&select, "id"), vec![tenant, &thread], page.after(), Stored::read)
+            page.read(database, (&select, "id"), vec![tenant, &thread], page.after(), RunRow::read)
         };
         self.read_then(tenant, query, |page| {
-            let data = page.data.into_iter().map(Stored::parsed).collect::<Result<_, _>>()?;
+            let data = page.data.into_iter().map(RunRow::parsed).collect::<Result<_, _>>()?;
             Ok(Page { data, has_more: page.has_more })
         })
         .await
@@ -140,7 +140,7 @@ impl Store {
         id: &RunId,
         turn: &TurnId,
         update: RunUpdate,
-        room: Room,
+        room: QuotaCheck,
     ) -> Result<bool, Error> {
         let RunUpdate { object, has_ended, next, steps, messages } = update;
         let (tenant, id, turn) = (tenant.clone(), id.clone(), turn.clone());
@@ -200,7 +200,7 @@ impl Store {
 }
 
 /// A run's row.
-struct Stored {
+struct RunRow {
     id: RunId,
     thread: ThreadId,
     turn: TurnId,
@@ -209,7 +209,7 @@ struct Stored {
     object: String,
 }
 
-impl Stored {
+impl RunRow {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             id: row.get(0)?,

@@ -110,14 +110,14 @@ impl Drop for Reservation {
 
 /// Room for texts that are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum QuotaCheck {
     /// Looked for: what does not fit is [`Error::Full`].
     Checked,
     /// Reserved before, such as for the document of a turn while it ran: it is written in any case.
     Reserved,
 }
 
-impl Room {
+impl QuotaCheck {
     /// Returns the bytes that need not be looked for.
     pub(crate) fn held(self) -> u64 {
         match self {

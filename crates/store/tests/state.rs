@@ -8,10 +8,10 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use aludel_store::{
-    ApprovalStatus, ApprovalUpdate, AuditChain, AuditEntry, AuditEvent, Budget, ContainerFileId, ContainerId,
-    DecisionOutcome, Error, FileRecord, Metered, NewApproval, NewBlob, NewContainer, NewContainerFile, NewFile,
-    NewUpload, Order, PageQuery, Place, ResponseId, ResponseRecord, ResponseText, Room, Source, Store, Swept, Tampered,
-    Tenant, UploadStatus, UsedUp, Work, program_digest, today,
+    ApprovalStatus, ApprovalUpdate, AuditChain, AuditEntry, AuditEvent, ContainerFileId, ContainerId, DailyBudget,
+    DecisionOutcome, Error, FileLocation, FileOrigin, FileRecord, Metered, MeteredWork, NewApproval, NewBlob,
+    NewContainer, NewContainerFile, NewFile, NewUpload, Order, PageQuery, QuotaCheck, ResponseId, ResponseRecord,
+    ResponseText, Store, Swept, Tampered, Tenant, UploadStatus, UsedUp, program_digest, today,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -31,8 +31,8 @@ fn new_file(path: &str) -> NewContainerFile {
         id: ContainerFileId::new(),
         path: path.into(),
         mime: "text/plain".into(),
-        source: Source::Assistant,
-        place: Place::Workspace,
+        source: FileOrigin::Assistant,
+        place: FileLocation::Workspace,
     }
 }
 
@@ -450,8 +450,8 @@ async fn conversations_keep_their_items_in_order() {
     let item = |id: &str| (id.to_owned(), json!({ "id": id }));
     // Ids of items come from clients too, so their order is not the order of time.
     let conversation = store.add_conversation(&mine, json!({}), vec![item("z"), item("a")]).await.unwrap();
-    assert!(store.add_items(&mine, &conversation.id, vec![item("m"), item("a")], Room::Checked).await.unwrap());
-    assert!(!store.add_items(&other, &conversation.id, vec![item("q")], Room::Checked).await.unwrap());
+    assert!(store.add_items(&mine, &conversation.id, vec![item("m"), item("a")], QuotaCheck::Checked).await.unwrap());
+    assert!(!store.add_items(&other, &conversation.id, vec![item("q")], QuotaCheck::Checked).await.unwrap());
     let page = PageQuery { after: Some("z".into()), limit: 1, order: Order::Ascending };
     let page = store.items(&mine, &conversation.id, page).await.unwrap();
     assert_eq!((page.data, page.has_more), (vec![json!({ "id": "a" })], true));
@@ -476,15 +476,15 @@ async fn a_response_survives_a_restart() {
         input: vec![json!({ "type": "message" })],
         expires_at: None,
     };
-    store.put_response(&mine, record("in_progress"), Room::Checked).await.unwrap();
+    store.put_response(&mine, record("in_progress"), QuotaCheck::Checked).await.unwrap();
     drop(store);
     let store = Store::open(directory.path()).await.unwrap();
     let unfinished = store.responses_with_status(&["queued", "in_progress"]).await.unwrap();
     assert_eq!(unfinished, [(mine.clone(), id.clone())]);
     // Another tenant that guesses an id neither reads nor overwrites.
-    store.put_response(&other, record("stolen"), Room::Checked).await.unwrap();
+    store.put_response(&other, record("stolen"), QuotaCheck::Checked).await.unwrap();
     assert!(store.response(&other, &id).await.unwrap().is_none());
-    store.put_response(&mine, record("completed"), Room::Checked).await.unwrap();
+    store.put_response(&mine, record("completed"), QuotaCheck::Checked).await.unwrap();
     assert_eq!(store.response(&mine, &id).await.unwrap().unwrap(), record("completed"));
     assert!(store.delete_response(&mine, &id).await.unwrap());
     assert!(store.response(&mine, &id).await.unwrap().is_none());
@@ -503,7 +503,7 @@ async fn items_are_found_by_their_ids_among_what_their_tenant_stored() {
     };
     let (first, second, third) = (record("msg_1", "msg_2"), record("msg_2", "msg_3"), record("msg_4", "msg_5"));
     for record in [&first, &second, &third] {
-        store.put_response(&mine, record.clone(), Room::Checked).await.unwrap();
+        store.put_response(&mine, record.clone(), QuotaCheck::Checked).await.unwrap();
     }
     let of = async |tenant: &Tenant, ids: &[&str]| {
         let ids = ids.iter().map(|id| (*id).to_owned()).collect();
@@ -522,7 +522,7 @@ async fn items_are_found_by_their_ids_among_what_their_tenant_stored() {
     store.delete_response(&mine, &second.id).await.unwrap();
     assert_eq!(of(&mine, &["msg_2", "msg_3"]).await, [text(&first)]);
     let expired = ResponseRecord { expires_at: Some(1), ..third };
-    store.put_response(&mine, expired, Room::Checked).await.unwrap();
+    store.put_response(&mine, expired, QuotaCheck::Checked).await.unwrap();
     assert_eq!(of(&mine, &["msg_5"]).await, []);
     let items = vec![("msg_7".to_owned(), json!({ "id": "msg_7" }))];
     store.add_conversation(&mine, json!({}), items.clone()).await.unwrap();
@@ -797,16 +797,17 @@ async fn a_budget_is_used_up_by_the_work_of_today() {
     let store = Store::open(data.path()).await.unwrap();
     let key = store.create_key("a", None).await.unwrap();
     let tenant = store.tenant_of_key(&key.secret).await.unwrap().unwrap();
-    let work = Work { requests: 2, input_tokens: 60, output_tokens: 40, program_ms: 3999, ..Work::default() };
+    let work =
+        MeteredWork { requests: 2, input_tokens: 60, output_tokens: 40, program_ms: 3999, ..MeteredWork::default() };
     let on = |day, model: &str| Metered { tenant: tenant.clone(), day, model: model.to_owned(), work };
     store.meter(vec![on(today(), "m"), on(today() - 1, "m"), on(today(), "n")]).await.unwrap();
     assert_eq!(store.used_up(&tenant).await.unwrap(), None);
-    let none = Budget::default();
+    let none = DailyBudget::default();
     for (budget, used_up) in [
-        (Budget { requests: Some(5), tokens: Some(201), program_seconds: Some(8) }, None),
-        (Budget { requests: Some(4), ..none }, Some(UsedUp::Requests(4))),
-        (Budget { tokens: Some(200), ..none }, Some(UsedUp::Tokens(200))),
-        (Budget { program_seconds: Some(7), ..none }, Some(UsedUp::ProgramSeconds(7))),
+        (DailyBudget { requests: Some(5), tokens: Some(201), program_seconds: Some(8) }, None),
+        (DailyBudget { requests: Some(4), ..none }, Some(UsedUp::Requests(4))),
+        (DailyBudget { tokens: Some(200), ..none }, Some(UsedUp::Tokens(200))),
+        (DailyBudget { program_seconds: Some(7), ..none }, Some(UsedUp::ProgramSeconds(7))),
         (none, None),
     ] {
         assert!(store.set_budget(key.id.clone(), budget).await.unwrap());
@@ -822,10 +823,10 @@ async fn whatever_a_models_server_tells_is_counted_and_bounded() {
     let store = Store::open(data.path()).await.unwrap();
     let key = store.create_key("a", None).await.unwrap();
     let tenant = store.tenant_of_key(&key.secret).await.unwrap().unwrap();
-    let budget = Budget { tokens: Some(1000), ..Budget::default() };
+    let budget = DailyBudget { tokens: Some(1000), ..DailyBudget::default() };
     assert!(store.set_budget(key.id.clone(), budget).await.unwrap());
     for input_tokens in [u64::MAX, i64::MAX as u64, i64::MAX as u64] {
-        let work = Work { requests: 1, input_tokens, output_tokens: input_tokens, ..Work::default() };
+        let work = MeteredWork { requests: 1, input_tokens, output_tokens: input_tokens, ..MeteredWork::default() };
         let of = |model: &str| Metered { tenant: tenant.clone(), day: today(), model: model.to_owned(), work };
         store.meter((0..20).map(|model| of(&model.to_string())).collect()).await.unwrap();
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use aludel_store::{
     Added, ApprovalStatus, ApprovalUpdate, AssistantId, AuditChain, AuditEntry, AuditEvent, BlobName, ContainerFileId,
-    ContainerId, ConversationId, Error, FileId, MessageId, NewApproval, NewBlob, NewContainer, NewContainerFile,
-    NewFile, NewRun, NewTurn, NewUpload, Place, ResponseId, ResponseRecord, Room, RunId, RunUpdate, Source, StepId,
-    Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate, now, now_ms, program_digest,
+    ContainerId, ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval, NewBlob,
+    NewContainer, NewContainerFile, NewFile, NewRun, NewTurn, NewUpload, QuotaCheck, ResponseId, ResponseRecord, RunId,
+    RunUpdate, StepId, Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate, now, now_ms,
+    program_digest,
 };
 use serde_json::json;
 
@@ -52,7 +53,7 @@ async fn container(store: &Store, tenant: &Tenant, files: Vec<(NewContainerFile,
 }
 
 fn named(path: &str) -> NewContainerFile {
-    let (id, source, place) = (ContainerFileId::new(), Source::Assistant, Place::Workspace);
+    let (id, source, place) = (ContainerFileId::new(), FileOrigin::Assistant, FileLocation::Workspace);
     NewContainerFile { id, path: path.into(), mime: "m".into(), source, place }
 }
 
@@ -173,7 +174,7 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
             8 => {
                 if let Some(index) = any(conversations.len()) {
                     let items = vec![(format!("i{step}"), json!(text)), ("i1".to_owned(), json!("again"))];
-                    let room = if random % 2 == 0 { Room::Checked } else { Room::Reserved };
+                    let room = if random % 2 == 0 { QuotaCheck::Checked } else { QuotaCheck::Reserved };
                     let _full = store.add_items(tenant, &conversations[index], items, room).await;
                     let _full = store.update_conversation(tenant, &conversations[index], &json!({ "a": text })).await;
                 }
@@ -194,7 +195,7 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
                 let object = json!({ "output": [{ "id": "o1", "text": text }, { "id": "o1" }] });
                 let expires_at = (random % 5 == 0).then(|| now() - 1);
                 let record = ResponseRecord { id: id.clone(), object, input: vec![json!({ "id": "i" })], expires_at };
-                let _full = store.put_response(tenant, record, Room::Checked).await;
+                let _full = store.put_response(tenant, record, QuotaCheck::Checked).await;
                 responses.push(id);
             }
             13 => {
@@ -285,7 +286,7 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
                         let has_ended = random % 2 == 0;
                         let update =
                             RunUpdate { object: Some(json!({})), has_ended, steps, messages, ..RunUpdate::default() };
-                        let _full = store.update_run(tenant, &run, &turn, update, Room::Checked).await;
+                        let _full = store.update_run(tenant, &run, &turn, update, QuotaCheck::Checked).await;
                     }
                 }
             }
@@ -390,11 +391,11 @@ async fn texts_beyond_the_bound_are_refused_whole_and_deletions_are_not() {
     store.limit_storage(store.bytes_of(&tenant).await.unwrap() + 10_000);
     let items = |bytes: usize| vec![("i".to_owned(), json!("x".repeat(bytes)))];
     for bytes in [20_000, 9_999] {
-        let full = store.add_items(&tenant, &small, items(bytes), Room::Checked).await;
+        let full = store.add_items(&tenant, &small, items(bytes), QuotaCheck::Checked).await;
         assert!(matches!(full, Err(Error::Full { .. })), "{full:?}");
     }
     assert!(store.item(&tenant, &small, "i").await.unwrap().is_none());
-    assert!(store.add_items(&tenant, &small, items(9_000), Room::Checked).await.unwrap());
+    assert!(store.add_items(&tenant, &small, items(9_000), QuotaCheck::Checked).await.unwrap());
     store.limit_storage(10);
     assert!(store.update_conversation(&tenant, &small, &json!({})).await.unwrap(), "it shrinks");
     assert!(store.update_conversation(&tenant, &small, &json!({ "a": "b" })).await.is_err());

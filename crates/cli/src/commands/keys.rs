@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use aludel_agent::Secret;
-use aludel_store::{Budget, KeyId, KeyRecord, Store};
+use aludel_store::{DailyBudget, KeyId, KeyRecord, Store};
 use anyhow::Context as _;
 use clap::Subcommand;
 use jiff::Timestamp;
@@ -123,7 +123,7 @@ pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
             let id = find(&keys, &key)?;
             let record = keys.iter().find(|key| key.id == id).ok_or_else(|| unknown(&key))?;
             let changed = |given: Option<Most>, before| given.map_or(before, |Most(most)| most);
-            let budget = Budget {
+            let budget = DailyBudget {
                 requests: changed(requests, record.budget.requests),
                 tokens: changed(tokens, record.budget.tokens),
                 program_seconds: changed(program_seconds, record.budget.program_seconds),
@@ -221,8 +221,8 @@ impl FromStr for Most {
 }
 
 /// A budget in words, empty if there is none.
-fn bounds(budget: &Budget) -> String {
-    let Budget { requests, tokens, program_seconds } = budget;
+fn bounds(budget: &DailyBudget) -> String {
+    let DailyBudget { requests, tokens, program_seconds } = budget;
     let parts = [(requests, "requests"), (tokens, "tokens"), (program_seconds, "seconds of programs")];
     let parts: Vec<_> = parts.iter().filter_map(|(most, of)| most.map(|most| format!("{most} {of}"))).collect();
     if parts.is_empty() { String::new() } else { format!("{} a day", parts.join(", ")) }

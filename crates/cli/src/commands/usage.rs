@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aludel_agent::size;
-use aludel_store::{KeyRecord, Metered, Tenant, Work, today};
+use aludel_store::{KeyRecord, Metered, MeteredWork, Tenant, today};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use jiff::ToSpan as _;
@@ -69,7 +69,7 @@ pub(super) async fn run(args: &UsageArgs, context: &Context) -> anyhow::Result<E
         console::tell(&format!("nothing was done since {}", date_of(since)));
         return Ok(Exit::Success);
     }
-    let mut sums: BTreeMap<String, (Work, Option<Tenant>)> = BTreeMap::new();
+    let mut sums: BTreeMap<String, (MeteredWork, Option<Tenant>)> = BTreeMap::new();
     for row in metered {
         let (name, tenant) = match args.by {
             By::Key => (name_of(&row.tenant, &keys), Some(row.tenant)),
@@ -82,7 +82,7 @@ pub(super) async fn run(args: &UsageArgs, context: &Context) -> anyhow::Result<E
         *of = tenant;
     }
     let mut lines = Vec::new();
-    let mut all = Work::default();
+    let mut all = MeteredWork::default();
     for (name, (work, tenant)) in sums {
         let stored = match tenant {
             Some(tenant) => size(store.bytes_of(&tenant).await.context("cannot read the bytes that are stored")?),
@@ -128,7 +128,7 @@ fn print(by: By, lines: &[(String, [String; 6], String)]) -> anyhow::Result<Exit
     Ok(Exit::Success)
 }
 
-fn cells(work: &Work) -> [String; 6] {
+fn cells(work: &MeteredWork) -> [String; 6] {
     [
         work.requests.to_string(),
         work.input_tokens.to_string(),
@@ -150,7 +150,7 @@ fn time(milliseconds: u64) -> String {
 }
 
 fn line(row: &Metered, keys: &[KeyRecord]) -> serde_json::Value {
-    let Work { requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms } = row.work;
+    let MeteredWork { requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms } = row.work;
     json!({
         "key": row.tenant.as_str(), "name": name_of(&row.tenant, keys), "day": date_of(row.day), "model": row.model,
         "requests": requests, "input_tokens": input_tokens, "output_tokens": output_tokens, "programs": programs,

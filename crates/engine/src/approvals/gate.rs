@@ -11,7 +11,8 @@ use aludel_agent::{ApprovalDecision, ApprovalRequest, CodeInterpreter, describe_
 use aludel_rules::Decision as Verdict;
 use aludel_sandbox::{Finished, Language};
 use aludel_store::{
-    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, NewApproval, Reservation, Tenant, Work, now,
+    ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, MeteredWork, NewApproval, Reservation, Tenant,
+    now,
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -462,7 +463,7 @@ impl Gate {
         let models = self.engine.models();
         // A client that sends programs itself names itself as it likes.
         let model = models.get(&self.model).map_or("", |model| &model.name);
-        self.engine.meter.count(&self.tenant, model, Work { programs: 1, program_ms, ..Work::default() });
+        self.engine.meter.count(&self.tenant, model, MeteredWork { programs: 1, program_ms, ..MeteredWork::default() });
         self.note(AuditEvent::Ended, &code, "", &describe_outcome(finished)).await?;
         self.running().remove(call_id);
         Ok(())

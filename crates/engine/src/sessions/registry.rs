@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
-use aludel_store::{ContainerId, ContainerRecord, FileId, NewContainer, Source, Store, Tenant};
+use aludel_store::{ContainerId, ContainerRecord, FileId, FileOrigin, NewContainer, Store, Tenant};
 use tokio::time::Instant;
 
 use super::session::{free_name, new_file};
@@ -273,7 +273,7 @@ impl Sessions {
             let path = free_name(&file.filename, &taken);
             check_name(&path)?;
             bytes += file.bytes;
-            files.push((new_file(&path, &file.mime, Source::User), file.blob));
+            files.push((new_file(&path, &file.mime, FileOrigin::User), file.blob));
             taken.insert(path);
         }
         if bytes > limits.disk || files.len() as u64 > limits.files {

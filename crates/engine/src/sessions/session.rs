@@ -10,8 +10,8 @@ use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Cell, Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
 use aludel_store::{
-    BlobName, ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, FileRecord, NewBlob,
-    NewContainerFile, NewFile, Place, Source, Tenant, WrittenFiles,
+    BlobName, ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, FileLocation, FileOrigin,
+    FileRecord, NewBlob, NewContainerFile, NewFile, Tenant, WrittenFiles,
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ pub struct SessionFile {
     pub mime: String,
     /// The client or a program.
     #[serde(with = "source")]
-    pub source: Source,
+    pub source: FileOrigin,
     /// Time when it was first there, seconds since 1970.
     pub created_at: i64,
     /// Its id in the Files API, of a file that is kept there as it was then.
@@ -243,7 +243,7 @@ impl Session {
 
     async fn restore(&self, live: &LiveSession) -> Result<(), Error> {
         for file in self.shared.store.all_container_files(&self.tenant, &self.id).await? {
-            if file.place == Place::Workspace {
+            if file.place == FileLocation::Workspace {
                 self.put_in(live, &file.path, &file.blob).await?;
             }
         }
@@ -281,7 +281,7 @@ impl Session {
         let wanted: Vec<FileEntry> =
             changed.iter().filter(|file| paths.contains(file.path.as_str())).chain(unreported).cloned().collect();
         let taken: HashSet<&str> = wanted.iter().map(|file| file.path.as_str()).collect();
-        let inside = || stored.values().filter(|file| file.place == Place::Workspace);
+        let inside = || stored.values().filter(|file| file.place == FileLocation::Workspace);
         let stays = |path: &str| paths.contains(path) && !taken.contains(path);
         let others: u64 = inside().filter(|file| stays(&file.path)).map(|file| file.bytes).sum();
         let gone = inside().filter(|file| !paths.contains(file.path.as_str())).map(|file| file.id.clone());
@@ -311,8 +311,8 @@ impl Session {
             path: format!("{id}.{ending}"),
             id,
             mime: mime.to_owned(),
-            source: Source::Assistant,
-            place: Place::Nowhere,
+            source: FileOrigin::Assistant,
+            place: FileLocation::Nowhere,
         };
         self.put_one(file, blob).await
     }
@@ -334,7 +334,7 @@ impl Session {
             State::Dormant(_) => self.check_room(path, blob.bytes()).await?,
             State::Deleted => return Err(Error::no_session(&self.id)),
         }
-        self.put_one(new_file(path, mime, Source::User), blob).await
+        self.put_one(new_file(path, mime, FileOrigin::User), blob).await
     }
 
     /// Puts a file of the Files API in, under a name that no other file has.
@@ -371,7 +371,7 @@ impl Session {
         self.touch();
         let Some(file) = self.shared.store.container_file(&self.tenant, &self.id, id).await? else { return Ok(false) };
         if let State::Live { live, .. } = &*state
-            && file.place == Place::Workspace
+            && file.place == FileLocation::Workspace
         {
             live.remove_file(&file.path).await.map_err(refused_file)?;
         }
@@ -400,7 +400,7 @@ impl Session {
     /// Checks that another file will fit when there is a workspace again.
     async fn check_room(&self, path: &str, bytes: u64) -> Result<(), Error> {
         let others = self.records().await?;
-        let others = others.iter().filter(|file| file.path != path && file.place == Place::Workspace);
+        let others = others.iter().filter(|file| file.path != path && file.place == FileLocation::Workspace);
         let (count, used) = others.fold((1, 0), |(count, used), file| (count + 1, used + file.bytes));
         if used + bytes > self.limits.disk || count > self.limits.files {
             return Err(Error::WorkspaceFull { limit: self.limits.disk });
@@ -481,7 +481,7 @@ impl Runtime for Session {
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {
         Box::pin(async move {
             let records = self.records().await.unwrap_or_default();
-            let inside = records.into_iter().filter(|file| file.place == Place::Workspace);
+            let inside = records.into_iter().filter(|file| file.place == FileLocation::Workspace);
             inside.map(|file| FileEntry { mime: mime_of(&file.path), size: file.bytes, path: file.path }).collect()
         })
     }
@@ -491,9 +491,9 @@ impl Runtime for Session {
     }
 }
 
-pub(super) fn new_file(path: &str, mime: &str, source: Source) -> NewContainerFile {
+pub(super) fn new_file(path: &str, mime: &str, source: FileOrigin) -> NewContainerFile {
     let (path, mime) = (path.to_owned(), mime.to_owned());
-    NewContainerFile { id: ContainerFileId::new(), path, mime, source, place: Place::Workspace }
+    NewContainerFile { id: ContainerFileId::new(), path, mime, source, place: FileLocation::Workspace }
 }
 
 /// Files of a workspace, each opened when it is asked for. Left out are those that a program that still runs has taken away, and those that
@@ -504,7 +504,7 @@ fn readers(
     mut left: u64,
 ) -> impl Iterator<Item = (NewContainerFile, impl Read)> + Send {
     wanted.into_iter().filter_map(move |FileEntry { path, mime, .. }| {
-        let file = new_file(&path, mime, Source::Assistant);
+        let file = new_file(&path, mime, FileOrigin::Assistant);
         let (reader, size) = open_bounded(&*workspace, path, left).ok()?;
         left -= size;
         Some((file, reader))
@@ -546,16 +546,16 @@ mod file_id {
 
 /// A file's source as its word.
 mod source {
-    use aludel_store::Source;
+    use aludel_store::FileOrigin;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(source: &Source, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(source: &FileOrigin, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(source.word())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Source, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FileOrigin, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Ok(if text == Source::User.word() { Source::User } else { Source::Assistant })
+        Ok(if text == FileOrigin::User.word() { FileOrigin::User } else { FileOrigin::Assistant })
     }
 }
 

@@ -129,7 +129,7 @@ async fn clients_and_programs_see_the_same_files() {
     let added = session.add_file("sub/late.txt", "text/plain", blob(b"late").await).await.unwrap();
     let (text, changed) = run(&session, "print(open('sub/late.txt').read())\nopen('data.csv','a').write('!')").await;
     assert_eq!((text.as_str(), paths(&changed)), ("late\n", vec!["/mnt/data/data.csv"]));
-    assert_eq!(changed[0].source, aludel_store::Source::Assistant);
+    assert_eq!(changed[0].source, aludel_store::FileOrigin::Assistant);
     assert!(session.delete_file(&added.id).await.unwrap());
     assert!(!session.delete_file(&added.id).await.unwrap());
     assert_eq!(run(&session, "import os; print(os.path.exists('sub/late.txt'))").await.0, "False\n");

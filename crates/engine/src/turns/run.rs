@@ -15,7 +15,7 @@ use aludel_agent::upstream::UpstreamError;
 use aludel_agent::{
     Agent, Answerer, ApprovalDecision, ApprovalRequest, Ending as AgentEnding, Event as AgentEvent, Item,
 };
-use aludel_store::{Tenant, TurnState, Work};
+use aludel_store::{MeteredWork, Tenant, TurnState};
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, SelectAll, select_all};
 use tokio_util::sync::CancellationToken;
@@ -172,7 +172,7 @@ impl Run {
 
     async fn start(mut self) {
         for turn in 0..self.parts.len() {
-            self.count(turn, Work { requests: 1, ..Work::default() });
+            self.count(turn, MeteredWork { requests: 1, ..MeteredWork::default() });
         }
         self.tell(0, EventKind::Started).await;
         self.carry_on(None).await;

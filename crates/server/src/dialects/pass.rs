@@ -5,7 +5,7 @@
 
 use aludel_agent::upstream::Upstream as _;
 use aludel_agent::upstream::http::{ForwardTarget, Forwarded, HttpUpstream};
-use aludel_engine::Work;
+use aludel_engine::MeteredWork;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes};
 use axum::http::header::{
@@ -82,7 +82,7 @@ pub(crate) async fn on(
     let model = models.find(name)?;
     let server = |name: &str| models.get(name)?.endpoint.clone().filter(|server| server.forwards(passage.target));
     let Some(first) = server(&model.name) else { return Ok(None) };
-    app.engine.meter.count(tenant, &model.name, Work { requests: 1, ..Work::default() });
+    app.engine.meter.count(tenant, &model.name, MeteredWork { requests: 1, ..MeteredWork::default() });
     let mut servers = vec![(model.name.as_str(), first)];
     servers.extend(model.fallback.iter().filter_map(|name| Some((name.as_str(), server(name)?))));
     let headers: HeaderMap = request

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aludel_store::{Room, RunId, RunUpdate, Store, Tenant, ThreadId, TurnId};
+use aludel_store::{QuotaCheck, RunId, RunUpdate, Store, Tenant, ThreadId, TurnId};
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -113,7 +113,7 @@ async fn a_run_that_a_killed_server_left_has_failed() {
     post(&server, &format!("/v1/threads/{thread}/messages"), &json!({ "role": "user", "content": "?" })).await.ok();
     // Whoever carried it out before changes nothing any more.
     let late = RunUpdate { has_ended: true, ..RunUpdate::default() };
-    assert!(!server.store.update_run(&Tenant::local(), &run, &turn, late, Room::Checked).await.unwrap());
+    assert!(!server.store.update_run(&Tenant::local(), &run, &turn, late, QuotaCheck::Checked).await.unwrap());
     server.stop().await;
 }
 

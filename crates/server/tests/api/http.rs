@@ -8,7 +8,7 @@ use crate::common::{Answer, KEYS_FRESH, client, files_in, listen, listen_with, m
 use aludel_engine::{ApprovalPolicy, Engine};
 use aludel_sandbox::memory::Memory;
 use aludel_server::{App, ServeError, serve};
-use aludel_store::{Budget, Store};
+use aludel_store::{DailyBudget, Store};
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -107,7 +107,7 @@ async fn a_key_whose_budget_is_used_up_may_read_and_delete() {
     let key = server.store.create_key("one", None).await.unwrap();
     server.use_key(&key.secret);
     let file = server.upload("a.txt", b"mine").await;
-    let budget = Budget { requests: Some(0), ..Budget::default() };
+    let budget = DailyBudget { requests: Some(0), ..DailyBudget::default() };
     assert!(server.store.set_budget(key.id.clone(), budget).await.unwrap());
     tokio::time::sleep(KEYS_FRESH).await;
     let asked = server.post("/v1/responses", json!({ "model": "m", "input": "x" })).await;
@@ -120,7 +120,7 @@ async fn a_key_whose_budget_is_used_up_may_read_and_delete() {
     server.post("/v1/responses/resp_1/cancel", json!({})).await.refused(404, "not found");
     server.get(&format!("/v1/files/{file}")).await.ok();
     server.delete(&format!("/v1/files/{file}")).await.ok();
-    assert!(server.store.set_budget(key.id, Budget::default()).await.unwrap());
+    assert!(server.store.set_budget(key.id, DailyBudget::default()).await.unwrap());
     tokio::time::sleep(KEYS_FRESH).await;
     server.upload("b.txt", b"mine").await;
     server.stop().await;

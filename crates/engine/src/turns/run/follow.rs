@@ -6,7 +6,7 @@ use aludel_agent::{
     ApprovalRequest, Budget, Call, CutOff, Ending as AgentEnding, Event as AgentEvent, Item, ProgramTool,
 };
 use aludel_sandbox::{ClientCall, ExecutionEvent};
-use aludel_store::{ContainerFileId, TurnState, Work};
+use aludel_store::{ContainerFileId, MeteredWork, TurnState};
 use tracing::error;
 
 use super::{Part, Run};
@@ -140,7 +140,10 @@ impl Run {
                 self.queue(turn, EventKind::ToolRejected { item, call_id, reason }).await
             }
             AgentEvent::Usage(usage) => {
-                self.count(turn, Work { input_tokens: usage.input, output_tokens: usage.output, ..Work::default() });
+                self.count(
+                    turn,
+                    MeteredWork { input_tokens: usage.input, output_tokens: usage.output, ..MeteredWork::default() },
+                );
                 let round = progress.round;
                 self.queue(turn, EventKind::Usage { round, usage }).await
             }
@@ -170,7 +173,7 @@ impl Run {
     }
 
     /// Counts work with the model of a turn.
-    pub(super) fn count(&self, turn: usize, work: Work) {
+    pub(super) fn count(&self, turn: usize, work: MeteredWork) {
         if let Some(part) = self.parts.get(turn) {
             self.engine.meter.count(&self.tenant, &part.model, work);
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_sandbox::ClientAnswer;
-use aludel_store::{ContainerId, Tenant, TurnId, Work};
+use aludel_store::{ContainerId, MeteredWork, Tenant, TurnId};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -261,7 +261,7 @@ impl Run {
         self.parts = vec![part];
         progress.has_ended = false;
         if let Some(answers) = answers {
-            self.count(0, Work { requests: 1, ..Work::default() });
+            self.count(0, MeteredWork { requests: 1, ..MeteredWork::default() });
             self.tell(0, EventKind::Started).await;
             // Others of the same round have been told, too, and run after it.
             for running in progress.calls.values() {

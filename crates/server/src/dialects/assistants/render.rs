@@ -8,7 +8,7 @@ use aludel_engine::turns::{
     Restored, Rich, ToolEnd, ToolOutcome,
 };
 use aludel_engine::{Error, SessionFile};
-use aludel_store::{MessageId, Room, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now};
+use aludel_store::{MessageId, QuotaCheck, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now};
 use aludel_wire::assistants::{ErrorCode, IncompleteRun, LastError, Message, Run, RunStatus, RunStep, Thread};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -293,7 +293,7 @@ impl Stored {
         let object = run.filter(|_| is_end).map(|run| written(&run));
         let update = RunUpdate { object, has_ended, next: None, steps, messages: messages.collect() };
         // A run that was deleted with its thread is no longer anybody's. The turn has reserved room for all of it.
-        self.store.update_run(&self.tenant, &self.run, &self.turn, update, Room::Reserved).await.map(drop)?;
+        self.store.update_run(&self.tenant, &self.run, &self.turn, update, QuotaCheck::Reserved).await.map(drop)?;
         Ok(())
     }
 }
@@ -350,7 +350,7 @@ impl Dialect for Runs {
                 let error = LastError { code: ErrorCode::ServerError, message: STOPPED.to_owned() };
                 end_of_run(&mut run, RunStatus::Failed, Some(error), now());
                 let update = RunUpdate { object: Some(written(&run)), has_ended: true, ..RunUpdate::default() };
-                self.store.update_run(&tenant, &record.id, &record.turn, update, Room::Reserved).await?;
+                self.store.update_run(&tenant, &record.id, &record.turn, update, QuotaCheck::Reserved).await?;
             }
             Ok(())
         })

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use aludel_engine::turns::{Fingerprint, Live};
-use aludel_store::{Order, PageQuery, Room, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now};
+use aludel_store::{Order, PageQuery, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now};
 use aludel_wire::assistants::{
     Assistant, CreateRun, CreateThreadAndRun, Run, RunStatus, RunStep, StepDetails, StepStatus, SubmitToolOutputs,
     Thread, ToolCall, ToolOutput, ToolResources, Truncation, UpdateMetadata,
@@ -395,7 +395,7 @@ async fn end(
     let steps = step.iter().filter_map(|step| Some((StepId::parse(&step.id)?, written(step)))).collect();
     let update = RunUpdate { object: Some(written(&run)), has_ended: true, steps, ..RunUpdate::default() };
     // Of two who end it, the second finds it ended.
-    app.store.update_run(tenant, &id, &turn, update, Room::Reserved).await?;
+    app.store.update_run(tenant, &id, &turn, update, QuotaCheck::Reserved).await?;
     Ok(())
 }
 

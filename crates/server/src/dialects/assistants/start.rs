@@ -6,7 +6,9 @@ use std::time::Duration;
 use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
 use aludel_engine::Session;
 use aludel_engine::turns::{self, Agreement, Journal, Live, NewJournal, Spec};
-use aludel_store::{MessageId, NewRun, Room, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now_ms};
+use aludel_store::{
+    MessageId, NewRun, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now_ms,
+};
 use aludel_wire::assistants::{Run, RunStatus, RunStep};
 use serde_json::Value;
 use tokio::time::sleep;
@@ -101,7 +103,7 @@ async fn enter(
             let steps = leg.beginning.answered.as_ref().and_then(row).into_iter().collect();
             let next = Some(live.id.clone());
             let update = RunUpdate { object: Some(object), next, steps, ..RunUpdate::default() };
-            if !app.store.update_run(tenant, &leg.id, &record.turn, update, Room::Checked).await? {
+            if !app.store.update_run(tenant, &leg.id, &record.turn, update, QuotaCheck::Checked).await? {
                 let message =
                     "The run does not wait for tool outputs any more: they were submitted already, or it was ended.";
                 return Err(ApiError::bad_request(message));
@@ -133,7 +135,7 @@ async fn undo(app: &App, tenant: &Tenant, leg: &Leg, live: &Live) -> Result<(), 
         From::Waiting { record, step } => {
             let (object, next) = (Some(record.object.clone()), Some(record.turn.clone()));
             let update = RunUpdate { object, next, steps: row(step).into_iter().collect(), ..RunUpdate::default() };
-            app.store.update_run(tenant, &leg.id, &live.id, update, Room::Reserved).await?;
+            app.store.update_run(tenant, &leg.id, &live.id, update, QuotaCheck::Reserved).await?;
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_store::{ConversationId, ConversationRecord, PageQuery, Room, Tenant, fresh_id};
+use aludel_store::{ConversationId, ConversationRecord, PageQuery, QuotaCheck, Tenant, fresh_id};
 use aludel_wire::openai::responses::{ContentPart, ItemDocument, ItemStatus};
 use aludel_wire::openai::{AddItems, Conversation, CreateConversation, Deleted, List, UpdateConversation};
 use axum::Json;
@@ -70,7 +70,7 @@ pub(crate) async fn add_items(
     let AddItems { items } = fields.read()?;
     let items = stored_items(items)?;
     let added = items.iter().map(|(_, item)| item.clone()).collect();
-    if !app.store.add_items(&tenant, &parse(&id)?, in_json(items), Room::Checked).await? {
+    if !app.store.add_items(&tenant, &parse(&id)?, in_json(items), QuotaCheck::Checked).await? {
         return Err(no_conversation(&id));
     }
     Ok(Json(List::new(added, false, item_id)))

@@ -7,7 +7,7 @@ use aludel_engine::Error;
 use aludel_engine::turns::{
     self, Documents, Ending, Event, EventKind, Failure, Flow, ItemId, Render, Rendered, Restored, ToolEnd, ToolOutcome,
 };
-use aludel_store::{ContainerId, InteractionId, InteractionRecord, Room, Store, Tenant, TurnRecord};
+use aludel_store::{ContainerId, InteractionId, InteractionRecord, QuotaCheck, Store, Tenant, TurnRecord};
 use aludel_wire::gemini::interactions::{Interaction, InteractionError, Status};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -173,7 +173,7 @@ impl Stored {
         Self { store, tenant, id, input: Mutex::new(Some(input)) }
     }
 
-    async fn update(&self, object: Value, room: Room) -> Result<(), Error> {
+    async fn update(&self, object: Value, room: QuotaCheck) -> Result<(), Error> {
         // One that was deleted stays so.
         let _is_there = self.store.update_interaction(&self.tenant, &self.id, object, room).await?;
         Ok(())
@@ -189,7 +189,7 @@ impl Documents for Stored {
                     let record = InteractionRecord { id: self.id.clone(), object, input };
                     Ok(self.store.add_interaction(&self.tenant, record).await?)
                 }
-                None => self.update(object, Room::Checked).await,
+                None => self.update(object, QuotaCheck::Checked).await,
             }
         })
     }
@@ -199,7 +199,7 @@ impl Documents for Stored {
     }
 
     fn finish(&self, object: Value) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.update(object, Room::Reserved))
+        Box::pin(self.update(object, QuotaCheck::Reserved))
     }
 }
 

@@ -192,7 +192,7 @@ fn push_text(said: &mut Vec<Said>, text: &mut String) {
 #[cfg(test)]
 mod tests {
     use aludel_engine::sessions::WORKSPACE;
-    use aludel_store::{ContainerFileId, Source, Tenant};
+    use aludel_store::{ContainerFileId, FileOrigin, Tenant};
 
     use super::*;
 
@@ -208,7 +208,7 @@ mod tests {
             path,
             bytes,
             mime: "text/csv".into(),
-            source: Source::Assistant,
+            source: FileOrigin::Assistant,
             created_at: 0,
             kept_as: None,
         }

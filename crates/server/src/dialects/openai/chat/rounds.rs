@@ -5,7 +5,7 @@
 //! which the client has to repeat at least that.
 
 use aludel_engine::turns::ItemId;
-use aludel_store::{ResponseId, ResponseRecord, Room, Tenant, now};
+use aludel_store::{QuotaCheck, ResponseId, ResponseRecord, Tenant, now};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ pub(super) async fn keep_all(app: &App, tenant: &Tenant, completion: &Value) -> 
 async fn keep(app: &App, tenant: &Tenant, id: ResponseId, programs: &[Value]) -> Result<(), aludel_store::Error> {
     let object = json!({ "id": id.as_str(), "object": "chat.completion.round", "code_interpreter_calls": programs });
     let record = ResponseRecord { id, object, input: Vec::new(), expires_at: Some(now() + KEPT) };
-    app.store.put_response(tenant, record, Room::Checked).await
+    app.store.put_response(tenant, record, QuotaCheck::Checked).await
 }
 
 /// The programs of the round in which a function was called; none if it is not known.

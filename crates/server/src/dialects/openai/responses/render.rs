@@ -7,7 +7,7 @@ use aludel_engine::Error;
 use aludel_engine::turns::{
     Dialect, Documents, Ending, Event, EventKind, Failure, FailureKind, ItemId, LiveTurns, Render, Rendered, Restored,
 };
-use aludel_store::{ConversationId, Reservation, ResponseId, ResponseRecord, Room, Store, Tenant, TurnRecord};
+use aludel_store::{ConversationId, QuotaCheck, Reservation, ResponseId, ResponseRecord, Store, Tenant, TurnRecord};
 use aludel_wire::openai::responses::{self, Response, ResponseError};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -192,7 +192,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    async fn put(&self, object: Value, room: Room) -> Result<(), Error> {
+    async fn put(&self, object: Value, room: QuotaCheck) -> Result<(), Error> {
         let (id, input, expires_at) = (self.id.clone(), self.input.clone(), self.expires_at);
         Ok(self.store.put_response(&self.tenant, ResponseRecord { id, object, input, expires_at }, room).await?)
     }
@@ -207,14 +207,14 @@ impl Stored {
         let input = self.input.iter().cloned().map(responses::ItemDocument::from);
         let items = input.chain(response.output.iter().map(responses::Item::document));
         let items = items.filter_map(|item| Some((item.id()?.to_owned(), item.into_json()))).collect();
-        self.store.add_items(&self.tenant, conversation, items, Room::Reserved).await?;
+        self.store.add_items(&self.tenant, conversation, items, QuotaCheck::Reserved).await?;
         Ok(())
     }
 }
 
 impl Documents for Stored {
     fn save(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.put(document, Room::Checked))
+        Box::pin(self.put(document, QuotaCheck::Checked))
     }
 
     fn hand_over(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
@@ -225,7 +225,7 @@ impl Documents for Stored {
         // The status last of all: whoever polls for it goes on at once, in the same conversation.
         Box::pin(async move {
             let added = self.add_to_conversation(&document).await;
-            self.put(document, Room::Reserved).await.and(added)
+            self.put(document, QuotaCheck::Reserved).await.and(added)
         })
     }
 }
@@ -280,7 +280,7 @@ impl Dialect for Responses {
                 let error = Some(ResponseError { code: "server_error".to_owned(), message });
                 let object = Response { status: responses::Status::Failed, error, ..response }.json();
                 let record = ResponseRecord { id, object, input, expires_at };
-                self.store.put_response(&tenant, record, Room::Reserved).await?;
+                self.store.put_response(&tenant, record, QuotaCheck::Reserved).await?;
             }
             Ok(())
         })

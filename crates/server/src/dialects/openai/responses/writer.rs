@@ -596,7 +596,7 @@ fn links<'a>(text: &str, files: &'a [SessionFile]) -> Vec<(usize, usize, &'a Ses
 #[cfg(test)]
 mod tests {
     use aludel_engine::KernelSpec;
-    use aludel_store::{ContainerFileId, Source};
+    use aludel_store::{ContainerFileId, FileOrigin};
     use serde_json::{Value, json};
 
     use super::super::ask::Ask;
@@ -608,7 +608,7 @@ mod tests {
             path: format!("/mnt/data/{path}"),
             bytes: 1,
             mime: "text/csv".into(),
-            source: Source::Assistant,
+            source: FileOrigin::Assistant,
             created_at: 0,
             kept_as: None,
         }
