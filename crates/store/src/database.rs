@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior};
 
-use crate::writer::Writer;
+use crate::writer::WriteConnection;
 use crate::{Error, Tenant};
 
 /// Makes the rows of a table count for their tenants, each with what it costs in bytes, those that are there and those to come.
@@ -319,7 +319,7 @@ pub(crate) struct Database {
     // Before the writer, which cleans up behind the last connection.
     readers: Mutex<Readers>,
     returned: Condvar,
-    writer: Writer,
+    writer: WriteConnection,
     dropped: Dropped,
 }
 
@@ -340,7 +340,7 @@ struct Readers {
 }
 
 /// A connection that reads. Dropping it gives it back.
-struct Reader<'d> {
+struct ReadConnection<'d> {
     database: &'d Database,
     tenant: Option<&'d Tenant>,
     connection: Option<Connection>,
@@ -362,7 +362,7 @@ impl Database {
             path: path.to_path_buf(),
             readers: Mutex::default(),
             returned: Condvar::new(),
-            writer: Writer::new(writer),
+            writer: WriteConnection::new(writer),
         })
     }
 
@@ -411,7 +411,7 @@ impl Database {
     }
 
     /// Waits for a reader.
-    fn reader<'d>(&'d self, tenant: Option<&'d Tenant>) -> Result<Reader<'d>, Error> {
+    fn reader<'d>(&'d self, tenant: Option<&'d Tenant>) -> Result<ReadConnection<'d>, Error> {
         let full = |readers: &mut Readers| {
             let mine = readers.taken.iter().filter(|taken| taken.is_some() && taken.as_ref() == tenant).count();
             // Keys are looked up for everybody, so one reader is never a tenant's.
@@ -420,7 +420,7 @@ impl Database {
         let waited = self.returned.wait_while(self.readers(), full);
         let mut readers = waited.unwrap_or_else(PoisonError::into_inner);
         readers.taken.push(tenant.cloned());
-        Ok(Reader { database: self, tenant, connection: readers.free.pop() })
+        Ok(ReadConnection { database: self, tenant, connection: readers.free.pop() })
     }
 
     fn readers(&self) -> MutexGuard<'_, Readers> {
@@ -436,7 +436,7 @@ impl Database {
     }
 }
 
-impl Drop for Reader<'_> {
+impl Drop for ReadConnection<'_> {
     fn drop(&mut self) {
         let mut readers = self.database.readers();
         if let Some(mine) = readers.taken.iter().position(|taken| taken.as_ref() == self.tenant) {

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use crate::Tenant;
 
 #[derive(Debug, Default)]
-pub(crate) struct Line(Mutex<State>);
+pub(crate) struct WriterQueue(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     is_taken: bool,
     /// In the order in which they came.
-    waiting: Vec<Waiting>,
+    waiting: Vec<QueuedThread>,
     /// Time for which each tenant had the thing; the server itself is no tenant.
     had: HashMap<Option<Tenant>, Duration>,
     /// The least of those who were let in last.
@@ -27,7 +27,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedThread {
     tenant: Option<Tenant>,
     thread: Thread,
     is_next: Arc<AtomicBool>,
@@ -35,21 +35,21 @@ struct Waiting {
 
 /// The head of the line, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place<'l> {
-    line: &'l Line,
+pub(crate) struct QueueHead<'l> {
+    line: &'l WriterQueue,
     tenant: Option<Tenant>,
     since: Instant,
 }
 
-impl Line {
+impl WriterQueue {
     /// Waits until it is this thread's turn.
-    pub(crate) fn enter(&self, tenant: Option<&Tenant>) -> Place<'_> {
+    pub(crate) fn enter(&self, tenant: Option<&Tenant>) -> QueueHead<'_> {
         let tenant = tenant.cloned();
         let mut state = self.state();
         if state.is_taken {
             let is_next = Arc::new(AtomicBool::new(false));
             let thread = thread::current();
-            state.waiting.push(Waiting { tenant: tenant.clone(), thread, is_next: Arc::clone(&is_next) });
+            state.waiting.push(QueuedThread { tenant: tenant.clone(), thread, is_next: Arc::clone(&is_next) });
             drop(state);
             while !is_next.load(Ordering::Acquire) {
                 thread::park();
@@ -57,7 +57,7 @@ impl Line {
         } else {
             state.is_taken = true;
         }
-        Place { line: self, tenant, since: Instant::now() }
+        QueueHead { line: self, tenant, since: Instant::now() }
     }
 
     /// Threads that wait.
@@ -71,14 +71,14 @@ impl Line {
     }
 }
 
-impl Place<'_> {
+impl QueueHead<'_> {
     /// Returns true if somebody waits.
     pub(crate) fn has_others_behind(&self) -> bool {
         !self.line.state().waiting.is_empty()
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueHead<'_> {
     fn drop(&mut self) {
         let mut state = self.line.state();
         let State { is_taken, waiting, had, level } = &mut *state;
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn who_needs_little_waits_for_one_of_another_tenant_only() {
-        let line = Line::default();
+        let line = WriterQueue::default();
         let (good, bad) = (Tenant::of_signed("good"), Tenant::of_signed("bad"));
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn those_of_one_tenant_go_in_the_order_in_which_they_came() {
-        let line = Line::default();
+        let line = WriterQueue::default();
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {
             let first = line.enter(None);

@@ -2,7 +2,7 @@
 //!
 //! A commit waits for the disk. Whoever finds others waiting for the connection leaves the commit to them, and waits for it instead; the
 //! last in line commits for all. One thread alone commits at once. The next in line is one whose tenant had the connection for the least
-//! time of late ([`Line`]).
+//! time of late ([`WriterQueue`]).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ffi};
 
-use crate::line::Line;
+use crate::line::WriterQueue;
 use crate::{Error, Tenant};
 
 /// The most writes that are committed together.
@@ -20,21 +20,21 @@ const LONGEST: Duration = Duration::from_millis(2);
 
 /// The connection that writes, for several threads.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    line: Line,
+pub(crate) struct WriteConnection {
+    line: WriterQueue,
     /// Taken with the head of the line alone.
-    held: Mutex<Held>,
+    held: Mutex<WriterState>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct WriterState {
     connection: Connection,
-    open: Option<Open>,
+    open: Option<OpenTransaction>,
 }
 
 /// A transaction that has begun.
 #[derive(Debug)]
-struct Open {
+struct OpenTransaction {
     batch: Arc<Batch>,
     writes: usize,
     since: Instant,
@@ -43,16 +43,16 @@ struct Open {
 /// The fate of a transaction, for all whose writes are in it.
 #[derive(Debug, Default)]
 struct Batch {
-    end: Mutex<Option<Result<(), Refusal>>>,
+    end: Mutex<Option<Result<(), CommitError>>>,
     ended: Condvar,
 }
 
 /// A commit's error, which several are told.
-type Refusal = (ffi::Error, Option<String>);
+type CommitError = (ffi::Error, Option<String>);
 
-impl Writer {
+impl WriteConnection {
     pub(crate) fn new(connection: Connection) -> Self {
-        Self { line: Line::default(), held: Mutex::new(Held { connection, open: None }) }
+        Self { line: WriterQueue::default(), held: Mutex::new(WriterState { connection, open: None }) }
     }
 
     /// Runs `work` in a transaction, and returns when it is committed. What `work` wrote is undone when it fails; others in the same
@@ -64,13 +64,13 @@ impl Writer {
     ) -> Result<T, Error> {
         let place = self.line.enter(tenant);
         let mut held = lock(&self.held);
-        let Held { connection, open } = &mut *held;
+        let WriterState { connection, open } = &mut *held;
         let transaction = match open {
             Some(transaction) => transaction,
             None => {
                 // One that reads first and then writes would fail, without waiting, if another process wrote in between.
                 run(connection, "BEGIN IMMEDIATE")?;
-                open.insert(Open { batch: Arc::default(), writes: 0, since: Instant::now() })
+                open.insert(OpenTransaction { batch: Arc::default(), writes: 0, since: Instant::now() })
             }
         };
         transaction.writes += 1;
@@ -124,7 +124,7 @@ fn run(connection: &Connection, statement: &str) -> Result<(), rusqlite::Error> 
 }
 
 impl Batch {
-    fn end(&self, result: Result<(), Refusal>) {
+    fn end(&self, result: Result<(), CommitError>) {
         *lock(&self.end) = Some(result);
         self.ended.notify_all();
     }
@@ -138,7 +138,7 @@ impl Batch {
     }
 }
 
-fn refusal(error: &rusqlite::Error) -> Refusal {
+fn refusal(error: &rusqlite::Error) -> CommitError {
     match error {
         rusqlite::Error::SqliteFailure(error, message) => (*error, message.clone()),
         other => (ffi::Error::new(ffi::SQLITE_ERROR), Some(other.to_string())),
@@ -156,11 +156,11 @@ mod tests {
 
     use super::*;
 
-    fn writer() -> (tempfile::TempDir, Writer) {
+    fn writer() -> (tempfile::TempDir, WriteConnection) {
         let directory = tempfile::tempdir().unwrap();
         let connection = Connection::open(directory.path().join("db")).unwrap();
         connection.execute_batch("CREATE TABLE t (n INTEGER PRIMARY KEY)").unwrap();
-        (directory, Writer::new(connection))
+        (directory, WriteConnection::new(connection))
     }
 
     fn insert(connection: &Connection, number: i64) -> Result<(), Error> {
@@ -168,7 +168,7 @@ mod tests {
         Ok(())
     }
 
-    fn rows(writer: &Writer) -> i64 {
+    fn rows(writer: &WriteConnection) -> i64 {
         writer
             .write(None, |connection| Ok(connection.query_one("SELECT count(*) FROM t", [], |row| row.get(0))?))
             .unwrap()
@@ -176,7 +176,7 @@ mod tests {
 
     /// Writes of several threads that come while the connection is taken.
     fn together(
-        writer: &Writer,
+        writer: &WriteConnection,
         works: usize,
         work: impl Fn(&Connection, i64) -> Result<(), Error> + Sync,
     ) -> Vec<bool> {
