@@ -1,5 +1,12 @@
 //! Making text that came from a sandbox or a model harmless for a terminal, and for the eye of the person who reads it.
 
+use std::io::{self, IsTerminal};
+
+use crate::config::Surroundings;
+
+/// The variable that tells programs the width of the terminal.
+pub(crate) const COLUMNS: &str = "COLUMNS";
+
 /// Takes control characters and escape sequences out of a stream, also when a sequence is split over pieces. Newlines, tabs and carriage
 /// returns stay: progress bars are made of them.
 #[derive(Debug, Default)]
@@ -68,8 +75,14 @@ pub(crate) fn clean(text: &str) -> String {
 
 /// Columns of the terminal at stdout, or as many as are usual.
 pub(crate) fn width() -> usize {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
     size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(80)
+}
+
+/// Columns that programs print for: those of the terminal at stdout, or as many as COLUMNS says of it; `None` without a terminal.
+pub(crate) fn columns(surroundings: &Surroundings) -> Option<usize> {
+    let told = surroundings.variable(COLUMNS).and_then(|columns| columns.parse().ok());
+    io::stdout().is_terminal().then(|| told.filter(|columns| *columns > 0).unwrap_or_else(width))
 }
 
 /// A name, on one line.

@@ -11,7 +11,7 @@ use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, Gate, Origin};
 use aludel_engine::sessions::{self, NewSession, SessionChoice};
 use aludel_engine::transcript::Transcript;
 use aludel_engine::turns::{self, Agreement, Ending, Fingerprint, Journal, NewJournal, Run, Spec};
-use aludel_engine::{Engine, Error, Model, Session, SessionFile, Settings};
+use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, Settings};
 use aludel_store::{ContainerId, Store, Tenant, now};
 use anyhow::Context as _;
 use serde_json::Value;
@@ -24,7 +24,7 @@ use crate::out::{FIGURES, Out, Saved};
 use crate::sandboxes::Sandboxes;
 use crate::screen::{Screen, Shared, View};
 use crate::signals::Signals;
-use crate::{approval, console, state};
+use crate::{approval, console, state, terminal};
 
 /// The model's instructions; places of files and installed packages stand in the tool's description.
 const INSTRUCTIONS: &str = "\
@@ -38,6 +38,9 @@ const DIALECT: &str = "terminal";
 
 /// Time after which the row of a turn is forgotten whose process was killed.
 const ROW: Duration = Duration::from_secs(600);
+
+/// Columns for which programs print at least: as many as they find without a terminal.
+const LEAST_COLUMNS: usize = 80;
 
 /// A question with its files.
 pub(crate) struct Question<'a> {
@@ -165,7 +168,12 @@ impl<'a> Conversation<'a> {
 
     async fn ask_in_session(&mut self, question: Question<'_>, mut screen: Screen) -> anyhow::Result<Option<Done>> {
         let (session, store) = (&self.session, &self.engine.store);
+        let columns = terminal::columns(&self.context.surroundings).filter(|_| !matches!(screen.view, View::Program));
+        // What the model reads is no narrower than elsewhere.
+        let columns = columns.unwrap_or_default().max(LEAST_COLUMNS).to_string();
+        let variables = Environment::new([(terminal::COLUMNS.to_owned(), columns)].into())?;
         let preparing = async {
+            session.add_environment(&variables).await?;
             session.live().await.context("cannot make a sandbox")?;
             inputs::store(session, store, question.inputs).await?;
             anyhow::Ok(session.files().await?.into_iter().map(|file| file.path).collect::<HashSet<String>>())

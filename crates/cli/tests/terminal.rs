@@ -13,6 +13,7 @@ use aludel_testkit::{Scripted, ScriptedUpstream};
 use common::{aludel_in_session, audit_log, data, run};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 /// A program at a terminal of its own.
 struct Session {
@@ -22,10 +23,16 @@ struct Session {
 }
 
 impl Session {
-    fn start(mut command: Command) -> Self {
+    fn start(command: Command) -> Self {
+        Self::start_in_columns(command, 0)
+    }
+
+    /// Starts it at a terminal of so many columns, 0 for one that tells no size.
+    fn start_in_columns(mut command: Command, columns: u16) -> Self {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&terminal).unwrap();
         unlockpt(&terminal).unwrap();
+        tcsetwinsize(&terminal, Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
         let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
         let side: OwnedFd = File::options().read(true).write(true).open(name).unwrap().into();
         let other = || Stdio::from(side.try_clone().unwrap());
@@ -89,6 +96,49 @@ fn colours_are_for_terminals_and_for_those_who_want_them() {
         assert_eq!(seen.contains("\u{1b}["), coloured, "{name}={value}: {seen}");
     }
     assert!(!run(&["doctor"]).stdout.contains('\u{1b}'));
+}
+
+/// Tells the widths for which libraries print. Modules that only look for pandas do not hinder it.
+const WIDTHS: &str = "\
+import importlib.util, os
+importlib.util.find_spec('pandas')
+import numpy, pandas
+print('widths', os.environ.get('COLUMNS'), pandas.get_option('display.width'), numpy.get_printoptions()['linewidth'])
+print(pandas.DataFrame([[f'cell {n}' for n in range(12)]]))";
+
+#[test]
+fn tables_are_as_wide_as_the_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    // At a terminal of so many columns, with and without a variable that says otherwise.
+    for (columns, told, width) in [(160, None, "160"), (40, None, "40"), (160, Some("60"), "60"), (0, None, "80")] {
+        let mut command = aludel_in_session(directory.path(), &["--ctty"]);
+        command.args(["run", "-c", WIDTHS]).env_remove("COLUMNS").envs(told.map(|told| ("COLUMNS", told)));
+        let (status, seen) = Session::start_in_columns(command, columns).finish();
+        assert_eq!(status, Some(0), "{seen}");
+        assert!(seen.contains(&format!("widths {width} {width} {width}")), "{columns} {told:?}: {seen}");
+        assert_eq!(seen.contains("..."), columns < 100 || told.is_some(), "{seen}");
+    }
+    let own = run(&["run", "--env", "COLUMNS=9999", "-c", WIDTHS]).stdout;
+    assert!(own.contains("widths 9999 500 500"), "{own}");
+    let piped = run(&["run", "-c", WIDTHS]).stdout;
+    assert!(piped.contains("widths None 80 75") && piped.contains("..."), "{piped}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_reads_tables_no_narrower_than_elsewhere() {
+    for (columns, width) in [(160, "160"), (40, "80")] {
+        let script = vec![Scripted::Python(WIDTHS), Scripted::Text("Done.")];
+        let upstream = ScriptedUpstream::start(script).await;
+        let (directory, data) = (tempfile::tempdir().unwrap(), data());
+        let mut command = aludel_in_session(directory.path(), &["--ctty"]);
+        command.args(["ask", "Go", "--model", "m", "--url", &upstream.url()]).arg("--data").arg(data.path());
+        command.env_remove("COLUMNS");
+        let session = Session::start_in_columns(command, columns);
+        let (status, seen) = tokio::task::spawn_blocking(move || session.finish()).await.unwrap();
+        assert_eq!(status, Some(0), "{seen}");
+        let told = upstream.requests()[1]["messages"].to_string();
+        assert!(told.contains(&format!("widths {width} {width} {width}")), "{told}");
+    }
 }
 
 fn ask(upstream: &ScriptedUpstream, directory: &std::path::Path, options: &[&str]) -> Command {

@@ -160,6 +160,8 @@ class Kernel:
             os.environ.update(frame["environment"])
             if frame["forms"]:
                 show_forms(self.shell)
+            if (columns := dict(frame["environment"]).get("COLUMNS")) is not None:
+                load_beside("kernel_width").follow(self.shell, columns)
             if "command_line" in frame:
                 self.take_command_line(**frame["command_line"])
         except (OSError, ValueError) as error:

@@ -18,6 +18,7 @@ import kernel_limits
 import kernel_output
 import kernel_pages
 import kernel_tools
+import kernel_width
 
 
 class Frames(kernel_channel.Silence):
@@ -349,3 +350,9 @@ class PagesTest(unittest.TestCase):
     def test_neighbours_are_one_run(self):
         page = kernel_pages.PAGE
         self.assertEqual(list(kernel_pages.runs_of([3, 4, 7])), [3 * page, 2 * page, 7 * page, page])
+
+
+class WidthTest(unittest.TestCase):
+    def test_a_width_is_bounded_and_a_number(self):
+        widths = [kernel_width.columns_of(text) for text in ("120", "1", "100000", "-5", "", "wide")]
+        self.assertEqual(widths, [120, kernel_width.NARROWEST, kernel_width.WIDEST, kernel_width.NARROWEST, None, None])

@@ -21,7 +21,7 @@ use crate::sandboxes::Sandboxes;
 use crate::show::ProgramView;
 use crate::signals::Signals;
 use crate::socket::{self, Reached, Told, Visit};
-use crate::{console, json};
+use crate::{console, json, terminal};
 use audience::{Audience, View};
 
 /// Run a Python program in a fresh sandbox
@@ -83,7 +83,11 @@ impl RunArgs {
         };
         let mut arguments = std::mem::take(&mut self.arguments);
         arguments.append(&mut self.further_arguments);
-        let environment = program::environment(&self.environment, &context.surroundings)?;
+        let mut environment = program::environment(&self.environment, &context.surroundings)?;
+        let columns = terminal::columns(&context.surroundings).filter(|_| !self.json);
+        if let Some(columns) = columns.filter(|_| environment.iter().all(|(name, _)| name != terminal::COLUMNS)) {
+            environment.push((terminal::COLUMNS.to_owned(), columns.to_string()));
+        }
         Program::read(source, arguments, environment, inputs::check(&self.files)?)
     }
 }
