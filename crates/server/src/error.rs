@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
-    pub(crate) kind: ErrorKind,
+    pub(crate) kind: RefusalKind,
     pub(crate) code: Option<&'static str>,
     /// The parameter that is wrong.
     pub(crate) param: Option<String>,
@@ -25,7 +25,7 @@ pub(crate) struct ApiError {
 
 /// Kinds of refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ErrorKind {
+pub(crate) enum RefusalKind {
     InvalidRequest,
     Authentication,
     NotFound,
@@ -34,7 +34,7 @@ pub(crate) enum ErrorKind {
 }
 
 impl ApiError {
-    fn new(status: StatusCode, kind: ErrorKind, message: impl Into<String>) -> Self {
+    fn new(status: StatusCode, kind: RefusalKind, message: impl Into<String>) -> Self {
         Self {
             status,
             kind,
@@ -49,7 +49,7 @@ impl ApiError {
 
     /// 400: the request makes no sense.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, ErrorKind::InvalidRequest, message)
+        Self::new(StatusCode::BAD_REQUEST, RefusalKind::InvalidRequest, message)
     }
 
     /// 400: a parameter has a value that it cannot have.
@@ -67,67 +67,68 @@ impl ApiError {
 
     /// 401: nobody knows who is asking.
     pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, ErrorKind::Authentication, message).code("invalid_api_key")
+        Self::new(StatusCode::UNAUTHORIZED, RefusalKind::Authentication, message).code("invalid_api_key")
     }
 
     /// 403: not from there.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, ErrorKind::InvalidRequest, message)
+        Self::new(StatusCode::FORBIDDEN, RefusalKind::InvalidRequest, message)
     }
 
     /// 404: there is no such thing, or it is somebody else's.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, ErrorKind::NotFound, message)
+        Self::new(StatusCode::NOT_FOUND, RefusalKind::NotFound, message)
     }
 
     /// 405: the path exists, the method does not.
     pub(crate) fn method_not_allowed(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, ErrorKind::InvalidRequest, message)
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, RefusalKind::InvalidRequest, message)
     }
 
     /// 408: the client stopped sending.
     pub(crate) fn too_slow() -> Self {
         let message = "The request's body did not arrive in time.";
-        Self::new(StatusCode::REQUEST_TIMEOUT, ErrorKind::InvalidRequest, message)
+        Self::new(StatusCode::REQUEST_TIMEOUT, RefusalKind::InvalidRequest, message)
     }
 
     /// 409: it is not as the client thinks.
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
-        Self { should_retry: Some(false), ..Self::new(StatusCode::CONFLICT, ErrorKind::InvalidRequest, message) }
+        Self { should_retry: Some(false), ..Self::new(StatusCode::CONFLICT, RefusalKind::InvalidRequest, message) }
     }
 
     /// 413: more than is taken.
     pub(crate) fn too_large(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::InvalidRequest, message).code("request_too_large")
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, RefusalKind::InvalidRequest, message).code("request_too_large")
     }
 
     /// 429: not now.
     pub(crate) fn too_many(message: impl Into<String>, retry_after: Duration) -> Self {
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorKind::RateLimit, message).code("rate_limit_exceeded");
+        let error =
+            Self::new(StatusCode::TOO_MANY_REQUESTS, RefusalKind::RateLimit, message).code("rate_limit_exceeded");
         Self { retry_after: Some(retry_after), ..error }
     }
 
     /// 503: the server is about to end.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, RefusalKind::Server, message)
     }
 
     /// 507: the disk is full. The cause is for the log.
     pub(crate) fn disk_full(cause: impl std::fmt::Display) -> Self {
-        let error = Self::new(StatusCode::INSUFFICIENT_STORAGE, ErrorKind::Server, DISK_FULL).code("disk_full");
+        let error = Self::new(StatusCode::INSUFFICIENT_STORAGE, RefusalKind::Server, DISK_FULL).code("disk_full");
         Self { cause: Some(cause.to_string()), ..error }
     }
 
     /// 500: our fault. The cause is for the log.
     pub(crate) fn internal(cause: impl std::fmt::Display) -> Self {
         let message = "The server failed to do this; its log says why, under the request's id (x-request-id).";
-        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorKind::Server, message).code("server_error");
+        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, RefusalKind::Server, message).code("server_error");
         Self { cause: Some(cause.to_string()), ..error }
     }
 
     /// An error of which only the status is known.
     pub(crate) fn of_status(status: StatusCode) -> Self {
-        let kind = if status.is_server_error() { ErrorKind::Server } else { ErrorKind::InvalidRequest };
+        let kind = if status.is_server_error() { RefusalKind::Server } else { RefusalKind::InvalidRequest };
         let words = status.canonical_reason().unwrap_or("refused");
         Self::new(status, kind, format!("The request could not be read: {words}."))
     }
@@ -152,7 +153,7 @@ impl IntoResponse for ApiError {
 
 /// The mark of an answer that is an error and in its dialect's words already.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Told;
+pub(crate) struct RenderedMark;
 
 impl From<aludel_store::Error> for ApiError {
     fn from(error: aludel_store::Error) -> Self {

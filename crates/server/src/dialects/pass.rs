@@ -147,6 +147,6 @@ fn respond(answer: Forwarded, passage: &Passage) -> Response {
         }
     }
     // An error that is not ours keeps its own words.
-    response.extensions_mut().insert(crate::error::Told);
+    response.extensions_mut().insert(crate::error::RenderedMark);
     response
 }

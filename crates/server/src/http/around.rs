@@ -26,7 +26,7 @@ use super::unread;
 use crate::app::App;
 use crate::dialects::Dialect;
 use crate::dialects::gemini::Ticket;
-use crate::error::{ApiError, Told};
+use crate::error::{ApiError, RenderedMark};
 use crate::links::Link;
 use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
 use crate::owner::Owner;
@@ -114,7 +114,9 @@ fn refusal(response: &Response) -> Option<ApiError> {
     match extensions.get::<ApiError>() {
         Some(refusal) => Some(refusal.clone()),
         // The frame around us refuses some requests in words of its own, such as paths that are no text.
-        None => (is_error && extensions.get::<Told>().is_none()).then(|| ApiError::of_status(response.status())),
+        None => {
+            (is_error && extensions.get::<RenderedMark>().is_none()).then(|| ApiError::of_status(response.status()))
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, RefusalKind};
 
 /// The code by which clients know that they have to send a conversation whole.
 pub(super) const THREAD_UNSUPPORTED: &str = "thread_unsupported_request";
@@ -28,15 +28,15 @@ pub(super) fn envelope(error: &ApiError, request_id: Option<String>) -> ErrorEnv
 
 fn kind_of(error: &ApiError) -> &'static str {
     match (error.kind, error.status) {
-        (ErrorKind::Authentication, _) => "authentication_error",
-        (ErrorKind::RateLimit, _) => "rate_limit_error",
-        (ErrorKind::Server, _) => "api_error",
+        (RefusalKind::Authentication, _) => "authentication_error",
+        (RefusalKind::RateLimit, _) => "rate_limit_error",
+        (RefusalKind::Server, _) => "api_error",
         (_, StatusCode::FORBIDDEN) => "permission_error",
         (_, StatusCode::NOT_FOUND) => "not_found_error",
         (_, StatusCode::CONFLICT) => "conflict_error",
         (_, StatusCode::PAYLOAD_TOO_LARGE) => "request_too_large",
         (_, StatusCode::REQUEST_TIMEOUT) => "timeout_error",
-        (ErrorKind::NotFound | ErrorKind::InvalidRequest, _) => "invalid_request_error",
+        (RefusalKind::NotFound | RefusalKind::InvalidRequest, _) => "invalid_request_error",
     }
 }
 

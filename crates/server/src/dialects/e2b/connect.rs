@@ -21,7 +21,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::app::App;
-use crate::error::{ApiError, Told};
+use crate::error::{ApiError, RenderedMark};
 use crate::http::{Argument, Content, Description, Plain};
 
 /// The media type of frames that carry JSON.
@@ -56,7 +56,7 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(self.0)).into_response();
-        response.extensions_mut().insert(Told);
+        response.extensions_mut().insert(RenderedMark);
         response
     }
 }

@@ -6,7 +6,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::dialects::sandboxes::ports::PortError;
-use crate::error::{ApiError, Told};
+use crate::error::{ApiError, RenderedMark};
 
 /// Code of the refusal for a sandbox that is not there; its parameter is the sandbox.
 const NO_SANDBOX: &str = "sandbox_not_found";
@@ -56,7 +56,7 @@ pub(super) fn closed_port(id: &str, port: u16, error: PortError) -> Response {
     };
     let body = e2b::NoSandbox { sandbox_id: id.to_owned(), message: message.to_owned(), code: 502, port: Some(port) };
     let mut response = (StatusCode::BAD_GATEWAY, Json(body)).into_response();
-    response.extensions_mut().insert(Told);
+    response.extensions_mut().insert(RenderedMark);
     response
 }
 
@@ -80,7 +80,7 @@ impl IntoResponse for Refusal {
         match self {
             Self::Plain(status, message) => {
                 let mut response = (status, message).into_response();
-                response.extensions_mut().insert(Told);
+                response.extensions_mut().insert(RenderedMark);
                 response
             }
             Self::Usual(error) => error.into_response(),

@@ -27,7 +27,7 @@ use super::server::Server;
 use super::tools::Profile;
 use super::{Mcp, error};
 use crate::app::App;
-use crate::error::{ApiError, Told};
+use crate::error::{ApiError, RenderedMark};
 use crate::http::{Caller, Held, Raw};
 
 /// The header by which a client names its connection.
@@ -175,7 +175,7 @@ async fn told(response: Response) -> Response {
     } else {
         response
     };
-    response.extensions_mut().insert(Told);
+    response.extensions_mut().insert(RenderedMark);
     response
 }
 

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::containers::no_container;
 use super::files::no_file;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, RefusalKind};
 
 /// Renders a refusal.
 pub(crate) fn refuse(error: &ApiError, _request_id: &str) -> Response {
@@ -18,11 +18,11 @@ pub(crate) fn refuse(error: &ApiError, _request_id: &str) -> Response {
 /// Renders a refusal as it stands in a body.
 pub(super) fn body(error: &ApiError) -> openai::ErrorEnvelope {
     let kind = match error.kind {
-        ErrorKind::InvalidRequest => "invalid_request_error",
-        ErrorKind::Authentication => "authentication_error",
-        ErrorKind::NotFound => "not_found_error",
-        ErrorKind::RateLimit => "rate_limit_error",
-        ErrorKind::Server => "server_error",
+        RefusalKind::InvalidRequest => "invalid_request_error",
+        RefusalKind::Authentication => "authentication_error",
+        RefusalKind::NotFound => "not_found_error",
+        RefusalKind::RateLimit => "rate_limit_error",
+        RefusalKind::Server => "server_error",
     };
     let error = openai::Error {
         message: error.message.clone(),

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::tunnel::Tunnel;
-use crate::error::Told;
+use crate::error::RenderedMark;
 use crate::http::Held;
 
 /// Time that a program may take to accept a connection.
@@ -103,13 +103,13 @@ async fn speak(
         tunnel.name(&mut parts.headers);
         tokio::spawn(share.pace(tunnel.carry(program, driver)));
         let mut response = Response::from_parts(parts, Body::empty());
-        response.extensions_mut().insert(Told);
+        response.extensions_mut().insert(RenderedMark);
         return Ok(response);
     }
     let body = Body::new(Held::new(Body::new(body), (driver, sender)));
     let mut response = Response::from_parts(parts, body);
     // Its errors are the program's words, not ours.
-    response.extensions_mut().insert(Told);
+    response.extensions_mut().insert(RenderedMark);
     Ok(response)
 }
 
