@@ -104,7 +104,7 @@ pub enum Error {
 
 /// The kinds of failures that callers treat differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// Nothing by that name is there for this tenant.
     NotFound,
     /// It was there, and its time is over.
@@ -141,23 +141,23 @@ pub enum Missing {
 
 impl Error {
     /// Its kind.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotFound(_) => Kind::NotFound,
-            Self::Expired(_) => Kind::Expired,
+            Self::NotFound(_) => ErrorKind::NotFound,
+            Self::Expired(_) => ErrorKind::Expired,
             Self::SessionsFull { .. }
             | Self::SessionsShared { .. }
             | Self::ExecutionsFull { .. }
             | Self::ExecutionsShared { .. }
-            | Self::StorageFull { .. } => Kind::Full,
+            | Self::StorageFull { .. } => ErrorKind::Full,
             Self::WorkspaceFull { .. }
             | Self::TooManyFiles { .. }
             | Self::InvalidName { .. }
             | Self::InvalidSandbox { .. }
-            | Self::FileRefused { .. } => Kind::Invalid,
-            Self::DiskFull(_) | Self::Store(_) | Self::Io { .. } => Kind::Storage,
-            Self::Sandbox(_) => Kind::Sandbox,
-            Self::Internal(_) => Kind::Internal,
+            | Self::FileRefused { .. } => ErrorKind::Invalid,
+            Self::DiskFull(_) | Self::Store(_) | Self::Io { .. } => ErrorKind::Storage,
+            Self::Sandbox(_) => ErrorKind::Sandbox,
+            Self::Internal(_) => ErrorKind::Internal,
         }
     }
 

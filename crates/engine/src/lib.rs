@@ -42,7 +42,7 @@ use tokio_util::task::TaskTracker;
 pub use aludel_store::MeteredWork;
 pub use approvals::ApprovalPolicy;
 pub use environment::Environment;
-pub use error::{Error, Kind, Missing};
+pub use error::{Error, ErrorKind, Missing};
 pub use meter::Meter;
 pub use models::{Model, Models, Shown};
 pub use sessions::{Session, SessionFile, Sessions};

@@ -11,7 +11,7 @@ use super::*;
 use crate::approvals::{ApprovalMode, ApprovalPolicy};
 use crate::sessions::NewSession;
 use crate::turns::ToolEnd;
-use crate::{Kind, Settings};
+use crate::{ErrorKind, Settings};
 
 fn script(code: &str, cell: &mut ScriptedCell) {
     match code {
@@ -186,7 +186,7 @@ async fn executions_are_bounded_in_number_and_programs_in_size() {
     let target = Target::Session(session(&engine).await);
     let held: Vec<_> = (0..MAX_EXECUTIONS).map(|_| engine.executions.enter(&Tenant::local()).unwrap()).collect();
     let error = start(&engine, program(target.clone(), "print(1)")).unwrap_err();
-    assert_eq!(error.kind(), Kind::Full);
+    assert_eq!(error.kind(), ErrorKind::Full);
     drop(held);
     let (_, end) = finish(start(&engine, program(target, &"#".repeat(MAX_CODE + 1))).unwrap()).await;
     assert!(matches!(end, End::Refused { reason } if reason.contains("1048576")));

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::{Environment, Error, Kind, Meter, Settings};
+use crate::{Environment, Error, ErrorKind, Meter, Settings};
 
 /// A place for sessions, which can be left and entered again.
 struct Place {
@@ -197,7 +197,7 @@ async fn an_idle_container_expires_and_one_in_use_does_not() {
     assert_eq!(status().await, Status::Running, "somebody holds it");
     let other = place.open(auto()).await;
     let full = other.live().await.unwrap_err();
-    assert_eq!(full.kind(), Kind::Full, "the only place is taken");
+    assert_eq!(full.kind(), ErrorKind::Full, "the only place is taken");
     drop(session);
     tokio::time::sleep(idle + Duration::from_millis(100)).await;
     place.sessions.reap_once().await;
@@ -205,7 +205,7 @@ async fn an_idle_container_expires_and_one_in_use_does_not() {
     assert_eq!(run(&other, "print(1)").await.0, "1\n");
     other.end().await;
     let refused = place.sessions.open(&me(), SessionChoice::Explicit(id.clone())).await.unwrap_err();
-    assert_eq!(refused.kind(), Kind::Expired);
+    assert_eq!(refused.kind(), ErrorKind::Expired);
     // Going on with an earlier conversation brings it back.
     let again = place.open(SessionChoice::Reuse(id.clone())).await;
     assert_eq!(again.id(), &id);
@@ -242,11 +242,11 @@ async fn a_deleted_container_is_gone_for_whoever_holds_it() {
     let live = session.live().await.unwrap();
     assert!(place.sessions.delete(&me(), session.id()).await.unwrap());
     assert!(live.execute("1").await.is_err());
-    assert_eq!(session.live().await.unwrap_err().kind(), Kind::NotFound);
-    assert_eq!(session.add_figure(b"x", "image/png").await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(session.live().await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(session.add_figure(b"x", "image/png").await.unwrap_err().kind(), ErrorKind::NotFound);
     assert!(session.files().await.unwrap().is_empty());
     let refused = place.sessions.open(&me(), SessionChoice::Explicit(session.id().clone())).await.unwrap_err();
-    assert_eq!(refused.kind(), Kind::NotFound);
+    assert_eq!(refused.kind(), ErrorKind::NotFound);
     let fresh = place.open(SessionChoice::Reuse(session.id().clone())).await;
     assert_ne!(fresh.id(), session.id());
 }
@@ -284,13 +284,13 @@ async fn variables_stay_with_a_session_and_go_with_it() {
     session.add_environment(&of("B", "3")).await.unwrap();
     assert_eq!((&*sees("A").await, &*sees("B").await), ("1\n", "3\n"));
     let large = of("C", &"x".repeat((64 << 10) - 1));
-    assert_eq!(session.add_environment(&large).await.unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(session.add_environment(&large).await.unwrap_err().kind(), ErrorKind::Invalid);
     let id = session.id().clone();
     assert!(place.store.bytes_of(&me()).await.unwrap() > 1024);
     place.sessions.delete(&me(), &id).await.unwrap();
     assert_eq!(place.store.bytes_of(&me()).await.unwrap(), 0);
     assert_eq!(place.store.container_variables(&me(), &id).await.unwrap(), None);
-    assert_eq!(session.add_environment(&of("B", "4")).await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(session.add_environment(&of("B", "4")).await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[tokio::test]
@@ -328,7 +328,7 @@ async fn live_sessions_are_shared_between_tenants() {
     assert_eq!(live().await, [false, false, true, true, true, true]);
     busy.push(start(good).await.unwrap());
     assert_eq!(live().await, [false, false, false, true, true, true], "the tenant that has most makes room");
-    assert_eq!(start(good).await.unwrap_err().kind(), Kind::Full, "both have three");
+    assert_eq!(start(good).await.unwrap_err().kind(), ErrorKind::Full, "both have three");
     let newest = start(new).await.unwrap().id().clone();
     assert_eq!(live().await, [false, false, false, false, true, true]);
     start(greedy).await.unwrap();
@@ -351,7 +351,7 @@ async fn when_all_places_are_taken_the_longest_idle_makes_room_and_its_files_sta
     let second = place.open(auto()).await;
     run(&second, "y = 2").await;
     let third = place.open(auto()).await;
-    assert_eq!(third.live().await.unwrap_err().kind(), Kind::Full, "both are in use");
+    assert_eq!(third.live().await.unwrap_err().kind(), ErrorKind::Full, "both are in use");
     let (first_id, second_id) = (first.id().clone(), second.id().clone());
     drop((first, second));
     assert_eq!(run(&third, "print(3)").await.0, "3\n");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use aludel_agent::upstream::UpstreamError;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 
 /// The failure of a turn: without addresses, keys and other things that only the operator may know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,7 +137,7 @@ fn with_causes(error: &Error) -> String {
 
 fn kind_of(error: &Error) -> FailureKind {
     match error.kind() {
-        Kind::Storage => FailureKind::Storage,
+        ErrorKind::Storage => FailureKind::Storage,
         _ => FailureKind::Internal,
     }
 }

@@ -8,7 +8,7 @@ use aludel_engine::execution::{CHART, MimeBundle, MimeData, TABLE};
 use aludel_engine::executions::{End, Event, Execution};
 use aludel_engine::sandboxes;
 use aludel_engine::turns::{Output, Rich};
-use aludel_engine::{Error, Kind};
+use aludel_engine::{Error, ErrorKind};
 use aludel_wire::e2b::code::{Context, CreateContext, ExecuteRequest, Line, ResultLine, Text};
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -49,7 +49,9 @@ fn refused(refusal: Error) -> Refusal {
             Refusal::Plain(StatusCode::NOT_FOUND, format!("Context {id} not found"))
         }
         Error::InvalidSandbox { reason, .. } => Refusal::Plain(StatusCode::INTERNAL_SERVER_ERROR, reason),
-        refusal if refusal.kind() == Kind::Full => Refusal::Plain(StatusCode::TOO_MANY_REQUESTS, refusal.to_string()),
+        refusal if refusal.kind() == ErrorKind::Full => {
+            Refusal::Plain(StatusCode::TOO_MANY_REQUESTS, refusal.to_string())
+        }
         refusal => refusal::refused(refusal).into(),
     }
 }

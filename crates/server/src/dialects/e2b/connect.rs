@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::sandboxes::files::{FilesError, Problem};
-use aludel_engine::{Error, Kind, SandboxError};
+use aludel_engine::{Error, ErrorKind, SandboxError};
 use aludel_wire::e2b::{ConnectCode, ConnectError, EndStream};
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -84,10 +84,12 @@ impl From<Error> for Failure {
         let code = match (&error, error.kind()) {
             (Error::Sandbox(SandboxError::Start(_)), _) => ConnectCode::InvalidArgument,
             (Error::Sandbox(SandboxError::NotSupported(_)), _) => ConnectCode::Unimplemented,
-            (_, Kind::NotFound | Kind::Expired) => ConnectCode::NotFound,
-            (_, Kind::Full) => ConnectCode::ResourceExhausted,
-            (_, Kind::Invalid) => ConnectCode::InvalidArgument,
-            (_, Kind::Storage | Kind::Sandbox | Kind::Internal) => return ApiError::internal(error).into(),
+            (_, ErrorKind::NotFound | ErrorKind::Expired) => ConnectCode::NotFound,
+            (_, ErrorKind::Full) => ConnectCode::ResourceExhausted,
+            (_, ErrorKind::Invalid) => ConnectCode::InvalidArgument,
+            (_, ErrorKind::Storage | ErrorKind::Sandbox | ErrorKind::Internal) => {
+                return ApiError::internal(error).into();
+            }
         };
         Self::new(code, error.to_string())
     }

@@ -1,6 +1,6 @@
 //! Refusals: of HTTP requests in JSON-RPC's words, and of tool calls in words for the model.
 
-use aludel_engine::{Error, Kind};
+use aludel_engine::{Error, ErrorKind};
 use axum::Json;
 use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::{HeaderValue, StatusCode};
@@ -44,11 +44,11 @@ impl ToolError {
 impl From<Error> for ToolError {
     fn from(error: Error) -> Self {
         Self(match error.kind() {
-            Kind::Storage | Kind::Sandbox | Kind::Internal if !matches!(error, Error::DiskFull(_)) => {
+            ErrorKind::Storage | ErrorKind::Sandbox | ErrorKind::Internal if !matches!(error, Error::DiskFull(_)) => {
                 error!("a tool call failed: {error}");
                 "The server failed to do this; its log says why. Try again.".to_owned()
             }
-            Kind::Full => format!("There is no room now: {error}. Try again later."),
+            ErrorKind::Full => format!("There is no room now: {error}. Try again later."),
             _ => format!("This cannot be done: {error}."),
         })
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aludel_engine::sandboxes::files::{FilesError, Problem};
-use aludel_engine::{Error, Kind};
+use aludel_engine::{Error, ErrorKind};
 use axum::http::StatusCode;
 
 use crate::error::ApiError;
@@ -15,7 +15,7 @@ pub(crate) fn refused(error: Error) -> ApiError {
         Error::SessionsFull { .. } | Error::SessionsShared { .. } => {
             ApiError::too_many(format!("{error}; end some, or try again later"), Duration::from_secs(10))
         }
-        error if error.kind() == Kind::Full => ApiError::bad_request(error.to_string()),
+        error if error.kind() == ErrorKind::Full => ApiError::bad_request(error.to_string()),
         Error::Sandbox(aludel_engine::SandboxError::NotSupported(what)) => ApiError {
             status: StatusCode::NOT_IMPLEMENTED,
             ..ApiError::bad_request(format!("this server's sandboxes do not support {what}"))
