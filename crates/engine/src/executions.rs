@@ -28,7 +28,7 @@ const MAX_UNREAD: usize = 64;
 
 /// A program that a client sends.
 #[derive(Debug)]
-pub struct Program {
+pub struct ClientProgram {
     /// The execution's id, made by the caller and used once: in the audit log and in requests for approval.
     pub id: String,
     /// The tenant whose program it is.
@@ -36,7 +36,7 @@ pub struct Program {
     /// The name of the client that sends it, for people who decide about it.
     pub sender: String,
     /// The place where it runs.
-    pub target: Target,
+    pub target: ProgramTarget,
     /// The program.
     pub code: String,
     /// Time after its start when it is interrupted, if that comes before the limit of the sandbox.
@@ -45,7 +45,7 @@ pub struct Program {
 
 /// The place where a program runs.
 #[derive(Clone)]
-pub enum Target {
+pub enum ProgramTarget {
     /// A session: what the program makes is stored.
     Session(Arc<Session>),
     /// A kernel whose files nobody stores.
@@ -57,9 +57,9 @@ pub enum Target {
     },
 }
 
-/// Something that happened in an execution, told after its effects are stored. [`Event::Ended`] comes exactly once and last.
+/// Something that happened in an execution, told after its effects are stored. [`DirectEvent::Ended`] comes exactly once and last.
 #[derive(Debug)]
-pub enum Event {
+pub enum DirectEvent {
     /// It waits for a decision about this request for approval.
     Held(ApprovalRecord),
     /// It runs.
@@ -67,12 +67,12 @@ pub enum Event {
     /// It puts something out.
     Output(Output),
     /// It ended.
-    Ended(End),
+    Ended(DirectEnd),
 }
 
 /// The end of an execution.
 #[derive(Debug)]
-pub enum End {
+pub enum DirectEnd {
     /// It ran.
     Ran(Box<ToolOutcome>),
     /// It was not allowed to run.
@@ -88,15 +88,15 @@ pub enum End {
 
 /// An execution under way. Dropping it cancels the program; its end is noted all the same.
 #[derive(Debug)]
-pub struct Execution {
-    events: mpsc::Receiver<Event>,
+pub struct DirectExecution {
+    events: mpsc::Receiver<DirectEvent>,
     cancel: CancellationToken,
     _cancels: DropGuard,
 }
 
-impl Execution {
-    /// The next event; `None` after [`Event::Ended`]. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Event> {
+impl DirectExecution {
+    /// The next event; `None` after [`DirectEvent::Ended`]. Cancel-safe.
+    pub async fn next(&mut self) -> Option<DirectEvent> {
         self.events.recv().await
     }
 
@@ -107,7 +107,7 @@ impl Execution {
 }
 
 /// Starts a program. It runs as a task of its own when the gate allows it and its kernel is free.
-pub fn start(engine: &Arc<Engine>, program: Program) -> Result<Execution, Error> {
+pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecution, Error> {
     let limit = MAX_EXECUTIONS;
     let permit = engine.executions.enter(&program.tenant).map_err(|no_room| match no_room {
         NoRoom::AtAll => Error::ExecutionsFull { limit },
@@ -124,10 +124,10 @@ pub fn start(engine: &Arc<Engine>, program: Program) -> Result<Execution, Error>
     let task = Task { engine: Arc::clone(engine), program, gate, cancel: cancel.clone(), events: sender };
     let share = engine.processor_time.share_of(&task.program.tenant);
     engine.tasks.spawn(share.pace(task.run(permit)).in_current_span());
-    Ok(Execution { events, _cancels: cancel.clone().drop_guard(), cancel })
+    Ok(DirectExecution { events, _cancels: cancel.clone().drop_guard(), cancel })
 }
 
-impl Target {
+impl ProgramTarget {
     fn namespace(&self) -> &Arc<Namespace> {
         match self {
             Self::Session(session) => session.namespace(),
@@ -157,7 +157,7 @@ impl Target {
     }
 }
 
-impl std::fmt::Debug for Target {
+impl std::fmt::Debug for ProgramTarget {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_tuple("Target").field(self.namespace()).finish()
     }
@@ -166,10 +166,10 @@ impl std::fmt::Debug for Target {
 /// The task of one execution.
 struct Task {
     engine: Arc<Engine>,
-    program: Program,
+    program: ClientProgram,
     gate: Arc<Gate>,
     cancel: CancellationToken,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<DirectEvent>,
 }
 
 impl Task {
@@ -180,46 +180,46 @@ impl Task {
             self.engine.tasks.spawn(Arc::clone(&self.gate).cut_off_later().in_current_span());
         }
         drop(permit);
-        self.tell(Event::Ended(end)).await;
+        self.tell(DirectEvent::Ended(end)).await;
     }
 
-    async fn carry_out(&self) -> Result<End, End> {
+    async fn carry_out(&self) -> Result<DirectEnd, DirectEnd> {
         let (id, code) = (&self.program.id, &self.program.code);
         if code.len() > MAX_CODE {
             let reason = format!("the program has {} bytes; at most {MAX_CODE} are allowed", code.len());
-            return Ok(End::Refused { reason });
+            return Ok(DirectEnd::Refused { reason });
         }
         match self.decided().await? {
             ApprovalDecision::Allow | ApprovalDecision::AllowAll => {}
-            ApprovalDecision::Deny { reason } => return Ok(End::Refused { reason }),
-            ApprovalDecision::Later => return Ok(End::Refused { reason: "nobody decided about it".to_owned() }),
+            ApprovalDecision::Deny { reason } => return Ok(DirectEnd::Refused { reason }),
+            ApprovalDecision::Later => return Ok(DirectEnd::Refused { reason: "nobody decided about it".to_owned() }),
         }
         let traced = ProgramSpan::begin(self.program.target.runtime().kernel(), id);
         let span = traced.span().clone();
         let execution = tokio::select! {
             biased;
-            () = self.stopped() => return Ok(End::Cancelled),
+            () = self.stopped() => return Ok(DirectEnd::Cancelled),
             // The kernel may be busy with another program.
-            execution = self.program.target.execute(code).instrument(span.clone()) => execution.map_err(End::Failed)?,
+            execution = self.program.target.execute(code).instrument(span.clone()) => execution.map_err(DirectEnd::Failed)?,
         };
-        self.tell(Event::Started).await;
+        self.tell(DirectEvent::Started).await;
         self.watch(execution, traced).instrument(span).await
     }
 
     /// Asks the gate, and tells of it when somebody has to decide.
-    async fn decided(&self) -> Result<ApprovalDecision, End> {
+    async fn decided(&self) -> Result<ApprovalDecision, DirectEnd> {
         let request = ApprovalRequest { call_id: self.program.id.clone(), code: self.program.code.clone() };
         let mut held = self.gate.holding.subscribe();
         let mut deciding = pin!(self.gate.decide(&request));
         loop {
             tokio::select! {
                 biased;
-                () = self.stopped() => return Err(End::Cancelled),
-                decision = &mut deciding => return decision.map_err(End::Failed),
+                () = self.stopped() => return Err(DirectEnd::Cancelled),
+                decision = &mut deciding => return decision.map_err(DirectEnd::Failed),
                 Ok(()) = held.changed() => {
                     let record = held.borrow_and_update().clone();
                     if let Some(record) = record {
-                        self.tell(Event::Held(record)).await;
+                        self.tell(DirectEvent::Held(record)).await;
                     }
                 }
             }
@@ -227,7 +227,7 @@ impl Task {
     }
 
     /// Tells what the program tells, up to its end, and interrupts it in time.
-    async fn watch(&self, mut execution: SandboxExecution, mut traced: ProgramSpan) -> Result<End, End> {
+    async fn watch(&self, mut execution: SandboxExecution, mut traced: ProgramSpan) -> Result<DirectEnd, DirectEnd> {
         let session = self.program.target.session();
         let deadline = self.program.timeout.map(|timeout| (Instant::now() + timeout, timeout));
         let (mut figures, mut failure) = (Vec::new(), None);
@@ -249,20 +249,20 @@ impl Task {
                 event = execution.next() => event,
             };
             let Some(event) = event else {
-                return Err(End::Failed(Error::internal("an execution ended without an end")));
+                return Err(DirectEnd::Failed(Error::internal("an execution ended without an end")));
             };
             traced.see(&self.program.code, &event);
             let place = effects::Place { session, purpose: None };
             match effects::piece(event, place, &mut figures).await {
-                Ok(Piece::Output(output)) => self.tell(Event::Output(output)).await,
+                Ok(Piece::Output(output)) => self.tell(DirectEvent::Output(output)).await,
                 // It was given no tools.
                 Ok(Piece::Calls(_)) => execution.answer(Vec::new()),
                 Ok(Piece::Finished(mut finished)) => {
                     timed_out(&mut finished, overran);
-                    self.gate.ended(&self.program.id, &finished).await.map_err(End::Failed)?;
+                    self.gate.ended(&self.program.id, &finished).await.map_err(DirectEnd::Failed)?;
                     let (outcome, stored) = effects::store(finished, place, figures).await;
-                    stored.map_err(End::Failed)?;
-                    return Ok(failure.map_or_else(|| End::Ran(Box::new(outcome)), End::Failed));
+                    stored.map_err(DirectEnd::Failed)?;
+                    return Ok(failure.map_or_else(|| DirectEnd::Ran(Box::new(outcome)), DirectEnd::Failed));
                 }
                 // Its output cannot be stored; the program ends first.
                 Err(error) => {
@@ -282,7 +282,7 @@ impl Task {
         }
     }
 
-    async fn tell(&self, event: Event) {
+    async fn tell(&self, event: DirectEvent) {
         // Whoever listened may have gone: then the program is cancelled, too.
         let _heard = self.events.send(event).await;
     }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use aludel_engine::executions::{self, End, Event, Execution, Program};
+use aludel_engine::executions::{self, ClientProgram, DirectEnd, DirectEvent, DirectExecution};
 use aludel_engine::sessions::{LiveSession, TemporarySession};
 use aludel_engine::{Engine, Error};
 use aludel_sandbox::{FileEntry, Finished, Limits, Outcome};
@@ -166,7 +166,7 @@ impl Served<'_> {
         let mut cells = cells.into_iter().enumerate().peekable();
         while let Some((place, code)) = cells.next() {
             let (id, tenant, target) = (fresh_id("run_"), Tenant::terminal(), session.target());
-            let program = Program { id, tenant, sender: SENDER.to_owned(), target, code, timeout: None };
+            let program = ClientProgram { id, tenant, sender: SENDER.to_owned(), target, code, timeout: None };
             let execution = match executions::start(&engine, program) {
                 Ok(execution) => execution,
                 Err(error) if place == 0 => return Ok(Answer::Declined(words(&error.into()))),
@@ -189,7 +189,7 @@ impl Served<'_> {
     }
 
     /// Tells what a program tells. Returns its end, or the answer about it if it did not come to one.
-    async fn follow(&mut self, mut execution: Execution) -> io::Result<Result<Finished, Answer>> {
+    async fn follow(&mut self, mut execution: DirectExecution) -> io::Result<Result<Finished, Answer>> {
         let canceller = execution.canceller();
         let mut was_interrupted = false;
         loop {
@@ -204,19 +204,19 @@ impl Served<'_> {
                 }
             };
             match event {
-                Some(Event::Held(record)) => self.send(&Answer::Held { id: record.id.to_string() }).await?,
-                Some(Event::Started) => {}
-                Some(Event::Output(output)) => self.send(&Answer::Output(Output::of(output))).await?,
-                Some(Event::Ended(End::Ran(outcome))) => {
+                Some(DirectEvent::Held(record)) => self.send(&Answer::Held { id: record.id.to_string() }).await?,
+                Some(DirectEvent::Started) => {}
+                Some(DirectEvent::Output(output)) => self.send(&Answer::Output(Output::of(output))).await?,
+                Some(DirectEvent::Ended(DirectEnd::Ran(outcome))) => {
                     let Some(finished) = outcome.finished else { break };
                     if finished.outcome == Outcome::Interrupted && !was_interrupted {
                         return Ok(Err(Answer::Failed("the server ended, and interrupted the program".to_owned())));
                     }
                     return Ok(Ok(finished));
                 }
-                Some(Event::Ended(End::Refused { reason })) => return Ok(Err(Answer::Refused(reason))),
-                Some(Event::Ended(End::Cancelled)) => return Ok(Err(Answer::Cancelled)),
-                Some(Event::Ended(End::Failed(error))) => return Ok(Err(failed(error))),
+                Some(DirectEvent::Ended(DirectEnd::Refused { reason })) => return Ok(Err(Answer::Refused(reason))),
+                Some(DirectEvent::Ended(DirectEnd::Cancelled)) => return Ok(Err(Answer::Cancelled)),
+                Some(DirectEvent::Ended(DirectEnd::Failed(error))) => return Ok(Err(failed(error))),
                 None => break,
             }
         }

@@ -42,22 +42,22 @@ async fn session(engine: &Engine) -> Arc<Session> {
     engine.sessions.create(&Tenant::local(), new).await.unwrap().0
 }
 
-fn program(target: Target, code: &str) -> Program {
+fn program(target: ProgramTarget, code: &str) -> ClientProgram {
     let (tenant, sender) = (Tenant::local(), "a client".to_owned());
-    Program { id: fresh_id("exec_"), tenant, sender, target, code: code.to_owned(), timeout: None }
+    ClientProgram { id: fresh_id("exec_"), tenant, sender, target, code: code.to_owned(), timeout: None }
 }
 
 /// Reads to the end. Returns the outputs and the end.
-async fn finish(mut execution: Execution) -> (Vec<Output>, End) {
+async fn finish(mut execution: DirectExecution) -> (Vec<Output>, DirectEnd) {
     let mut outputs = Vec::new();
     loop {
         match execution.next().await.expect("an end") {
-            Event::Output(output) => outputs.push(output),
-            Event::Ended(end) => {
+            DirectEvent::Output(output) => outputs.push(output),
+            DirectEvent::Ended(end) => {
                 assert!(execution.next().await.is_none());
                 return (outputs, end);
             }
-            Event::Held(_) | Event::Started => {}
+            DirectEvent::Held(_) | DirectEvent::Started => {}
         }
     }
 }
@@ -87,10 +87,10 @@ async fn what_a_program_of_a_session_makes_is_stored_and_noted_before_it_is_told
     let (engine, _backend) = engine(data.path(), ApprovalMode::Never).await;
     let session = session(&engine).await;
     let (outputs, end) =
-        finish(start(&engine, program(Target::Session(Arc::clone(&session)), "show()")).unwrap()).await;
+        finish(start(&engine, program(ProgramTarget::Session(Arc::clone(&session)), "show()")).unwrap()).await;
     let [Output::Stdout(text), Output::Display(rich)] = &*outputs else { panic!("{outputs:?}") };
     assert_eq!(text, "shown\n");
-    let End::Ran(outcome) = end else { panic!("{end:?}") };
+    let DirectEnd::Ran(outcome) = end else { panic!("{end:?}") };
     let (figure, mut stored) = (&rich.image.as_ref().unwrap().file, session.files().await.unwrap());
     stored.sort_by(|one, other| one.path.cmp(&other.path));
     assert_eq!(outcome.files.len(), 2);
@@ -105,10 +105,13 @@ async fn a_bare_sandbox_keeps_its_variables_and_stores_nothing() {
     let data = tempfile::tempdir().unwrap();
     let (engine, backend) = engine(data.path(), ApprovalMode::Never).await;
     let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await.unwrap();
-    let target = Target::Kernel { runtime: Arc::new(BareSandbox(sandbox)), namespace: Namespace::new("sandbox_1") };
+    let target =
+        ProgramTarget::Kernel { runtime: Arc::new(BareSandbox(sandbox)), namespace: Namespace::new("sandbox_1") };
     for code in ["x = 1", "print(x)"] {
         let (outputs, end) = finish(start(&engine, program(target.clone(), code)).unwrap()).await;
-        assert!(matches!(&end, End::Ran(outcome) if outcome.end == ToolEnd::Completed && outcome.files.is_empty()));
+        assert!(
+            matches!(&end, DirectEnd::Ran(outcome) if outcome.end == ToolEnd::Completed && outcome.files.is_empty())
+        );
         assert_eq!(outputs.is_empty(), code == "x = 1", "{outputs:?}");
     }
     let (outputs, _) = finish(start(&engine, program(target, "show()")).unwrap()).await;
@@ -121,33 +124,33 @@ async fn a_bare_sandbox_keeps_its_variables_and_stores_nothing() {
 async fn a_program_that_nobody_waits_for_is_interrupted_and_its_end_is_noted() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), ApprovalMode::Never).await;
-    let target = Target::Session(session(&engine).await);
+    let target = ProgramTarget::Session(session(&engine).await);
     let mut execution = start(&engine, program(target.clone(), "forever()")).unwrap();
-    while !matches!(execution.next().await, Some(Event::Output(_))) {}
+    while !matches!(execution.next().await, Some(DirectEvent::Output(_))) {}
     // Another one, which waits for the kernel.
     let waiting = start(&engine, program(target.clone(), "print(1)")).unwrap();
     let canceller = waiting.canceller();
     logged(&engine, 2).await;
     canceller.cancel();
-    assert!(matches!(finish(waiting).await, (_, End::Cancelled)));
+    assert!(matches!(finish(waiting).await, (_, DirectEnd::Cancelled)));
     drop(execution);
     let log = logged(&engine, 4).await;
     assert_eq!(log[..2], ["started|nobody is asked|", "started|nobody is asked|"]);
     assert_eq!(log[2], "ended||The turn ended before it was known how this went.");
     assert_eq!(log[3], "ended||The program was interrupted by the user.");
     let (_, end) = finish(start(&engine, program(target, "print(1)")).unwrap()).await;
-    assert!(matches!(end, End::Ran(outcome) if outcome.end == ToolEnd::Completed));
+    assert!(matches!(end, DirectEnd::Ran(outcome) if outcome.end == ToolEnd::Completed));
 }
 
 #[tokio::test]
 async fn a_client_can_give_a_program_less_time_than_the_sandbox_does() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), ApprovalMode::Never).await;
-    let program = program(Target::Session(session(&engine).await), "forever()");
-    let program = Program { timeout: Some(Duration::from_millis(100)), ..program };
+    let program = program(ProgramTarget::Session(session(&engine).await), "forever()");
+    let program = ClientProgram { timeout: Some(Duration::from_millis(100)), ..program };
     let (_, end) = finish(start(&engine, program).unwrap()).await;
     assert!(
-        matches!(&end, End::Ran(outcome) if outcome.end == ToolEnd::Timeout && outcome.words.contains("0.1 s")),
+        matches!(&end, DirectEnd::Ran(outcome) if outcome.end == ToolEnd::Timeout && outcome.words.contains("0.1 s")),
         "{end:?}"
     );
 }
@@ -156,23 +159,23 @@ async fn a_client_can_give_a_program_less_time_than_the_sandbox_does() {
 async fn a_held_program_is_told_and_runs_when_it_is_approved() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), ApprovalMode::Always).await;
-    let target = Target::Session(session(&engine).await);
+    let target = ProgramTarget::Session(session(&engine).await);
     for (status, runs) in [(ApprovalStatus::Approved, true), (ApprovalStatus::Refused, false)] {
         let mut execution = start(&engine, program(target.clone(), "print(1)")).unwrap();
-        let Some(Event::Held(held)) = execution.next().await else { panic!("it is not held") };
+        let Some(DirectEvent::Held(held)) = execution.next().await else { panic!("it is not held") };
         assert_eq!((held.code.as_str(), held.model.as_str()), ("print(1)", "a client"));
         let decision = ApprovalUpdate { sha256: held.sha256, status, by: "me".to_owned(), reason: None };
         engine.store.decide(Some(&Tenant::local()), &held.id, decision).await.unwrap();
         let (outputs, end) = finish(execution).await;
         assert_eq!(outputs.len(), usize::from(runs));
-        assert_eq!(matches!(end, End::Ran(_)), runs, "{end:?}");
+        assert_eq!(matches!(end, DirectEnd::Ran(_)), runs, "{end:?}");
     }
     let log = log(&engine).await;
     assert_eq!(log[1..4], ["approved|me|", "started|me|", "ended||The program ran to its end."]);
     assert_eq!(log[5], "refused|me|no reason was given");
     // Nobody is asked any more about a program that nobody waits for.
     let mut execution = start(&engine, program(target, "print(1)")).unwrap();
-    let Some(Event::Held(held)) = execution.next().await else { panic!("it is not held") };
+    let Some(DirectEvent::Held(held)) = execution.next().await else { panic!("it is not held") };
     drop(execution);
     while engine.store.approval(None, &held.id).await.unwrap().unwrap().status != ApprovalStatus::Expired {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -183,13 +186,13 @@ async fn a_held_program_is_told_and_runs_when_it_is_approved() {
 async fn executions_are_bounded_in_number_and_programs_in_size() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), ApprovalMode::Never).await;
-    let target = Target::Session(session(&engine).await);
+    let target = ProgramTarget::Session(session(&engine).await);
     let held: Vec<_> = (0..MAX_EXECUTIONS).map(|_| engine.executions.enter(&Tenant::local()).unwrap()).collect();
     let error = start(&engine, program(target.clone(), "print(1)")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
     drop(held);
     let (_, end) = finish(start(&engine, program(target, &"#".repeat(MAX_CODE + 1))).unwrap()).await;
-    assert!(matches!(end, End::Refused { reason } if reason.contains("1048576")));
+    assert!(matches!(end, DirectEnd::Refused { reason } if reason.contains("1048576")));
     assert_eq!(engine.executions.taken(), 0);
     assert!(log(&engine).await.is_empty());
 }

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 
 use super::live::HOME;
 use crate::approvals::Namespace;
-use crate::executions::Target;
+use crate::executions::ProgramTarget;
 use crate::{Error, Missing};
 
 /// The contexts of one sandbox, the default one first.
@@ -186,7 +186,11 @@ impl Contexts {
     }
 
     /// The place of a program with these variables in a context. A kernel that has died is replaced first.
-    pub async fn target(&self, context: &Context, environment: BTreeMap<String, String>) -> Result<Target, Error> {
+    pub async fn target(
+        &self,
+        context: &Context,
+        environment: BTreeMap<String, String>,
+    ) -> Result<ProgramTarget, Error> {
         let mut running = context.running.lock().await;
         if !running.kernel.is_alive() {
             *running = self.fresh(context).await?;
@@ -194,7 +198,7 @@ impl Contexts {
         let Running { kernel, namespace } = running.clone();
         let environment = environment.into_iter().collect();
         let runtime = ContextRuntime { sandbox: Arc::clone(&self.sandbox), kernel, environment };
-        Ok(Target::Kernel { runtime: Arc::new(runtime), namespace })
+        Ok(ProgramTarget::Kernel { runtime: Arc::new(runtime), namespace })
     }
 }
 

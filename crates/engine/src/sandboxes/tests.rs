@@ -8,7 +8,7 @@ use aludel_sandbox::memory::{Memory, simple};
 use aludel_store::{Store, Tenant};
 
 use super::*;
-use crate::executions::{self, End, Event, Program};
+use crate::executions::{self, ClientProgram, DirectEnd, DirectEvent};
 use crate::turns::Output;
 use crate::{Engine, Error, Settings};
 
@@ -135,7 +135,7 @@ async fn contexts_are_apart_and_can_be_restarted() {
     let contexts = live.contexts();
     let run = async |id: Option<&str>, code: &str| {
         let context = contexts.get(id).await.unwrap();
-        let program = Program {
+        let program = ClientProgram {
             id: aludel_store::fresh_id("exec_"),
             tenant: live.tenant().clone(),
             sender: "test".into(),
@@ -147,9 +147,9 @@ async fn contexts_are_apart_and_can_be_restarted() {
         let mut printed = String::new();
         while let Some(event) = execution.next().await {
             match event {
-                Event::Output(Output::Result(value)) => printed.push_str(&value.text.unwrap_or_default()),
-                Event::Output(Output::Error { name, .. }) => printed.push_str(&name),
-                Event::Ended(End::Ran(_)) | Event::Started => {}
+                DirectEvent::Output(Output::Result(value)) => printed.push_str(&value.text.unwrap_or_default()),
+                DirectEvent::Output(Output::Error { name, .. }) => printed.push_str(&name),
+                DirectEvent::Ended(DirectEnd::Ran(_)) | DirectEvent::Started => {}
                 event => panic!("{event:?}"),
             }
         }

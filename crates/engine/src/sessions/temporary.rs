@@ -7,7 +7,7 @@ use aludel_store::Tenant;
 
 use super::{LiveSession, Permit, Sessions};
 use crate::approvals::Namespace;
-use crate::executions::Target;
+use crate::executions::ProgramTarget;
 use crate::{Environment, Error};
 
 /// A live session that nothing is stored of, and that is ended for no other. Dropping it ends its sandbox.
@@ -34,7 +34,7 @@ impl TemporarySession {
     }
 
     /// The place of its programs.
-    pub fn target(&self) -> Target {
-        Target::Kernel { runtime: Arc::new(self.live.clone()), namespace: Arc::clone(&self.namespace) }
+    pub fn target(&self) -> ProgramTarget {
+        ProgramTarget::Kernel { runtime: Arc::new(self.live.clone()), namespace: Arc::clone(&self.namespace) }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aludel_engine::execution::{CHART, MimeBundle, MimeData, TABLE};
-use aludel_engine::executions::{End, Event, Execution};
+use aludel_engine::executions::{DirectEnd, DirectEvent, DirectExecution};
 use aludel_engine::sandboxes;
 use aludel_engine::turns::{Output, Rich};
 use aludel_engine::{Error, ErrorKind};
@@ -112,7 +112,7 @@ pub(super) async fn execute(
 
 /// A program that is told of.
 struct Telling {
-    execution: Execution,
+    execution: DirectExecution,
     /// Its number, until that is told.
     number: Option<u64>,
     has_ended: bool,
@@ -132,9 +132,9 @@ impl Telling {
                 return Some(line(&Line::Keepalive));
             };
             match event {
-                Some(Event::Held(_) | Event::Started) => {}
-                Some(Event::Output(output)) => return Some(line(&rendered(output))),
-                Some(Event::Ended(end)) => {
+                Some(DirectEvent::Held(_) | DirectEvent::Started) => {}
+                Some(DirectEvent::Output(output)) => return Some(line(&rendered(output))),
+                Some(DirectEvent::Ended(end)) => {
                     self.has_ended = true;
                     let mut lines = ending(end).map(|error| line(&error)).unwrap_or_default();
                     lines.extend(line(&Line::EndOfExecution));
@@ -158,7 +158,7 @@ fn rendered(output: Output) -> Line {
 }
 
 /// The error that tells of an end for which the program told none.
-fn ending(end: End) -> Option<Line> {
+fn ending(end: DirectEnd) -> Option<Line> {
     let Failure { name, value } = programs::failure(end)?;
     Some(Line::Error { name: name.to_owned(), traceback: value.clone(), value })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::excerpt;
-use aludel_engine::executions::{Program, Target};
+use aludel_engine::executions::{ClientProgram, ProgramTarget};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rmcp::RoleServer;
@@ -78,11 +78,11 @@ async fn start(
     }
     let session = server.session(arguments.session.as_deref()).await?;
     let id = session.id().to_string();
-    let program = Program {
+    let program = ClientProgram {
         id: engine.store.owned_turn_id("exec").await?.into(),
         tenant: server.tenant.clone(),
         sender: client(context),
-        target: Target::Session(session),
+        target: ProgramTarget::Session(session),
         code: arguments.code,
         timeout,
     };

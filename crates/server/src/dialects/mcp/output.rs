@@ -1,7 +1,7 @@
 //! The output of one program, bounded, for as long as somebody may ask for it.
 
 use aludel_agent::excerpt;
-use aludel_engine::executions::End;
+use aludel_engine::executions::DirectEnd;
 use aludel_engine::turns::{Output, Rich, ToolEnd, ToolOutcome};
 use aludel_engine::{SessionFile, sessions};
 
@@ -96,7 +96,7 @@ impl Collector {
     }
 
     /// The whole of it, once the program ended.
-    pub(super) fn finish(self, end: End) -> Ended {
+    pub(super) fn finish(self, end: DirectEnd) -> Ended {
         let mut ended = Ended {
             status: Status::Error,
             is_cut: self.is_cut || self.stdout.is_cut() || self.stderr.is_cut(),
@@ -112,14 +112,14 @@ impl Collector {
             elapsed_ms: None,
         };
         match end {
-            End::Ran(outcome) => ended.take(*outcome),
-            End::Refused { reason } => {
+            DirectEnd::Ran(outcome) => ended.take(*outcome),
+            DirectEnd::Refused { reason } => {
                 ended.note = format!("Not approved, so the program did not run: {reason}.");
             }
-            End::Cancelled => {
+            DirectEnd::Cancelled => {
                 (ended.status, ended.note) = (Status::Killed, "Cancelled before the program ran.".to_owned());
             }
-            End::Failed(error) => ended.note = ToolError::from(error).0,
+            DirectEnd::Failed(error) => ended.note = ToolError::from(error).0,
         }
         ended
     }
@@ -128,7 +128,8 @@ impl Collector {
 impl Ended {
     /// An end of which nothing is known.
     pub(super) fn lost() -> Self {
-        Collector::default().finish(End::Failed(aludel_engine::Error::internal("an execution ended without an end")))
+        Collector::default()
+            .finish(DirectEnd::Failed(aludel_engine::Error::internal("an execution ended without an end")))
     }
 
     fn take(&mut self, outcome: ToolOutcome) {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use aludel_engine::executions::{self, Event, Execution, Program};
+use aludel_engine::executions::{self, ClientProgram, DirectEvent, DirectExecution};
 use aludel_engine::{Engine, Error};
 use aludel_store::{ApprovalRecord, Tenant};
 use tokio::sync::watch;
@@ -55,7 +55,12 @@ pub(super) enum Stage {
 
 impl Runs {
     /// Starts a program in a session. Whoever knows its id can ask for it until ten minutes after its end.
-    pub(super) fn start(&self, engine: &Arc<Engine>, program: Program, session: String) -> Result<Arc<Run>, Error> {
+    pub(super) fn start(
+        &self,
+        engine: &Arc<Engine>,
+        program: ClientProgram,
+        session: String,
+    ) -> Result<Arc<Run>, Error> {
         let (tenant, id) = (program.tenant.clone(), program.id.clone());
         let sha256 = aludel_store::program_digest(&program.code);
         let execution = executions::start(engine, program)?;
@@ -112,22 +117,22 @@ fn forget_oldest(runs: &mut VecDeque<Arc<Run>>) {
 }
 
 /// Follows a program to its end.
-async fn collect(mut execution: Execution, stage: watch::Sender<Stage>) {
+async fn collect(mut execution: DirectExecution, stage: watch::Sender<Stage>) {
     let mut collector = Collector::default();
     while let Some(event) = execution.next().await {
         match event {
-            Event::Held(record) => {
+            DirectEvent::Held(record) => {
                 stage.send_replace(Stage::Held(Arc::new(record)));
             }
-            Event::Started => {
+            DirectEvent::Started => {
                 stage.send_replace(Stage::Running { last_line: String::new() });
             }
-            Event::Output(output) => {
+            DirectEvent::Output(output) => {
                 collector.see(output);
                 let last_line = collector.last_line();
                 stage.send_replace(Stage::Running { last_line });
             }
-            Event::Ended(end) => {
+            DirectEvent::Ended(end) => {
                 stage.send_replace(Stage::Ended(Instant::now(), Arc::new(collector.finish(end))));
                 return;
             }
@@ -139,7 +144,7 @@ async fn collect(mut execution: Execution, stage: watch::Sender<Stage>) {
 #[cfg(test)]
 mod tests {
     use aludel_engine::ApprovalPolicy;
-    use aludel_engine::executions::Target;
+    use aludel_engine::executions::ProgramTarget;
     use aludel_engine::sessions::SessionChoice;
     use aludel_sandbox::memory::Memory;
     use aludel_store::{Store, fresh_id};
@@ -156,11 +161,11 @@ mod tests {
         let session = engine.sessions.open(&tenant, choice).await.unwrap();
         let mut ids = Vec::new();
         for _ in 0..MAX_ENDED_EACH + 3 {
-            let program = Program {
+            let program = ClientProgram {
                 id: fresh_id("exec_"),
                 tenant: tenant.clone(),
                 sender: String::new(),
-                target: Target::Session(Arc::clone(&session)),
+                target: ProgramTarget::Session(Arc::clone(&session)),
                 code: "1".to_owned(),
                 timeout: None,
             };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aludel_engine::execution::{CHART, MimeBundle, MimeData, TABLE};
-use aludel_engine::executions::{End, Event, Execution};
+use aludel_engine::executions::{DirectEnd, DirectEvent, DirectExecution};
 use aludel_engine::sandboxes::{self, RunningProgram};
 use aludel_engine::turns::{Output, Rich};
 use aludel_engine::{Error, Language, Missing};
@@ -137,7 +137,7 @@ fn nothing_runs(id: &str) -> ApiError {
 
 /// A program that is told of.
 struct Telling {
-    execution: Execution,
+    execution: DirectExecution,
     _running: RunningProgram,
     began: Instant,
     /// True once an error was told, which is its end.
@@ -149,13 +149,13 @@ impl Source for Telling {
         async {
             loop {
                 match self.execution.next().await? {
-                    Event::Held(_) | Event::Started => {}
-                    Event::Output(output) => {
+                    DirectEvent::Held(_) | DirectEvent::Started => {}
+                    DirectEvent::Output(output) => {
                         let event = rendered(output);
                         self.has_failed |= matches!(event, EventKind::Error { .. });
                         return Some(vec![event]);
                     }
-                    Event::Ended(end) => return Some(self.ending(end)),
+                    DirectEvent::Ended(end) => return Some(self.ending(end)),
                 }
             }
         }
@@ -164,7 +164,7 @@ impl Source for Telling {
 }
 
 impl Telling {
-    fn ending(&self, end: End) -> Vec<EventKind> {
+    fn ending(&self, end: DirectEnd) -> Vec<EventKind> {
         if let Some(programs::Failure { name, value }) = programs::failure(end) {
             let traceback = vec![value.clone()];
             return vec![EventKind::Error { error: Failure { ename: name.to_owned(), evalue: value, traceback } }];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aludel_engine::execution::{LimitHit, Outcome};
-use aludel_engine::executions::{self, End, Execution, Program};
+use aludel_engine::executions::{self, ClientProgram, DirectEnd, DirectExecution};
 use aludel_engine::sandboxes::{Context, LiveSandbox};
 use aludel_engine::{Error, Language};
 
@@ -25,7 +25,7 @@ pub(crate) struct Started {
     /// Its number in its context.
     pub(crate) number: u64,
     /// Its events.
-    pub(crate) execution: Execution,
+    pub(crate) execution: DirectExecution,
 }
 
 /// The context of a program.
@@ -56,7 +56,7 @@ pub(crate) async fn start(
     let number = context.count();
     let id = aludel_store::fresh_id("exec_");
     let (tenant, sender) = (live.tenant().clone(), sender.to_owned());
-    let program = Program { id: id.clone(), tenant, sender, target, code, timeout: None };
+    let program = ClientProgram { id: id.clone(), tenant, sender, target, code, timeout: None };
     Ok(Started { id, context, number, execution: executions::start(&app.engine, program)? })
 }
 
@@ -75,9 +75,9 @@ pub(crate) struct Failure {
 }
 
 /// The error that tells of an end for which the program told none.
-pub(crate) fn failure(end: End) -> Option<Failure> {
+pub(crate) fn failure(end: DirectEnd) -> Option<Failure> {
     let (name, value) = match end {
-        End::Ran(outcome) => {
+        DirectEnd::Ran(outcome) => {
             let name = match outcome.finished.as_ref()?.outcome {
                 Outcome::Completed | Outcome::Failed(_) => return None,
                 Outcome::Interrupted => "KeyboardInterrupt",
@@ -88,9 +88,9 @@ pub(crate) fn failure(end: End) -> Option<Failure> {
             };
             (name, outcome.words)
         }
-        End::Refused { reason } => (ABORTED, format!("The program was not allowed to run: {reason}")),
-        End::Cancelled => (ABORTED, "Execution was aborted".to_owned()),
-        End::Failed(failure) => {
+        DirectEnd::Refused { reason } => (ABORTED, format!("The program was not allowed to run: {reason}")),
+        DirectEnd::Cancelled => (ABORTED, "Execution was aborted".to_owned()),
+        DirectEnd::Failed(failure) => {
             let failure = refused(failure);
             if let Some(cause) = &failure.cause {
                 tracing::error!("an execution failed: {cause}");
