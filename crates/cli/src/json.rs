@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use aludel_agent::upstream::TokenUsage;
-use aludel_engine::turns::{Ending, EventKind, FailureKind, ItemId};
+use aludel_engine::turns::{EndReason, EventKind, FailureKind, ItemId};
 use aludel_sandbox::{
     ClientCall, Death, ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, VariablesState,
 };
@@ -118,7 +118,7 @@ impl<'a> Ended<'a> {
     }
 
     /// After a turn.
-    pub(crate) fn turn(exit: Exit, ending: &Ending, answer: &'a str, saved: &'a [Saved]) -> Self {
+    pub(crate) fn turn(exit: Exit, ending: &EndReason, answer: &'a str, saved: &'a [Saved]) -> Self {
         Self {
             exit: exit.status(),
             ending: Some(name_of(ending)),
@@ -289,15 +289,15 @@ fn files(saved: &[Saved]) -> Vec<File<'_>> {
         .collect()
 }
 
-fn name_of(ending: &Ending) -> &'static str {
+fn name_of(ending: &EndReason) -> &'static str {
     match ending {
-        Ending::Answered => "answered",
-        Ending::Refused => "refused",
-        Ending::TooLong | Ending::Filtered => "cut_off",
-        Ending::TokenBudget { .. } | Ending::Budget { .. } => "budget",
-        Ending::WaitsForClient { .. } => "client_tools",
-        Ending::Failed { failure, .. } if failure.kind == FailureKind::Sandbox => "sandbox",
-        Ending::Failed { .. } => "upstream",
-        Ending::Cancelled => "cancelled",
+        EndReason::Answered => "answered",
+        EndReason::Refused => "refused",
+        EndReason::TooLong | EndReason::Filtered => "cut_off",
+        EndReason::TokenBudget { .. } | EndReason::Budget { .. } => "budget",
+        EndReason::WaitsForClient { .. } => "client_tools",
+        EndReason::Failed { failure, .. } if failure.kind == FailureKind::Sandbox => "sandbox",
+        EndReason::Failed { .. } => "upstream",
+        EndReason::Cancelled => "cancelled",
     }
 }

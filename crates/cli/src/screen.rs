@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_engine::transcript::Transcript;
-use aludel_engine::turns::{Ending, Event, EventKind, Failure, FailureKind, Flow, ItemId, Output, Render, Rendered};
+use aludel_engine::turns::{
+    EndReason, EventKind, Failure, FailureKind, Flow, ItemId, OutputPiece, Render, Rendered, TurnEvent,
+};
 use aludel_sandbox::{ExecutionEvent as ProgramEvent, FileEntry, ProgramError};
 use anyhow::anyhow;
 use serde_json::Value;
@@ -38,7 +40,7 @@ pub(crate) struct Screen {
     pub(crate) exchange: Exchange,
     /// The text of the last round.
     pub(crate) answer: String,
-    pub(crate) ending: Option<Ending>,
+    pub(crate) ending: Option<EndReason>,
     /// The reason for which nothing can be shown any more.
     failure: Option<anyhow::Error>,
 }
@@ -93,8 +95,8 @@ impl Screen {
 }
 
 /// The error with which a turn ended, if that is neither the model's nor the sandbox's.
-pub(crate) fn failure_of(ending: &Ending) -> Option<anyhow::Error> {
-    let Ending::Failed { failure, cause } = ending else { return None };
+pub(crate) fn failure_of(ending: &EndReason) -> Option<anyhow::Error> {
+    let EndReason::Failed { failure, cause } = ending else { return None };
     let words = cause.clone().unwrap_or_else(|| failure.message.clone());
     match failure.kind {
         FailureKind::RateLimited
@@ -110,13 +112,15 @@ pub(crate) fn failure_of(ending: &Ending) -> Option<anyhow::Error> {
 }
 
 /// The status of a turn that ended like this.
-pub(crate) fn exit_of(ending: &Ending) -> Exit {
+pub(crate) fn exit_of(ending: &EndReason) -> Exit {
     match ending {
-        Ending::Answered => Exit::Success,
-        Ending::Refused | Ending::TooLong | Ending::Filtered | Ending::WaitsForClient { .. } => Exit::ProgramFailed,
-        Ending::TokenBudget { .. } | Ending::Budget { .. } => Exit::Limit,
-        Ending::Failed { .. } => Exit::Ours,
-        Ending::Cancelled => Exit::Interrupted,
+        EndReason::Answered => Exit::Success,
+        EndReason::Refused | EndReason::TooLong | EndReason::Filtered | EndReason::WaitsForClient { .. } => {
+            Exit::ProgramFailed
+        }
+        EndReason::TokenBudget { .. } | EndReason::Budget { .. } => Exit::Limit,
+        EndReason::Failed { .. } => Exit::Ours,
+        EndReason::Cancelled => Exit::Interrupted,
     }
 }
 
@@ -124,11 +128,11 @@ pub(crate) fn exit_of(ending: &Ending) -> Exit {
 fn program_event(event: &EventKind) -> Option<ProgramEvent> {
     Some(match event {
         EventKind::Output { output, .. } => match output {
-            Output::Stdout(text) => ProgramEvent::Stdout(text.clone()),
-            Output::Stderr(text) => ProgramEvent::Stderr(text.clone()),
-            Output::Display(value) => ProgramEvent::Display(value.bundle()),
-            Output::Result(value) => ProgramEvent::Result(value.bundle()),
-            Output::Error { name, value, traceback } => ProgramEvent::Error(ProgramError {
+            OutputPiece::Stdout(text) => ProgramEvent::Stdout(text.clone()),
+            OutputPiece::Stderr(text) => ProgramEvent::Stderr(text.clone()),
+            OutputPiece::Display(value) => ProgramEvent::Display(value.bundle()),
+            OutputPiece::Result(value) => ProgramEvent::Result(value.bundle()),
+            OutputPiece::Error { name, value, traceback } => ProgramEvent::Error(ProgramError {
                 name: name.clone(),
                 value: value.clone(),
                 traceback: traceback.clone(),
@@ -155,7 +159,7 @@ impl Shared {
 }
 
 impl Render for Shared {
-    fn render(&mut self, event: &Event) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> Rendered {
         let mut screen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if screen.failure.is_none() {
             screen.failure = screen.see(&event.kind).err();

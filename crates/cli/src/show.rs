@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aludel_agent::{describe_outcome, size};
-use aludel_engine::turns::{Ending, EventKind};
+use aludel_engine::turns::{EndReason, EventKind};
 use aludel_sandbox::{ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, VariablesState};
 
 use crate::console::{Console, Stream};
@@ -277,7 +277,7 @@ impl TurnView {
         Ok(())
     }
 
-    fn ending(&mut self, ending: &Ending) -> anyhow::Result<()> {
+    fn ending(&mut self, ending: &EndReason) -> anyhow::Result<()> {
         let console = &mut self.program.console;
         console.end_line(Stream::Stdout)?;
         // An error of ours is told as the command's own.

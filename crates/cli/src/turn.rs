@@ -10,7 +10,7 @@ use aludel_agent::Item;
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, Gate, Origin};
 use aludel_engine::sessions::{self, NewSession, SessionChoice};
 use aludel_engine::transcript::Transcript;
-use aludel_engine::turns::{self, Agreement, Ending, Fingerprint, Journal, NewJournal, Run, Spec};
+use aludel_engine::turns::{self, Agreement, EndReason, Fingerprint, Journal, NewJournal, Run, Spec};
 use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, Settings};
 use aludel_store::{ContainerId, Store, Tenant, now};
 use anyhow::Context as _;
@@ -51,7 +51,7 @@ pub(crate) struct Question<'a> {
 /// A finished turn, and where what it made is now.
 pub(crate) struct Done {
     pub(crate) screen: Screen,
-    pub(crate) ending: Ending,
+    pub(crate) ending: EndReason,
     pub(crate) saved: Vec<Saved>,
 }
 

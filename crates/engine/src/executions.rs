@@ -16,7 +16,7 @@ use crate::approvals::{Decider, Gate, Namespace, Origin};
 use crate::places::{NoRoom, Place};
 use crate::sessions::Session;
 use crate::turns::effects::{self, Piece};
-use crate::turns::{Output, ToolOutcome};
+use crate::turns::{OutputPiece, ToolOutcome};
 use crate::{Engine, Error};
 
 /// Bytes of the longest program.
@@ -65,7 +65,7 @@ pub enum DirectEvent {
     /// It runs.
     Started,
     /// It puts something out.
-    Output(Output),
+    Output(OutputPiece),
     /// It ended.
     Ended(DirectEnd),
 }

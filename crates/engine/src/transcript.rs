@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::turns::{EventKind, ItemId, Output, Rich, ToolEnd, ToolOutcome};
+use crate::turns::{EventKind, ItemId, OutputPiece, RichValue, ToolEnd, ToolOutcome};
 
 /// Output of one stream that the Markdown shows, bytes; the notebook has all of it.
 const MAX_SHOWN: usize = 20 << 10;
@@ -44,7 +44,7 @@ struct Cell {
 #[derive(Debug)]
 enum Shown {
     Stream { name: &'static str, text: String },
-    Value { is_result: bool, value: Rich, figure: Option<String> },
+    Value { is_result: bool, value: RichValue, figure: Option<String> },
     Error { name: String, value: String, traceback: String },
 }
 
@@ -107,25 +107,25 @@ impl Transcript {
         Some((cell?, &mut self.figures))
     }
 
-    fn output(&mut self, item: &ItemId, output: &Output) {
+    fn output(&mut self, item: &ItemId, output: &OutputPiece) {
         let Some((cell, figures)) = self.cell(item) else { return };
         let mut stream = |name: &'static str, more: &str| match cell.outputs.last_mut() {
             Some(Shown::Stream { name: last, text }) if *last == name => text.push_str(more),
             _ => cell.outputs.push(Shown::Stream { name, text: more.to_owned() }),
         };
         match output {
-            Output::Stdout(text) => stream("stdout", text),
-            Output::Stderr(text) => stream("stderr", text),
-            Output::Display(value) | Output::Result(value) => {
+            OutputPiece::Stdout(text) => stream("stdout", text),
+            OutputPiece::Stderr(text) => stream("stderr", text),
+            OutputPiece::Display(value) | OutputPiece::Result(value) => {
                 let figure = value.image.as_ref().map(|image| {
                     *figures += 1;
                     let ending = if image.file.mime == "image/jpeg" { "jpg" } else { "png" };
                     format!("figure-{figures}.{ending}")
                 });
-                let is_result = matches!(output, Output::Result(_));
+                let is_result = matches!(output, OutputPiece::Result(_));
                 cell.outputs.push(Shown::Value { is_result, value: value.clone(), figure });
             }
-            Output::Error { name, value, traceback } => cell.outputs.push(Shown::Error {
+            OutputPiece::Error { name, value, traceback } => cell.outputs.push(Shown::Error {
                 name: name.clone(),
                 value: value.clone(),
                 traceback: traceback.clone(),
@@ -297,7 +297,7 @@ mod tests {
 
     use super::*;
     use crate::SessionFile;
-    use crate::turns::{Ending, Image, ToolKind};
+    use crate::turns::{EndReason, Image, ToolKind};
 
     fn ready(item: &ItemId, code: &str) -> EventKind {
         EventKind::ToolReady { item: item.clone(), call_id: "c".into(), tool: ToolKind::Python, input: code.into() }
@@ -337,12 +337,12 @@ mod tests {
             text("Let me "),
             text("count."),
             ready(&item, "print('```')"),
-            output(Output::Stdout("```\n# not a heading\n".into())),
-            output(Output::Display(Rich::new(MimeBundle::default(), Some(image)))),
-            output(Output::Error { name, value, traceback }),
+            output(OutputPiece::Stdout("```\n# not a heading\n".into())),
+            output(OutputPiece::Display(RichValue::new(MimeBundle::default(), Some(image)))),
+            output(OutputPiece::Error { name, value, traceback }),
             ended(&item, Outcome::Failed(error), 100),
             text("Two."),
-            EventKind::Ended { item: ItemId::new(), ending: Ending::Answered, linked: Vec::new() },
+            EventKind::Ended { item: ItemId::new(), ending: EndReason::Answered, linked: Vec::new() },
         ] {
             transcript.see(&event);
         }

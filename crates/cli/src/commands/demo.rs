@@ -9,7 +9,7 @@ use std::time::Duration;
 use aludel_agent::size;
 use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::transcript::Transcript;
-use aludel_engine::turns::Ending;
+use aludel_engine::turns::EndReason;
 use anyhow::Context as _;
 use clap::Args;
 
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exi
 }
 
 /// Tells the results, and commands to try next.
-fn conclude(view: &mut TurnView, ending: &Ending, made: &[PathBuf], directory: &Path) -> anyhow::Result<()> {
+fn conclude(view: &mut TurnView, ending: &EndReason, made: &[PathBuf], directory: &Path) -> anyhow::Result<()> {
     let console = view.console();
     console.end_line(Stream::Stdout)?;
     console.note(&format!("\n{}", paint::strong(&format!("Made in {}/", directory.display()))))?;
@@ -91,7 +91,7 @@ fn conclude(view: &mut TurnView, ending: &Ending, made: &[PathBuf], directory: &
         let name = path.strip_prefix(directory).unwrap_or(path);
         console.note(&format!("  {:<32} {}", name.display(), size(bytes)))?;
     }
-    if *ending != Ending::Answered {
+    if *ending != EndReason::Answered {
         return Ok(());
     }
     console.note(&format!("\n{}", paint::strong("Try next")))?;

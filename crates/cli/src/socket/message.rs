@@ -126,14 +126,14 @@ impl Output {
     }
 
     /// The form in which an event of the engine is sent.
-    pub(super) fn of(output: aludel_engine::turns::Output) -> Self {
-        use aludel_engine::turns::Output;
+    pub(super) fn of(output: aludel_engine::turns::OutputPiece) -> Self {
+        use aludel_engine::turns::OutputPiece;
         match output {
-            Output::Stdout(text) => Self::Stdout(text),
-            Output::Stderr(text) => Self::Stderr(text),
-            Output::Display(value) => Self::Display(forms(value.bundle())),
-            Output::Result(value) => Self::Result(forms(value.bundle())),
-            Output::Error { name, value, traceback } => Self::Error(ProgramError { name, value, traceback }),
+            OutputPiece::Stdout(text) => Self::Stdout(text),
+            OutputPiece::Stderr(text) => Self::Stderr(text),
+            OutputPiece::Display(value) => Self::Display(forms(value.bundle())),
+            OutputPiece::Result(value) => Self::Result(forms(value.bundle())),
+            OutputPiece::Error { name, value, traceback } => Self::Error(ProgramError { name, value, traceback }),
         }
     }
 }

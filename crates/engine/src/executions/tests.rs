@@ -48,7 +48,7 @@ fn program(target: ProgramTarget, code: &str) -> ClientProgram {
 }
 
 /// Reads to the end. Returns the outputs and the end.
-async fn finish(mut execution: DirectExecution) -> (Vec<Output>, DirectEnd) {
+async fn finish(mut execution: DirectExecution) -> (Vec<OutputPiece>, DirectEnd) {
     let mut outputs = Vec::new();
     loop {
         match execution.next().await.expect("an end") {
@@ -88,7 +88,7 @@ async fn what_a_program_of_a_session_makes_is_stored_and_noted_before_it_is_told
     let session = session(&engine).await;
     let (outputs, end) =
         finish(start(&engine, program(ProgramTarget::Session(Arc::clone(&session)), "show()")).unwrap()).await;
-    let [Output::Stdout(text), Output::Display(rich)] = &*outputs else { panic!("{outputs:?}") };
+    let [OutputPiece::Stdout(text), OutputPiece::Display(rich)] = &*outputs else { panic!("{outputs:?}") };
     assert_eq!(text, "shown\n");
     let DirectEnd::Ran(outcome) = end else { panic!("{end:?}") };
     let (figure, mut stored) = (&rich.image.as_ref().unwrap().file, session.files().await.unwrap());
@@ -115,7 +115,9 @@ async fn a_bare_sandbox_keeps_its_variables_and_stores_nothing() {
         assert_eq!(outputs.is_empty(), code == "x = 1", "{outputs:?}");
     }
     let (outputs, _) = finish(start(&engine, program(target, "show()")).unwrap()).await;
-    assert!(matches!(&outputs[1], Output::Display(rich) if rich.image.is_none() && rich.bundle().image().is_some()));
+    assert!(
+        matches!(&outputs[1], OutputPiece::Display(rich) if rich.image.is_none() && rich.bundle().image().is_some())
+    );
     assert_eq!(engine.store.audit_log(0, 1).await.unwrap()[0].container, "sandbox_1");
     assert_eq!(log(&engine).await, [RAN, RAN, RAN].concat());
 }

@@ -9,7 +9,7 @@ use aludel_store::{Store, Tenant};
 
 use super::*;
 use crate::executions::{self, ClientProgram, DirectEnd, DirectEvent};
-use crate::turns::Output;
+use crate::turns::OutputPiece;
 use crate::{Engine, Error, Settings};
 
 async fn engine(data: &std::path::Path, settings: Settings) -> (Arc<Engine>, Memory) {
@@ -147,8 +147,8 @@ async fn contexts_are_apart_and_can_be_restarted() {
         let mut printed = String::new();
         while let Some(event) = execution.next().await {
             match event {
-                DirectEvent::Output(Output::Result(value)) => printed.push_str(&value.text.unwrap_or_default()),
-                DirectEvent::Output(Output::Error { name, .. }) => printed.push_str(&name),
+                DirectEvent::Output(OutputPiece::Result(value)) => printed.push_str(&value.text.unwrap_or_default()),
+                DirectEvent::Output(OutputPiece::Error { name, .. }) => printed.push_str(&name),
                 DirectEvent::Ended(DirectEnd::Ran(_)) | DirectEvent::Started => {}
                 event => panic!("{event:?}"),
             }

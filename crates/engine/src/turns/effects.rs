@@ -2,7 +2,7 @@
 
 use aludel_sandbox::{ClientCall, ExecutionEvent, Finished, MimeBundle};
 
-use super::event::{Image, Output, Rich, ToolOutcome};
+use super::event::{Image, OutputPiece, RichValue, ToolOutcome};
 use crate::Error;
 use crate::sessions::{Session, SessionFile, StoredChanges};
 
@@ -12,7 +12,7 @@ const MAX_KEPT: usize = 100;
 /// A piece of what a program tells.
 pub(crate) enum Piece {
     /// Something that it puts out.
-    Output(Output),
+    Output(OutputPiece),
     /// Calls of the client's tools, for whose answers it waits.
     Calls(Vec<ClientCall>),
     /// Its end.
@@ -52,12 +52,12 @@ pub(crate) async fn piece(
     figures: &mut Vec<SessionFile>,
 ) -> Result<Piece, Error> {
     Ok(Piece::Output(match event {
-        ExecutionEvent::Stdout(text) => Output::Stdout(text),
-        ExecutionEvent::Stderr(text) => Output::Stderr(text),
-        ExecutionEvent::Display(bundle) => Output::Display(shown(bundle, place, figures).await?),
-        ExecutionEvent::Result(bundle) => Output::Result(shown(bundle, place, figures).await?),
+        ExecutionEvent::Stdout(text) => OutputPiece::Stdout(text),
+        ExecutionEvent::Stderr(text) => OutputPiece::Stderr(text),
+        ExecutionEvent::Display(bundle) => OutputPiece::Display(shown(bundle, place, figures).await?),
+        ExecutionEvent::Result(bundle) => OutputPiece::Result(shown(bundle, place, figures).await?),
         ExecutionEvent::Error(error) => {
-            Output::Error { name: error.name, value: error.value, traceback: error.traceback }
+            OutputPiece::Error { name: error.name, value: error.value, traceback: error.traceback }
         }
         ExecutionEvent::Calls(calls) => return Ok(Piece::Calls(calls)),
         ExecutionEvent::Finished(finished) => return Ok(Piece::Finished(finished)),
@@ -90,7 +90,7 @@ pub(crate) async fn store(
 }
 
 /// A value that a program showed. Its image, or else its page for a browser, is kept as a file of the session.
-async fn shown(bundle: MimeBundle, place: Place<'_>, figures: &mut Vec<SessionFile>) -> Result<Rich, Error> {
+async fn shown(bundle: MimeBundle, place: Place<'_>, figures: &mut Vec<SessionFile>) -> Result<RichValue, Error> {
     let image = match (bundle.image(), place.session) {
         (Some((mime, bytes)), Some(session)) => {
             let file = place.figure(session, bytes, mime).await?;
@@ -102,5 +102,5 @@ async fn shown(bundle: MimeBundle, place: Place<'_>, figures: &mut Vec<SessionFi
     if let (Some((mime, page)), Some(session)) = (bundle.page(), place.session) {
         figures.push(place.figure(session, page.as_bytes(), mime).await?);
     }
-    Ok(Rich::new(bundle, image))
+    Ok(RichValue::new(bundle, image))
 }

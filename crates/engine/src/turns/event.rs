@@ -23,7 +23,7 @@ const MAX_PATHS: usize = 1000;
 
 /// Something that happened in a turn, told after its effects are stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Event {
+pub struct TurnEvent {
     /// Its number among the events of its request, from 0, without gaps but for those that a crash leaves.
     pub sequence: u64,
     /// Time, milliseconds since 1970.
@@ -188,7 +188,7 @@ pub enum EventKind {
         /// The tool.
         tool: ToolKind,
         /// All that it has put out.
-        output: Vec<Output>,
+        output: Vec<OutputPiece>,
     },
     /// The program runs.
     ToolRunning {
@@ -200,7 +200,7 @@ pub enum EventKind {
         /// The call.
         item: ItemId,
         /// A piece of it.
-        output: Output,
+        output: OutputPiece,
     },
     /// The program ended.
     ToolEnded {
@@ -238,7 +238,7 @@ pub enum EventKind {
         /// For a message that a dialect needs where the model wrote none.
         item: ItemId,
         /// Its reason.
-        ending: Ending,
+        ending: EndReason,
         /// Files of the session that the last message names.
         linked: Vec<SessionFile>,
     },
@@ -249,15 +249,15 @@ pub enum EventKind {
 /// A piece of a program's output, made by untrusted code: data, never an instruction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Output {
+pub enum OutputPiece {
     /// Text on standard output.
     Stdout(String),
     /// Text on standard error.
     Stderr(String),
     /// Something displayed.
-    Display(Rich),
+    Display(RichValue),
     /// The value of the last expression.
-    Result(Rich),
+    Result(RichValue),
     /// The exception that ended the program.
     Error {
         /// Its class.
@@ -271,7 +271,7 @@ pub enum Output {
 
 /// A value in the forms that its program gave it. A dialect takes those that its clients can show.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Rich {
+pub struct RichValue {
     /// Its plain text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
@@ -280,20 +280,20 @@ pub struct Rich {
     pub image: Option<Image>,
     /// Its other forms, by MIME type: HTML, SVG, JSON and the like, as many as fit into 8 MB.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub others: Vec<(String, Form)>,
+    pub others: Vec<(String, RichData)>,
 }
 
 /// One form of a value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Form {
+pub enum RichData {
     /// Text types, JSON and SVG.
     Text(String),
     /// Bytes, such as a PDF.
     Binary(StoredBytes),
 }
 
-impl Rich {
+impl RichValue {
     /// The forms of a value, one of which is kept as this image.
     pub(crate) fn new(bundle: MimeBundle, image: Option<Image>) -> Self {
         let mut rich = Self { text: None, image, others: Vec::new() };
@@ -304,8 +304,8 @@ impl Rich {
                 MimeData::Binary(_) if rich.image.as_ref().is_some_and(|image| image.file.mime == mime) => {}
                 data => {
                     let (bytes, form) = match data {
-                        MimeData::Text(text) => (text.len(), Form::Text(text)),
-                        MimeData::Binary(bytes) => (bytes.len(), Form::Binary(bytes.as_slice().into())),
+                        MimeData::Text(text) => (text.len(), RichData::Text(text)),
+                        MimeData::Binary(bytes) => (bytes.len(), RichData::Binary(bytes.as_slice().into())),
                     };
                     if let Some(left) = room.checked_sub(bytes) {
                         room = left;
@@ -320,8 +320,8 @@ impl Rich {
     /// Returns the bytes that its binary forms take as base64 or as files.
     fn bytes(&self) -> u64 {
         let others = self.others.iter().filter_map(|(_, form)| match form {
-            Form::Binary(bytes) => Some(bytes.len()),
-            Form::Text(_) => None,
+            RichData::Binary(bytes) => Some(bytes.len()),
+            RichData::Text(_) => None,
         });
         let image = self.image.iter().map(|image| image.bytes.len());
         image.chain(others).map(|bytes| bytes as u64 / 3 * 4 + FILE_COST).sum()
@@ -333,8 +333,8 @@ impl Rich {
         let image = self.image.iter().map(|image| (image.file.mime.clone(), MimeData::Binary(image.bytes.to_vec())));
         let others = self.others.iter().map(|(mime, form)| {
             let data = match form {
-                Form::Text(text) => MimeData::Text(text.clone()),
-                Form::Binary(bytes) => MimeData::Binary(bytes.to_vec()),
+                RichData::Text(text) => MimeData::Text(text.clone()),
+                RichData::Binary(bytes) => MimeData::Binary(bytes.to_vec()),
             };
             (mime.clone(), data)
         });
@@ -403,14 +403,14 @@ impl Deref for StoredBytes {
     }
 }
 
-impl Event {
+impl TurnEvent {
     /// Returns the bytes of its stored form, with those in it as base64, which is how documents hold them.
     pub(super) fn stored_bytes(&self) -> u64 {
-        let mut count = Count(0);
+        let mut count = ByteCounter(0);
         // Plain data can always be written.
         let _written = serde_json::to_writer(&mut count, self);
         let bytes = match &self.kind {
-            EventKind::Output { output: Output::Display(rich) | Output::Result(rich), .. } => rich.bytes(),
+            EventKind::Output { output: OutputPiece::Display(rich) | OutputPiece::Result(rich), .. } => rich.bytes(),
             _ => 0,
         };
         count.0 + bytes
@@ -419,13 +419,13 @@ impl Event {
     /// The bytes in it.
     pub(super) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut StoredBytes> {
         let rich = match &mut self.kind {
-            EventKind::Output { output: Output::Display(rich) | Output::Result(rich), .. } => Some(rich),
+            EventKind::Output { output: OutputPiece::Display(rich) | OutputPiece::Result(rich), .. } => Some(rich),
             _ => None,
         };
-        rich.into_iter().flat_map(|Rich { text: _, image, others }| {
+        rich.into_iter().flat_map(|RichValue { text: _, image, others }| {
             let others = others.iter_mut().filter_map(|(_, form)| match form {
-                Form::Binary(bytes) => Some(bytes),
-                Form::Text(_) => None,
+                RichData::Binary(bytes) => Some(bytes),
+                RichData::Text(_) => None,
             });
             image.iter_mut().map(|image| &mut image.bytes).chain(others)
         })
@@ -433,9 +433,9 @@ impl Event {
 }
 
 /// A writer that counts.
-struct Count(u64);
+struct ByteCounter(u64);
 
-impl std::io::Write for Count {
+impl std::io::Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0 += bytes.len() as u64;
         Ok(bytes.len())
@@ -525,7 +525,7 @@ impl ToolEnd {
 /// The reason for which a turn ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
-pub enum Ending {
+pub enum EndReason {
     /// The model answered.
     Answered,
     /// The model declined.
@@ -563,7 +563,7 @@ pub enum Ending {
     },
 }
 
-impl Ending {
+impl EndReason {
     /// The end of a turn that failed.
     pub(super) fn failed(failure: Failure) -> Self {
         Self::Failed { failure, cause: None }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::lease;
-use super::{Event, EventKind, Frame};
+use super::{EventKind, Frame, TurnEvent};
 use crate::Error;
 
 /// Bytes that are reserved for the last events of a request, and at once for more.
@@ -26,7 +26,7 @@ const RESERVED: u64 = 4096;
 pub struct Journal {
     lease: TurnLease,
     next: u64,
-    events: Vec<Event>,
+    events: Vec<TurnEvent>,
     items: Vec<String>,
     /// True if the conversation is stored, too, so that the request can go on after a restart.
     keeps_items: bool,
@@ -113,7 +113,7 @@ impl Journal {
 
     /// Adds an event, to be stored by the next [`Journal::flush`]. An error when there is no room for it and for what the request's end will
     /// store of it once more; for the end itself there always is.
-    pub(super) async fn push(&mut self, store: &Store, event: &Event) -> Result<(), Error> {
+    pub(super) async fn push(&mut self, store: &Store, event: &TurnEvent) -> Result<(), Error> {
         let is_end = matches!(event.kind, EventKind::Ended { .. } | EventKind::Closed | EventKind::Resumed { .. });
         let owed = self.owed + COPIES * event.stored_bytes();
         let lack = (owed + ENDING).saturating_sub(self.room.bytes());
@@ -172,12 +172,12 @@ impl Journal {
     /// Returns what was added. The bytes of events become blobs.
     async fn update(&mut self, store: &Store) -> Result<TurnUpdate, Error> {
         let events = &mut self.events;
-        let bytes = events.iter_mut().flat_map(Event::bytes_mut);
+        let bytes = events.iter_mut().flat_map(TurnEvent::bytes_mut);
         let readers: Vec<_> = bytes.map(|bytes| Cursor::new(Arc::clone(&bytes.bytes))).collect();
         let bytes = readers.iter().map(|reader| FILE_COST + reader.get_ref().len() as u64).sum();
         let room = self.room.split(bytes);
         let blobs = if readers.is_empty() { Vec::new() } else { store.write_blobs(room, readers).await? };
-        for (bytes, blob) in events.iter_mut().flat_map(Event::bytes_mut).zip(&blobs) {
+        for (bytes, blob) in events.iter_mut().flat_map(TurnEvent::bytes_mut).zip(&blobs) {
             bytes.blob = Some(blob.name().clone());
         }
         let events = events.iter().map(|event| {

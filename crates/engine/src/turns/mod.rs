@@ -15,7 +15,8 @@ mod spec;
 mod tests;
 
 pub use event::{
-    Ending, Event, EventKind, Form, Image, ItemId, Output, Rich, StoredBytes, ToolCall, ToolEnd, ToolKind, ToolOutcome,
+    EndReason, EventKind, Image, ItemId, OutputPiece, RichData, RichValue, StoredBytes, ToolCall, ToolEnd, ToolKind,
+    ToolOutcome, TurnEvent,
 };
 pub use failure::{DISK_FULL, Failure, FailureKind};
 pub use journal::{Journal, NewJournal};

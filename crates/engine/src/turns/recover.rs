@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tracing::{Instrument, error, info_span, warn};
 
-use super::event::{Ending, Event, EventKind, ItemId};
+use super::event::{EndReason, EventKind, ItemId, TurnEvent};
 use super::journal::{DialectState, Journal};
 use super::render::{Documents, Render};
 use super::run::{Agreement, Run, Waiting};
@@ -164,7 +164,7 @@ async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) 
 async fn waiting(
     engine: &Arc<Engine>,
     turn: &TurnRecord,
-    events: &[Event],
+    events: &[TurnEvent],
     live: &Live,
 ) -> Result<(super::Part, Waiting), Error> {
     let broken = |what: &str| Error::internal(format!("its stored state is not whole: {what}"));
@@ -213,7 +213,7 @@ async fn conversation(engine: &Engine, turn: &TurnRecord, call_id: &str) -> Resu
 }
 
 /// The program that was asked about last and has not been decided about.
-fn open_call(events: &[Event]) -> Option<(ItemId, String, String)> {
+fn open_call(events: &[TurnEvent]) -> Option<(ItemId, String, String)> {
     let asked = events.iter().rev().find_map(|event| match &event.kind {
         EventKind::ApprovalRequested { item } => Some(item.clone()),
         _ => None,
@@ -233,19 +233,19 @@ fn open_call(events: &[Event]) -> Option<(ItemId, String, String)> {
 }
 
 /// The number of programs that were allowed to run, as the log tells.
-fn allowed(events: &[Event]) -> u32 {
+fn allowed(events: &[TurnEvent]) -> u32 {
     let allowed = events.iter().filter(|event| matches!(event.kind, EventKind::ApprovalDecided { refused: None, .. }));
     u32::try_from(allowed.count()).unwrap_or(u32::MAX)
 }
 
 /// The stored events of a request, with their bytes.
-pub(super) async fn events(engine: &Engine, turn: &TurnRecord) -> Result<Vec<Event>, Error> {
+pub(super) async fn events(engine: &Engine, turn: &TurnRecord) -> Result<Vec<TurnEvent>, Error> {
     let stored = engine.store.turn_events(&turn.tenant, &turn.id, None, EVENTS).await?;
-    let events = stored.iter().map(|stored| serde_json::from_str(&stored.event)).collect::<Result<Vec<Event>, _>>();
+    let events = stored.iter().map(|stored| serde_json::from_str(&stored.event)).collect::<Result<Vec<TurnEvent>, _>>();
     let mut events = events.map_err(Error::internal)?;
     let known: HashSet<BlobName> = engine.store.turn_blobs(&turn.tenant, &turn.id).await?.into_iter().collect();
     let mut left = BYTES;
-    for bytes in events.iter_mut().flat_map(Event::bytes_mut) {
+    for bytes in events.iter_mut().flat_map(TurnEvent::bytes_mut) {
         let Some(blob) = bytes.blob.as_ref().filter(|blob| known.contains(*blob)) else { continue };
         match read(engine, blob, left).await {
             Ok(content) => {
@@ -271,7 +271,7 @@ impl Run {
 
     /// Ends a request that cannot go on.
     async fn fail(mut self, failure: Failure) {
-        let ended = EventKind::Ended { item: ItemId::new(), ending: Ending::failed(failure), linked: Vec::new() };
+        let ended = EventKind::Ended { item: ItemId::new(), ending: EndReason::failed(failure), linked: Vec::new() };
         // Stored together with the last event, so that no later recovery ends it once more.
         self.held = self.event(0, ended).await.frames;
         self.close(false).await;

@@ -3,13 +3,13 @@
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use super::{Event, Failure};
+use super::{Failure, TurnEvent};
 use crate::Error;
 
 /// A dialect's state machine from events to frames. Fed with the same events, it renders the same frames.
 pub trait Render: Send + Sync {
     /// Renders one event.
-    fn render(&mut self, event: &Event) -> Rendered;
+    fn render(&mut self, event: &TurnEvent) -> Rendered;
 
     /// The request's document as it stands, for clients that wait for the whole.
     fn document(&self) -> Value;

@@ -24,7 +24,7 @@ use tracing::{Instrument as _, error};
 use self::follow::{Progress, tool_call};
 pub use self::suspend::{Suspended, Suspension, Taken};
 use self::tell::Untold;
-use super::event::{Ending, EventKind, ItemId};
+use super::event::{EndReason, EventKind, ItemId};
 use super::journal::Journal;
 use super::render::{Documents, Flow, Frame, Render};
 use super::{Failure, Live};
@@ -189,7 +189,7 @@ impl Run {
                 Decided::GoOn => {}
                 Decided::Outlived => return self.outlive().await,
                 Decided::Cancelled => {
-                    self.end_turn(0, Ending::Cancelled, &mut progress).await;
+                    self.end_turn(0, EndReason::Cancelled, &mut progress).await;
                 }
                 Decided::AsksClient { call_id } => {
                     let items = self.parts.first().map(|part| part.items.as_slice()).unwrap_or_default();
@@ -197,7 +197,7 @@ impl Run {
                         Item::Call(call) if call.id == call_id => Some(tool_call(call.clone())),
                         _ => None,
                     });
-                    let ending = Ending::WaitsForClient { programs: programs.collect(), calls: Vec::new() };
+                    let ending = EndReason::WaitsForClient { programs: programs.collect(), calls: Vec::new() };
                     self.end_turn(0, ending, &mut progress).await;
                 }
             }
@@ -306,7 +306,7 @@ impl Run {
                 }
                 () = closing.cancelled(), if !cancelled => None,
                 failure = failed(), if !cancelled => {
-                    self.end_turn(0, Ending::failed(failure), progress).await;
+                    self.end_turn(0, EndReason::failed(failure), progress).await;
                     None
                 }
                 next = agents.streams.next() => Some(next),
@@ -333,7 +333,7 @@ impl Run {
             let flow = match self.see(turn, event, progress).await {
                 Ok(flow) => flow,
                 Err(failure) => {
-                    self.end_turn(turn, Ending::failed(failure), progress).await;
+                    self.end_turn(turn, EndReason::failed(failure), progress).await;
                     Flow::StopAll
                 }
             };

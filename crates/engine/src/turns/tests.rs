@@ -22,10 +22,10 @@ use crate::{Engine, Model, Settings};
 
 /// A renderer that keeps the events.
 #[derive(Clone, Default)]
-pub(super) struct Seen(pub(super) Arc<Mutex<Vec<Event>>>);
+pub(super) struct Seen(pub(super) Arc<Mutex<Vec<TurnEvent>>>);
 
 impl Render for Seen {
-    fn render(&mut self, event: &Event) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> Rendered {
         self.0.lock().unwrap().push(event.clone());
         Rendered::default()
     }
@@ -129,7 +129,7 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, Seen, Container
 }
 
 /// Carries a turn out, and returns its events.
-async fn carried_out(engine: &Arc<Engine>) -> (TurnId, Vec<Event>) {
+async fn carried_out(engine: &Arc<Engine>) -> (TurnId, Vec<TurnEvent>) {
     let (run, seen, _) = turn(engine, true).await;
     let id = run.live.id.clone();
     run.carry_out().await;
@@ -175,7 +175,7 @@ async fn programs_run_in_the_template_of_their_model_or_their_tenant() {
             Settings { templates, ..Settings::default() },
         );
         let printed = carried_out(&engine).await.1.into_iter().find_map(|event| match event.kind {
-            EventKind::Output { output: Output::Stdout(text), .. } => Some(text),
+            EventKind::Output { output: OutputPiece::Stdout(text), .. } => Some(text),
             _ => None,
         });
         assert_eq!(printed.as_deref(), Some(word));
@@ -203,7 +203,7 @@ async fn events_tell_all_that_a_program_put_out_and_are_read_as_they_were_told()
     let engine = beside(data.path(), script).await;
     let (id, events) = carried_out(&engine).await;
     let bundle = events.iter().find_map(|event| match &event.kind {
-        EventKind::Output { output: Output::Display(value), .. } => Some(value.bundle()),
+        EventKind::Output { output: OutputPiece::Display(value), .. } => Some(value.bundle()),
         _ => None,
     });
     let text = |text: &str| MimeData::Text(text.to_owned());
@@ -228,7 +228,7 @@ async fn events_tell_all_that_a_program_put_out_and_are_read_as_they_were_told()
             }
             EventKind::Observed { call_id, text } => observed.push((call_id.clone(), text.clone())),
             EventKind::ToolRejected { item: None, call_id, .. } => rejected.push(call_id.clone()),
-            EventKind::Ended { ending: Ending::Failed { failure, cause }, .. } => {
+            EventKind::Ended { ending: EndReason::Failed { failure, cause }, .. } => {
                 assert_eq!(failure.kind, FailureKind::Upstream);
                 assert!(cause.as_ref().unwrap().contains("http://localhost"), "{cause:?}");
             }
@@ -244,7 +244,7 @@ async fn events_tell_all_that_a_program_put_out_and_are_read_as_they_were_told()
     assert_eq!(engine.store.turn_blobs(&row.tenant, &id).await.unwrap().len(), 2);
     let read = super::recover::events(&engine, &row).await.unwrap();
     let without_causes = events.into_iter().map(|mut event| {
-        if let EventKind::Ended { ending: Ending::Failed { cause, .. }, .. } = &mut event.kind {
+        if let EventKind::Ended { ending: EndReason::Failed { cause, .. }, .. } = &mut event.kind {
             *cause = None;
         }
         event
@@ -259,15 +259,15 @@ fn events_that_an_earlier_version_stored_are_read() {
     let read = |mut event: Value| {
         event["sequence"] = json!(0);
         event["at_ms"] = json!(0);
-        serde_json::from_value::<Event>(event).unwrap().kind
+        serde_json::from_value::<TurnEvent>(event).unwrap().kind
     };
     let shown = json!({ "type": "output", "item": item, "output": { "display": { "text": "x" } } });
-    let EventKind::Output { output: Output::Display(value), .. } = read(shown) else { panic!() };
+    let EventKind::Output { output: OutputPiece::Display(value), .. } = read(shown) else { panic!() };
     assert_eq!((value.text.as_deref(), value.image, value.others.len()), (Some("x"), None, 0));
     let file = json!({ "id": "cfile_1", "path": "p", "bytes": 1, "mime": "image/png", "source": "assistant", "created_at": 0 });
     let image = json!({ "file": file, "bytes": "AQI=" });
     let shown = json!({ "type": "output", "item": item, "output": { "result": { "image": image } } });
-    let EventKind::Output { output: Output::Result(value), .. } = read(shown) else { panic!() };
+    let EventKind::Output { output: OutputPiece::Result(value), .. } = read(shown) else { panic!() };
     assert_eq!((value.text, &*value.image.unwrap().bytes), (None, &[1, 2][..]));
     let outcome = json!({ "end": "died", "words": "w", "elapsed_ms": 1, "files": [] });
     let ended = json!({ "type": "tool_ended", "item": item, "outcome": outcome });
@@ -296,7 +296,7 @@ async fn a_turn_whose_state_fails_ends_with_that() {
                 _ => None,
             })
             .collect();
-        let [Ending::Failed { failure, cause }] = endings[..] else { panic!("{table}: {endings:?}") };
+        let [EndReason::Failed { failure, cause }] = endings[..] else { panic!("{table}: {endings:?}") };
         let cause = cause.as_ref().unwrap();
         assert_eq!(failure.kind, FailureKind::Storage, "{table}");
         assert!(cause.starts_with(words) && cause.contains("Error code"), "{table}: {cause}");
@@ -311,7 +311,7 @@ async fn a_turn_whose_state_fails_ends_with_that() {
 }
 
 /// Returns the one ending among events.
-fn ending(events: &[Event]) -> &Ending {
+fn ending(events: &[TurnEvent]) -> &EndReason {
     let endings = events.iter().filter_map(|event| match &event.kind {
         EventKind::Ended { ending, .. } => Some(ending),
         _ => None,
@@ -320,7 +320,7 @@ fn ending(events: &[Event]) -> &Ending {
     ending
 }
 
-fn ran(events: &[Event]) -> usize {
+fn ran(events: &[TurnEvent]) -> usize {
     events.iter().filter(|event| matches!(event.kind, EventKind::ToolRunning { .. })).count()
 }
 
@@ -332,7 +332,7 @@ async fn a_turn_that_runs_out_of_storage_says_so_and_keeps_what_was_stored() {
     let limit = 400 << 10;
     engine.store.limit_storage(limit);
     let (id, events) = carried_out(&engine).await;
-    let Ending::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
+    let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
     assert_eq!(failure.kind, FailureKind::StorageFull);
     assert_eq!(ran(&events), 2);
     let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
@@ -352,7 +352,7 @@ async fn the_output_of_a_program_whose_files_cannot_be_stored_is_told() {
     std::fs::remove_dir_all(&scratch).unwrap();
     std::fs::write(&scratch, "").unwrap();
     let (_, events) = carried_out(&engine).await;
-    let Ending::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
+    let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
     assert_eq!(failure.kind, FailureKind::Storage);
     let outcome = events.iter().find_map(|event| match &event.kind {
         EventKind::ToolEnded { outcome, .. } => Some(outcome),
@@ -376,7 +376,7 @@ async fn no_program_begins_without_storage() {
     engine.store.limit_storage(1);
     run.carry_out().await;
     let events = seen.0.lock().unwrap().clone();
-    let Ending::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
+    let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
     assert_eq!((failure.kind, ran(&events)), (FailureKind::StorageFull, 0));
     assert!(engine.store.audit_log(0, 10).await.unwrap().is_empty(), "an endless log would be a way around the bound");
 }
@@ -389,7 +389,7 @@ async fn a_program_that_no_sandbox_takes_ends_in_the_audit_log_as_well() {
     engine.sessions.delete(&Tenant::terminal(), &session).await.unwrap();
     run.carry_out().await;
     let events = seen.0.lock().unwrap().clone();
-    let Ending::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
+    let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
     assert_eq!((failure.kind, ran(&events)), (FailureKind::Sandbox, 0));
     let noted = engine.store.audit_log(0, 10).await.unwrap();
     assert_eq!(noted.iter().map(|entry| &*entry.event).collect::<Vec<_>>(), ["started", "ended"]);
@@ -401,7 +401,7 @@ async fn a_program_whose_files_do_not_fit_goes_on_and_its_outcome_says_so() {
     let engine = beside(data.path(), vec![Scripted::Python("files()"), Scripted::Text("Done.")]).await;
     engine.store.limit_storage(300 << 10);
     let (_, events) = carried_out(&engine).await;
-    assert_eq!(*ending(&events), Ending::Answered);
+    assert_eq!(*ending(&events), EndReason::Answered);
     let outcome = events.iter().find_map(|event| match &event.kind {
         EventKind::ToolEnded { outcome, .. } => Some(outcome),
         _ => None,

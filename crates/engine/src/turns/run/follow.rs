@@ -13,7 +13,7 @@ use super::{Part, Run};
 use crate::approvals::Decider;
 use crate::sessions::{SessionFile, WORKSPACE};
 use crate::turns::effects::{self, Piece};
-use crate::turns::event::{Ending, EventKind, ItemId, Output, ToolCall, ToolKind};
+use crate::turns::event::{EndReason, EventKind, ItemId, OutputPiece, ToolCall, ToolKind};
 use crate::turns::render::Flow;
 use crate::turns::{Failure, FailureKind};
 
@@ -56,7 +56,7 @@ pub(super) struct Running {
     pub(super) item: ItemId,
     pub(super) tool: ToolKind,
     /// All that it has put out, if it may wait for its client and go on in a later request.
-    pub(super) output: Vec<Output>,
+    pub(super) output: Vec<OutputPiece>,
     pub(super) input: String,
     pub(super) is_running: bool,
     /// Files of what it showed.
@@ -244,15 +244,15 @@ impl Run {
     }
 
     /// Ends a turn.
-    pub(super) async fn end_turn(&mut self, turn: usize, mut ending: Ending, all: &mut [Progress]) -> Flow {
+    pub(super) async fn end_turn(&mut self, turn: usize, mut ending: EndReason, all: &mut [Progress]) -> Flow {
         let Some(progress) = all.get_mut(turn).filter(|progress| !progress.has_ended) else { return Flow::GoOn };
         progress.has_ended = true;
-        if !matches!(ending, Ending::Failed { .. })
+        if !matches!(ending, EndReason::Failed { .. })
             && let Some(failure) = self.unstored.take()
         {
-            ending = Ending::failed(failure);
+            ending = EndReason::failed(failure);
         }
-        if let Ending::Failed { failure, cause } = &mut ending {
+        if let EndReason::Failed { failure, cause } = &mut ending {
             // Here, for streams and the background, too: whoever answers the client has nothing left to tell.
             *cause = failure.cause.take();
             error!("{}: {}", self.live.id, cause.as_deref().unwrap_or(&failure.message));
@@ -260,7 +260,7 @@ impl Run {
         let text = progress.message.take().map(|(_, text)| text).unwrap_or_default();
         let linked = self.linked(turn, &text, &mut progress.kept).await;
         let is_last = all.iter().all(|progress| progress.has_ended);
-        let waits = matches!(ending, Ending::WaitsForClient { .. });
+        let waits = matches!(ending, EndReason::WaitsForClient { .. });
         let rendered = self.event(turn, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
         if waits && let Some(documents) = &self.documents {
             // The document with the open calls is stored before the client is told of them.
@@ -303,24 +303,24 @@ impl Run {
         linked
     }
 
-    pub(super) fn ending(&self, ending: AgentEnding) -> Ending {
+    pub(super) fn ending(&self, ending: AgentEnding) -> EndReason {
         let calls = |calls: Vec<Call>| calls.into_iter().map(tool_call).collect();
         match ending {
-            AgentEnding::Answered => Ending::Answered,
-            AgentEnding::Refused => Ending::Refused,
-            AgentEnding::CutOff(CutOff::Length) => Ending::TooLong,
-            AgentEnding::CutOff(CutOff::Filter) => Ending::Filtered,
-            AgentEnding::Budget(budget @ Budget::Tokens(_)) => Ending::TokenBudget { words: budget.to_string() },
-            AgentEnding::Budget(budget) => Ending::Budget { words: budget.to_string() },
+            AgentEnding::Answered => EndReason::Answered,
+            AgentEnding::Refused => EndReason::Refused,
+            AgentEnding::CutOff(CutOff::Length) => EndReason::TooLong,
+            AgentEnding::CutOff(CutOff::Filter) => EndReason::Filtered,
+            AgentEnding::Budget(budget @ Budget::Tokens(_)) => EndReason::TokenBudget { words: budget.to_string() },
+            AgentEnding::Budget(budget) => EndReason::Budget { words: budget.to_string() },
             AgentEnding::ClientTools(of_client) => {
-                Ending::WaitsForClient { programs: Vec::new(), calls: calls(of_client) }
+                EndReason::WaitsForClient { programs: Vec::new(), calls: calls(of_client) }
             }
             AgentEnding::AwaitsApproval { programs, client_tools } => {
-                Ending::WaitsForClient { programs: calls(programs), calls: calls(client_tools) }
+                EndReason::WaitsForClient { programs: calls(programs), calls: calls(client_tools) }
             }
-            AgentEnding::Upstream(error) => Ending::failed(Failure::of_upstream(&error)),
-            AgentEnding::Sandbox(reason) => Ending::failed(Failure::of_sandbox(reason)),
-            AgentEnding::Cancelled => Ending::Cancelled,
+            AgentEnding::Upstream(error) => EndReason::failed(Failure::of_upstream(&error)),
+            AgentEnding::Sandbox(reason) => EndReason::failed(Failure::of_sandbox(reason)),
+            AgentEnding::Cancelled => EndReason::Cancelled,
         }
     }
 }

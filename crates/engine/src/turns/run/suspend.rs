@@ -17,7 +17,7 @@ use super::follow::{Asked, Progress};
 use super::{Agents, Agreement, Part, Run};
 use crate::Engine;
 use crate::places::{Place, Places};
-use crate::turns::event::{Ending, Event, EventKind, ItemId, ToolCall};
+use crate::turns::event::{EndReason, EventKind, ItemId, ToolCall, TurnEvent};
 use crate::turns::live::Held;
 use crate::turns::render::{Render, Rendered};
 use crate::turns::{Failure, Fingerprint};
@@ -211,7 +211,7 @@ impl Run {
             ToolCall { item, call_id, name: call.name, arguments: call.arguments, caller }
         };
         let calls: Vec<ToolCall> = calls.into_iter().map(call).collect();
-        let ending = Ending::WaitsForClient { programs: Vec::new(), calls: calls.clone() };
+        let ending = EndReason::WaitsForClient { programs: Vec::new(), calls: calls.clone() };
         self.end_turn(turn, ending, progress).await;
         Ok(Waits { agents, call_id, program, calls, _place: place })
     }
@@ -284,7 +284,7 @@ impl Run {
 struct Unheard;
 
 impl Render for Unheard {
-    fn render(&mut self, _event: &Event) -> Rendered {
+    fn render(&mut self, _event: &TurnEvent) -> Rendered {
         Rendered::default()
     }
 

@@ -7,7 +7,7 @@ use tracing::error;
 
 use super::Run;
 use crate::turns::Failure;
-use crate::turns::event::{Event, EventKind};
+use crate::turns::event::{EventKind, TurnEvent};
 use crate::turns::journal::Journal;
 use crate::turns::render::{Flow, Frame, Rendered};
 
@@ -68,7 +68,7 @@ impl Run {
     /// is cancelled.
     pub(in crate::turns) async fn event(&mut self, turn: usize, kind: EventKind) -> Rendered {
         let sequence = self.journal.as_ref().map_or(self.next, Journal::next);
-        let event = Event { sequence, at_ms: now_ms(), turn, kind };
+        let event = TurnEvent { sequence, at_ms: now_ms(), turn, kind };
         if let Some(journal) = &mut self.journal
             && let Err(error) = journal.push(&self.engine.store, &event).await
         {

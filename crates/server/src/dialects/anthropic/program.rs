@@ -1,6 +1,6 @@
 //! The output of a program in this protocol's words.
 
-use aludel_engine::turns::{Output, Rich, ToolEnd, ToolKind, ToolOutcome};
+use aludel_engine::turns::{OutputPiece, RichValue, ToolEnd, ToolKind, ToolOutcome};
 use aludel_wire::anthropic::{Block, CodeExecutionResult, EditorResult, ErrorCode, OutputFile, ProgramResult};
 
 /// Exit status of a program that a signal ended, as shells have it: 128 and the signal's number.
@@ -71,19 +71,20 @@ impl Printed {
         self.tool
     }
 
-    pub(super) fn see(&mut self, output: &Output) {
+    pub(super) fn see(&mut self, output: &OutputPiece) {
         match output {
-            Output::Stdout(text) => self.stdout.push_str(text),
-            Output::Stderr(text) => self.stderr.push_str(text),
-            Output::Result(Rich { text, .. }) if self.tool != ToolKind::Python => {
+            OutputPiece::Stdout(text) => self.stdout.push_str(text),
+            OutputPiece::Stderr(text) => self.stderr.push_str(text),
+            OutputPiece::Result(RichValue { text, .. }) if self.tool != ToolKind::Python => {
                 self.value = text.clone().unwrap_or_default();
             }
             // Images are files.
-            Output::Display(Rich { image: Some(_), .. }) | Output::Result(Rich { image: Some(_), .. }) => {}
-            Output::Display(Rich { text, .. }) | Output::Result(Rich { text, .. }) => {
+            OutputPiece::Display(RichValue { image: Some(_), .. })
+            | OutputPiece::Result(RichValue { image: Some(_), .. }) => {}
+            OutputPiece::Display(RichValue { text, .. }) | OutputPiece::Result(RichValue { text, .. }) => {
                 line(&mut self.stdout, text.as_deref().unwrap_or_default());
             }
-            Output::Error { name, value, traceback } => {
+            OutputPiece::Error { name, value, traceback } => {
                 line(&mut self.stderr, traceback);
                 self.error = Some((name.clone(), value.clone()));
             }
@@ -205,9 +206,9 @@ mod tests {
 
     fn ended(end: ToolEnd) -> Ended {
         let mut printed = Printed::of(ToolKind::Python);
-        printed.see(&Output::Stdout("half".into()));
-        printed.see(&Output::Result(Rich { text: Some("42".into()), image: None, others: Vec::new() }));
-        printed.see(&Output::Stderr("oh".into()));
+        printed.see(&OutputPiece::Stdout("half".into()));
+        printed.see(&OutputPiece::Result(RichValue { text: Some("42".into()), image: None, others: Vec::new() }));
+        printed.see(&OutputPiece::Stderr("oh".into()));
         let words = "how it ended".to_owned();
         printed.end(&ToolOutcome {
             end,
@@ -246,8 +247,8 @@ mod tests {
     /// The end of a call of this tool whose program printed a line and had this value.
     fn called(tool: ToolKind, value: &str) -> serde_json::Value {
         let mut printed = Printed::of(tool);
-        printed.see(&Output::Stdout("one\n".into()));
-        printed.see(&Output::Result(Rich { text: Some(value.into()), image: None, others: Vec::new() }));
+        printed.see(&OutputPiece::Stdout("one\n".into()));
+        printed.see(&OutputPiece::Result(RichValue { text: Some(value.into()), image: None, others: Vec::new() }));
         let outcome = ToolOutcome {
             end: ToolEnd::Completed,
             words: String::new(),

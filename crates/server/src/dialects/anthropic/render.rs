@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use aludel_engine::turns::{Ending, Event, EventKind, Failure, FailureKind, Flow, ItemId, Render, Rendered};
+use aludel_engine::turns::{EndReason, EventKind, Failure, FailureKind, Flow, ItemId, Render, Rendered, TurnEvent};
 use aludel_wire::anthropic::{ErrorCode, ErrorEnvelope, StopReason};
 use serde_json::Value;
 
@@ -93,32 +93,32 @@ impl Answer {
         Flow::GoOn
     }
 
-    fn end(&mut self, ending: &Ending) -> Flow {
+    fn end(&mut self, ending: &EndReason) -> Flow {
         if self.writer.has_finished() {
             return Flow::GoOn;
         }
         let reason = match ending {
-            Ending::Answered => StopReason::EndTurn,
-            Ending::Refused | Ending::Filtered => StopReason::Refusal,
-            Ending::TooLong => StopReason::MaxTokens,
+            EndReason::Answered => StopReason::EndTurn,
+            EndReason::Refused | EndReason::Filtered => StopReason::Refusal,
+            EndReason::TooLong => StopReason::MaxTokens,
             // Sent back as it is, the model goes on from the last result.
-            Ending::TokenBudget { .. } | Ending::Budget { .. } if self.writer.ends_with_result() => {
+            EndReason::TokenBudget { .. } | EndReason::Budget { .. } if self.writer.ends_with_result() => {
                 StopReason::PauseTurn
             }
-            Ending::TokenBudget { .. } | Ending::Budget { .. } => StopReason::MaxTokens,
-            Ending::WaitsForClient { calls, .. } => {
+            EndReason::TokenBudget { .. } | EndReason::Budget { .. } => StopReason::MaxTokens,
+            EndReason::WaitsForClient { calls, .. } => {
                 if calls.iter().any(|call| call.caller.is_some()) {
                     self.writer.wait_for_client();
                 }
                 calls.iter().for_each(|call| self.writer.tool_call(call));
                 StopReason::ToolUse
             }
-            Ending::Cancelled => {
+            EndReason::Cancelled => {
                 let message = "The server is ending; try again in a moment.";
                 self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
                 return Flow::StopAll;
             }
-            Ending::Failed { failure, .. } => {
+            EndReason::Failed { failure, .. } => {
                 self.failure.get_or_insert(failure.clone());
                 return Flow::StopAll;
             }
@@ -140,7 +140,7 @@ impl Answer {
 }
 
 impl Render for Answer {
-    fn render(&mut self, event: &Event) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> Rendered {
         self.writer.set_time(event.at_ms / 1000);
         let flow = self.see(&event.kind);
         Rendered { frames: self.writer.take_frames(), flow, ..Rendered::default() }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use aludel_engine::turns::{
-    Dialect, Documents, Ending, Event, EventKind, Failure, FailureKind, ItemId, LiveTurns, Output, Render, Rendered,
-    Restored, Rich, ToolEnd, ToolOutcome,
+    Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveTurns, OutputPiece, Render, Rendered,
+    Restored, RichValue, ToolEnd, ToolOutcome, TurnEvent,
 };
 use aludel_engine::{Error, SessionFile};
 use aludel_store::{MessageId, QuotaCheck, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now};
@@ -137,21 +137,20 @@ impl Answer {
         }
     }
 
-    fn output(&mut self, output: &Output) {
+    fn output(&mut self, output: &OutputPiece) {
         match output {
-            Output::Stdout(text) | Output::Stderr(text) => self.writer.logs(text),
-            Output::Display(Rich { image: Some(image), .. }) | Output::Result(Rich { image: Some(image), .. }) => {
-                match &image.file.kept_as {
-                    Some(id) => self.writer.image(id.clone()),
-                    None => self.writer.logs("[an image that could not be stored]\n"),
-                }
-            }
-            Output::Display(Rich { text, .. }) => {
+            OutputPiece::Stdout(text) | OutputPiece::Stderr(text) => self.writer.logs(text),
+            OutputPiece::Display(RichValue { image: Some(image), .. })
+            | OutputPiece::Result(RichValue { image: Some(image), .. }) => match &image.file.kept_as {
+                Some(id) => self.writer.image(id.clone()),
+                None => self.writer.logs("[an image that could not be stored]\n"),
+            },
+            OutputPiece::Display(RichValue { text, .. }) => {
                 self.writer.logs(&format!("{}\n", text.as_deref().unwrap_or_default()));
             }
             // As a notebook shows it: without a line end.
-            Output::Result(Rich { text, .. }) => self.writer.logs(text.as_deref().unwrap_or_default()),
-            Output::Error { traceback, .. } => self.writer.logs(&format!("{traceback}\n")),
+            OutputPiece::Result(RichValue { text, .. }) => self.writer.logs(text.as_deref().unwrap_or_default()),
+            OutputPiece::Error { traceback, .. } => self.writer.logs(&format!("{traceback}\n")),
         }
     }
 
@@ -178,29 +177,31 @@ impl Answer {
         self.writer.end_program(&StepEnd::Completed);
     }
 
-    fn end(&mut self, item: &ItemId, ending: &Ending, linked: &[SessionFile], at_ms: i64) {
+    fn end(&mut self, item: &ItemId, ending: &EndReason, linked: &[SessionFile], at_ms: i64) {
         // Nothing of a step that never began is told.
         self.waiting.clear();
         let expired = self.beginning.run.expires_at.is_some_and(|expires_at| at_ms >= expires_at.saturating_mul(1000));
         let (status, end, words) = match ending {
-            Ending::Answered | Ending::Refused => (RunStatus::Completed, StepEnd::Completed, "Done."),
-            Ending::Budget { .. } => (RunStatus::Completed, StepEnd::Completed, ""),
-            Ending::Filtered => (
+            EndReason::Answered | EndReason::Refused => (RunStatus::Completed, StepEnd::Completed, "Done."),
+            EndReason::Budget { .. } => (RunStatus::Completed, StepEnd::Completed, ""),
+            EndReason::Filtered => (
                 RunStatus::Completed,
                 StepEnd::CutOff("content_filter"),
                 "The rest of the answer was withheld by the filter of the model's server.",
             ),
-            Ending::TooLong | Ending::TokenBudget { .. } => (RunStatus::Incomplete, StepEnd::CutOff("max_tokens"), ""),
-            Ending::WaitsForClient { .. } => (RunStatus::RequiresAction, StepEnd::Completed, ""),
-            Ending::Cancelled if expired => (RunStatus::Expired, StepEnd::Expired, ""),
-            Ending::Cancelled => (RunStatus::Cancelled, StepEnd::Cancelled, ""),
-            Ending::Failed { failure, .. } => (RunStatus::Failed, StepEnd::Failed(last_error(failure)), ""),
+            EndReason::TooLong | EndReason::TokenBudget { .. } => {
+                (RunStatus::Incomplete, StepEnd::CutOff("max_tokens"), "")
+            }
+            EndReason::WaitsForClient { .. } => (RunStatus::RequiresAction, StepEnd::Completed, ""),
+            EndReason::Cancelled if expired => (RunStatus::Expired, StepEnd::Expired, ""),
+            EndReason::Cancelled => (RunStatus::Cancelled, StepEnd::Cancelled, ""),
+            EndReason::Failed { failure, .. } => (RunStatus::Failed, StepEnd::Failed(last_error(failure)), ""),
         };
         self.writer.end_program(&end);
         if status == RunStatus::Completed {
             // Clients read the newest message, which must have a text.
             let budget = match ending {
-                Ending::Budget { words } => format!("I stopped: {words} are used up."),
+                EndReason::Budget { words } => format!("I stopped: {words} are used up."),
                 _ => words.to_owned(),
             };
             if self.writer.open_text().is_none() && (self.writer.owes() || !self.has_answer()) {
@@ -208,7 +209,7 @@ impl Answer {
             }
         }
         self.writer.end_message(&links(linked), status.is_terminal(), &end);
-        if let Ending::WaitsForClient { calls, .. } = ending {
+        if let EndReason::WaitsForClient { calls, .. } = ending {
             return self.writer.ask(calls);
         }
         if status == RunStatus::Incomplete {
@@ -246,7 +247,7 @@ fn last_error(failure: &Failure) -> LastError {
 }
 
 impl Render for Answer {
-    fn render(&mut self, event: &Event) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> Rendered {
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }

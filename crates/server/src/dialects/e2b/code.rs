@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use aludel_engine::execution::{CHART, MimeBundle, MimeData, TABLE};
 use aludel_engine::executions::{DirectEnd, DirectEvent, DirectExecution};
 use aludel_engine::sandboxes;
-use aludel_engine::turns::{Output, Rich};
+use aludel_engine::turns::{OutputPiece, RichValue};
 use aludel_engine::{Error, ErrorKind};
 use aludel_wire::e2b::code::{Context, CreateContext, ExecuteRequest, Line, ResultLine, Text};
 use axum::Json;
@@ -146,14 +146,14 @@ impl Telling {
     }
 }
 
-fn rendered(output: Output) -> Line {
+fn rendered(output: OutputPiece) -> Line {
     let text = |text| Text { text, timestamp: describe::time(SystemTime::now()) };
     match output {
-        Output::Stdout(printed) => Line::Stdout(text(printed)),
-        Output::Stderr(printed) => Line::Stderr(text(printed)),
-        Output::Display(rich) => Line::Result(Box::new(result(&rich, false))),
-        Output::Result(rich) => Line::Result(Box::new(result(&rich, true))),
-        Output::Error { name, value, traceback } => Line::Error { name, value, traceback },
+        OutputPiece::Stdout(printed) => Line::Stdout(text(printed)),
+        OutputPiece::Stderr(printed) => Line::Stderr(text(printed)),
+        OutputPiece::Display(rich) => Line::Result(Box::new(result(&rich, false))),
+        OutputPiece::Result(rich) => Line::Result(Box::new(result(&rich, true))),
+        OutputPiece::Error { name, value, traceback } => Line::Error { name, value, traceback },
     }
 }
 
@@ -164,7 +164,7 @@ fn ending(end: DirectEnd) -> Option<Line> {
 }
 
 /// A value in the forms that clients know.
-fn result(rich: &Rich, is_main_result: bool) -> ResultLine {
+fn result(rich: &RichValue, is_main_result: bool) -> ResultLine {
     let MimeBundle(forms) = rich.bundle();
     let mut line = ResultLine { is_main_result, ..ResultLine::default() };
     for (mime, data) in forms {

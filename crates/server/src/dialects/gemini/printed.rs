@@ -1,7 +1,7 @@
 //! The output of a program.
 
 use aludel_engine::SessionFile;
-use aludel_engine::turns::{Output, Rich, ToolEnd, ToolOutcome};
+use aludel_engine::turns::{OutputPiece, RichValue, ToolEnd, ToolOutcome};
 
 /// The output of a program, put together from its pieces.
 #[derive(Debug, Default)]
@@ -19,16 +19,17 @@ pub(super) struct Picture {
 
 impl Printed {
     /// Adds a piece.
-    pub(super) fn see(&mut self, output: &Output) {
+    pub(super) fn see(&mut self, output: &OutputPiece) {
         match output {
-            Output::Stdout(text) | Output::Stderr(text) => self.text.push_str(text),
-            Output::Display(Rich { image: Some(image), .. }) | Output::Result(Rich { image: Some(image), .. }) => {
+            OutputPiece::Stdout(text) | OutputPiece::Stderr(text) => self.text.push_str(text),
+            OutputPiece::Display(RichValue { image: Some(image), .. })
+            | OutputPiece::Result(RichValue { image: Some(image), .. }) => {
                 self.pictures.push(Picture { file: image.file.clone(), bytes: image.bytes.to_vec() });
             }
-            Output::Display(Rich { text, .. }) | Output::Result(Rich { text, .. }) => {
+            OutputPiece::Display(RichValue { text, .. }) | OutputPiece::Result(RichValue { text, .. }) => {
                 self.line(text.as_deref().unwrap_or_default());
             }
-            Output::Error { traceback, .. } => self.line(traceback),
+            OutputPiece::Error { traceback, .. } => self.line(traceback),
         }
     }
 

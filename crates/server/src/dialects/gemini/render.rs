@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use aludel_engine::turns::{
-    Ending, Event, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, Rendered, ToolEnd, ToolOutcome,
+    EndReason, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, Rendered, ToolEnd, ToolOutcome, TurnEvent,
 };
 use aludel_wire::gemini::{FinishReason, Outcome};
 use serde_json::Value;
@@ -85,31 +85,31 @@ impl Answer {
         self.writer.end_program(item, Outcome::OutcomeFailed, reason);
     }
 
-    fn end(&mut self, ending: &Ending) -> Flow {
+    fn end(&mut self, ending: &EndReason) -> Flow {
         if self.writer.has_finished() {
             return Flow::GoOn;
         }
         let reason = match ending {
-            Ending::Answered | Ending::Refused => FinishReason::Stop,
-            Ending::TooLong => FinishReason::MaxTokens,
-            Ending::Filtered => FinishReason::Safety,
-            Ending::TokenBudget { words } | Ending::Budget { words } => {
+            EndReason::Answered | EndReason::Refused => FinishReason::Stop,
+            EndReason::TooLong => FinishReason::MaxTokens,
+            EndReason::Filtered => FinishReason::Safety,
+            EndReason::TokenBudget { words } | EndReason::Budget { words } => {
                 self.writer.text(&format!("I stopped: {words} are used up."));
                 match ending {
-                    Ending::TokenBudget { .. } => FinishReason::MaxTokens,
+                    EndReason::TokenBudget { .. } => FinishReason::MaxTokens,
                     _ => FinishReason::TooManyToolCalls,
                 }
             }
-            Ending::WaitsForClient { calls, .. } => {
+            EndReason::WaitsForClient { calls, .. } => {
                 calls.iter().for_each(|call| self.writer.function_call(call));
                 FinishReason::Stop
             }
-            Ending::Cancelled => {
+            EndReason::Cancelled => {
                 let message = "The server is ending; try again in a moment.";
                 self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
                 return Flow::StopAll;
             }
-            Ending::Failed { failure, .. } => {
+            EndReason::Failed { failure, .. } => {
                 self.failure.get_or_insert(failure.clone());
                 return Flow::StopAll;
             }
@@ -127,7 +127,7 @@ impl Answer {
 }
 
 impl Render for Answer {
-    fn render(&mut self, event: &Event) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> Rendered {
         let flow = self.see(&event.kind);
         Rendered { frames: self.writer.take_frames(), flow, ..Rendered::default() }
     }

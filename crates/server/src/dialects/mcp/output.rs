@@ -2,7 +2,7 @@
 
 use aludel_agent::excerpt;
 use aludel_engine::executions::DirectEnd;
-use aludel_engine::turns::{Output, Rich, ToolEnd, ToolOutcome};
+use aludel_engine::turns::{OutputPiece, RichValue, ToolEnd, ToolOutcome};
 use aludel_engine::{SessionFile, sessions};
 
 use super::error::ToolError;
@@ -56,11 +56,11 @@ pub(super) struct Ended {
 
 impl Collector {
     /// Takes note of what a program puts out.
-    pub(super) fn see(&mut self, output: Output) {
+    pub(super) fn see(&mut self, output: OutputPiece) {
         match output {
-            Output::Stdout(text) => self.stdout.push(&text),
-            Output::Stderr(text) => self.stderr.push(&text),
-            Output::Display(rich) => {
+            OutputPiece::Stdout(text) => self.stdout.push(&text),
+            OutputPiece::Stderr(text) => self.stderr.push(&text),
+            OutputPiece::Display(rich) => {
                 if let Some(text) = self.text_of(rich) {
                     self.is_cut |= self.shown_bytes + text.len() > MAX_VALUES;
                     if self.shown_bytes + text.len() <= MAX_VALUES {
@@ -69,8 +69,8 @@ impl Collector {
                     }
                 }
             }
-            Output::Result(rich) => self.result = self.text_of(rich),
-            Output::Error { name, value, traceback } => {
+            OutputPiece::Result(rich) => self.result = self.text_of(rich),
+            OutputPiece::Error { name, value, traceback } => {
                 let cut = |text: &str| excerpt::head_and_tail(&excerpt::plain(text), MAX_VALUE);
                 self.error = Some(Exception { name: cut(&name), value: cut(&value), traceback: cut(&traceback) });
             }
@@ -83,7 +83,7 @@ impl Collector {
     }
 
     /// The words of a value. One that is shown as an image needs none.
-    fn text_of(&mut self, rich: Rich) -> Option<String> {
+    fn text_of(&mut self, rich: RichValue) -> Option<String> {
         if let Some(image) = rich.image {
             if self.images.len() < MAX_IMAGES {
                 self.images.push(image.file);

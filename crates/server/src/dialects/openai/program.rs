@@ -2,7 +2,7 @@
 
 use aludel_agent::{Call, Item};
 use aludel_engine::SessionFile;
-use aludel_engine::turns::{Image, Output, Rich, ToolEnd, ToolOutcome};
+use aludel_engine::turns::{Image, OutputPiece, RichValue, ToolEnd, ToolOutcome};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
@@ -53,19 +53,20 @@ impl Ended {
 }
 
 impl Printed {
-    pub(crate) fn see(&mut self, output: &Output) {
+    pub(crate) fn see(&mut self, output: &OutputPiece) {
         match output {
-            Output::Stdout(text) | Output::Stderr(text) => self.logs.push_str(text),
-            Output::Display(Rich { image: Some(image), .. }) | Output::Result(Rich { image: Some(image), .. }) => {
+            OutputPiece::Stdout(text) | OutputPiece::Stderr(text) => self.logs.push_str(text),
+            OutputPiece::Display(RichValue { image: Some(image), .. })
+            | OutputPiece::Result(RichValue { image: Some(image), .. }) => {
                 self.images.push(image.clone());
             }
-            Output::Display(Rich { text, .. }) => {
+            OutputPiece::Display(RichValue { text, .. }) => {
                 self.logs.push_str(text.as_deref().unwrap_or_default());
                 self.logs.push('\n');
             }
             // As a notebook shows it: without a line end.
-            Output::Result(Rich { text, .. }) => self.logs.push_str(text.as_deref().unwrap_or_default()),
-            Output::Error { traceback, .. } => {
+            OutputPiece::Result(RichValue { text, .. }) => self.logs.push_str(text.as_deref().unwrap_or_default()),
+            OutputPiece::Error { traceback, .. } => {
                 self.logs.push_str(traceback);
                 self.logs.push('\n');
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aludel_engine::execution::{CHART, MimeBundle, MimeData, TABLE};
 use aludel_engine::executions::{DirectEnd, DirectEvent, DirectExecution};
 use aludel_engine::sandboxes::{self, RunningProgram};
-use aludel_engine::turns::{Output, Rich};
+use aludel_engine::turns::{OutputPiece, RichValue};
 use aludel_engine::{Error, Language, Missing};
 use aludel_wire::opensandbox::code::{Context, EventKind, Failure, NewContext, RunCode};
 use axum::Json;
@@ -177,12 +177,12 @@ impl Telling {
     }
 }
 
-fn rendered(output: Output) -> EventKind {
+fn rendered(output: OutputPiece) -> EventKind {
     match output {
-        Output::Stdout(text) => EventKind::Stdout { text },
-        Output::Stderr(text) => EventKind::Stderr { text },
-        Output::Display(rich) | Output::Result(rich) => EventKind::Result { results: forms(&rich) },
-        Output::Error { name, value, traceback } => {
+        OutputPiece::Stdout(text) => EventKind::Stdout { text },
+        OutputPiece::Stderr(text) => EventKind::Stderr { text },
+        OutputPiece::Display(rich) | OutputPiece::Result(rich) => EventKind::Result { results: forms(&rich) },
+        OutputPiece::Error { name, value, traceback } => {
             let traceback = traceback.lines().map(str::to_owned).collect();
             EventKind::Error { error: Failure { ename: name, evalue: value, traceback } }
         }
@@ -190,7 +190,7 @@ fn rendered(output: Output) -> EventKind {
 }
 
 /// A value in its forms, without those that only other clients know.
-fn forms(rich: &Rich) -> BTreeMap<String, Value> {
+fn forms(rich: &RichValue) -> BTreeMap<String, Value> {
     let MimeBundle(forms) = rich.bundle();
     let forms = forms.into_iter().filter(|(mime, _)| mime != CHART && mime != TABLE);
     let forms = forms.map(|(mime, data)| {

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::sessions::NewSession;
 use crate::turns::tests::{Seen, engine_on, program};
-use crate::turns::{Output, Spec, ToolEnd};
+use crate::turns::{OutputPiece, Spec, ToolEnd};
 use crate::{Environment, Settings};
 
 const ASKS: &str = "print('before')\nprint(await f({\"n\":1}))\nprint(await f({\"n\":2}))";
@@ -32,7 +32,7 @@ fn run(engine: &Arc<Engine>, parts: Vec<Part>) -> (Run, Seen) {
 }
 
 /// Carries a turn out whose programs can call `f`. Returns its session and the calls with which it ended.
-async fn begun(engine: &Arc<Engine>) -> (ContainerId, Vec<ToolCall>, Vec<Event>) {
+async fn begun(engine: &Arc<Engine>) -> (ContainerId, Vec<ToolCall>, Vec<TurnEvent>) {
     let new = NewSession {
         name: "s".to_owned(),
         file_ids: Vec::new(),
@@ -59,33 +59,33 @@ fn take(engine: &Engine, tenant: &Tenant, calls: &[ToolCall]) -> Taken {
 }
 
 /// Brings an answer, and returns what is told then.
-async fn answered(engine: &Arc<Engine>, calls: &[ToolCall], text: &str) -> Vec<Event> {
+async fn answered(engine: &Arc<Engine>, calls: &[ToolCall], text: &str) -> Vec<TurnEvent> {
     let Taken::Waiting(suspension) = take(engine, &Tenant::local(), calls) else { panic!("it does not wait") };
     let (run, seen) = run(engine, Vec::new());
     run.go_on(suspension, vec![ClientAnswer { text: text.to_owned(), is_error: false }]).await;
     seen.0.lock().unwrap().clone()
 }
 
-fn calls_of(events: &[Event]) -> Vec<ToolCall> {
+fn calls_of(events: &[TurnEvent]) -> Vec<ToolCall> {
     let ending = events.iter().find_map(|event| match &event.kind {
         EventKind::Ended { ending, .. } => Some(ending.clone()),
         _ => None,
     });
     match ending {
-        Some(Ending::WaitsForClient { calls, .. }) => calls,
+        Some(EndReason::WaitsForClient { calls, .. }) => calls,
         _ => Vec::new(),
     }
 }
 
-fn printed(events: &[Event]) -> String {
-    let piece = |event: &Event| match &event.kind {
-        EventKind::Output { output: Output::Stdout(text), .. } => Some(text.clone()),
+fn printed(events: &[TurnEvent]) -> String {
+    let piece = |event: &TurnEvent| match &event.kind {
+        EventKind::Output { output: OutputPiece::Stdout(text), .. } => Some(text.clone()),
         _ => None,
     };
     events.iter().filter_map(piece).collect()
 }
 
-fn end(events: &[Event]) -> Option<ToolEnd> {
+fn end(events: &[TurnEvent]) -> Option<ToolEnd> {
     events.iter().find_map(|event| match &event.kind {
         EventKind::ToolEnded { outcome, .. } => Some(outcome.end),
         _ => None,
@@ -119,7 +119,7 @@ async fn a_turn_goes_on_with_each_answer_and_ends_once() {
         EventKind::ToolResumed { output, .. } => Some(output.clone()),
         _ => None,
     });
-    assert_eq!(resumed, Some(vec![Output::Stdout("before\n".into())]), "the next message has all of its output");
+    assert_eq!(resumed, Some(vec![OutputPiece::Stdout("before\n".into())]), "the next message has all of its output");
     let second = calls_of(&events);
     assert_eq!((second[0].caller == first[0].caller, second[0].item == first[0].item), (true, false));
     assert_eq!(log(&engine).await, ["started"]);
@@ -218,8 +218,8 @@ async fn calls_fail_when_too_many_programs_wait() {
     let (_, calls, events) = begun(&engine).await;
     assert!(calls.is_empty());
     assert_eq!((end(&events), engine.suspended.entries().len()), (Some(ToolEnd::Raised), 0));
-    let is_told = |event: &Event| match &event.kind {
-        EventKind::Output { output: Output::Error { name, value, .. }, .. } => {
+    let is_told = |event: &TurnEvent| match &event.kind {
+        EventKind::Output { output: OutputPiece::Error { name, value, .. }, .. } => {
             name == "ToolError" && value.starts_with("Too many programs wait")
         }
         _ => false,

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    self, Documents, Ending, Event, EventKind, Failure, Flow, ItemId, Render, Rendered, Restored, ToolEnd, ToolOutcome,
+    self, Documents, EndReason, EventKind, Failure, Flow, ItemId, Render, Rendered, Restored, ToolEnd, ToolOutcome,
+    TurnEvent,
 };
 use aludel_store::{ContainerId, InteractionId, InteractionRecord, QuotaCheck, Store, Tenant, TurnRecord};
 use aludel_wire::gemini::interactions::{Interaction, InteractionError, Status};
@@ -109,20 +110,20 @@ impl Answer {
         self.writer.end_program(item, true, reason);
     }
 
-    fn end(&mut self, ending: &Ending) {
+    fn end(&mut self, ending: &EndReason) {
         if self.writer.has_finished() {
             return self.writer.end(Status::Completed);
         }
         let status = match ending {
-            Ending::Answered | Ending::Refused => Status::Completed,
-            Ending::WaitsForClient { .. } => Status::RequiresAction,
-            Ending::TooLong | Ending::Filtered => Status::Incomplete,
-            Ending::TokenBudget { words } | Ending::Budget { words } => {
+            EndReason::Answered | EndReason::Refused => Status::Completed,
+            EndReason::WaitsForClient { .. } => Status::RequiresAction,
+            EndReason::TooLong | EndReason::Filtered => Status::Incomplete,
+            EndReason::TokenBudget { words } | EndReason::Budget { words } => {
                 self.writer.text(&format!("I stopped: {words} are used up."));
                 Status::BudgetExceeded
             }
-            Ending::Cancelled => Status::Cancelled,
-            Ending::Failed { failure, .. } => {
+            EndReason::Cancelled => Status::Cancelled,
+            EndReason::Failed { failure, .. } => {
                 // A client that was told of something has the failure in its stream.
                 self.failure = self.writer.is_empty().then(|| failure.clone());
                 let error = ApiError::from(failure.clone());
@@ -132,7 +133,7 @@ impl Answer {
             }
         };
         self.writer.finish();
-        if let Ending::WaitsForClient { calls, .. } = ending {
+        if let EndReason::WaitsForClient { calls, .. } = ending {
             calls.iter().for_each(|call| self.writer.function_call(call));
         }
         self.writer.end(status);
@@ -140,7 +141,7 @@ impl Answer {
 }
 
 impl Render for Answer {
-    fn render(&mut self, event: &Event) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> Rendered {
         // Nothing is told of it: the document keeps the time of the last frame.
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);

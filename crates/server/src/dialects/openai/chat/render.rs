@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    Documents, Ending, Event, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, Rendered,
+    Documents, EndReason, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, Rendered, TurnEvent,
 };
 use aludel_store::Tenant;
 use futures_util::future::BoxFuture;
@@ -30,7 +30,7 @@ impl Completion {
         Self { writer, printed: HashMap::new(), failure: None }
     }
 
-    fn see(&mut self, event: &Event) -> Flow {
+    fn see(&mut self, event: &TurnEvent) -> Flow {
         let index = event.turn;
         match &event.kind {
             EventKind::Ended { ending, .. } => return self.end(index, ending),
@@ -75,29 +75,29 @@ impl Completion {
         Flow::GoOn
     }
 
-    fn end(&mut self, index: usize, ending: &Ending) -> Flow {
+    fn end(&mut self, index: usize, ending: &EndReason) -> Flow {
         if self.writer.has_finished(index) {
             return Flow::GoOn;
         }
         let reason = match ending {
-            Ending::Answered | Ending::Refused => "stop",
-            Ending::TooLong => "length",
-            Ending::Filtered => "content_filter",
-            Ending::TokenBudget { words } | Ending::Budget { words } => {
+            EndReason::Answered | EndReason::Refused => "stop",
+            EndReason::TooLong => "length",
+            EndReason::Filtered => "content_filter",
+            EndReason::TokenBudget { words } | EndReason::Budget { words } => {
                 self.writer.text(index, &format!("I stopped: {words} are used up."));
                 "length"
             }
-            Ending::WaitsForClient { calls, .. } => {
+            EndReason::WaitsForClient { calls, .. } => {
                 calls.iter().for_each(|call| self.writer.function_call(index, call));
                 "tool_calls"
             }
             // One answer that failed is the end of all: a client gets all of them, or an error.
-            Ending::Cancelled => {
+            EndReason::Cancelled => {
                 let message = "The server is ending; try again in a moment.";
                 self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
                 return Flow::StopAll;
             }
-            Ending::Failed { failure, .. } => {
+            EndReason::Failed { failure, .. } => {
                 self.failure.get_or_insert(failure.clone());
                 return Flow::StopAll;
             }
@@ -117,7 +117,7 @@ impl Completion {
 }
 
 impl Render for Completion {
-    fn render(&mut self, event: &Event) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> Rendered {
         let flow = self.see(event);
         Rendered { frames: self.writer.take_chunks(), flow, ..Rendered::default() }
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    Dialect, Documents, Ending, Event, EventKind, Failure, FailureKind, ItemId, LiveTurns, Render, Rendered, Restored,
+    Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveTurns, Render, Rendered, Restored,
+    TurnEvent,
 };
 use aludel_store::{ConversationId, QuotaCheck, Reservation, ResponseId, ResponseRecord, Store, Tenant, TurnRecord};
 use aludel_wire::openai::responses::{self, Response, ResponseError};
@@ -112,19 +113,19 @@ impl Answer {
             EventKind::Usage { usage, .. } => self.writer.use_tokens(*usage),
             EventKind::Ended { item, ending, linked } => {
                 self.status = status_of(ending);
-                if let Ending::TokenBudget { words } | Ending::Budget { words } = ending
+                if let EndReason::TokenBudget { words } | EndReason::Budget { words } = ending
                     && self.writer.is_empty()
                 {
                     self.writer.text(item, &format!("I stopped: {words} are used up."));
                 }
-                let waits = matches!(ending, Ending::WaitsForClient { .. });
+                let waits = matches!(ending, EndReason::WaitsForClient { .. });
                 let needed = (self.status == Status::Completed && !waits).then_some(item);
                 // A client that was told of something has the failure in its stream.
-                if let Ending::Failed { failure, .. } = ending {
+                if let EndReason::Failed { failure, .. } = ending {
                     self.failure = self.writer.is_empty().then(|| failure.clone());
                 }
                 self.writer.finish(&self.status, linked, needed);
-                if let Ending::WaitsForClient { programs, calls } = ending {
+                if let EndReason::WaitsForClient { programs, calls } = ending {
                     programs.iter().for_each(|call| self.writer.ask_for_approval(call));
                     calls.iter().for_each(|call| self.writer.function_call(call));
                 }
@@ -142,7 +143,7 @@ impl Answer {
 }
 
 impl Render for Answer {
-    fn render(&mut self, event: &Event) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> Rendered {
         // Nothing is told of it: the document keeps the times of the last frame.
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
@@ -160,14 +161,14 @@ impl Render for Answer {
     }
 }
 
-fn status_of(ending: &Ending) -> Status {
+fn status_of(ending: &EndReason) -> Status {
     match ending {
-        Ending::Answered | Ending::Refused | Ending::WaitsForClient { .. } => Status::Completed,
-        Ending::Filtered => Status::Incomplete("content_filter"),
-        Ending::TooLong | Ending::TokenBudget { .. } => Status::Incomplete("max_output_tokens"),
-        Ending::Budget { .. } => Status::Incomplete("max_messages"),
-        Ending::Cancelled => Status::Cancelled,
-        Ending::Failed { failure, .. } => {
+        EndReason::Answered | EndReason::Refused | EndReason::WaitsForClient { .. } => Status::Completed,
+        EndReason::Filtered => Status::Incomplete("content_filter"),
+        EndReason::TooLong | EndReason::TokenBudget { .. } => Status::Incomplete("max_output_tokens"),
+        EndReason::Budget { .. } => Status::Incomplete("max_messages"),
+        EndReason::Cancelled => Status::Cancelled,
+        EndReason::Failed { failure, .. } => {
             let code = match failure.kind {
                 FailureKind::RateLimited => "rate_limit_exceeded",
                 _ => "server_error",
@@ -315,11 +316,11 @@ mod tests {
         let ask = json!({ "model": "m", "input": "?" }).as_object().unwrap().clone();
         let base = Ask::read(ask.into(), "", &KernelSpec::python("")).unwrap().answer;
         let mut answer = Answer::new(Beginning { base, include: Include::default(), mcp: None, container: None });
-        let ended = EventKind::Ended { item: ItemId::new(), ending: Ending::Answered, linked: Vec::new() };
+        let ended = EventKind::Ended { item: ItemId::new(), ending: EndReason::Answered, linked: Vec::new() };
         let kinds = [EventKind::Created { background: false }, EventKind::Started, ended, EventKind::Closed];
         let mut frames = Vec::new();
         for (second, kind) in (0..).zip(kinds) {
-            let event = Event { sequence: second, at_ms: 1000 * second.cast_signed(), turn: 0, kind };
+            let event = TurnEvent { sequence: second, at_ms: 1000 * second.cast_signed(), turn: 0, kind };
             frames.extend(answer.render(&event).frames);
         }
         let last: Value = serde_json::from_str(&frames.last().unwrap().text).unwrap();
