@@ -80,7 +80,7 @@ pub struct Engine {
     /// Time of the processors for the process's own work.
     pub processor_time: processor_time::ProcessorTime,
     /// Requests under way.
-    pub live: turns::LiveTurns,
+    pub live: turns::LiveRequests,
     /// Turns whose programs wait for their clients.
     pub suspended: turns::Suspended,
     /// Permits of executions without a turn.
@@ -116,7 +116,7 @@ impl Engine {
             tasks,
             visits: TaskTracker::new(),
             processor_time: processor_time::ProcessorTime::default(),
-            live: turns::LiveTurns::default(),
+            live: turns::LiveRequests::default(),
             suspended: turns::Suspended::default(),
             executions: places::Places::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),
             store,

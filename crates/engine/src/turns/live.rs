@@ -32,29 +32,29 @@ const OVERHEAD: usize = 128;
 
 /// The requests under way, and those that ended a moment ago.
 #[derive(Debug, Default)]
-pub struct LiveTurns(Mutex<HashMap<TurnId, Entry>>);
+pub struct LiveRequests(Mutex<HashMap<TurnId, Entry>>);
 
 /// A request that is known.
 #[derive(Debug)]
 enum Entry {
     /// Under way, or ended and kept in memory.
-    Live(Arc<Live>),
+    Live(Arc<LiveRequest>),
     /// Ended, and kept in the store or nowhere.
-    Past { tenant: Tenant, fingerprint: Fingerprint, began: Instant, given_up: bool, past: Past },
+    Past { tenant: Tenant, fingerprint: RequestFingerprint, began: Instant, given_up: bool, past: PastRequest },
 }
 
 /// A request that was begun before.
 #[derive(Debug)]
-pub enum Known {
+pub enum EarlierRequest {
     /// Under way, or ended and kept in memory.
-    Live(Arc<Live>),
+    Live(Arc<LiveRequest>),
     /// Ended, and not in memory any more.
-    Past(Past),
+    Past(PastRequest),
 }
 
 /// A request that ended and is not in memory any more: its frames and its document are in the store, unless it failed or was not stored.
 #[derive(Debug, Clone)]
-pub struct Past {
+pub struct PastRequest {
     /// Id.
     pub id: TurnId,
     /// Failure that a client gets in place of the document.
@@ -65,28 +65,28 @@ pub struct Past {
 
 /// One request and its frames.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveRequest {
     /// Its id.
     pub id: TurnId,
     /// Ends its turns.
     pub cancel: CancellationToken,
     tenant: Tenant,
-    fingerprint: Fingerprint,
+    fingerprint: RequestFingerprint,
     frames: Mutex<Vec<Arc<Frame>>>,
     bytes: AtomicUsize,
     state: watch::Sender<State>,
-    end: Mutex<Option<End>>,
-    held: Mutex<Vec<Held>>,
+    end: Mutex<Option<RequestEnd>>,
+    held: Mutex<Vec<HeldResource>>,
     /// True if it was cancelled because its clients had gone.
     given_up: AtomicBool,
     began: Instant,
     /// Set when it has ended and is kept in memory.
-    kept: Mutex<Option<Kept>>,
+    kept: Mutex<Option<EndedRequest>>,
 }
 
 /// An ended request that nothing but memory has.
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct EndedRequest {
     /// Bytes of memory that it takes.
     bytes: usize,
     /// Time of its end.
@@ -96,9 +96,9 @@ struct Kept {
 }
 
 /// Something that is let go at a request's end.
-pub(super) struct Held(#[expect(dead_code, reason = "it is only to be dropped")] Box<dyn Any + Send + Sync>);
+pub(super) struct HeldResource(#[expect(dead_code, reason = "it is only to be dropped")] Box<dyn Any + Send + Sync>);
 
-impl fmt::Debug for Held {
+impl fmt::Debug for HeldResource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Held")
     }
@@ -113,7 +113,7 @@ struct State {
 
 /// The end of a request.
 #[derive(Debug, Clone)]
-pub struct End {
+pub struct RequestEnd {
     /// The whole document.
     pub document: Value,
     /// The failure that a client gets instead, if it has heard nothing yet.
@@ -122,7 +122,7 @@ pub struct End {
 
 /// A mark by which a repeated request is told from another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fingerprint {
+pub struct RequestFingerprint {
     /// Digest of the client's own key, or of the request's contents.
     digest: [u8; 32],
     /// True if the client says that it asks again.
@@ -131,7 +131,7 @@ pub struct Fingerprint {
     has_key: bool,
 }
 
-impl Fingerprint {
+impl RequestFingerprint {
     /// By the client's key, if there is one; otherwise by the contents, which count only for a client that says it asks again.
     pub fn new(key: Option<&str>, body: &str, is_retry: bool) -> Self {
         let digest = match key {
@@ -147,9 +147,14 @@ impl Fingerprint {
     }
 }
 
-impl LiveTurns {
+impl LiveRequests {
     /// Enters a new request; or finds the one that the same request began before.
-    pub fn begin(&self, tenant: &Tenant, fingerprint: Fingerprint, id: TurnId) -> Result<Arc<Live>, Known> {
+    pub fn begin(
+        &self,
+        tenant: &Tenant,
+        fingerprint: RequestFingerprint,
+        id: TurnId,
+    ) -> Result<Arc<LiveRequest>, EarlierRequest> {
         let mut all = self.lock();
         if fingerprint.is_retry {
             let same = |entry: &&Entry| *entry.tenant() == *tenant && entry.is_answer_to(&fingerprint);
@@ -163,7 +168,7 @@ impl LiveTurns {
         if all.len() >= MOST {
             make_room(&mut all);
         }
-        let live = Arc::new(Live {
+        let live = Arc::new(LiveRequest {
             id: id.clone(),
             cancel: CancellationToken::new(),
             tenant: tenant.clone(),
@@ -182,7 +187,7 @@ impl LiveTurns {
     }
 
     /// Ends a request that the store has, so that it need not be in memory: only those who follow it hold it from now on.
-    pub fn end_stored(&self, live: &Live, end: End) {
+    pub fn end_stored(&self, live: &LiveRequest, end: RequestEnd) {
         let failure = end.failure.clone();
         live.end(end);
         if let Some(entry) = self.lock().get_mut(&live.id) {
@@ -191,18 +196,18 @@ impl LiveTurns {
     }
 
     /// Ends a request that nothing but memory has. It is kept there for whoever asks again, as far as there is room.
-    pub fn end(&self, live: &Live, end: End, ran_code: bool) {
+    pub fn end(&self, live: &LiveRequest, end: RequestEnd, ran_code: bool) {
         let bytes = live.weight() + weight(&end.document);
         live.end(end);
         let mut all = self.lock();
         *live.kept.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(Kept { bytes, since: Instant::now(), ran_code });
+            Some(EndedRequest { bytes, since: Instant::now(), ran_code });
         let_go(&mut all, Some(&live.tenant), MAX_BYTES_EACH);
         let_go(&mut all, None, MAX_BYTES);
     }
 
     /// A request of this tenant that is under way or kept in memory.
-    pub fn find(&self, tenant: &Tenant, id: &TurnId) -> Option<Arc<Live>> {
+    pub fn find(&self, tenant: &Tenant, id: &TurnId) -> Option<Arc<LiveRequest>> {
         match self.lock().get(id)? {
             Entry::Live(live) if live.tenant == *tenant => Some(Arc::clone(live)),
             Entry::Live(_) | Entry::Past { .. } => None,
@@ -263,7 +268,7 @@ fn make_room(all: &mut HashMap<TurnId, Entry>) {
 
 /// Lets go of ended requests, the oldest ended ones first, until those of a tenant, or of all, take no more than so many bytes.
 fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize) {
-    let mut ended: Vec<(Kept, Arc<Live>)> = Vec::new();
+    let mut ended: Vec<(EndedRequest, Arc<LiveRequest>)> = Vec::new();
     for entry in all.values() {
         if let Entry::Live(live) = entry
             && tenant.is_none_or(|tenant| live.tenant == *tenant)
@@ -304,20 +309,20 @@ fn weight(value: &Value) -> usize {
 
 impl Entry {
     /// The entry of a request that has ended and need not be in memory.
-    fn past(live: &Live, failure: Option<Failure>, is_stored: bool) -> Self {
+    fn past(live: &LiveRequest, failure: Option<Failure>, is_stored: bool) -> Self {
         Self::Past {
             tenant: live.tenant.clone(),
             fingerprint: live.fingerprint.clone(),
             began: live.began,
             given_up: live.given_up.load(Ordering::Relaxed),
-            past: Past { id: live.id.clone(), failure, is_stored },
+            past: PastRequest { id: live.id.clone(), failure, is_stored },
         }
     }
 
-    fn known(&self) -> Known {
+    fn known(&self) -> EarlierRequest {
         match self {
-            Self::Live(live) => Known::Live(Arc::clone(live)),
-            Self::Past { past, .. } => Known::Past(past.clone()),
+            Self::Live(live) => EarlierRequest::Live(Arc::clone(live)),
+            Self::Past { past, .. } => EarlierRequest::Past(past.clone()),
         }
     }
 
@@ -343,7 +348,7 @@ impl Entry {
     }
 
     /// Returns true if this request is to answer another one of this mark.
-    fn is_answer_to(&self, asked: &Fingerprint) -> bool {
+    fn is_answer_to(&self, asked: &RequestFingerprint) -> bool {
         let (fingerprint, given_up, ran_code) = match self {
             Self::Live(live) => (&live.fingerprint, live.given_up.load(Ordering::Relaxed), live.ran_code()),
             Self::Past { fingerprint, given_up, past, .. } => (fingerprint, *given_up, ran_code(past.failure.as_ref())),
@@ -359,7 +364,7 @@ fn ran_code(failure: Option<&Failure>) -> bool {
     failure.is_some_and(|failure| failure.should_retry == Some(false))
 }
 
-impl Live {
+impl LiveRequest {
     /// Lets all followers have these frames.
     pub fn tell(&self, frames: Vec<Frame>) {
         if frames.is_empty() {
@@ -386,16 +391,16 @@ impl Live {
 
     /// Keeps something until the request's end, such as a permit for the memory that it takes; with what was held before.
     pub fn hold(&self, held: impl Send + Sync + 'static) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(Held(Box::new(held)));
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(HeldResource(Box::new(held)));
     }
 
     /// Takes what is held, to be held by another request.
-    pub(super) fn take_held(&self) -> Vec<Held> {
+    pub(super) fn take_held(&self) -> Vec<HeldResource> {
         std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Says that nothing more comes.
-    pub fn end(&self, end: End) {
+    pub fn end(&self, end: RequestEnd) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
         self.state.send_modify(|state| state.ended = true);
@@ -422,7 +427,7 @@ impl Live {
     }
 
     /// Waits for the end.
-    pub async fn ended(&self) -> Option<End> {
+    pub async fn ended(&self) -> Option<RequestEnd> {
         let mut state = self.state.subscribe();
         // The sender lives as long as this does.
         let _ended = state.wait_for(|state| state.ended).await.map(|state| *state);
@@ -451,31 +456,31 @@ mod tests {
     use super::*;
     const MB: usize = 1 << 20;
 
-    fn key(name: &str) -> Fingerprint {
-        Fingerprint::new(Some(name), "", false)
+    fn key(name: &str) -> RequestFingerprint {
+        RequestFingerprint::new(Some(name), "", false)
     }
 
     /// Begins a request whose stream has so many bytes.
-    fn begun(all: &LiveTurns, tenant: &Tenant, name: &str, bytes: usize) -> Arc<Live> {
+    fn begun(all: &LiveRequests, tenant: &Tenant, name: &str, bytes: usize) -> Arc<LiveRequest> {
         let live = all.begin(tenant, key(name), ResponseId::new().into()).unwrap();
         live.tell(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(bytes) }]);
         live
     }
 
-    fn done(document: Value) -> End {
-        End { document, failure: None }
+    fn done(document: Value) -> RequestEnd {
+        RequestEnd { document, failure: None }
     }
 
     #[tokio::test]
     async fn a_stored_request_is_held_by_its_followers_alone() {
-        let (all, tenant) = (LiveTurns::default(), Tenant::local());
+        let (all, tenant) = (LiveRequests::default(), Tenant::local());
         let live = begun(&all, &tenant, "a", 10);
         let failure = Failure::new(FailureKind::Rejected, "no");
-        all.end_stored(&live, End { document: json!({}), failure: Some(failure.clone()) });
+        all.end_stored(&live, RequestEnd { document: json!({}), failure: Some(failure.clone()) });
         assert_eq!(Arc::strong_count(&live), 1, "a follower's");
         assert_eq!(live.frame(0).await.unwrap().text, "xxxxxxxxxx");
         assert!(all.find(&tenant, &live.id).is_none());
-        let Err(Known::Past(past)) = all.begin(&tenant, key("a"), ResponseId::new().into()) else {
+        let Err(EarlierRequest::Past(past)) = all.begin(&tenant, key("a"), ResponseId::new().into()) else {
             panic!("begun anew")
         };
         assert_eq!((past.id, past.failure, past.is_stored), (live.id.clone(), Some(failure), true));
@@ -484,20 +489,20 @@ mod tests {
 
     #[test]
     fn a_tenant_with_many_requests_does_not_have_those_of_others_forgotten() {
-        let (all, tenant, other) = (LiveTurns::default(), Tenant::local(), Tenant::terminal());
+        let (all, tenant, other) = (LiveRequests::default(), Tenant::local(), Tenant::terminal());
         let begin = |tenant: &Tenant, name: &str| all.begin(tenant, key(name), ResponseId::new().into());
-        let end = |live: Arc<Live>| all.end_stored(&live, done(Value::Null));
+        let end = |live: Arc<LiveRequest>| all.end_stored(&live, done(Value::Null));
         end(begin(&other, "others").unwrap());
         for number in 0..MOST + 10 {
             end(begin(&tenant, &number.to_string()).unwrap());
         }
         assert!(begin(&tenant, "0").is_ok(), "the oldest one is forgotten");
-        assert!(matches!(begin(&other, "others"), Err(Known::Past(_))));
+        assert!(matches!(begin(&other, "others"), Err(EarlierRequest::Past(_))));
     }
 
     #[test]
     fn ended_requests_of_a_tenant_take_its_share_of_memory() {
-        let (all, tenant, other) = (LiveTurns::default(), Tenant::local(), Tenant::terminal());
+        let (all, tenant, other) = (LiveRequests::default(), Tenant::local(), Tenant::terminal());
         let others = begun(&all, &other, "others", MB);
         all.end(&others, done(Value::Null), true);
         let first = begun(&all, &tenant, "first", 12 * MB);
@@ -509,7 +514,7 @@ mod tests {
         all.end(&last, done(json!({ "text": "x".repeat(18 * MB) })), false);
         assert!(all.find(&tenant, &last.id).is_some() && all.find(&tenant, &first.id).is_some());
         assert!(all.find(&tenant, &ran.id).is_none() && all.find(&other, &others.id).is_some());
-        let Err(Known::Past(past)) = all.begin(&tenant, key("ran"), ResponseId::new().into()) else {
+        let Err(EarlierRequest::Past(past)) = all.begin(&tenant, key("ran"), ResponseId::new().into()) else {
             panic!("its programs would run again");
         };
         assert_eq!((past.is_stored, past.failure.unwrap().should_retry), (false, Some(false)));
@@ -524,7 +529,7 @@ mod tests {
     async fn ended_requests_of_all_tenants_take_no_more_than_they_may_together() {
         let data = tempfile::tempdir().unwrap();
         let store = aludel_store::Store::open(data.path()).await.unwrap();
-        let all = LiveTurns::default();
+        let all = LiveRequests::default();
         let mut ended = Vec::new();
         for name in ["a", "b", "c", "d", "e"] {
             let secret = store.create_key(name, None).await.unwrap().secret;

@@ -21,7 +21,7 @@ pub use event::{
 pub use failure::{DISK_FULL, Failure, FailureKind};
 pub use journal::{Journal, NewJournal};
 pub use lease::renew;
-pub use live::{End, Fingerprint, Known, Live, LiveTurns, Past};
+pub use live::{EarlierRequest, LiveRequest, LiveRequests, PastRequest, RequestEnd, RequestFingerprint};
 pub use recover::{Dialect, Recovered, Restored, recover, replay};
 pub use render::{Documents, Flow, Frame, Render, Rendered};
 pub use revoked::cancel_revoked;

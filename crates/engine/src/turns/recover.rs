@@ -17,7 +17,7 @@ use super::event::{EndReason, EventKind, ItemId, TurnEvent};
 use super::journal::{DialectState, Journal};
 use super::render::{Documents, Render};
 use super::run::{Agreement, Run, Waiting};
-use super::{Failure, FailureKind, Fingerprint, Frame, Live, LiveTurns, Spec, lease};
+use super::{Failure, FailureKind, Frame, LiveRequest, LiveRequests, RequestFingerprint, Spec, lease};
 use crate::sessions::SessionChoice;
 use crate::{Engine, Error};
 
@@ -39,7 +39,7 @@ pub trait Dialect: Send + Sync {
     fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Option<Restored>, Error>>;
 
     /// Settles documents that no stored request stands behind, once every stored request was taken up. `live` goes on.
-    fn settle<'a>(&'a self, _live: &'a LiveTurns) -> BoxFuture<'a, Result<(), Error>> {
+    fn settle<'a>(&'a self, _live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 }
@@ -133,7 +133,7 @@ async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) 
         let _appended = engine.store.end_turn(&turn.lease()).await?;
         return Ok(TakenUp::Ended);
     }
-    let live = engine.live.begin(&turn.tenant, Fingerprint::none(), turn.id.clone());
+    let live = engine.live.begin(&turn.tenant, RequestFingerprint::none(), turn.id.clone());
     let Ok(live) = live else { return Err(Error::internal(format!("{} goes on already", turn.id))) };
     live.tell(frames);
     let next_frame = state.reserved_frames;
@@ -165,7 +165,7 @@ async fn waiting(
     engine: &Arc<Engine>,
     turn: &TurnRecord,
     events: &[TurnEvent],
-    live: &Live,
+    live: &LiveRequest,
 ) -> Result<(super::Part, Waiting), Error> {
     let broken = |what: &str| Error::internal(format!("its stored state is not whole: {what}"));
     let mut spec = Spec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;

@@ -27,7 +27,7 @@ use self::tell::Untold;
 use super::event::{EndReason, EventKind, ItemId};
 use super::journal::Journal;
 use super::render::{Documents, Flow, Frame, Render};
-use super::{Failure, Live};
+use super::{Failure, LiveRequest};
 use crate::Engine;
 use crate::approvals::Gate;
 use crate::sessions::Session;
@@ -39,7 +39,7 @@ pub struct Run {
     /// The tenant that asks.
     pub tenant: Tenant,
     /// Receiver of its frames.
-    pub live: Arc<Live>,
+    pub live: Arc<LiveRequest>,
     /// The turns, side by side.
     pub parts: Vec<Part>,
     /// The dialect's renderer.
@@ -104,7 +104,7 @@ impl Run {
     pub fn new(
         engine: &Arc<Engine>,
         tenant: &Tenant,
-        live: Arc<Live>,
+        live: Arc<LiveRequest>,
         parts: Vec<Part>,
         render: Box<dyn Render>,
     ) -> Self {

@@ -110,7 +110,7 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, Seen, Container
     let container = session.id().clone();
     let part =
         Spec::new("m", "").part(engine, vec![Item::user("Go")], Some((session, gate)), Agreement::Stays).unwrap();
-    let live = engine.live.begin(&tenant, Fingerprint::none(), id.clone()).unwrap();
+    let live = engine.live.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
     let seen = Seen::default();
     let mut run = Run::new(engine, &tenant, live, vec![part], Box::new(seen.clone()));
     let journal = NewJournal {
@@ -452,8 +452,8 @@ async fn an_answer_in_memory_is_forgotten_though_nobody_asks_for_another_one() {
     let data = tempfile::tempdir().unwrap();
     let engine = beside(data.path(), Vec::new()).await;
     let (tenant, id) = (Tenant::terminal(), TurnId::parse("resp_1").unwrap());
-    let live = engine.live.begin(&tenant, Fingerprint::none(), id.clone()).unwrap();
-    engine.live.end(&live, End { document: Value::Null, failure: None }, false);
+    let live = engine.live.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
+    engine.live.end(&live, RequestEnd { document: Value::Null, failure: None }, false);
     tokio::time::pause();
     let reaping = tokio::spawn(crate::sessions::reap(Arc::clone(&engine)));
     tokio::time::sleep(Duration::from_secs(590)).await;
@@ -470,7 +470,7 @@ async fn a_turn_is_cancelled_when_the_key_of_its_tenant_is_revoked() {
     let engine = beside(data.path(), Vec::new()).await;
     let key = engine.store.create_key("one", None).await.unwrap();
     let one = engine.store.tenant_of_key(&key.secret).await.unwrap().unwrap();
-    let begin = |tenant, id| engine.live.begin(tenant, Fingerprint::none(), TurnId::parse(id).unwrap()).unwrap();
+    let begin = |tenant, id| engine.live.begin(tenant, RequestFingerprint::none(), TurnId::parse(id).unwrap()).unwrap();
     let (revoked, stays) = (begin(&one, "resp_1"), begin(&Tenant::terminal(), "resp_2"));
     tokio::time::pause();
     let watching = tokio::spawn(cancel_revoked(Arc::clone(&engine)));

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::turns::{End, Fingerprint, Frame, Live};
+use aludel_engine::turns::{Frame, LiveRequest, RequestEnd, RequestFingerprint};
 use aludel_store::Tenant;
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -55,14 +55,14 @@ pub(crate) fn framed(frame: &Frame) -> String {
 }
 
 /// The mark by which a client's repetition of a request is known.
-pub(crate) fn fingerprint(headers: &HeaderMap, fields: &Fields) -> Fingerprint {
+pub(crate) fn fingerprint(headers: &HeaderMap, fields: &Fields) -> RequestFingerprint {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_retry = text("x-stainless-retry-count").is_some_and(|count| count.trim() != "0");
-    Fingerprint::new(text("idempotency-key"), &fields.to_json(), is_retry)
+    RequestFingerprint::new(text("idempotency-key"), &fields.to_json(), is_retry)
 }
 
 /// The frames of a request under way, those after a number if one is given. `guard` is dropped with the client's connection.
-pub(crate) fn follow(live: Arc<Live>, after: Option<u64>, guard: Option<DropGuard>, form: Stream) -> Response {
+pub(crate) fn follow(live: Arc<LiveRequest>, after: Option<u64>, guard: Option<DropGuard>, form: Stream) -> Response {
     let first = live.index_after(after);
     let frames = unfold((live, first, guard), move |(live, mut index, guard)| async move {
         loop {
@@ -87,7 +87,7 @@ pub(crate) fn replay(app: &App, tenant: &Tenant, events: Vec<Frame>, form: Strea
 }
 
 /// Ends the turn some time after it is dropped, unless it has ended by itself; at once where the client was listening to every word.
-pub(crate) fn leash(live: &Arc<Live>, streams: bool) -> DropGuard {
+pub(crate) fn leash(live: &Arc<LiveRequest>, streams: bool) -> DropGuard {
     let dropped = CancellationToken::new();
     let (token, live) = (dropped.clone(), Arc::clone(live));
     tokio::spawn(async move {
@@ -106,15 +106,15 @@ pub(crate) fn leash(live: &Arc<Live>, streams: bool) -> DropGuard {
 /// Answers when the turn is done, with the object as `shown` has it. Clients and proxies give up on a silent connection, so after a while
 /// blanks are sent, which may stand before JSON; the status is 200 then, whatever comes.
 pub(crate) async fn wait(
-    live: Arc<Live>,
+    live: Arc<LiveRequest>,
     leash: Option<DropGuard>,
     shown: impl Fn(Value) -> Value + Send + 'static,
 ) -> Result<Response, ApiError> {
     if let Ok(end) = timeout(UNSENT, live.ended()).await {
         drop(leash);
         return match end {
-            Some(End { failure: Some(failure), .. }) => Err(failure.into()),
-            Some(End { document, .. }) => Ok(Json(shown(document)).into_response()),
+            Some(RequestEnd { failure: Some(failure), .. }) => Err(failure.into()),
+            Some(RequestEnd { document, .. }) => Ok(Json(shown(document)).into_response()),
             None => Err(ApiError::internal("a turn ended without an end")),
         };
     }
@@ -154,16 +154,18 @@ mod tests {
     use super::*;
     use crate::app::Settings;
     use crate::stalled::Impatient;
-    use aludel_engine::turns::{Failure, FailureKind, LiveTurns};
+    use aludel_engine::turns::{Failure, FailureKind, LiveRequests};
 
     /// Answers to a turn that ends with an error after so long.
     async fn answer_after(seconds: u64) -> Result<String, ApiError> {
-        let live = LiveTurns::default().begin(&Tenant::local(), Fingerprint::none(), ResponseId::new().into()).unwrap();
+        let live = LiveRequests::default()
+            .begin(&Tenant::local(), RequestFingerprint::none(), ResponseId::new().into())
+            .unwrap();
         let turn = Arc::clone(&live);
         tokio::spawn(async move {
             sleep(Duration::from_secs(seconds)).await;
             let failure = Some(Failure::new(FailureKind::Rejected, "wrong"));
-            turn.end(End { document: json!({"error": "late"}), failure });
+            turn.end(RequestEnd { document: json!({"error": "late"}), failure });
         });
         let body = wait(live, None, |object| object).await?.into_body();
         Ok(String::from_utf8(to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap())
@@ -171,7 +173,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_who_never_reads_is_let_go() {
-        let live = LiveTurns::default().begin(&Tenant::local(), Fingerprint::none(), ResponseId::new().into()).unwrap();
+        let live = LiveRequests::default()
+            .begin(&Tenant::local(), RequestFingerprint::none(), ResponseId::new().into())
+            .unwrap();
         live.tell(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(1 << 20) }]);
         let followed = Arc::clone(&live);
         let answer = service_fn(move |_: hyper::Request<Incoming>| {

@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use aludel_engine::turns::{End, Failure, FailureKind, Live};
+use aludel_engine::turns::{Failure, FailureKind, LiveRequest, RequestEnd};
 use futures_util::FutureExt;
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ use crate::error::ApiError;
 /// stored turn that nobody drives, and a request that a client which asks again would wait for without end.
 pub(crate) async fn start(
     app: &Arc<App>,
-    live: &Arc<Live>,
+    live: &Arc<LiveRequest>,
     starting: impl Future<Output = Result<(), ApiError>> + Send + 'static,
 ) -> Result<(), ApiError> {
     let (engine, live) = (Arc::clone(&app.engine), Arc::clone(live));
@@ -27,7 +27,7 @@ pub(crate) async fn start(
             engine.live.forget(&live.id);
             // Whoever asked again meanwhile waits for it.
             let failure = Failure::new(FailureKind::Unavailable, "The request could not be started; try again.");
-            live.end(End { document: Value::Null, failure: Some(failure) });
+            live.end(RequestEnd { document: Value::Null, failure: Some(failure) });
         }
         started
     };

@@ -10,7 +10,7 @@ use tracing::{Instrument as _, error};
 use super::Run;
 use crate::turns::event::EventKind;
 
-use crate::turns::{End, Failure, FailureKind};
+use crate::turns::{Failure, FailureKind, RequestEnd};
 
 /// Pause between two attempts to store a request's end.
 const RETRY: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ impl Run {
         // Only a client that was told of no program may ask again.
         let failure = failure.map(|failure| Failure { should_retry: ran_code.then_some(false), ..failure });
         self.live.tell(frames);
-        let end = End { document, failure };
+        let end = RequestEnd { document, failure };
         if self.journal.is_some() && stored.is_ok() {
             return self.engine.live.end_stored(&self.live, end);
         }
@@ -83,7 +83,7 @@ impl Run {
         );
         // Asked for again, it would be another one.
         let failure = Failure { should_retry: Some(false), ..Failure::new(FailureKind::Unavailable, message) };
-        self.live.end(End { document: self.render.document(), failure: Some(failure) });
+        self.live.end(RequestEnd { document: self.render.document(), failure: Some(failure) });
     }
 }
 

@@ -18,9 +18,9 @@ use super::{Agents, Agreement, Part, Run};
 use crate::Engine;
 use crate::places::{Place, Places};
 use crate::turns::event::{EndReason, EventKind, ItemId, ToolCall, TurnEvent};
-use crate::turns::live::Held;
+use crate::turns::live::HeldResource;
 use crate::turns::render::{Render, Rendered};
-use crate::turns::{Failure, Fingerprint};
+use crate::turns::{Failure, RequestFingerprint};
 
 /// Turns that wait at once, of all tenants. Beyond that, calls fail.
 const MAX_WAITING: usize = 256;
@@ -52,7 +52,7 @@ pub struct Suspension {
     progress: Progress,
     waits: Waits,
     /// Memory that it takes.
-    held: Vec<Held>,
+    held: Vec<HeldResource>,
     _ends: DropGuard,
 }
 
@@ -169,7 +169,7 @@ impl Suspension {
     /// Ends a turn for whose program nobody brought answers. Its end is noted, and its files are stored.
     async fn give_up(self, engine: Arc<Engine>) {
         let (tenant, id) = (self.tenant.clone(), TurnId::new());
-        let Ok(live) = engine.live.begin(&tenant, Fingerprint::none(), id.clone()) else { return };
+        let Ok(live) = engine.live.begin(&tenant, RequestFingerprint::none(), id.clone()) else { return };
         live.cancel.cancel();
         let run = Run::new(&engine, &tenant, live, Vec::new(), Box::new(Unheard));
         run.take_up(self, None).await;

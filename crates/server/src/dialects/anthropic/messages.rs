@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
+use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, Part, PastRequest, Run, Spec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::anthropic::StopReason;
 use axum::Json;
@@ -44,8 +44,8 @@ pub(super) async fn create(
         return Ok(empty(ask));
     }
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, TurnId::new()) {
-        Err(Known::Past(past)) => return Err(gone(past)),
-        Err(Known::Live(same)) => (same, false),
+        Err(EarlierRequest::Past(past)) => return Err(gone(past)),
+        Err(EarlierRequest::Live(same)) => (same, false),
         Ok(live) => {
             live.hold(memory);
             (live, true)
@@ -81,12 +81,12 @@ fn empty(ask: Ask) -> Response {
 }
 
 /// The answer to a repetition of what is kept nowhere.
-fn gone(past: Past) -> ApiError {
+fn gone(past: PastRequest) -> ApiError {
     past.failure.map_or_else(|| ApiError::internal("a message was taken for stored"), ApiError::from)
 }
 
 /// Checks everything that can be wrong with a request, and starts the turn, or goes on with one that waits for its answers.
-async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
+async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<LiveRequest>) -> Result<(), ApiError> {
     let id = fresh_id("msg_");
     let memory = Memory::of(&app, &tenant)?;
     live.hold(memory.clone());

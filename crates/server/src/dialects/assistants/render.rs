@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use aludel_engine::turns::{
-    Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveTurns, OutputPiece, Render, Rendered,
-    Restored, RichValue, ToolEnd, ToolOutcome, TurnEvent,
+    Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, OutputPiece, Render,
+    Rendered, Restored, RichValue, ToolEnd, ToolOutcome, TurnEvent,
 };
 use aludel_engine::{Error, SessionFile};
 use aludel_store::{MessageId, QuotaCheck, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now};
@@ -340,7 +340,7 @@ impl Dialect for Runs {
     }
 
     /// Fails runs that a server which was killed had not begun to carry out.
-    fn settle<'a>(&'a self, live: &'a LiveTurns) -> BoxFuture<'a, Result<(), Error>> {
+    fn settle<'a>(&'a self, live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             for (tenant, thread, id) in self.store.active_runs().await? {
                 let Some(record) = self.store.thread_run(&tenant, &thread, &id).await? else { continue };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use aludel_engine::turns::{Fingerprint, Live};
+use aludel_engine::turns::{LiveRequest, RequestFingerprint};
 use aludel_store::{Order, PageQuery, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now};
 use aludel_wire::assistants::{
     Assistant, CreateRun, CreateThreadAndRun, Run, RunStatus, RunStep, StepDetails, StepStatus, SubmitToolOutputs,
@@ -71,8 +71,13 @@ pub(super) async fn create_with_thread(
 }
 
 /// A turn of a run, which holds the memory of its request.
-fn begin(app: &App, tenant: &Tenant, id: TurnId, memory: impl Send + Sync + 'static) -> Result<Arc<Live>, ApiError> {
-    let live = app.engine.live.begin(tenant, Fingerprint::none(), id);
+fn begin(
+    app: &App,
+    tenant: &Tenant,
+    id: TurnId,
+    memory: impl Send + Sync + 'static,
+) -> Result<Arc<LiveRequest>, ApiError> {
+    let live = app.engine.live.begin(tenant, RequestFingerprint::none(), id);
     let live = live.map_err(|_| ApiError::internal("a new turn is known already"))?;
     live.hold(memory);
     Ok(live)
@@ -107,7 +112,7 @@ async fn begun(
 /// Runs what starts a run, of which something comes.
 async fn started(
     app: &Arc<App>,
-    live: &Arc<Live>,
+    live: &Arc<LiveRequest>,
     starting: impl Future<Output = Result<Run, ApiError>> + Send + 'static,
 ) -> Result<Run, ApiError> {
     let (tell, told) = tokio::sync::oneshot::channel();
@@ -121,7 +126,7 @@ async fn started(
     told.await.map_err(ApiError::internal)
 }
 
-fn answer(live: Arc<Live>, run: Run, streams: bool, notes: HeaderMap) -> Response {
+fn answer(live: Arc<LiveRequest>, run: Run, streams: bool, notes: HeaderMap) -> Response {
     match streams {
         true => (notes, follow(live, None, None, Stream::of(framed))).into_response(),
         false => (notes, Json(shown(run))).into_response(),
@@ -373,7 +378,7 @@ fn is_over(app: &App, tenant: &Tenant, record: &RunRecord) -> bool {
 }
 
 /// The turn of a run, as long as it goes on.
-fn underway(app: &App, tenant: &Tenant, record: &RunRecord) -> Option<Arc<Live>> {
+fn underway(app: &App, tenant: &Tenant, record: &RunRecord) -> Option<Arc<LiveRequest>> {
     app.engine.live.find(tenant, &record.turn).filter(|live| !live.has_ended())
 }
 

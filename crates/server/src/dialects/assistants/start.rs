@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
 use aludel_engine::Session;
-use aludel_engine::turns::{self, Agreement, Journal, Live, NewJournal, Spec};
+use aludel_engine::turns::{self, Agreement, Journal, LiveRequest, NewJournal, Spec};
 use aludel_store::{
     MessageId, NewRun, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now_ms,
 };
@@ -54,7 +54,7 @@ struct Asked {
 }
 
 /// Checks everything that can be wrong with a run, and starts its turn.
-pub(super) async fn start(app: Arc<App>, tenant: Tenant, leg: Leg, live: Arc<Live>) -> Result<(), ApiError> {
+pub(super) async fn start(app: Arc<App>, tenant: Tenant, leg: Leg, live: Arc<LiveRequest>) -> Result<(), ApiError> {
     let run = &leg.beginning.run;
     app.engine.models().find(&run.model)?;
     let tools = Tools::read(&run.tools)?;
@@ -87,7 +87,7 @@ async fn enter(
     tenant: &Tenant,
     leg: &Leg,
     asked: Asked,
-    live: &Arc<Live>,
+    live: &Arc<LiveRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<(), ApiError> {
     let run = &leg.beginning.run;
@@ -124,7 +124,7 @@ fn row(step: &RunStep) -> Option<(StepId, Value)> {
 }
 
 /// Leaves the thread as it was before.
-async fn undo(app: &App, tenant: &Tenant, leg: &Leg, live: &Live) -> Result<(), aludel_store::Error> {
+async fn undo(app: &App, tenant: &Tenant, leg: &Leg, live: &LiveRequest) -> Result<(), aludel_store::Error> {
     match &leg.from {
         From::Nothing { messages, .. } => {
             app.store.delete_run(tenant, &leg.id).await?;
@@ -147,7 +147,7 @@ async fn carry(
     tenant: &Tenant,
     leg: &Leg,
     asked: Asked,
-    live: &Arc<Live>,
+    live: &Arc<LiveRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<(), ApiError> {
     let Leg { beginning, id, thread, .. } = leg;
@@ -221,7 +221,7 @@ async fn carry(
 }
 
 /// Ends a run when its time is over. `expires_at` is in seconds since 1970.
-async fn expire(live: Arc<Live>, expires_at: i64) {
+async fn expire(live: Arc<LiveRequest>, expires_at: i64) {
     let left = expires_at.saturating_mul(1000).saturating_sub(now_ms());
     tokio::select! {
         _ = live.ended() => {}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
+use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, Part, PastRequest, Run, Spec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::gemini::{GenerateContentRequest, TokenCount};
 use axum::Json;
@@ -74,8 +74,8 @@ pub(super) async fn call(
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let ask = Ask::read(fields)?;
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, TurnId::new()) {
-        Err(Known::Past(past)) => return Err(gone(past)),
-        Err(Known::Live(same)) => (same, false),
+        Err(EarlierRequest::Past(past)) => return Err(gone(past)),
+        Err(EarlierRequest::Live(same)) => (same, false),
         Ok(live) => {
             live.hold(memory);
             (live, true)
@@ -116,7 +116,7 @@ fn count(mut fields: Fields) -> Result<Response, ApiError> {
 }
 
 /// The answer to a repetition of what is kept nowhere.
-fn gone(past: Past) -> ApiError {
+fn gone(past: PastRequest) -> ApiError {
     past.failure.map_or_else(|| ApiError::internal("an answer was taken for stored"), ApiError::from)
 }
 
@@ -127,7 +127,7 @@ async fn start(
     model: String,
     ask: Ask,
     base: String,
-    live: Arc<Live>,
+    live: Arc<LiveRequest>,
 ) -> Result<(), ApiError> {
     let id = fresh_id("gen_");
     // Before anything is taken that would have to be given back.

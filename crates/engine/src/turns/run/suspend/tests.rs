@@ -27,7 +27,7 @@ async fn engine(data: &Path, programs: &[&'static str], answers: Duration) -> Ar
 
 fn run(engine: &Arc<Engine>, parts: Vec<Part>) -> (Run, Seen) {
     let (tenant, seen) = (Tenant::local(), Seen::default());
-    let live = engine.live.begin(&tenant, Fingerprint::none(), TurnId::new()).unwrap();
+    let live = engine.live.begin(&tenant, RequestFingerprint::none(), TurnId::new()).unwrap();
     (Run::new(engine, &tenant, live, parts, Box::new(seen.clone())), seen)
 }
 

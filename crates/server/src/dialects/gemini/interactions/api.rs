@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns::{self, Known, Past};
+use aludel_engine::turns::{self, EarlierRequest, PastRequest};
 use aludel_store::{InteractionId, InteractionRecord, Tenant};
 use aludel_wire::gemini::interactions::{Interaction, Status};
 use axum::Json;
@@ -34,8 +34,8 @@ pub(in crate::dialects::gemini) async fn create(
     let ask = Ask::read(fields)?;
     let (stream, background) = (ask.stream, ask.background);
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, InteractionId::new().into()) {
-        Err(Known::Past(past)) => return again(&app, &tenant, past, &ask).await,
-        Err(Known::Live(same)) => (same, false),
+        Err(EarlierRequest::Past(past)) => return again(&app, &tenant, past, &ask).await,
+        Err(EarlierRequest::Live(same)) => (same, false),
         Ok(live) => {
             live.hold(memory);
             (live, true)
@@ -61,7 +61,7 @@ pub(in crate::dialects::gemini) async fn create(
 }
 
 /// Answers a request that was carried out before and is not in memory any more.
-async fn again(app: &App, tenant: &Tenant, past: Past, ask: &Ask) -> Result<Response, ApiError> {
+async fn again(app: &App, tenant: &Tenant, past: PastRequest, ask: &Ask) -> Result<Response, ApiError> {
     let id = parse(past.id.as_str())?;
     match past.failure {
         Some(failure) if !past.is_stored || !(ask.stream || ask.background) => Err(failure.into()),

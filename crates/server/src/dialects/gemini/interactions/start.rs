@@ -6,7 +6,7 @@ use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{Agreement, Journal, Live, NewJournal, Run, Spec};
+use aludel_engine::turns::{Agreement, Journal, LiveRequest, NewJournal, Run, Spec};
 use aludel_store::{InteractionId, Tenant, now};
 use aludel_wire::gemini::interactions::Interaction;
 use tracing::{Instrument, info_span};
@@ -26,7 +26,7 @@ pub(super) async fn new(
     tenant: Tenant,
     ask: Ask,
     base: String,
-    live: Arc<Live>,
+    live: Arc<LiveRequest>,
 ) -> Result<(), ApiError> {
     let background = ask.background;
     let mut run = prepare(&app, &tenant, ask, &base, live).await?;
@@ -39,7 +39,13 @@ pub(super) async fn new(
     Ok(())
 }
 
-async fn prepare(app: &Arc<App>, tenant: &Tenant, ask: Ask, base: &str, live: Arc<Live>) -> Result<Run, ApiError> {
+async fn prepare(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    ask: Ask,
+    base: &str,
+    live: Arc<LiveRequest>,
+) -> Result<Run, ApiError> {
     app.engine.models().find(&ask.model)?;
     // Before anything is taken that would have to be given back.
     let secret = app.link_secret().await?;
@@ -99,7 +105,7 @@ async fn make(
     tenant: &Tenant,
     ask: Ask,
     context: Context,
-    live: Arc<Live>,
+    live: Arc<LiveRequest>,
     session: Option<Arc<Session>>,
     (links, base): (Option<Links>, &str),
 ) -> Result<Run, ApiError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_engine::Shown;
-use aludel_engine::turns::{Agreement, Known, Live, Part, Past, Run, Spec};
+use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, Part, PastRequest, Run, Spec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -67,8 +67,8 @@ pub(crate) async fn create(
     }
     let stream = ask.stream;
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
-        Err(Known::Past(past)) => return Err(gone(past)),
-        Err(Known::Live(same)) => (same, false),
+        Err(EarlierRequest::Past(past)) => return Err(gone(past)),
+        Err(EarlierRequest::Live(same)) => (same, false),
         Ok(live) => {
             live.hold(memory);
             (live, true)
@@ -92,7 +92,7 @@ pub(crate) async fn create(
 }
 
 /// The answer to a repetition of what is kept nowhere.
-fn gone(past: Past) -> ApiError {
+fn gone(past: PastRequest) -> ApiError {
     past.failure.map_or_else(|| ApiError::internal("a chat completion was taken for stored"), ApiError::from)
 }
 
@@ -107,7 +107,7 @@ fn chat(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Checks everything that can be wrong with a request, and starts the turns. Links lead to below `base`.
-async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, base: String, live: Arc<Live>) -> Result<(), ApiError> {
+async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, base: String, live: Arc<LiveRequest>) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
     app.engine.models().find(&ask.model)?;
     let memory = Memory::of(app, tenant)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns::{self, Known, Past};
+use aludel_engine::turns::{self, EarlierRequest, PastRequest};
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant, TurnId};
 use aludel_wire::openai::responses::{self, InputTokens, InputTokensObject, ItemDocument};
 use aludel_wire::openai::{Deleted, List};
@@ -36,8 +36,8 @@ pub(crate) async fn create(
     let ask = Ask::read(fields, host(&headers), app.engine.kernel())?;
     let (stream, background, include) = (ask.stream, ask.background, ask.include);
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
-        Err(Known::Past(past)) => return again(&app, &tenant, past, &ask).await,
-        Err(Known::Live(same)) => (same, false),
+        Err(EarlierRequest::Past(past)) => return again(&app, &tenant, past, &ask).await,
+        Err(EarlierRequest::Live(same)) => (same, false),
         Ok(live) => {
             live.hold(memory);
             (live, true)
@@ -64,7 +64,7 @@ pub(crate) async fn create(
 }
 
 /// Answers a request that was carried out before and is not in memory any more.
-async fn again(app: &App, tenant: &Tenant, past: Past, ask: &Ask) -> Result<Response, ApiError> {
+async fn again(app: &App, tenant: &Tenant, past: PastRequest, ask: &Ask) -> Result<Response, ApiError> {
     let id = parse(past.id.as_str())?;
     match past.failure {
         Some(failure) if !past.is_stored || !(ask.stream || ask.background) => Err(failure.into()),

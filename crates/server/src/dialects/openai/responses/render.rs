@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveTurns, Render, Rendered, Restored,
+    Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, Render, Rendered, Restored,
     TurnEvent,
 };
 use aludel_store::{ConversationId, QuotaCheck, Reservation, ResponseId, ResponseRecord, Store, Tenant, TurnRecord};
@@ -262,7 +262,7 @@ impl Dialect for Responses {
     }
 
     /// Fails responses that an earlier version began and did not finish.
-    fn settle<'a>(&'a self, live: &'a LiveTurns) -> BoxFuture<'a, Result<(), Error>> {
+    fn settle<'a>(&'a self, live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             for (tenant, id) in self.store.responses_with_status(&["in_progress", "queued"]).await? {
                 if live.find(&tenant, &id.clone().into()).is_some() {

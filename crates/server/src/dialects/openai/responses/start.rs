@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::Session;
 use aludel_engine::approvals::{ApprovalMode, Decider};
-use aludel_engine::turns::{Agreement, Journal, Live, NewJournal, Run, Spec};
+use aludel_engine::turns::{Agreement, Journal, LiveRequest, NewJournal, Run, Spec};
 use aludel_store::{ResponseId, Tenant, now};
 use aludel_wire::openai::responses::Response;
 use serde_json::Value;
@@ -22,7 +22,7 @@ const UNSTORED: i64 = 600;
 const ITEM: u64 = 1024;
 
 /// Checks everything that can be wrong with a request, and starts the turn.
-pub(super) async fn new(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<Live>) -> Result<(), ApiError> {
+pub(super) async fn new(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<LiveRequest>) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
     let context = Context::collect(app, tenant, &ask).await?;
     live.hold(context.memory());
@@ -42,7 +42,7 @@ async fn prepare(
     tenant: &Tenant,
     ask: Ask,
     context: Context,
-    live: Arc<Live>,
+    live: Arc<LiveRequest>,
 ) -> Result<Run, ApiError> {
     app.engine.models().find(&ask.model)?;
     let session = match &ask.interpreter {
@@ -71,7 +71,7 @@ async fn make(
     tenant: &Tenant,
     ask: Ask,
     context: Context,
-    live: Arc<Live>,
+    live: Arc<LiveRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<Run, ApiError> {
     let mut view = context.for_model(app, tenant).await?;
