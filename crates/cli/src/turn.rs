@@ -10,7 +10,7 @@ use aludel_agent::Item;
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, Gate, Origin};
 use aludel_engine::sessions::{self, NewSession, SessionChoice};
 use aludel_engine::transcript::Transcript;
-use aludel_engine::turns::{self, Agreement, EndReason, Journal, NewJournal, RequestFingerprint, Run, Spec};
+use aludel_engine::turns::{self, Agreement, EndReason, Journal, NewJournal, RequestFingerprint, Run, TurnSpec};
 use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, Settings};
 use aludel_store::{ContainerId, Store, Tenant, now};
 use anyhow::Context as _;
@@ -218,7 +218,7 @@ impl<'a> Conversation<'a> {
         let origin = Origin { request, namespace: Arc::clone(self.session.namespace()), model: model.clone() };
         let gate = Gate::at_terminal(engine, tenant, origin, approval::terminal(are_unseen));
         let of_programs = Some((Arc::clone(&self.session), Arc::clone(&gate)));
-        let part = Spec::new(model, INSTRUCTIONS).part(engine, items, of_programs, Agreement::Stays)?;
+        let part = TurnSpec::new(model, INSTRUCTIONS).part(engine, items, of_programs, Agreement::Stays)?;
         let live = engine.live.begin(tenant, RequestFingerprint::none(), id.clone());
         let live = live.ok().context("a turn of this id goes on already")?;
         let journal = NewJournal {

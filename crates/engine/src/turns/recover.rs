@@ -17,7 +17,7 @@ use super::event::{EndReason, EventKind, ItemId, TurnEvent};
 use super::journal::{DialectState, Journal};
 use super::render::{Documents, Render};
 use super::run::{Agreement, Run, Waiting};
-use super::{Failure, FailureKind, Frame, LiveRequest, LiveRequests, RequestFingerprint, Spec, lease};
+use super::{Failure, FailureKind, Frame, LiveRequest, LiveRequests, RequestFingerprint, TurnSpec, lease};
 use crate::sessions::SessionChoice;
 use crate::{Engine, Error};
 
@@ -166,9 +166,9 @@ async fn waiting(
     turn: &TurnRecord,
     events: &[TurnEvent],
     live: &LiveRequest,
-) -> Result<(super::Part, Waiting), Error> {
+) -> Result<(super::TurnPlan, Waiting), Error> {
     let broken = |what: &str| Error::internal(format!("its stored state is not whole: {what}"));
-    let mut spec = Spec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;
+    let mut spec = TurnSpec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;
     let (item, call_id, code) = open_call(events).ok_or_else(|| broken("its program"))?;
     let asked = engine.store.approval_of_call(turn.id.as_str(), &call_id).await?;
     if asked.is_some_and(|asked| asked.started_at.is_some()) {

@@ -21,7 +21,7 @@ use futures_util::stream::{BoxStream, SelectAll, select_all};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error};
 
-use self::follow::{Progress, tool_call};
+use self::follow::{TurnProgress, tool_call};
 pub use self::suspend::{Suspended, Suspension, Taken};
 use self::tell::Untold;
 use super::event::{EndReason, EventKind, ItemId};
@@ -41,7 +41,7 @@ pub struct Run {
     /// Receiver of its frames.
     pub live: Arc<LiveRequest>,
     /// The turns, side by side.
-    pub parts: Vec<Part>,
+    pub parts: Vec<TurnPlan>,
     /// The dialect's renderer.
     pub render: Box<dyn Render>,
     /// The dialect's documents, of a request that is stored.
@@ -62,7 +62,7 @@ pub struct Run {
 }
 
 /// One turn of a request.
-pub struct Part {
+pub struct TurnPlan {
     /// The name of the model.
     pub model: String,
     /// The model with its tools.
@@ -105,7 +105,7 @@ impl Run {
         engine: &Arc<Engine>,
         tenant: &Tenant,
         live: Arc<LiveRequest>,
-        parts: Vec<Part>,
+        parts: Vec<TurnPlan>,
         render: Box<dyn Render>,
     ) -> Self {
         Self {
@@ -140,7 +140,7 @@ impl Run {
     }
 }
 
-impl Part {
+impl TurnPlan {
     /// Gives back what was taken for it.
     pub async fn abandon(&self, engine: &Engine, tenant: &Tenant) {
         let Some(session) = &self.session else { return };
@@ -180,7 +180,7 @@ impl Run {
 
     /// Carries the request out to its end, from a program on that waits for the operator's decision, if one does.
     pub(super) async fn carry_on(mut self, waiting: Option<Waiting>) {
-        let mut progress: Vec<Progress> = self.parts.iter().map(Progress::of).collect();
+        let mut progress: Vec<TurnProgress> = self.parts.iter().map(TurnProgress::of).collect();
         if let Some(Waiting { item, program, ran_code }) = waiting {
             if let Some(progress) = progress.first_mut() {
                 progress.resume(item, &program, ran_code);
@@ -213,7 +213,7 @@ impl Run {
     }
 
     /// Ends the request, or hands it on.
-    async fn finish(mut self, outcome: Outcome, mut progress: Vec<Progress>) {
+    async fn finish(mut self, outcome: Outcome, mut progress: Vec<TurnProgress>) {
         match outcome {
             Outcome::Ended => {}
             Outcome::Outlived => return self.outlive().await,
@@ -247,7 +247,7 @@ impl Run {
     }
 
     /// Waits for the decision about a program that an earlier process asked about.
-    async fn decided(&mut self, program: ApprovalRequest, progress: &mut [Progress]) -> Decided {
+    async fn decided(&mut self, program: ApprovalRequest, progress: &mut [TurnProgress]) -> Decided {
         let Some(gate) = self.parts.first().and_then(|part| part.gate.clone()) else { return Decided::Cancelled };
         let call_id = program.call_id.clone();
         let decision = tokio::select! {
@@ -282,7 +282,7 @@ impl Run {
         Decided::GoOn
     }
 
-    async fn turns(&mut self, mut agents: Agents, progress: &mut [Progress]) -> Outcome {
+    async fn turns(&mut self, mut agents: Agents, progress: &mut [TurnProgress]) -> Outcome {
         let (live, closing) = (Arc::clone(&self.live), self.engine.closing.clone());
         let gate = self.parts.first().and_then(|part| part.gate.clone());
         let outlives = async || match &gate {
@@ -357,7 +357,7 @@ impl Run {
     }
 
     /// Leaves out the older half of a conversation that is too long for its model, up to a message of the user's, when nothing was told.
-    fn may_try_again(&mut self, turn: usize, event: &AgentEvent, progress: &[Progress]) -> bool {
+    fn may_try_again(&mut self, turn: usize, event: &AgentEvent, progress: &[TurnProgress]) -> bool {
         let AgentEvent::Finished(AgentEnding::Upstream(UpstreamError::Rejected { status: 400 | 413 | 422, .. })) =
             event
         else {
@@ -387,7 +387,7 @@ struct Handles {
 }
 
 impl Agents {
-    fn start(parts: &[Part]) -> Self {
+    fn start(parts: &[TurnPlan]) -> Self {
         let mut agents = Self { streams: select_all([]), handles: Vec::new() };
         for (turn, part) in parts.iter().enumerate() {
             agents.begin(turn, part);
@@ -396,7 +396,7 @@ impl Agents {
     }
 
     /// Begins a turn, or begins it again.
-    fn begin(&mut self, turn: usize, part: &Part) {
+    fn begin(&mut self, turn: usize, part: &TurnPlan) {
         let stream = part.agent.resume(part.items.clone());
         let handles = Handles { cancel: stream.canceller(), answerer: stream.answerer() };
         match self.handles.get_mut(turn) {

@@ -7,7 +7,7 @@ use aludel_agent::{Agent, CodeInterpreter, Item};
 use aludel_store::Tenant;
 use serde::{Deserialize, Serialize};
 
-use super::run::{Agreement, Part};
+use super::run::{Agreement, TurnPlan};
 use crate::approvals::{Decider, Gate, Origin};
 use crate::sessions::Session;
 use crate::{Engine, Error};
@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 
 /// A turn as it is asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Spec {
+pub struct TurnSpec {
     /// The model, by the name under which clients ask for it.
     pub model: String,
     /// The system prompt.
@@ -42,12 +42,12 @@ pub struct Spec {
 
 /// A spec with the form in which it is stored.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct VersionedSpec {
     version: u32,
-    spec: Spec,
+    spec: TurnSpec,
 }
 
-impl Spec {
+impl TurnSpec {
     /// A turn with this model and nothing else.
     pub fn new(model: impl Into<String>, instructions: impl Into<String>) -> Self {
         Self {
@@ -65,13 +65,13 @@ impl Spec {
 
     /// Reads a stored spec; `None` if it is of another version, or there is none.
     pub(super) fn read(text: &str) -> Option<Self> {
-        let stored: Stored = serde_json::from_str(text).ok()?;
+        let stored: VersionedSpec = serde_json::from_str(text).ok()?;
         (stored.version == VERSION).then_some(stored.spec)
     }
 
     /// As it is stored.
     pub fn to_json(&self) -> serde_json::Value {
-        serde_json::to_value(Stored { version: VERSION, spec: self.clone() }).unwrap_or_default()
+        serde_json::to_value(VersionedSpec { version: VERSION, spec: self.clone() }).unwrap_or_default()
     }
 
     /// A gate for the programs of this turn, of the request of this id.
@@ -94,7 +94,7 @@ impl Spec {
         items: Vec<Item>,
         session: Option<(Arc<Session>, Arc<Gate>)>,
         agreement: Agreement,
-    ) -> Result<Part, Error> {
+    ) -> Result<TurnPlan, Error> {
         let models = engine.models();
         let model = models.find(&self.model)?;
         let upstream = engine.upstream(model);
@@ -117,6 +117,6 @@ impl Spec {
             agent = agent.code_interpreter(gate.guard(interpreter));
         }
         let (model, agent, may_wait) = (self.model.clone(), agent.build(), !self.callable.is_empty());
-        Ok(Part { model, agent, items, session, gate, agreement, purpose: None, may_wait })
+        Ok(TurnPlan { model, agent, items, session, gate, agreement, purpose: None, may_wait })
     }
 }

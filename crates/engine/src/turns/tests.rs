@@ -22,9 +22,9 @@ use crate::{Engine, Model, Settings};
 
 /// A renderer that keeps the events.
 #[derive(Clone, Default)]
-pub(super) struct Seen(pub(super) Arc<Mutex<Vec<TurnEvent>>>);
+pub(super) struct RecordingRenderer(pub(super) Arc<Mutex<Vec<TurnEvent>>>);
 
-impl Render for Seen {
+impl Render for RecordingRenderer {
     fn render(&mut self, event: &TurnEvent) -> Rendered {
         self.0.lock().unwrap().push(event.clone());
         Rendered::default()
@@ -93,7 +93,7 @@ pub(super) fn program(code: &str, cell: &mut ScriptedCell) {
 }
 
 /// A turn of a terminal, as a process begins it: what it renders, and the session that was made for it, unless it is another's.
-async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, Seen, ContainerId) {
+async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRenderer, ContainerId) {
     let tenant = Tenant::terminal();
     let new = NewSession {
         name: "s".to_owned(),
@@ -109,9 +109,9 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, Seen, Container
     let gate = Gate::at_terminal(engine, &tenant, origin, terminal);
     let container = session.id().clone();
     let part =
-        Spec::new("m", "").part(engine, vec![Item::user("Go")], Some((session, gate)), Agreement::Stays).unwrap();
+        TurnSpec::new("m", "").part(engine, vec![Item::user("Go")], Some((session, gate)), Agreement::Stays).unwrap();
     let live = engine.live.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
-    let seen = Seen::default();
+    let seen = RecordingRenderer::default();
     let mut run = Run::new(engine, &tenant, live, vec![part], Box::new(seen.clone()));
     let journal = NewJournal {
         id,

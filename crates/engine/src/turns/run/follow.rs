@@ -9,7 +9,7 @@ use aludel_sandbox::{ClientCall, ExecutionEvent};
 use aludel_store::{ContainerFileId, MeteredWork, TurnState};
 use tracing::error;
 
-use super::{Part, Run};
+use super::{Run, TurnPlan};
 use crate::approvals::Decider;
 use crate::sessions::{SessionFile, WORKSPACE};
 use crate::turns::effects::{self, Piece};
@@ -26,12 +26,12 @@ const LINK: &str = "sandbox:";
 
 /// A turn's state between two events.
 #[derive(Default)]
-pub(super) struct Progress {
+pub(super) struct TurnProgress {
     /// The message that is being written.
     pub(super) message: Option<(ItemId, String)>,
     pub(super) thought: Option<ItemId>,
     /// Calls that have not ended, by the ids of the model's server.
-    pub(super) calls: HashMap<String, Running>,
+    pub(super) calls: HashMap<String, RunningCall>,
     /// Calls that the client approved in this request.
     pub(super) approved: HashSet<String>,
     pub(super) round: u32,
@@ -40,19 +40,19 @@ pub(super) struct Progress {
     pub(super) ran_code: bool,
     pub(super) has_ended: bool,
     /// Calls that its program made and waits for.
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<PendingClientCalls>,
     /// The ids under which the newest versions of files that its programs made are kept in the Files API.
     pub(super) kept: HashMap<ContainerFileId, String>,
 }
 
 /// Calls of the client's tools that a program made.
-pub(super) struct Asked {
+pub(super) struct PendingClientCalls {
     /// The call of the program, by the id of the model's server.
     pub(super) call_id: String,
     pub(super) calls: Vec<ClientCall>,
 }
 
-pub(super) struct Running {
+pub(super) struct RunningCall {
     pub(super) item: ItemId,
     pub(super) tool: ToolKind,
     /// All that it has put out, if it may wait for its client and go on in a later request.
@@ -65,7 +65,12 @@ pub(super) struct Running {
 
 impl Run {
     /// Takes one event of an agent: stores its effects, then tells of it.
-    pub(super) async fn see(&mut self, turn: usize, event: AgentEvent, all: &mut [Progress]) -> Result<Flow, Failure> {
+    pub(super) async fn see(
+        &mut self,
+        turn: usize,
+        event: AgentEvent,
+        all: &mut [TurnProgress],
+    ) -> Result<Flow, Failure> {
         let Some(progress) = all.get_mut(turn) else { return Ok(Flow::GoOn) };
         if progress.has_ended {
             return Ok(Flow::GoOn);
@@ -185,7 +190,7 @@ impl Run {
         turn: usize,
         call_id: &str,
         event: ExecutionEvent,
-        progress: &mut Progress,
+        progress: &mut TurnProgress,
     ) -> Result<Flow, Failure> {
         progress.ran_code = true;
         let Some(call) = progress.calls.get_mut(call_id) else { return Ok(Flow::GoOn) };
@@ -211,7 +216,7 @@ impl Run {
                 Ok(self.queue(turn, EventKind::Output { item, output }).await)
             }
             Piece::Calls(calls) => {
-                progress.asked = Some(Asked { call_id: call_id.to_owned(), calls });
+                progress.asked = Some(PendingClientCalls { call_id: call_id.to_owned(), calls });
                 Ok(Flow::GoOn)
             }
             Piece::Finished(finished) => {
@@ -236,7 +241,7 @@ impl Run {
     }
 
     /// Ends a message that another item follows.
-    pub(super) async fn end_message(&mut self, turn: usize, progress: &mut Progress) {
+    pub(super) async fn end_message(&mut self, turn: usize, progress: &mut TurnProgress) {
         if let Some((item, text)) = progress.message.take() {
             let linked = self.linked(turn, &text, &mut progress.kept).await;
             self.queue(turn, EventKind::TextEnded { item, linked }).await;
@@ -244,7 +249,7 @@ impl Run {
     }
 
     /// Ends a turn.
-    pub(super) async fn end_turn(&mut self, turn: usize, mut ending: EndReason, all: &mut [Progress]) -> Flow {
+    pub(super) async fn end_turn(&mut self, turn: usize, mut ending: EndReason, all: &mut [TurnProgress]) -> Flow {
         let Some(progress) = all.get_mut(turn).filter(|progress| !progress.has_ended) else { return Flow::GoOn };
         progress.has_ended = true;
         if !matches!(ending, EndReason::Failed { .. })
@@ -325,8 +330,8 @@ impl Run {
     }
 }
 
-impl Progress {
-    pub(super) fn of(part: &Part) -> Self {
+impl TurnProgress {
+    pub(super) fn of(part: &TurnPlan) -> Self {
         let by_client = part.gate.as_ref().is_some_and(|gate| gate.decider() == Decider::Client);
         let mut open = HashSet::new();
         for item in part.items.iter().filter(|_| by_client) {
@@ -351,19 +356,19 @@ impl Progress {
     /// Knows a program that waits.
     pub(super) fn resume(&mut self, item: ItemId, program: &ApprovalRequest, ran_code: bool) {
         (self.has_called, self.ran_code) = (true, ran_code);
-        let call = Running { input: program.code.clone(), ..Running::new(item, ToolKind::Python) };
+        let call = RunningCall { input: program.code.clone(), ..RunningCall::new(item, ToolKind::Python) };
         self.calls.insert(program.call_id.clone(), call);
     }
 
     pub(super) fn start(&mut self, call_id: &str, tool: ToolKind) -> ItemId {
         self.has_called = true;
         let item = ItemId::new();
-        self.calls.insert(call_id.to_owned(), Running::new(item.clone(), tool));
+        self.calls.insert(call_id.to_owned(), RunningCall::new(item.clone(), tool));
         item
     }
 }
 
-impl Running {
+impl RunningCall {
     fn new(item: ItemId, tool: ToolKind) -> Self {
         Self { item, tool, output: Vec::new(), input: String::new(), is_running: false, figures: Vec::new() }
     }

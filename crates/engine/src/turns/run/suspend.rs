@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
-use super::follow::{Asked, Progress};
-use super::{Agents, Agreement, Part, Run};
+use super::follow::{PendingClientCalls, TurnProgress};
+use super::{Agents, Agreement, Run, TurnPlan};
 use crate::Engine;
 use crate::places::{Place, Places};
 use crate::turns::event::{EndReason, EventKind, ItemId, ToolCall, TurnEvent};
@@ -48,8 +48,8 @@ enum Entry {
 /// A turn that waits.
 pub struct Suspension {
     tenant: Tenant,
-    part: Part,
-    progress: Progress,
+    part: TurnPlan,
+    progress: TurnProgress,
     waits: Waits,
     /// Memory that it takes.
     held: Vec<HeldResource>,
@@ -189,11 +189,11 @@ impl Run {
     pub(super) async fn wait_for_client(
         &mut self,
         turn: usize,
-        asked: Asked,
+        asked: PendingClientCalls,
         agents: Agents,
-        progress: &mut [Progress],
+        progress: &mut [TurnProgress],
     ) -> Result<Waits, Agents> {
-        let Asked { call_id, calls } = asked;
+        let PendingClientCalls { call_id, calls } = asked;
         let running = progress.get(turn).and_then(|progress| progress.calls.get(&call_id));
         let program = running.map(|running| running.item.clone());
         let may_wait = self.parts.len() == 1 && self.journal.is_none();
@@ -217,7 +217,7 @@ impl Run {
     }
 
     /// Keeps the turn until its client answers, its time is over, its session is deleted, or the process ends.
-    pub(super) fn suspend(&mut self, waits: Waits, progress: &mut Vec<Progress>) {
+    pub(super) fn suspend(&mut self, waits: Waits, progress: &mut Vec<TurnProgress>) {
         let (Some(mut part), Some(progress)) = (self.parts.pop(), progress.pop()) else { return };
         // The client knows of it by now.
         part.agreement = Agreement::Stays;

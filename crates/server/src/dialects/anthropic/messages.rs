@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, Part, PastRequest, Run, Spec};
+use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, PastRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::anthropic::StopReason;
 use axum::Json;
@@ -125,16 +125,16 @@ async fn prepare(
     id: &str,
     ask: &Ask,
     conversation: Conversation,
-) -> Result<(Part, Option<KnownContainer>), ApiError> {
+) -> Result<(TurnPlan, Option<KnownContainer>), ApiError> {
     let instructions = [ask.instructions.as_str(), &conversation.instructions];
     let instructions: Vec<&str> = instructions.into_iter().filter(|text| !text.is_empty()).collect();
-    let spec = Spec {
+    let spec = TurnSpec {
         functions: ask.functions.clone(),
         callable: ask.callable.clone(),
         tool_choice: ask.tool_choice.clone(),
         sampling: ask.sampling.clone(),
         has_shell: ask.has_shell(),
-        ..Spec::new(ask.model.clone(), instructions.join("\n\n"))
+        ..TurnSpec::new(ask.model.clone(), instructions.join("\n\n"))
     };
     if ask.code.is_none() {
         return Ok((spec.part(&app.engine, conversation.items, None, Agreement::Stays)?, None));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
 use aludel_engine::Session;
-use aludel_engine::turns::{self, Agreement, Journal, LiveRequest, NewJournal, Spec};
+use aludel_engine::turns::{self, Agreement, Journal, LiveRequest, NewJournal, TurnSpec};
 use aludel_store::{
     MessageId, NewRun, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now_ms,
 };
@@ -168,7 +168,7 @@ async fn carry(
     let items = context.items(app, tenant, &app.engine.kernel().tool_name, &placed.paths()).await?;
     let instructions = [Some(run.instructions.clone()), placed.words()].into_iter().flatten();
     let instructions: Vec<String> = instructions.filter(|text| !text.is_empty()).collect();
-    let spec = Spec {
+    let spec = TurnSpec {
         functions: asked.tools.functions,
         tool_choice: asked.choice,
         sampling: Sampling {
@@ -181,7 +181,7 @@ async fn carry(
             parallel_calls: (!run.parallel_tool_calls).then_some(false),
             ..Sampling::default()
         },
-        ..Spec::new(run.model.clone(), instructions.join("\n\n"))
+        ..TurnSpec::new(run.model.clone(), instructions.join("\n\n"))
     };
     let container = session.as_ref().map(|session| session.id().to_string());
     let gated = session.map(|session| {

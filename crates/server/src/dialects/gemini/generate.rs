@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, Part, PastRequest, Run, Spec};
+use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, PastRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::gemini::{GenerateContentRequest, TokenCount};
 use axum::Json;
@@ -151,15 +151,15 @@ async fn prepare(
     id: &str,
     ask: &Ask,
     memory: &Memory,
-) -> Result<(Part, Option<Arc<Session>>), ApiError> {
+) -> Result<(TurnPlan, Option<Arc<Session>>), ApiError> {
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
     let attached = Attached::find(app, tenant, named_in(&ask.contents).collect(), ask.runs_code, memory).await?;
     let conversation = Conversation::read(&ask.contents, &attached, ask.runs_code.then_some(tool.as_str()))?;
-    let spec = Spec {
+    let spec = TurnSpec {
         functions: ask.functions.clone(),
         tool_choice: ask.tool_choice.clone(),
         sampling: ask.sampling.clone(),
-        ..Spec::new(model, ask.instructions.clone())
+        ..TurnSpec::new(model, ask.instructions.clone())
     };
     let items = conversation.items.clone();
     if !ask.runs_code {

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::*;
 use crate::sessions::NewSession;
-use crate::turns::tests::{Seen, engine_on, program};
-use crate::turns::{OutputPiece, Spec, ToolEnd};
+use crate::turns::tests::{RecordingRenderer, engine_on, program};
+use crate::turns::{OutputPiece, ToolEnd, TurnSpec};
 use crate::{Environment, Settings};
 
 const ASKS: &str = "print('before')\nprint(await f({\"n\":1}))\nprint(await f({\"n\":2}))";
@@ -25,8 +25,8 @@ async fn engine(data: &Path, programs: &[&'static str], answers: Duration) -> Ar
     engine_on(store, script.collect(), Arc::new(Memory::new(program)), None, settings)
 }
 
-fn run(engine: &Arc<Engine>, parts: Vec<Part>) -> (Run, Seen) {
-    let (tenant, seen) = (Tenant::local(), Seen::default());
+fn run(engine: &Arc<Engine>, parts: Vec<TurnPlan>) -> (Run, RecordingRenderer) {
+    let (tenant, seen) = (Tenant::local(), RecordingRenderer::default());
     let live = engine.live.begin(&tenant, RequestFingerprint::none(), TurnId::new()).unwrap();
     (Run::new(engine, &tenant, live, parts, Box::new(seen.clone())), seen)
 }
@@ -42,7 +42,7 @@ async fn begun(engine: &Arc<Engine>) -> (ContainerId, Vec<ToolCall>, Vec<TurnEve
     };
     let (session, _) = engine.sessions.create(&Tenant::local(), new).await.unwrap();
     let tool = FunctionTool { name: "f".into(), description: String::new(), parameters: json!({}) };
-    let spec = Spec { callable: vec![tool], ..Spec::new("m", "") };
+    let spec = TurnSpec { callable: vec![tool], ..TurnSpec::new("m", "") };
     let gate = spec.gate(engine, &Tenant::local(), "request".to_owned(), &session, false);
     let id = session.id().clone();
     let part = spec.part(engine, vec![Item::user("Go")], Some((session, gate)), Agreement::Stays).unwrap();

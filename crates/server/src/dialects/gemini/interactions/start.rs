@@ -6,7 +6,7 @@ use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{Agreement, Journal, LiveRequest, NewJournal, Run, Spec};
+use aludel_engine::turns::{Agreement, Journal, LiveRequest, NewJournal, Run, TurnSpec};
 use aludel_store::{InteractionId, Tenant, now};
 use aludel_wire::gemini::interactions::Interaction;
 use tracing::{Instrument, info_span};
@@ -109,11 +109,11 @@ async fn make(
     session: Option<Arc<Session>>,
     (links, base): (Option<Links>, &str),
 ) -> Result<Run, ApiError> {
-    let spec = Spec {
+    let spec = TurnSpec {
         functions: ask.functions,
         tool_choice: ask.tool_choice,
         sampling: ask.sampling,
-        ..Spec::new(ask.model, ask.instructions)
+        ..TurnSpec::new(ask.model, ask.instructions)
     };
     let asks = session.is_some() && !matches!(app.engine.approvals().mode, ApprovalMode::Never);
     let outlives = ask.store && asks;

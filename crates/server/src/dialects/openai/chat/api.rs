@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_engine::Shown;
-use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, Part, PastRequest, Run, Spec};
+use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, PastRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -118,7 +118,7 @@ async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, base: String, live: Arc<
         None => None,
     };
     let id = fresh_id("chatcmpl-");
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts: Vec<TurnPlan> = Vec::new();
     for _ in 0..ask.choices {
         match prepare(app, tenant, &id, &ask, &conversation).await {
             Ok(part) => parts.push(part),
@@ -155,12 +155,12 @@ async fn prepare(
     id: &str,
     ask: &Ask,
     conversation: &Conversation,
-) -> Result<Part, ApiError> {
-    let spec = Spec {
+) -> Result<TurnPlan, ApiError> {
+    let spec = TurnSpec {
         functions: ask.functions.clone(),
         tool_choice: ask.tool_choice.clone(),
         sampling: ask.sampling.clone(),
-        ..Spec::new(ask.model.clone(), conversation.instructions.clone())
+        ..TurnSpec::new(ask.model.clone(), conversation.instructions.clone())
     };
     let items = conversation.items.clone();
     let Some(interpreter) = &ask.interpreter else {

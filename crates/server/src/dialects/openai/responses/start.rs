@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::Session;
 use aludel_engine::approvals::{ApprovalMode, Decider};
-use aludel_engine::turns::{Agreement, Journal, LiveRequest, NewJournal, Run, Spec};
+use aludel_engine::turns::{Agreement, Journal, LiveRequest, NewJournal, Run, TurnSpec};
 use aludel_store::{ResponseId, Tenant, now};
 use aludel_wire::openai::responses::Response;
 use serde_json::Value;
@@ -77,7 +77,7 @@ async fn make(
     let mut view = context.for_model(app, tenant).await?;
     let said = std::mem::take(&mut view.instructions);
     let instructions = [ask.instructions.clone().unwrap_or_default(), said].join("\n\n").trim().to_owned();
-    let spec = Spec {
+    let spec = TurnSpec {
         functions: ask.functions.clone(),
         tool_choice: ask.tool_choice.clone(),
         sampling: ask.sampling.clone(),
@@ -86,7 +86,7 @@ async fn make(
             Some(mcp) if mcp.asks => Decider::Client,
             _ => Decider::Operator,
         },
-        ..Spec::new(ask.model.clone(), instructions)
+        ..TurnSpec::new(ask.model.clone(), instructions)
     };
     let asks = session.is_some() && !matches!(app.engine.approvals().mode, ApprovalMode::Never);
     let outlives = ask.store && asks;
