@@ -82,7 +82,7 @@ pub struct Engine {
     /// Requests under way.
     pub live: turns::LiveRequests,
     /// Turns whose programs wait for their clients.
-    pub suspended: turns::Suspended,
+    pub suspended: turns::Suspensions,
     /// Permits of executions without a turn.
     pub(crate) executions: Arc<places::Places>,
     traced: OnceLock<Tracer>,
@@ -117,7 +117,7 @@ impl Engine {
             visits: TaskTracker::new(),
             processor_time: processor_time::ProcessorTime::default(),
             live: turns::LiveRequests::default(),
-            suspended: turns::Suspended::default(),
+            suspended: turns::Suspensions::default(),
             executions: places::Places::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),
             store,
             settings,

@@ -25,5 +25,5 @@ pub use live::{EarlierRequest, LiveRequest, LiveRequests, PastRequest, RequestEn
 pub use recover::{Dialect, Recovered, Restored, recover, replay};
 pub use render::{Documents, Flow, Frame, Render, Rendered};
 pub use revoked::cancel_revoked;
-pub use run::{Agreement, Run, Suspended, Suspension, Taken, TurnPlan};
+pub use run::{Agreement, Run, Suspension, Suspensions, TakenSuspension, TurnPlan};
 pub use spec::TurnSpec;

@@ -16,7 +16,7 @@ use tracing::{Instrument, error, info_span, warn};
 use super::event::{EndReason, EventKind, ItemId, TurnEvent};
 use super::journal::{DialectState, Journal};
 use super::render::{Documents, Render};
-use super::run::{Agreement, Run, Waiting};
+use super::run::{Agreement, PendingApproval, Run};
 use super::{Failure, FailureKind, Frame, LiveRequest, LiveRequests, RequestFingerprint, TurnSpec, lease};
 use crate::sessions::SessionChoice;
 use crate::{Engine, Error};
@@ -166,7 +166,7 @@ async fn waiting(
     turn: &TurnRecord,
     events: &[TurnEvent],
     live: &LiveRequest,
-) -> Result<(super::TurnPlan, Waiting), Error> {
+) -> Result<(super::TurnPlan, PendingApproval), Error> {
     let broken = |what: &str| Error::internal(format!("its stored state is not whole: {what}"));
     let mut spec = TurnSpec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;
     let (item, call_id, code) = open_call(events).ok_or_else(|| broken("its program"))?;
@@ -190,7 +190,7 @@ async fn waiting(
     let gate = spec.gate(engine, &turn.tenant, live.id.to_string(), &session, true);
     let part = spec.part(engine, items, Some((session, gate)), Agreement::Stays)?;
     let ran_code = events.iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
-    Ok((part, Waiting { item, program: ApprovalRequest { call_id, code }, ran_code }))
+    Ok((part, PendingApproval { item, program: ApprovalRequest { call_id, code }, ran_code }))
 }
 
 /// The conversation up to the call that waits. Other calls of its round are dropped: the model makes them anew.

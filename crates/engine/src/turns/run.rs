@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error};
 
 use self::follow::{TurnProgress, tool_call};
-pub use self::suspend::{Suspended, Suspension, Taken};
+pub use self::suspend::{Suspension, Suspensions, TakenSuspension};
 use self::tell::Untold;
 use super::event::{EndReason, EventKind, ItemId};
 use super::journal::Journal;
@@ -179,19 +179,19 @@ impl Run {
     }
 
     /// Carries the request out to its end, from a program on that waits for the operator's decision, if one does.
-    pub(super) async fn carry_on(mut self, waiting: Option<Waiting>) {
+    pub(super) async fn carry_on(mut self, waiting: Option<PendingApproval>) {
         let mut progress: Vec<TurnProgress> = self.parts.iter().map(TurnProgress::of).collect();
-        if let Some(Waiting { item, program, ran_code }) = waiting {
+        if let Some(PendingApproval { item, program, ran_code }) = waiting {
             if let Some(progress) = progress.first_mut() {
                 progress.resume(item, &program, ran_code);
             }
             match self.decided(program, &mut progress).await {
-                Decided::GoOn => {}
-                Decided::Outlived => return self.outlive().await,
-                Decided::Cancelled => {
+                EarlierDecision::GoOn => {}
+                EarlierDecision::Outlived => return self.outlive().await,
+                EarlierDecision::Cancelled => {
                     self.end_turn(0, EndReason::Cancelled, &mut progress).await;
                 }
-                Decided::AsksClient { call_id } => {
+                EarlierDecision::AsksClient { call_id } => {
                     let items = self.parts.first().map(|part| part.items.as_slice()).unwrap_or_default();
                     let programs = items.iter().filter_map(|item| match item {
                         Item::Call(call) if call.id == call_id => Some(tool_call(call.clone())),
@@ -203,7 +203,7 @@ impl Run {
             }
         }
         let outcome = match progress.iter().all(|progress| progress.has_ended) {
-            true => Outcome::Ended,
+            true => TurnResult::Ended,
             false => {
                 let agents = Agents::start(&self.parts);
                 self.turns(agents, &mut progress).await
@@ -213,11 +213,11 @@ impl Run {
     }
 
     /// Ends the request, or hands it on.
-    async fn finish(mut self, outcome: Outcome, mut progress: Vec<TurnProgress>) {
+    async fn finish(mut self, outcome: TurnResult, mut progress: Vec<TurnProgress>) {
         match outcome {
-            Outcome::Ended => {}
-            Outcome::Outlived => return self.outlive().await,
-            Outcome::Suspended(waits) => {
+            TurnResult::Ended => {}
+            TurnResult::Outlived => return self.outlive().await,
+            TurnResult::Suspended(waits) => {
                 self.suspend(*waits, &mut progress);
                 return self.close(true).await;
             }
@@ -247,19 +247,21 @@ impl Run {
     }
 
     /// Waits for the decision about a program that an earlier process asked about.
-    async fn decided(&mut self, program: ApprovalRequest, progress: &mut [TurnProgress]) -> Decided {
-        let Some(gate) = self.parts.first().and_then(|part| part.gate.clone()) else { return Decided::Cancelled };
+    async fn decided(&mut self, program: ApprovalRequest, progress: &mut [TurnProgress]) -> EarlierDecision {
+        let Some(gate) = self.parts.first().and_then(|part| part.gate.clone()) else {
+            return EarlierDecision::Cancelled;
+        };
         let call_id = program.call_id.clone();
         let decision = tokio::select! {
             decision = gate.pass(program) => decision,
-            () = self.live.cancel.cancelled() => return Decided::Cancelled,
-            () = gate.outlives() => return Decided::Outlived,
+            () = self.live.cancel.cancelled() => return EarlierDecision::Cancelled,
+            () = gate.outlives() => return EarlierDecision::Outlived,
             () = self.engine.closing.cancelled() => {
-                return if self.outlives { Decided::Outlived } else { Decided::Cancelled };
+                return if self.outlives { EarlierDecision::Outlived } else { EarlierDecision::Cancelled };
             }
         };
         if matches!(decision, ApprovalDecision::Later) {
-            return Decided::AsksClient { call_id };
+            return EarlierDecision::AsksClient { call_id };
         }
         let item =
             progress.first().and_then(|progress| progress.calls.get(&call_id)).map(|running| running.item.clone());
@@ -279,10 +281,10 @@ impl Run {
         if let Err(failure) = self.flush(Some(TurnState::Running)).await {
             error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
-        Decided::GoOn
+        EarlierDecision::GoOn
     }
 
-    async fn turns(&mut self, mut agents: Agents, progress: &mut [TurnProgress]) -> Outcome {
+    async fn turns(&mut self, mut agents: Agents, progress: &mut [TurnProgress]) -> TurnResult {
         let (live, closing) = (Arc::clone(&self.live), self.engine.closing.clone());
         let gate = self.parts.first().and_then(|part| part.gate.clone());
         let outlives = async || match &gate {
@@ -347,13 +349,13 @@ impl Run {
             }
             if let Some(asked) = progress.get_mut(turn).and_then(|progress| progress.asked.take()) {
                 match self.wait_for_client(turn, asked, agents, progress).await {
-                    Ok(waits) => return Outcome::Suspended(Box::new(waits)),
+                    Ok(waits) => return TurnResult::Suspended(Box::new(waits)),
                     Err(left) => agents = left,
                 }
             }
         }
         self.settle().await;
-        if outlived && !live.cancel.is_cancelled() { Outcome::Outlived } else { Outcome::Ended }
+        if outlived && !live.cancel.is_cancelled() { TurnResult::Outlived } else { TurnResult::Ended }
     }
 
     /// Leaves out the older half of a conversation that is too long for its model, up to a message of the user's, when nothing was told.
@@ -412,7 +414,7 @@ impl Agents {
 }
 
 /// A program that an earlier process asked about.
-pub(super) struct Waiting {
+pub(super) struct PendingApproval {
     pub(super) item: ItemId,
     pub(super) program: ApprovalRequest,
     /// True if a program of the turn ran before.
@@ -420,7 +422,7 @@ pub(super) struct Waiting {
 }
 
 /// The decision about a program that an earlier process asked about.
-enum Decided {
+enum EarlierDecision {
     GoOn,
     Outlived,
     Cancelled,
@@ -430,10 +432,10 @@ enum Decided {
     },
 }
 
-enum Outcome {
+enum TurnResult {
     Ended,
     /// Its program waits for its client.
-    Suspended(Box<suspend::Waits>),
+    Suspended(Box<suspend::SuspendedWork>),
     /// It waits for approval, and goes on after a restart.
     Outlived,
 }

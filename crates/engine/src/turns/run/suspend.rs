@@ -30,7 +30,7 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// The turns that wait, by the items of their programs.
 #[derive(Debug)]
-pub struct Suspended {
+pub struct Suspensions {
     entries: Mutex<HashMap<ItemId, Entry>>,
     places: Arc<Places>,
 }
@@ -50,14 +50,14 @@ pub struct Suspension {
     tenant: Tenant,
     part: TurnPlan,
     progress: TurnProgress,
-    waits: Waits,
+    waits: SuspendedWork,
     /// Memory that it takes.
     held: Vec<HeldResource>,
     _ends: DropGuard,
 }
 
 /// The work that waits, and for which calls.
-pub(super) struct Waits {
+pub(super) struct SuspendedWork {
     agents: Agents,
     /// The call of the program, by the id of the model's server.
     call_id: String,
@@ -68,7 +68,7 @@ pub(super) struct Waits {
 
 /// A turn that was looked for.
 #[derive(Debug)]
-pub enum Taken {
+pub enum TakenSuspension {
     /// It waited, and waits no more.
     Waiting(Box<Suspension>),
     /// Its calls were answered before.
@@ -77,25 +77,25 @@ pub enum Taken {
     Lost,
 }
 
-impl Default for Suspended {
+impl Default for Suspensions {
     fn default() -> Self {
         Self { entries: Mutex::default(), places: Places::new(MAX_WAITING, MAX_WAITING) }
     }
 }
 
-impl Suspended {
+impl Suspensions {
     /// Takes the turn whose program has this id, for answers that nobody else can bring then. If `check` refuses it, it waits on.
     pub fn take<E>(
         &self,
         tenant: &Tenant,
         program: &ItemId,
         check: impl FnOnce(&Suspension) -> Result<(), E>,
-    ) -> Result<Taken, E> {
+    ) -> Result<TakenSuspension, E> {
         let mut entries = self.entries();
         match entries.get(program) {
             Some(Entry::Waiting(waiting)) if waiting.tenant == *tenant => check(waiting)?,
-            Some(Entry::Answered { tenant: owner, .. }) if owner == tenant => return Ok(Taken::Answered),
-            Some(_) | None => return Ok(Taken::Lost),
+            Some(Entry::Answered { tenant: owner, .. }) if owner == tenant => return Ok(TakenSuspension::Answered),
+            Some(_) | None => return Ok(TakenSuspension::Lost),
         }
         entries.retain(|_, entry| !matches!(entry, Entry::Answered { at, .. } if at.elapsed() > REMEMBERED));
         if entries.len() >= MAX_ANSWERED {
@@ -109,8 +109,8 @@ impl Suspended {
         }
         let answered = Entry::Answered { tenant: tenant.clone(), at: Instant::now() };
         match entries.insert(program.clone(), answered) {
-            Some(Entry::Waiting(waiting)) => Ok(Taken::Waiting(waiting)),
-            _ => Ok(Taken::Lost),
+            Some(Entry::Waiting(waiting)) => Ok(TakenSuspension::Waiting(waiting)),
+            _ => Ok(TakenSuspension::Lost),
         }
     }
 
@@ -192,7 +192,7 @@ impl Run {
         asked: PendingClientCalls,
         agents: Agents,
         progress: &mut [TurnProgress],
-    ) -> Result<Waits, Agents> {
+    ) -> Result<SuspendedWork, Agents> {
         let PendingClientCalls { call_id, calls } = asked;
         let running = progress.get(turn).and_then(|progress| progress.calls.get(&call_id));
         let program = running.map(|running| running.item.clone());
@@ -213,11 +213,11 @@ impl Run {
         let calls: Vec<ToolCall> = calls.into_iter().map(call).collect();
         let ending = EndReason::WaitsForClient { programs: Vec::new(), calls: calls.clone() };
         self.end_turn(turn, ending, progress).await;
-        Ok(Waits { agents, call_id, program, calls, _place: place })
+        Ok(SuspendedWork { agents, call_id, program, calls, _place: place })
     }
 
     /// Keeps the turn until its client answers, its time is over, its session is deleted, or the process ends.
-    pub(super) fn suspend(&mut self, waits: Waits, progress: &mut Vec<TurnProgress>) {
+    pub(super) fn suspend(&mut self, waits: SuspendedWork, progress: &mut Vec<TurnProgress>) {
         let (Some(mut part), Some(progress)) = (self.parts.pop(), progress.pop()) else { return };
         // The client knows of it by now.
         part.agreement = Agreement::Stays;
@@ -255,7 +255,7 @@ impl Run {
 
     async fn take_up(mut self, suspension: Suspension, answers: Option<Vec<ClientAnswer>>) {
         let Suspension { part, mut progress, waits, held, tenant: _, _ends: ends } = suspension;
-        let Waits { agents, program, _place: place, .. } = waits;
+        let SuspendedWork { agents, program, _place: place, .. } = waits;
         drop((ends, place));
         held.into_iter().for_each(|held| self.live.hold(held));
         self.parts = vec![part];

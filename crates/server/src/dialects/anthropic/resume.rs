@@ -1,6 +1,6 @@
 //! A turn whose program waits for answers that a request brings.
 
-use aludel_engine::turns::{ItemId, Suspension, Taken, ToolKind};
+use aludel_engine::turns::{ItemId, Suspension, TakenSuspension, ToolKind};
 use aludel_store::Tenant;
 use aludel_wire::anthropic::{Block, Content, MessageDocument, ServerTool};
 
@@ -55,15 +55,17 @@ pub(super) async fn take(
         Ok(())
     })?;
     match taken {
-        Taken::Waiting(suspension) => Ok(Some((suspension, KnownContainer::of(&app.engine, container, ask.caller)))),
-        Taken::Answered => {
+        TakenSuspension::Waiting(suspension) => {
+            Ok(Some((suspension, KnownContainer::of(&app.engine, container, ask.caller))))
+        }
+        TakenSuspension::Answered => {
             let message = format!(
                 "The calls of the program `{}` were answered before; its code is not run again.",
                 pending.program
             );
             Err(ApiError::bad_request(message))
         }
-        Taken::Lost => Ok(None),
+        TakenSuspension::Lost => Ok(None),
     }
 }
 

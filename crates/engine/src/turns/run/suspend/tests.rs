@@ -53,14 +53,16 @@ async fn begun(engine: &Arc<Engine>) -> (ContainerId, Vec<ToolCall>, Vec<TurnEve
 }
 
 /// Takes the turn of these calls, whatever it is.
-fn take(engine: &Engine, tenant: &Tenant, calls: &[ToolCall]) -> Taken {
+fn take(engine: &Engine, tenant: &Tenant, calls: &[ToolCall]) -> TakenSuspension {
     let program = calls[0].caller.as_ref().unwrap();
     engine.suspended.take(tenant, program, |_| Ok::<_, ()>(())).unwrap()
 }
 
 /// Brings an answer, and returns what is told then.
 async fn answered(engine: &Arc<Engine>, calls: &[ToolCall], text: &str) -> Vec<TurnEvent> {
-    let Taken::Waiting(suspension) = take(engine, &Tenant::local(), calls) else { panic!("it does not wait") };
+    let TakenSuspension::Waiting(suspension) = take(engine, &Tenant::local(), calls) else {
+        panic!("it does not wait")
+    };
     let (run, seen) = run(engine, Vec::new());
     run.go_on(suspension, vec![ClientAnswer { text: text.to_owned(), is_error: false }]).await;
     seen.0.lock().unwrap().clone()
@@ -125,8 +127,8 @@ async fn a_turn_goes_on_with_each_answer_and_ends_once() {
     assert_eq!(log(&engine).await, ["started"]);
     let events = answered(&engine, &second, "two").await;
     assert_eq!((printed(&events).as_str(), end(&events)), ("two\n", Some(ToolEnd::Completed)));
-    assert!(matches!(take(&engine, &Tenant::local(), &second), Taken::Answered));
-    assert!(matches!(take(&engine, &Tenant::terminal(), &second), Taken::Lost), "nobody else is told of it");
+    assert!(matches!(take(&engine, &Tenant::local(), &second), TakenSuspension::Answered));
+    assert!(matches!(take(&engine, &Tenant::terminal(), &second), TakenSuspension::Lost), "nobody else is told of it");
     assert_eq!(log(&engine).await, ["started", "ended", "started", "ended"], "the model went on");
     assert_eq!(engine.suspended.waiting(), 0);
     assert!(engine.store.container(&Tenant::local(), &session).await.unwrap().is_some());
@@ -137,7 +139,7 @@ async fn what_is_refused_waits_on() {
     let data = tempfile::tempdir().unwrap();
     let engine = engine(data.path(), &[ASKS], LONG).await;
     let (session, calls, _) = begun(&engine).await;
-    assert!(matches!(take(&engine, &Tenant::terminal(), &calls), Taken::Lost));
+    assert!(matches!(take(&engine, &Tenant::terminal(), &calls), TakenSuspension::Lost));
     let program = calls[0].caller.clone().unwrap();
     let refused = engine.suspended.take(&Tenant::local(), &program, |waiting| {
         assert_eq!((waiting.code(), waiting.model(), waiting.session()), (ASKS, "m", Some(&session)));
@@ -152,12 +154,14 @@ async fn answers_to_which_no_message_came_can_be_brought_again_to_a_program_that
     let data = tempfile::tempdir().unwrap();
     let engine = engine(data.path(), &[ASKS], LONG).await;
     let (_, calls, _) = begun(&engine).await;
-    let Taken::Waiting(suspension) = take(&engine, &Tenant::local(), &calls) else { panic!("it does not wait") };
+    let TakenSuspension::Waiting(suspension) = take(&engine, &Tenant::local(), &calls) else {
+        panic!("it does not wait")
+    };
     let (run, _) = run(&engine, Vec::new());
     run.live.cancel.cancel();
     run.go_on(suspension, Vec::new()).await;
     left_nothing(&engine).await;
-    assert!(matches!(take(&engine, &Tenant::local(), &calls), Taken::Lost));
+    assert!(matches!(take(&engine, &Tenant::local(), &calls), TakenSuspension::Lost));
 }
 
 #[tokio::test]
@@ -166,7 +170,7 @@ async fn a_program_that_nobody_answers_ends_in_time_and_leaves_nothing() {
     let engine = engine(data.path(), &[ASKS], Duration::from_millis(20)).await;
     let (_, calls, _) = begun(&engine).await;
     left_nothing(&engine).await;
-    assert!(matches!(take(&engine, &Tenant::local(), &calls), Taken::Lost));
+    assert!(matches!(take(&engine, &Tenant::local(), &calls), TakenSuspension::Lost));
 }
 
 #[tokio::test]
@@ -183,7 +187,7 @@ async fn a_program_ends_with_its_session_and_with_the_process() {
             engine.sessions.delete(&Tenant::local(), &session).await.unwrap();
         }
         left_nothing(&engine).await;
-        assert!(matches!(take(&engine, &Tenant::local(), &calls), Taken::Lost));
+        assert!(matches!(take(&engine, &Tenant::local(), &calls), TakenSuspension::Lost));
     }
 }
 
