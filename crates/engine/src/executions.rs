@@ -15,7 +15,7 @@ use tracing::{Instrument as _, error};
 use crate::approvals::{Decider, Gate, Namespace, Origin};
 use crate::places::{NoRoom, Place};
 use crate::sessions::Session;
-use crate::turns::effects::{self, Piece};
+use crate::turns::effects::{self, ExecutionPiece};
 use crate::turns::{OutputPiece, ToolOutcome};
 use crate::{Engine, Error};
 
@@ -252,12 +252,12 @@ impl Task {
                 return Err(DirectEnd::Failed(Error::internal("an execution ended without an end")));
             };
             traced.see(&self.program.code, &event);
-            let place = effects::Place { session, purpose: None };
+            let place = effects::FileTarget { session, purpose: None };
             match effects::piece(event, place, &mut figures).await {
-                Ok(Piece::Output(output)) => self.tell(DirectEvent::Output(output)).await,
+                Ok(ExecutionPiece::Output(output)) => self.tell(DirectEvent::Output(output)).await,
                 // It was given no tools.
-                Ok(Piece::Calls(_)) => execution.answer(Vec::new()),
-                Ok(Piece::Finished(mut finished)) => {
+                Ok(ExecutionPiece::Calls(_)) => execution.answer(Vec::new()),
+                Ok(ExecutionPiece::Finished(mut finished)) => {
                     timed_out(&mut finished, overran);
                     self.gate.ended(&self.program.id, &finished).await.map_err(DirectEnd::Failed)?;
                     let (outcome, stored) = effects::store(finished, place, figures).await;

@@ -44,7 +44,7 @@ pub use approvals::ApprovalPolicy;
 pub use environment::Environment;
 pub use error::{Error, ErrorKind, Missing};
 pub use meter::Meter;
-pub use models::{Model, Models, Shown};
+pub use models::{Model, Models, ProgramParts};
 pub use sessions::{Session, SessionFile, Sessions};
 pub use settings::Settings;
 

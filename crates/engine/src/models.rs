@@ -24,14 +24,14 @@ pub struct Model {
     /// The models that step in for it, in order, by name.
     pub fallback: Vec<String>,
     /// The parts of programs that clients see in its answers, if it has the code interpreter without being asked for it.
-    pub code_interpreter: Option<Shown>,
+    pub code_interpreter: Option<ProgramParts>,
     /// The template of its programs' sandboxes; `None` for the usual one.
     pub template: Option<TemplateName>,
 }
 
 /// The parts of programs that stand in an answer, for clients that know of no code interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub enum ProgramParts {
     /// Programs, their output, pictures and files.
     All,
     /// Output, pictures and files.

@@ -29,20 +29,20 @@ pub struct Transcript {
 #[derive(Debug)]
 enum Entry {
     Text(String),
-    Cell(Box<Cell>),
+    Cell(Box<TranscriptCell>),
     Note(String),
 }
 
 #[derive(Debug)]
-struct Cell {
+struct TranscriptCell {
     item: ItemId,
     code: String,
-    outputs: Vec<Shown>,
+    outputs: Vec<CellOutput>,
     outcome: Option<ToolOutcome>,
 }
 
 #[derive(Debug)]
-enum Shown {
+enum CellOutput {
     Stream { name: &'static str, text: String },
     Value { is_result: bool, value: RichValue, figure: Option<String> },
     Error { name: String, value: String, traceback: String },
@@ -63,7 +63,8 @@ impl Transcript {
                 _ => self.entries.push(Entry::Text(delta.clone())),
             },
             EventKind::ToolReady { item, input, .. } => {
-                let cell = Cell { item: item.clone(), code: input.clone(), outputs: Vec::new(), outcome: None };
+                let cell =
+                    TranscriptCell { item: item.clone(), code: input.clone(), outputs: Vec::new(), outcome: None };
                 self.entries.push(Entry::Cell(Box::new(cell)));
             }
             EventKind::Output { item, output } => self.output(item, output),
@@ -99,7 +100,7 @@ impl Transcript {
     }
 
     /// A program, and the number of images so far.
-    fn cell(&mut self, item: &ItemId) -> Option<(&mut Cell, &mut usize)> {
+    fn cell(&mut self, item: &ItemId) -> Option<(&mut TranscriptCell, &mut usize)> {
         let cell = self.entries.iter_mut().rev().find_map(|entry| match entry {
             Entry::Cell(cell) if cell.item == *item => Some(cell),
             _ => None,
@@ -110,8 +111,8 @@ impl Transcript {
     fn output(&mut self, item: &ItemId, output: &OutputPiece) {
         let Some((cell, figures)) = self.cell(item) else { return };
         let mut stream = |name: &'static str, more: &str| match cell.outputs.last_mut() {
-            Some(Shown::Stream { name: last, text }) if *last == name => text.push_str(more),
-            _ => cell.outputs.push(Shown::Stream { name, text: more.to_owned() }),
+            Some(CellOutput::Stream { name: last, text }) if *last == name => text.push_str(more),
+            _ => cell.outputs.push(CellOutput::Stream { name, text: more.to_owned() }),
         };
         match output {
             OutputPiece::Stdout(text) => stream("stdout", text),
@@ -123,9 +124,9 @@ impl Transcript {
                     format!("figure-{figures}.{ending}")
                 });
                 let is_result = matches!(output, OutputPiece::Result(_));
-                cell.outputs.push(Shown::Value { is_result, value: value.clone(), figure });
+                cell.outputs.push(CellOutput::Value { is_result, value: value.clone(), figure });
             }
-            OutputPiece::Error { name, value, traceback } => cell.outputs.push(Shown::Error {
+            OutputPiece::Error { name, value, traceback } => cell.outputs.push(CellOutput::Error {
                 name: name.clone(),
                 value: value.clone(),
                 traceback: traceback.clone(),
@@ -193,24 +194,24 @@ impl Transcript {
     }
 }
 
-impl Cell {
+impl TranscriptCell {
     fn markdown(&self, fence: &str, figures: &str, text: &mut String) {
         text.push_str(&fenced(fence, &self.code));
         for output in &self.outputs {
             match output {
-                Shown::Stream { name, text: printed } => {
+                CellOutput::Stream { name, text: printed } => {
                     let label = if *name == "stderr" { "*stderr:*\n\n" } else { "" };
                     let printed = excerpt::plain(printed);
                     let _ = write!(text, "{label}{}", fenced("text", &excerpt::head_and_tail(&printed, MAX_SHOWN)));
                 }
-                Shown::Value { figure: Some(figure), .. } => {
+                CellOutput::Value { figure: Some(figure), .. } => {
                     let _ = writeln!(text, "![{figure}]({figures}/{figure})\n");
                 }
-                Shown::Value { value, .. } => {
+                CellOutput::Value { value, .. } => {
                     let shown = excerpt::plain(value.text.as_deref().unwrap_or("(no text)"));
                     text.push_str(&fenced("text", &excerpt::head_and_tail(&shown, MAX_SHOWN)));
                 }
-                Shown::Error { traceback, .. } => {
+                CellOutput::Error { traceback, .. } => {
                     text.push_str(&fenced("text", &excerpt::head_and_tail(&excerpt::plain(traceback), MAX_SHOWN)));
                 }
             }
@@ -235,7 +236,7 @@ impl Cell {
     }
 }
 
-impl Shown {
+impl CellOutput {
     fn notebook(&self, count: u32) -> Value {
         match self {
             Self::Stream { name, text } => json!({ "output_type": "stream", "name": name, "text": text }),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use aludel_agent::upstream::ModelCapabilities;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol, Transport};
 use aludel_engine::sessions::check_name;
-use aludel_engine::{Engine, Model, SessionFile, Shown};
+use aludel_engine::{Engine, Model, ProgramParts, SessionFile};
 use aludel_sandbox::memory::Memory;
 use aludel_store::{
     ContainerFileId, ContainerId, FileId, FileOrigin, InteractionId, ResponseId, Store, Tenant, fresh_id,
@@ -259,7 +259,7 @@ fn markdown(text: &str) {
     let links = Links::to("secret".into(), "http://host", &Tenant::local(), &ContainerId::new());
     let files = [file_named("a b")];
     let written = |size: usize| {
-        let mut markdown = Markdown::new(Shown::All, "python", links.clone());
+        let mut markdown = Markdown::new(ProgramParts::All, "python", links.clone());
         let letters: Vec<char> = text.chars().collect();
         let pieces = letters.chunks(size).map(|piece| piece.iter().collect::<String>());
         let mut told: String = pieces.map(|piece| markdown.text(&piece, &files)).collect();
@@ -494,7 +494,7 @@ fn models() -> [Model; 2] {
     };
     let chat = Arc::new(HttpUpstream::over(options, Arc::new(Scripted)).expect("the options are fine"));
     let named = |name| Model { endpoint: Some(Arc::clone(&chat)), ..Model::new(name, "a fuzzer", chat.clone()) };
-    [named("m"), Model { code_interpreter: Some(Shown::All), ..named("plain") }]
+    [named("m"), Model { code_interpreter: Some(ProgramParts::All), ..named("plain") }]
 }
 
 struct Scripted;

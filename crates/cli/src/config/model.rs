@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
 
-use aludel_engine::Shown;
+use aludel_engine::ProgramParts;
 use aludel_sandbox::template::Choice;
 
 use super::declare::{choice, settings, values};
@@ -87,12 +87,12 @@ choice! {
 
 impl Interpreting {
     /// The same as the server knows it.
-    pub(crate) fn shown(self) -> Option<Shown> {
+    pub(crate) fn shown(self) -> Option<ProgramParts> {
         match self {
             Self::No => None,
-            Self::Yes => Some(Shown::All),
-            Self::Output => Some(Shown::Output),
-            Self::Files => Some(Shown::Files),
+            Self::Yes => Some(ProgramParts::All),
+            Self::Output => Some(ProgramParts::Output),
+            Self::Files => Some(ProgramParts::Files),
         }
     }
 }

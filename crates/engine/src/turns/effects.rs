@@ -10,7 +10,7 @@ use crate::sessions::{Session, SessionFile, StoredChanges};
 const MAX_KEPT: usize = 100;
 
 /// A piece of what a program tells.
-pub(crate) enum Piece {
+pub(crate) enum ExecutionPiece {
     /// Something that it puts out.
     Output(OutputPiece),
     /// Calls of the client's tools, for whose answers it waits.
@@ -21,14 +21,14 @@ pub(crate) enum Piece {
 
 /// The place of what a program makes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Place<'a> {
+pub(crate) struct FileTarget<'a> {
     /// The session of the program.
     pub(crate) session: Option<&'a Session>,
     /// The purpose under which its files are kept in the Files API, too.
     pub(crate) purpose: Option<&'a str>,
 }
 
-impl Place<'_> {
+impl FileTarget<'_> {
     /// Keeps files in the Files API, if they are to be.
     pub(crate) async fn keep(self, files: &mut [SessionFile]) -> Result<(), Error> {
         match (self.session, self.purpose) {
@@ -48,10 +48,10 @@ impl Place<'_> {
 /// Makes a piece of what a program tells. What it showed is kept as a file of its session, and added to `figures`.
 pub(crate) async fn piece(
     event: ExecutionEvent,
-    place: Place<'_>,
+    place: FileTarget<'_>,
     figures: &mut Vec<SessionFile>,
-) -> Result<Piece, Error> {
-    Ok(Piece::Output(match event {
+) -> Result<ExecutionPiece, Error> {
+    Ok(ExecutionPiece::Output(match event {
         ExecutionEvent::Stdout(text) => OutputPiece::Stdout(text),
         ExecutionEvent::Stderr(text) => OutputPiece::Stderr(text),
         ExecutionEvent::Display(bundle) => OutputPiece::Display(shown(bundle, place, figures).await?),
@@ -59,15 +59,15 @@ pub(crate) async fn piece(
         ExecutionEvent::Error(error) => {
             OutputPiece::Error { name: error.name, value: error.value, traceback: error.traceback }
         }
-        ExecutionEvent::Calls(calls) => return Ok(Piece::Calls(calls)),
-        ExecutionEvent::Finished(finished) => return Ok(Piece::Finished(finished)),
+        ExecutionEvent::Calls(calls) => return Ok(ExecutionPiece::Calls(calls)),
+        ExecutionEvent::Finished(finished) => return Ok(ExecutionPiece::Finished(finished)),
     }))
 }
 
 /// Stores what a program made. The outcome is complete, but for its files, also where they could not be stored.
 pub(crate) async fn store(
     finished: Finished,
-    place: Place<'_>,
+    place: FileTarget<'_>,
     figures: Vec<SessionFile>,
 ) -> (ToolOutcome, Result<(), Error>) {
     let mut stored = StoredChanges { files: figures, ..StoredChanges::default() };
@@ -90,7 +90,7 @@ pub(crate) async fn store(
 }
 
 /// A value that a program showed. Its image, or else its page for a browser, is kept as a file of the session.
-async fn shown(bundle: MimeBundle, place: Place<'_>, figures: &mut Vec<SessionFile>) -> Result<RichValue, Error> {
+async fn shown(bundle: MimeBundle, place: FileTarget<'_>, figures: &mut Vec<SessionFile>) -> Result<RichValue, Error> {
     let image = match (bundle.image(), place.session) {
         (Some((mime, bytes)), Some(session)) => {
             let file = place.figure(session, bytes, mime).await?;

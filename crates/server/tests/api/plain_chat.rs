@@ -1,7 +1,7 @@
 //! Chat clients that know of no tool: programs, pictures and files as Markdown in the text.
 
 use crate::common::{KEYS_FRESH, Server, listen, model, settings};
-use aludel_engine::{Model, Shown};
+use aludel_engine::{Model, ProgramParts};
 use aludel_store::NewKey;
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use reqwest::Method;
@@ -15,7 +15,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
 const PROGRAM: &str = "print('marker-7f3a', 6 * 7)";
 
-fn interpreting(upstream: &ScriptedUpstream, shown: Shown) -> Model {
+fn interpreting(upstream: &ScriptedUpstream, shown: ProgramParts) -> Model {
     Model { code_interpreter: Some(shown), ..model("m", upstream.url()) }
 }
 
@@ -41,7 +41,7 @@ async fn a_client_without_tools_gets_programs_and_files_in_its_text() {
         vec![Scripted::Python("show()"), Scripted::Text("Here."), Scripted::Python(PROGRAM), Scripted::Text("42")];
     let upstream = ScriptedUpstream::start(script).await;
     let settings = settings().server(|server| server.url = Some("https://aludel.example.com/".to_owned()));
-    let mut server = listen(data.path(), settings, vec![interpreting(&upstream, Shown::All)]).await;
+    let mut server = listen(data.path(), settings, vec![interpreting(&upstream, ProgramParts::All)]).await;
     let NewKey { id: key_id, secret: key } = server.store.create_key("chat", None).await.unwrap();
     server.use_key(&key);
     let question = json!({ "role": "user", "content": "a picture?" });
@@ -79,7 +79,7 @@ async fn a_client_without_tools_gets_programs_and_files_in_its_text() {
 async fn a_link_that_fails_is_logged_without_its_token() {
     let data = tempfile::tempdir().unwrap();
     let upstream = ScriptedUpstream::start(vec![Scripted::Python("show()"), Scripted::Text("Here.")]).await;
-    let server = listen(data.path(), settings(), vec![interpreting(&upstream, Shown::All)]).await;
+    let server = listen(data.path(), settings(), vec![interpreting(&upstream, ProgramParts::All)]).await;
     let message = answer(&server, &json!([{ "role": "user", "content": "a picture?" }])).await;
     let picture = path_of(message["content"].as_str().unwrap(), "![");
     let token = picture.split('/').nth(3).unwrap();
@@ -110,7 +110,7 @@ async fn streams_say_the_same_and_as_much_as_was_asked_for() {
     let data = tempfile::tempdir().unwrap();
     let script = || vec![Scripted::Python(PROGRAM), Scripted::Text("It is 42.")];
     for (shown, has_code, has_output) in
-        [(Shown::All, true, true), (Shown::Output, false, true), (Shown::Files, false, false)]
+        [(ProgramParts::All, true, true), (ProgramParts::Output, false, true), (ProgramParts::Files, false, false)]
     {
         let upstream = ScriptedUpstream::start([script(), script()].concat()).await;
         let server = listen(data.path(), settings(), vec![interpreting(&upstream, shown)]).await;
@@ -152,7 +152,7 @@ async fn whoever_knows_the_tool_or_wants_the_model_alone_gets_what_it_asked_for(
         Scripted::Text("42"),
     ];
     let upstream = ScriptedUpstream::start(script).await;
-    let server = listen(data.path(), settings(), vec![interpreting(&upstream, Shown::All)]).await;
+    let server = listen(data.path(), settings(), vec![interpreting(&upstream, ProgramParts::All)]).await;
     let question = json!([{ "role": "user", "content": "?" }]);
     let mut body = ask(&question);
     body["logprobs"] = true.into();

@@ -12,7 +12,7 @@ use tracing::error;
 use super::{Run, TurnPlan};
 use crate::approvals::Decider;
 use crate::sessions::{SessionFile, WORKSPACE};
-use crate::turns::effects::{self, Piece};
+use crate::turns::effects::{self, ExecutionPiece};
 use crate::turns::event::{EndReason, EventKind, ItemId, OutputPiece, ToolCall, ToolKind};
 use crate::turns::render::Flow;
 use crate::turns::{Failure, FailureKind};
@@ -207,19 +207,19 @@ impl Run {
             self.queue(turn, EventKind::ToolRunning { item: item.clone() }).await;
             self.flush(None).await?;
         }
-        let place = effects::Place { session: session.as_deref(), purpose };
+        let place = effects::FileTarget { session: session.as_deref(), purpose };
         match effects::piece(event, place, &mut call.figures).await? {
-            Piece::Output(output) => {
+            ExecutionPiece::Output(output) => {
                 if may_wait {
                     call.output.push(output.clone());
                 }
                 Ok(self.queue(turn, EventKind::Output { item, output }).await)
             }
-            Piece::Calls(calls) => {
+            ExecutionPiece::Calls(calls) => {
                 progress.asked = Some(PendingClientCalls { call_id: call_id.to_owned(), calls });
                 Ok(Flow::GoOn)
             }
-            Piece::Finished(finished) => {
+            ExecutionPiece::Finished(finished) => {
                 let figures = std::mem::take(&mut call.figures);
                 progress.calls.remove(call_id);
                 let mut failure = None;
@@ -298,7 +298,7 @@ impl Run {
         let files = session.files().await.unwrap_or_default();
         let named = files.into_iter().filter(|file| text.contains(&format!("{LINK}{}", file.path)));
         let mut linked: Vec<SessionFile> = named.collect();
-        let place = effects::Place { session: Some(session), purpose: part.and_then(|part| part.purpose) };
+        let place = effects::FileTarget { session: Some(session), purpose: part.and_then(|part| part.purpose) };
         for file in &mut linked {
             file.kept_as = kept.get(&file.id).cloned();
             if file.kept_as.is_none() && place.keep(std::slice::from_mut(file)).await.is_ok() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_agent::upstream::http::{ForwardTarget, Protocol};
-use aludel_engine::Shown;
+use aludel_engine::ProgramParts;
 use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, PastRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
@@ -97,7 +97,7 @@ fn gone(past: PastRequest) -> ApiError {
 }
 
 /// The parts of programs that the model's answers show to clients that know of no tool, if those have one.
-fn shown(app: &App, head: &Head<'_>) -> Option<Shown> {
+fn shown(app: &App, head: &Head<'_>) -> Option<ProgramParts> {
     app.engine.models().get(&head.model_name().ok()?)?.code_interpreter
 }
 

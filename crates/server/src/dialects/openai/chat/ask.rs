@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
-use aludel_engine::{KernelSpec, Shown};
+use aludel_engine::{KernelSpec, ProgramParts};
 use axum::body::Bytes;
 use axum::http::HeaderMap;
 use serde::Deserialize;
@@ -119,7 +119,7 @@ pub(super) struct Ask {
     /// The client's own word for what belongs together.
     session: Option<String>,
     /// The parts of programs that are told in the text, for a client that did not ask for the tool.
-    pub(super) shown: Option<Shown>,
+    pub(super) shown: Option<ProgramParts>,
 }
 
 #[derive(Deserialize)]
@@ -221,7 +221,7 @@ impl Ask {
     }
 
     /// Adds the interpreter for a client that did not ask for it. Its word for the chat names the container.
-    pub(super) fn with_interpreter(mut self, shown: Shown, chat: Option<&str>) -> Self {
+    pub(super) fn with_interpreter(mut self, shown: ProgramParts, chat: Option<&str>) -> Self {
         if self.interpreter.is_none() && self.tool_choice != ToolChoice::None {
             let chat = chat.filter(|_| self.choices == 1).and_then(session_name);
             let session = self.session.take().or(chat);

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use aludel_agent::excerpt::{fenced, head_and_tail};
-use aludel_engine::{SessionFile, Shown};
+use aludel_engine::{ProgramParts, SessionFile};
 use aludel_store::ContainerId;
 
 use crate::dialects::openai::program::Ended;
@@ -29,7 +29,7 @@ const END: &str = "</details>";
 /// Writes what programs of one answer did.
 #[derive(Debug)]
 pub(crate) struct Markdown {
-    shown: Shown,
+    shown: ProgramParts,
     /// The word for the programs' language.
     language: String,
     links: Links,
@@ -38,23 +38,23 @@ pub(crate) struct Markdown {
 }
 
 impl Markdown {
-    pub(crate) fn new(shown: Shown, language: &str, links: Links) -> Self {
+    pub(crate) fn new(shown: ProgramParts, language: &str, links: Links) -> Self {
         Self { shown, language: language.to_owned(), links, held: String::new() }
     }
 
     /// The beginning of a program, if programs are shown.
     pub(crate) fn begin(&self) -> Option<String> {
-        (self.shown == Shown::All).then(|| format!("{FENCE}{}\n", self.language))
+        (self.shown == ProgramParts::All).then(|| format!("{FENCE}{}\n", self.language))
     }
 
     /// The end of a program, and what it put out.
     pub(crate) fn end(&self, code: &str, ended: &Ended) -> String {
         let mut text = String::new();
-        if self.shown == Shown::All {
+        if self.shown == ProgramParts::All {
             let line_end = if code.is_empty() || code.ends_with('\n') { "" } else { "\n" };
             let _ = write!(text, "{line_end}{FENCE}\n\n");
         }
-        if self.shown != Shown::Files {
+        if self.shown != ProgramParts::Files {
             text.push_str(&self.output(&ended.logs));
         }
         for picture in &ended.pictures {
@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    fn markdown(shown: Shown) -> Markdown {
+    fn markdown(shown: ProgramParts) -> Markdown {
         let links = Links::for_tests("http://a.example/", &Tenant::local(), &ContainerId::new());
         Markdown::new(shown, "python", links)
     }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_program_is_read_as_it_was_written() {
-        let markdown = markdown(Shown::All);
+        let markdown = markdown(ProgramParts::All);
         for (code, logs) in [
             ("print(1)", "1"),
             ("print('''\n```python\nx\n```\n''')", "````\n\n</details>\n`````text"),
@@ -253,10 +253,12 @@ mod tests {
             let markdown = markdown(shown);
             markdown.begin().unwrap_or_default() + "code" + &markdown.end("code", &ended)
         };
-        assert!(written(Shown::All).starts_with("````python\ncode\n````\n\n<details id=\"cntr_"));
-        assert!(!written(Shown::Output).contains("````") && written(Shown::Output).contains("secret figures"));
-        assert!(written(Shown::Files).starts_with("code![a b.png](http://a.example/v1/links/"));
-        let list = markdown(Shown::Files).files(&[file("sub/r[1].csv", 2000), file("b", 3 << 20)]);
+        assert!(written(ProgramParts::All).starts_with("````python\ncode\n````\n\n<details id=\"cntr_"));
+        assert!(
+            !written(ProgramParts::Output).contains("````") && written(ProgramParts::Output).contains("secret figures")
+        );
+        assert!(written(ProgramParts::Files).starts_with("code![a b.png](http://a.example/v1/links/"));
+        let list = markdown(ProgramParts::Files).files(&[file("sub/r[1].csv", 2000), file("b", 3 << 20)]);
         assert!(
             list.starts_with("- [sub/r\\[1\\].csv](http") && list.contains("/r%5B1%5D.csv) (2 KB)\n- [b]"),
             "{list}"
@@ -270,7 +272,7 @@ mod tests {
         let text =
             "See [it](sandbox:/mnt/data/my report.csv), sandbox:/mnt/data/a.csv or (sandbox:/mnt/data/none). sandb(";
         for size in 1..text.len() {
-            let mut markdown = markdown(Shown::All);
+            let mut markdown = markdown(ProgramParts::All);
             let (one, other) = (markdown.links.link(&files[0]), markdown.links.link(&files[1]));
             let pieces = text.as_bytes().chunks(size).map(|piece| std::str::from_utf8(piece).unwrap());
             let mut told: String = pieces.map(|piece| markdown.text(piece, &files)).collect();
@@ -281,7 +283,7 @@ mod tests {
                 "pieces of {size}"
             );
         }
-        let mut markdown = markdown(Shown::All);
+        let mut markdown = markdown(ProgramParts::All);
         let endless = format!("sandbox:{}", "x".repeat(MAX_LINK));
         assert_eq!(markdown.text(&endless, &files), endless);
     }
