@@ -18,8 +18,8 @@ pub(crate) fn can_be_asked() -> bool {
 }
 
 /// The terminal, at which the gate asks. `are_unseen` says that programs were not shown before.
-pub(crate) fn terminal(are_unseen: bool) -> approvals::Terminal {
-    approvals::Terminal::new(move |program, reasons| ask(are_unseen.then_some(program.code), reasons))
+pub(crate) fn terminal(are_unseen: bool) -> approvals::TerminalApprover {
+    approvals::TerminalApprover::new(move |program, reasons| ask(are_unseen.then_some(program.code), reasons))
 }
 
 /// Asks at the terminal. Without one, the answer is no. `unseen` is the program, if it was not shown yet; `reasons` why it is asked about.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::Item;
-use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, Gate, Origin};
+use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, Gate, ProgramOrigin};
 use aludel_engine::sessions::{self, NewSession, SessionChoice};
 use aludel_engine::transcript::Transcript;
 use aludel_engine::turns::{self, Agreement, EndReason, Journal, NewJournal, RequestFingerprint, Run, TurnSpec};
@@ -215,7 +215,7 @@ impl<'a> Conversation<'a> {
         let (engine, tenant) = (&self.engine, &self.tenant);
         let id = engine.store.owned_turn_id("ask").await?;
         let (request, model) = (id.to_string(), self.asked.model.name.clone());
-        let origin = Origin { request, namespace: Arc::clone(self.session.namespace()), model: model.clone() };
+        let origin = ProgramOrigin { request, namespace: Arc::clone(self.session.namespace()), model: model.clone() };
         let gate = Gate::at_terminal(engine, tenant, origin, approval::terminal(are_unseen));
         let of_programs = Some((Arc::clone(&self.session), Arc::clone(&gate)));
         let part = TurnSpec::new(model, INSTRUCTIONS).part(engine, items, of_programs, Agreement::Stays)?;

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{Instrument as _, error};
 
-use crate::approvals::{Decider, Gate, Namespace, Origin};
+use crate::approvals::{Decider, Gate, Namespace, ProgramOrigin};
 use crate::places::{NoRoom, Place};
 use crate::sessions::Session;
 use crate::turns::effects::{self, ExecutionPiece};
@@ -113,7 +113,7 @@ pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecu
         NoRoom::AtAll => Error::ExecutionsFull { limit },
         NoRoom::ForThisTenant => Error::ExecutionsShared { limit },
     })?;
-    let origin = Origin {
+    let origin = ProgramOrigin {
         request: program.id.clone(),
         namespace: Arc::clone(program.target.namespace()),
         model: program.sender.clone(),

@@ -52,7 +52,7 @@ pub struct Gate {
     model: String,
     decider: Decider,
     /// The terminal at which the operator is asked, if there is one.
-    terminal: Option<Terminal>,
+    terminal: Option<TerminalApprover>,
     /// True if the request goes on after a restart while a program waits for the operator.
     outlives: bool,
     /// Programs that run, by their calls.
@@ -67,7 +67,7 @@ pub struct Gate {
 
 /// The origin of the programs of one request.
 #[derive(Debug)]
-pub struct Origin {
+pub struct ProgramOrigin {
     /// The response, completion or other request, by its id.
     pub request: String,
     /// The names of the kernel in which they run.
@@ -87,18 +87,18 @@ pub enum Decider {
 }
 
 /// The operator's answer about a program that was held back.
-enum Answer {
+enum OperatorAnswer {
     Yes { by: String },
     No { reason: String },
 }
 
 /// A terminal with a person who can be asked.
 #[derive(Clone)]
-pub struct Terminal(Arc<Ask>);
+pub struct TerminalApprover(Arc<AskFunction>);
 
-type Ask = dyn Fn(ApprovalRequest, Vec<String>) -> BoxFuture<'static, ApprovalDecision> + Send + Sync;
+type AskFunction = dyn Fn(ApprovalRequest, Vec<String>) -> BoxFuture<'static, ApprovalDecision> + Send + Sync;
 
-impl Terminal {
+impl TerminalApprover {
     /// A terminal at which `ask` asks about a program. Its second argument is why, by the rules.
     pub fn new<F, R>(ask: F) -> Self
     where
@@ -109,7 +109,7 @@ impl Terminal {
     }
 }
 
-impl fmt::Debug for Terminal {
+impl fmt::Debug for TerminalApprover {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Terminal").finish_non_exhaustive()
     }
@@ -118,18 +118,29 @@ impl fmt::Debug for Terminal {
 impl Gate {
     /// A gate for the programs of one request. `outlives` says whether the request goes on after a restart while a program waits for the
     /// operator.
-    pub fn new(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin, decider: Decider, outlives: bool) -> Arc<Self> {
+    pub fn new(
+        engine: &Arc<Engine>,
+        tenant: &Tenant,
+        origin: ProgramOrigin,
+        decider: Decider,
+        outlives: bool,
+    ) -> Arc<Self> {
         Arc::new(Self { decider, outlives, ..Self::build(engine, tenant, origin) })
     }
 
     /// A gate at which the operator is asked at a terminal. There is no time limit, and nothing is stored of the question. A program that
     /// cannot be noted in the audit log ends the turn.
-    pub fn at_terminal(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin, terminal: Terminal) -> Arc<Self> {
+    pub fn at_terminal(
+        engine: &Arc<Engine>,
+        tenant: &Tenant,
+        origin: ProgramOrigin,
+        terminal: TerminalApprover,
+    ) -> Arc<Self> {
         Arc::new(Self { terminal: Some(terminal), ..Self::build(engine, tenant, origin) })
     }
 
-    fn build(engine: &Arc<Engine>, tenant: &Tenant, origin: Origin) -> Self {
-        let Origin { request, namespace, model } = origin;
+    fn build(engine: &Arc<Engine>, tenant: &Tenant, origin: ProgramOrigin) -> Self {
+        let ProgramOrigin { request, namespace, model } = origin;
         Self {
             engine: Arc::clone(engine),
             policy: engine.approvals(),
@@ -225,8 +236,8 @@ impl Gate {
                 // The operator's approval is nobody else's to give.
                 let decided = self.hold(program, reasons).await?;
                 match self.answer(program, decided).await? {
-                    Answer::Yes { .. } => self.ask_client(program).await,
-                    Answer::No { reason } => Ok(ApprovalDecision::Deny { reason }),
+                    OperatorAnswer::Yes { .. } => self.ask_client(program).await,
+                    OperatorAnswer::No { reason } => Ok(ApprovalDecision::Deny { reason }),
                 }
             }
             (Verdict::Allow, Decider::Operator) => {
@@ -243,7 +254,7 @@ impl Gate {
     /// Asks the person at the terminal, unless everything is allowed already.
     async fn ask(
         &self,
-        terminal: &Terminal,
+        terminal: &TerminalApprover,
         program: &ApprovalRequest,
         reasons: Vec<String>,
     ) -> Result<ApprovalDecision, Error> {
@@ -288,28 +299,28 @@ impl Gate {
         let decided = self.hold(program, reasons).await?;
         let id = decided.id.clone();
         match self.answer(program, decided).await? {
-            Answer::Yes { by } => {
+            OperatorAnswer::Yes { by } => {
                 self.engine.store.start_approved(&id).await?;
                 self.start(&program.call_id, &program.code, &by).await?;
                 Ok(ApprovalDecision::Allow)
             }
-            Answer::No { reason } => Ok(ApprovalDecision::Deny { reason }),
+            OperatorAnswer::No { reason } => Ok(ApprovalDecision::Deny { reason }),
         }
     }
 
     /// Notes the operator's decision about a program.
-    async fn answer(&self, program: &ApprovalRequest, decided: ApprovalRecord) -> Result<Answer, Error> {
+    async fn answer(&self, program: &ApprovalRequest, decided: ApprovalRecord) -> Result<OperatorAnswer, Error> {
         let by = decided.decided_by.clone().unwrap_or_else(|| "nobody in time".to_owned());
         if decided.status == ApprovalStatus::Approved {
             self.note(AuditEvent::Approved, &program.code, &by, decided.reason.as_deref().unwrap_or_default()).await?;
-            return Ok(Answer::Yes { by });
+            return Ok(OperatorAnswer::Yes { by });
         }
         let reason = decided.reason.unwrap_or_else(|| match decided.decided_by {
             Some(_) => "no reason was given".to_owned(),
             None => "nobody decided in time".to_owned(),
         });
         self.note(AuditEvent::Refused, &program.code, &by, &reason).await?;
-        Ok(Answer::No { reason })
+        Ok(OperatorAnswer::No { reason })
     }
 
     /// Judges a program by the settings, with the reasons.
@@ -339,7 +350,7 @@ impl Gate {
         // A turn that goes on after a restart finds what it asked before.
         let before = store.approval_of_call(&self.request, &program.call_id).await?;
         let is_new = before.is_none();
-        let mut waiting = Waiting::new(&self.engine, self.asking(program, reasons, before), self.outlives);
+        let mut waiting = ApprovalWait::new(&self.engine, self.asking(program, reasons, before), self.outlives);
         let asked = waiting.asked().await?;
         // From here on somebody may have seen it, so the turn outlives the process.
         self.holding.send_replace(Some(asked.clone()));
@@ -507,7 +518,7 @@ impl Gate {
 
 /// A program that somebody waits for. When whoever waits goes away, nobody needs to decide any more; but for the server's end, after which
 /// the turn goes on.
-struct Waiting<'a> {
+struct ApprovalWait<'a> {
     engine: &'a Arc<Engine>,
     /// A task of its own: what was begun to be written must be known, or nobody could take it back.
     asking: Option<JoinHandle<Result<ApprovalRecord, aludel_store::Error>>>,
@@ -516,7 +527,7 @@ struct Waiting<'a> {
     outlives: bool,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> ApprovalWait<'a> {
     fn new(
         engine: &'a Arc<Engine>,
         asking: impl Future<Output = Result<ApprovalRecord, aludel_store::Error>> + Send + 'static,
@@ -536,7 +547,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ApprovalWait<'_> {
     fn drop(&mut self) {
         if self.engine.closing.is_cancelled() || (self.outlives && self.engine.ending.is_cancelled()) {
             return;

@@ -16,7 +16,7 @@ use aludel_store::{ApprovalRecord, ApprovalStatus};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub use gate::{Decider, Gate, Origin, Terminal};
+pub use gate::{Decider, Gate, ProgramOrigin, TerminalApprover};
 pub use namespace::Namespace;
 pub use webhook::Webhook;
 

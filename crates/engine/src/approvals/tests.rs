@@ -17,10 +17,10 @@ const RULES: &str =
     "default = 'allow'\n[[rule]]\ndo = 'ask'\ncall = ['os.remove']\n[[rule]]\ndo = 'refuse'\nuses = ['processes']\n";
 
 /// Every question: the program, and why it is asked about.
-type Asked = Arc<Mutex<Vec<(String, Vec<String>)>>>;
+type Questions = Arc<Mutex<Vec<(String, Vec<String>)>>>;
 
 /// A gate with a person who gives these answers.
-async fn gate(data: &Path, mode: ApprovalMode, answers: Vec<ApprovalDecision>) -> (Arc<Engine>, Arc<Gate>, Asked) {
+async fn gate(data: &Path, mode: ApprovalMode, answers: Vec<ApprovalDecision>) -> (Arc<Engine>, Arc<Gate>, Questions) {
     gate_of(Memory::default(), data, mode, answers).await
 }
 
@@ -30,7 +30,7 @@ async fn gate_of(
     data: &Path,
     mode: ApprovalMode,
     answers: Vec<ApprovalDecision>,
-) -> (Arc<Engine>, Arc<Gate>, Asked) {
+) -> (Arc<Engine>, Arc<Gate>, Questions) {
     let store = Store::open_beside(data).await.unwrap();
     let backend = Arc::new(backend);
     let policy = ApprovalPolicy { mode, ..ApprovalPolicy::default() };
@@ -43,15 +43,18 @@ async fn gate_of(
         environment: Default::default(),
     };
     let (session, _) = engine.sessions.create(&Tenant::terminal(), new).await.unwrap();
-    let (asked, answers) = (Asked::default(), Arc::new(Mutex::new(answers.into_iter())));
+    let (asked, answers) = (Questions::default(), Arc::new(Mutex::new(answers.into_iter())));
     let seen = Arc::clone(&asked);
-    let terminal = Terminal::new(move |program: ApprovalRequest, reasons| {
+    let terminal = TerminalApprover::new(move |program: ApprovalRequest, reasons| {
         seen.lock().unwrap().push((program.code, reasons));
         let answer = answers.lock().unwrap().next().expect("nobody expected this question");
         async move { answer }
     });
-    let origin =
-        Origin { request: "ask_1".to_owned(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };
+    let origin = ProgramOrigin {
+        request: "ask_1".to_owned(),
+        namespace: Arc::clone(session.namespace()),
+        model: "m".to_owned(),
+    };
     let gate = Gate::at_terminal(&engine, &Tenant::terminal(), origin, terminal);
     (engine, gate, asked)
 }
@@ -171,8 +174,11 @@ async fn gate_of_client(engine: &Arc<Engine>, tenant: &Tenant) -> Arc<Gate> {
         environment: Default::default(),
     };
     let (session, _) = engine.sessions.create(tenant, new).await.unwrap();
-    let origin =
-        Origin { request: "resp_1".to_owned(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };
+    let origin = ProgramOrigin {
+        request: "resp_1".to_owned(),
+        namespace: Arc::clone(session.namespace()),
+        model: "m".to_owned(),
+    };
     Gate::new(engine, tenant, origin, Decider::Client, false)
 }
 
@@ -243,8 +249,11 @@ async fn nobody_waits_longer_for_a_decision_because_the_clock_is_set_back() {
         environment: Default::default(),
     };
     let (session, _) = engine.sessions.create(&Tenant::local(), new).await.unwrap();
-    let origin =
-        Origin { request: "resp_1".to_owned(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };
+    let origin = ProgramOrigin {
+        request: "resp_1".to_owned(),
+        namespace: Arc::clone(session.namespace()),
+        model: "m".to_owned(),
+    };
     let gate = Gate::new(&engine, &Tenant::local(), origin, Decider::Operator, false);
     let mut holding = gate.holding.subscribe();
     let asking = tokio::spawn(async move { decide(&gate, "print(1)").await });

@@ -38,7 +38,7 @@ pub struct Webhook {
 
 /// An answer that decides; without it, the program goes on waiting.
 #[derive(Deserialize)]
-struct Answer {
+struct WebhookAnswer {
     decision: Verdict,
     reason: Option<String>,
 }
@@ -126,7 +126,7 @@ fn words(error: reqwest::Error) -> String {
 
 async fn take(engine: &Engine, asked: &ApprovalRecord, answer: &[u8]) {
     let (decision, reason) = match serde_json::from_slice(answer) {
-        Ok(Answer { decision, reason }) => (decision, reason),
+        Ok(WebhookAnswer { decision, reason }) => (decision, reason),
         Err(error) => {
             // Most say "ok" or nothing. What was meant as a decision should not be lost in silence.
             if serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|value| value.get("decision").is_some()) {

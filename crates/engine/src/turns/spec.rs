@@ -8,7 +8,7 @@ use aludel_store::Tenant;
 use serde::{Deserialize, Serialize};
 
 use super::run::{Agreement, TurnPlan};
-use crate::approvals::{Decider, Gate, Origin};
+use crate::approvals::{Decider, Gate, ProgramOrigin};
 use crate::sessions::Session;
 use crate::{Engine, Error};
 
@@ -84,7 +84,7 @@ impl TurnSpec {
         outlives: bool,
     ) -> Arc<Gate> {
         let (namespace, model) = (Arc::clone(session.namespace()), self.model.clone());
-        Gate::new(engine, tenant, Origin { request, namespace, model }, self.decider, outlives)
+        Gate::new(engine, tenant, ProgramOrigin { request, namespace, model }, self.decider, outlives)
     }
 
     /// The turn, on this conversation. With a session the model can run programs there, through the gate.

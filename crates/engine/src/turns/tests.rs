@@ -16,7 +16,7 @@ use aludel_testkit::{Scripted, ScriptedTransport};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::approvals::{ApprovalPolicy, Gate, Origin, Terminal};
+use crate::approvals::{ApprovalPolicy, Gate, ProgramOrigin, TerminalApprover};
 use crate::sessions::NewSession;
 use crate::{Engine, Model, Settings};
 
@@ -104,8 +104,9 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
     };
     let (session, _) = engine.sessions.create(&tenant, new).await.unwrap();
     let id = engine.store.owned_turn_id("ask").await.unwrap();
-    let origin = Origin { request: id.to_string(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };
-    let terminal = Terminal::new(|_, _| async { panic!("nobody is asked") });
+    let origin =
+        ProgramOrigin { request: id.to_string(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };
+    let terminal = TerminalApprover::new(|_, _| async { panic!("nobody is asked") });
     let gate = Gate::at_terminal(engine, &tenant, origin, terminal);
     let container = session.id().clone();
     let part =
