@@ -13,7 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{Instrument as _, error};
 
 use crate::approvals::{Decider, Gate, Namespace, ProgramOrigin};
-use crate::places::{NoRoom, Place};
+use crate::permits::{NoRoom, Permit};
 use crate::sessions::Session;
 use crate::turns::effects::{self, ExecutionPiece};
 use crate::turns::{OutputPiece, ToolOutcome};
@@ -173,7 +173,7 @@ struct Task {
 }
 
 impl Task {
-    async fn run(self, permit: Place) {
+    async fn run(self, permit: Permit) {
         let end = self.carry_out().await.unwrap_or_else(|end| end);
         if let Err(error) = self.gate.cut_off().await {
             error!("{}: it has no end in the audit log yet: {error}", self.program.id);

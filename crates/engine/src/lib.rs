@@ -18,7 +18,7 @@ pub mod execution {
         Outcome, ProgramError, VariablesState, ending_of, mime_of,
     };
 }
-pub mod places;
+pub mod permits;
 pub mod processor_time;
 pub mod sandboxes;
 pub mod sessions;
@@ -84,7 +84,7 @@ pub struct Engine {
     /// Turns whose programs wait for their clients.
     pub suspended: turns::Suspensions,
     /// Permits of executions without a turn.
-    pub(crate) executions: Arc<places::Places>,
+    pub(crate) executions: Arc<permits::Permits>,
     traced: OnceLock<Tracer>,
     models: RwLock<Arc<Models>>,
     approvals: RwLock<Arc<ApprovalPolicy>>,
@@ -118,7 +118,7 @@ impl Engine {
             processor_time: processor_time::ProcessorTime::default(),
             live: turns::LiveRequests::default(),
             suspended: turns::Suspensions::default(),
-            executions: places::Places::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),
+            executions: permits::Permits::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),
             store,
             settings,
         }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aludel_engine::Engine;
-use aludel_engine::places::Places;
+use aludel_engine::permits::Permits;
 use aludel_store::{Store, now};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -41,11 +41,11 @@ pub struct App {
     /// The secret that signs links, once it was needed.
     link_secret: OnceCell<Arc<str>>,
     /// Permits to be answered.
-    pub(crate) requests: Arc<Places>,
+    pub(crate) requests: Arc<Permits>,
     /// Permits to work on a large body: as many as there are processors.
     pub(crate) parsers: Semaphore,
     /// KiB of memory for JSON bodies, all that is made of them, and replays.
-    pub(crate) bodies: Arc<Places>,
+    pub(crate) bodies: Arc<Permits>,
     /// Time after which a run of the Assistants API expires.
     pub(crate) run_lifetime: Duration,
     /// Connections and programs of MCP's clients.
@@ -128,9 +128,9 @@ impl App {
             url,
             origins,
             link_secret: OnceCell::new(),
-            requests: Places::new(requests, requests_per_key),
+            requests: Permits::new(requests, requests_per_key),
             parsers: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
-            bodies: Places::new(bodies >> 10, bodies >> 10),
+            bodies: Permits::new(bodies >> 10, bodies >> 10),
             run_lifetime,
             mcp: Mcp::new(&engine, mcp_return_after),
             engine,

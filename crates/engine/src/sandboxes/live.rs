@@ -21,7 +21,7 @@ use super::watches::Watches;
 use crate::Error;
 use crate::environment::{MAX_BYTES, MAX_ENTRIES, check_names};
 use crate::meter::Meter;
-use crate::sessions::Permit;
+use crate::sessions::LivePermit;
 
 /// The home directory inside: where commands begin, and what relative paths are relative to.
 pub const HOME: &str = "/home/user";
@@ -118,7 +118,7 @@ pub struct LiveSandbox {
     files: Mutex<Option<Files>>,
     tunnels: Arc<Semaphore>,
     ended: CancellationToken,
-    _permit: Permit,
+    _permit: LivePermit,
 }
 
 impl fmt::Debug for LiveSandbox {
@@ -135,7 +135,7 @@ impl LiveSandbox {
         sandbox: Arc<dyn Sandbox>,
         store: Store,
         meter: Meter,
-        permit: Permit,
+        permit: LivePermit,
     ) -> Result<Self, Error> {
         static ORDER: AtomicU64 = AtomicU64::new(0);
         let now = Instant::now();

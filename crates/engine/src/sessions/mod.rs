@@ -12,7 +12,7 @@ mod tests;
 pub use live::LiveSession;
 pub use memory::Memory;
 pub use names::check_name;
-pub(crate) use registry::Permit;
+pub(crate) use registry::LivePermit;
 pub use registry::{NewSession, SessionChoice, Sessions, Status, keep, reap};
 pub use session::{Session, SessionFile, StoredChanges};
 pub use temporary::TemporarySession;

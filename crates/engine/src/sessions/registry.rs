@@ -14,7 +14,7 @@ use super::session::{free_name, new_file};
 use super::{Memory, Session, check_name};
 use crate::error::Missing;
 use crate::meter::{Meter, SandboxTime};
-use crate::places::{NoRoom, Place, Places};
+use crate::permits::{NoRoom, Permit, Permits};
 use crate::{Engine, Environment, Error, Settings};
 
 /// Files that can be put into a new session by their ids.
@@ -32,8 +32,8 @@ type Known = Mutex<HashMap<ContainerId, Arc<Session>>>;
 
 /// A place among the live sandboxes, whose time is counted until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Permit {
-    _place: Place,
+pub(crate) struct LivePermit {
+    _place: Permit,
     _time: SandboxTime,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) backend: Arc<dyn Backend>,
     settings: Settings,
     /// Permits to be live, shared between tenants.
-    permits: Arc<Places>,
+    permits: Arc<Permits>,
     meter: Meter,
     /// Sessions hold this, so it does not hold them.
     known: Weak<Known>,
@@ -116,14 +116,14 @@ impl Shared {
     }
 
     /// A permit to be live, for a tenant that has room to store what its programs make.
-    pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<Permit, Error> {
+    pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<LivePermit, Error> {
         self.store.check_room(tenant, 1).await?;
         loop {
             let idle = self.idle_sessions(tenant);
             let limit = self.settings.sessions;
             let spare = idle.iter().filter(|session| session.tenant != *tenant).count();
             let (evicted, error) = match self.permits.enter_beside(tenant, spare) {
-                Ok(place) => return Ok(Permit { _place: place, _time: self.meter.sandbox(tenant) }),
+                Ok(place) => return Ok(LivePermit { _place: place, _time: self.meter.sandbox(tenant) }),
                 Err(NoRoom::AtAll) => (idle.first(), Error::SessionsFull { limit }),
                 Err(NoRoom::ForThisTenant) => {
                     (idle.iter().find(|session| session.tenant == *tenant), Error::SessionsShared { limit })
@@ -170,7 +170,7 @@ impl Sessions {
     /// No session is known at first; those in the store are found when they are asked for.
     pub fn new(store: Store, backend: Arc<dyn Backend>, settings: Settings, meter: Meter) -> Self {
         store.limit_storage(settings.storage);
-        let permits = Places::new(settings.sessions, settings.sessions);
+        let permits = Permits::new(settings.sessions, settings.sessions);
         let known = Arc::default();
         Self {
             shared: Arc::new(Shared { store, backend, settings, permits, meter, known: Arc::downgrade(&known) }),
@@ -209,7 +209,7 @@ impl Sessions {
     }
 
     /// A permit to be live, for something that is no session and is not ended for others.
-    pub(crate) async fn permit(&self, tenant: &Tenant) -> Result<Permit, Error> {
+    pub(crate) async fn permit(&self, tenant: &Tenant) -> Result<LivePermit, Error> {
         self.shared.permit_for(tenant).await
     }
 

@@ -24,7 +24,7 @@ use tracing::{Instrument as _, Span, info_span};
 use super::live::open_bounded;
 use super::names::{check_name, shortened};
 use super::registry::Shared;
-use super::{LiveSession, Permit, WORKSPACE};
+use super::{LivePermit, LiveSession, WORKSPACE};
 use crate::approvals::Namespace;
 use crate::{Environment, Error};
 
@@ -56,9 +56,9 @@ pub struct Session {
 enum State {
     /// No live part: nothing needed one yet, or it ended. The next one starts from the files in the store, with the permit that is kept
     /// for it if there is one.
-    Dormant(Option<Permit>),
+    Dormant(Option<LivePermit>),
     /// One that counts among the live sessions.
-    Live { live: LiveSession, _permit: Permit },
+    Live { live: LiveSession, _permit: LivePermit },
     /// There will be none any more.
     Deleted,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_sandbox::Limits;
 use aludel_store::Tenant;
 
-use super::{LiveSession, Permit, Sessions};
+use super::{LivePermit, LiveSession, Sessions};
 use crate::approvals::Namespace;
 use crate::executions::ProgramTarget;
 use crate::{Environment, Error};
@@ -15,7 +15,7 @@ use crate::{Environment, Error};
 pub struct TemporarySession {
     live: LiveSession,
     namespace: Arc<Namespace>,
-    _permit: Permit,
+    _permit: LivePermit,
 }
 
 impl Sessions {

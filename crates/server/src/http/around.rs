@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use aludel_engine::places::NoRoom;
+use aludel_engine::permits::NoRoom;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequestParts, Request, State};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use aludel_engine::places::{NoRoom, Place};
+use aludel_engine::permits::{NoRoom, Permit};
 use aludel_engine::processor_time::Share;
 use aludel_store::Tenant;
 use serde::de::DeserializeOwned;
@@ -42,7 +42,7 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 struct Counted {
     bytes: usize,
-    place: Place,
+    place: Permit,
 }
 
 impl Memory {
@@ -103,7 +103,7 @@ impl Memory {
 }
 
 /// Counts bytes of memory for a tenant, which are in use until this is dropped.
-pub(crate) fn memory(app: &App, tenant: &Tenant, bytes: usize) -> Result<Place, ApiError> {
+pub(crate) fn memory(app: &App, tenant: &Tenant, bytes: usize) -> Result<Permit, ApiError> {
     app.bodies.take(tenant, bytes.saturating_sub(FREE) >> 10).map_err(busy)
 }
 

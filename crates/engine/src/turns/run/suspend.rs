@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 use super::follow::{PendingClientCalls, TurnProgress};
 use super::{Agents, Agreement, Run, TurnPlan};
 use crate::Engine;
-use crate::places::{Place, Places};
+use crate::permits::{Permit, Permits};
 use crate::turns::event::{EndReason, EventKind, ItemId, ToolCall, TurnEvent};
 use crate::turns::live::HeldResource;
 use crate::turns::render::{Render, Rendered};
@@ -32,7 +32,7 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub struct Suspensions {
     entries: Mutex<HashMap<ItemId, Entry>>,
-    places: Arc<Places>,
+    places: Arc<Permits>,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub(super) struct SuspendedWork {
     call_id: String,
     program: ItemId,
     calls: Vec<ToolCall>,
-    _place: Place,
+    _place: Permit,
 }
 
 /// A turn that was looked for.
@@ -79,7 +79,7 @@ pub enum TakenSuspension {
 
 impl Default for Suspensions {
     fn default() -> Self {
-        Self { entries: Mutex::default(), places: Places::new(MAX_WAITING, MAX_WAITING) }
+        Self { entries: Mutex::default(), places: Permits::new(MAX_WAITING, MAX_WAITING) }
     }
 }
 

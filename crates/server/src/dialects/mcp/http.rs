@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_agent::excerpt;
-use aludel_engine::places::NoRoom;
+use aludel_engine::permits::NoRoom;
 use aludel_store::Tenant;
 use axum::Json;
 use axum::body::{Body, Bytes, to_bytes};

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aludel_engine::Engine;
-use aludel_engine::places::Places;
+use aludel_engine::permits::Permits;
 use aludel_store::Tenant;
 
 use super::{Dialect, Manual};
@@ -80,7 +80,7 @@ pub(crate) struct Mcp {
     runs: runs::Runs,
     /// Time after which a call returns although its program goes on.
     return_after: Duration,
-    connections: Arc<Places>,
+    connections: Arc<Permits>,
     /// Transports by tenant, so that nobody finds another's connections.
     streamable: Mutex<HashMap<Tenant, Arc<http::Streamable>>>,
     sse: sse::Streams,
@@ -93,7 +93,7 @@ impl Mcp {
             engine: Arc::clone(engine),
             runs: runs::Runs::default(),
             return_after,
-            connections: Places::new(MAX_CONNECTIONS, MAX_CONNECTIONS),
+            connections: Permits::new(MAX_CONNECTIONS, MAX_CONNECTIONS),
             streamable: Mutex::default(),
             sse: sse::Streams::default(),
         })

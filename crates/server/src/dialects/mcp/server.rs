@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use aludel_engine::Session;
-use aludel_engine::places::Place;
+use aludel_engine::permits::Permit;
 use aludel_engine::sessions::SessionChoice;
 use aludel_store::{ContainerId, Tenant};
 use axum::http::request::Parts;
@@ -30,7 +30,7 @@ pub(super) struct Server {
     /// The session of calls that name none: the first of them makes it.
     pub(super) default: Arc<Mutex<Option<ContainerId>>>,
     /// The permit of a connection.
-    permit: Arc<OnceLock<Arc<Place>>>,
+    permit: Arc<OnceLock<Arc<Permit>>>,
 }
 
 impl Server {
@@ -98,7 +98,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         context.peer.set_peer_info(request.clone());
-        if let Some(permit) = parts(&context).and_then(|parts| parts.extensions.get::<Arc<Place>>()) {
+        if let Some(permit) = parts(&context).and_then(|parts| parts.extensions.get::<Arc<Permit>>()) {
             // It is set once: a client shakes hands once.
             let _first = self.permit.set(Arc::clone(permit));
         }

@@ -11,15 +11,15 @@ const SHARE: usize = 2;
 
 /// A number of places.
 #[derive(Debug)]
-pub struct Places {
+pub struct Permits {
     all: usize,
     /// The most of them that one tenant may have.
     each: usize,
-    taken: Mutex<Taken>,
+    taken: Mutex<PermitCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct PermitCounts {
     all: usize,
     by_tenant: HashMap<Tenant, usize>,
 }
@@ -35,13 +35,13 @@ pub enum NoRoom {
 
 /// Places that are taken, until this is dropped.
 #[derive(Debug)]
-pub struct Place {
-    places: Arc<Places>,
+pub struct Permit {
+    places: Arc<Permits>,
     tenant: Tenant,
     count: usize,
 }
 
-impl Places {
+impl Permits {
     /// So many in all, and so many for each tenant.
     pub fn new(all: usize, each: usize) -> Arc<Self> {
         Arc::new(Self { all, each, taken: Mutex::default() })
@@ -62,32 +62,32 @@ impl Places {
         self.counts().by_tenant.clone()
     }
 
-    fn counts(&self) -> MutexGuard<'_, Taken> {
+    fn counts(&self) -> MutexGuard<'_, PermitCounts> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place for a tenant, given a number of others that their tenants would give up for it: they count as room that is left, and
     /// `NoRoom::AtAll` says that one of them has to be given up first.
-    pub fn enter_beside(self: &Arc<Self>, tenant: &Tenant, spare: usize) -> Result<Place, NoRoom> {
-        let mut place = Place { places: Arc::clone(self), tenant: tenant.clone(), count: 0 };
+    pub fn enter_beside(self: &Arc<Self>, tenant: &Tenant, spare: usize) -> Result<Permit, NoRoom> {
+        let mut place = Permit { places: Arc::clone(self), tenant: tenant.clone(), count: 0 };
         place.take_beside(1, spare)?;
         Ok(place)
     }
 
     /// Takes a place for a tenant. Without keys there is one tenant, which need not share.
-    pub fn enter(self: &Arc<Self>, tenant: &Tenant) -> Result<Place, NoRoom> {
+    pub fn enter(self: &Arc<Self>, tenant: &Tenant) -> Result<Permit, NoRoom> {
         self.take(tenant, 1)
     }
 
     /// Takes so many places for a tenant, at once or not at all.
-    pub fn take(self: &Arc<Self>, tenant: &Tenant, count: usize) -> Result<Place, NoRoom> {
-        let mut place = Place { places: Arc::clone(self), tenant: tenant.clone(), count: 0 };
+    pub fn take(self: &Arc<Self>, tenant: &Tenant, count: usize) -> Result<Permit, NoRoom> {
+        let mut place = Permit { places: Arc::clone(self), tenant: tenant.clone(), count: 0 };
         place.take_more(count)?;
         Ok(place)
     }
 }
 
-impl Place {
+impl Permit {
     /// Returns the most that a tenant can have while others have none.
     pub fn most(&self) -> usize {
         self.places.all * SHARE / (SHARE + 1)
@@ -102,7 +102,7 @@ impl Place {
         if count == 0 {
             return Ok(());
         }
-        let Places { all, each, .. } = &*self.places;
+        let Permits { all, each, .. } = &*self.places;
         let mut taken = self.places.counts();
         let free = all.saturating_sub(taken.all);
         if free + spare < count {
@@ -125,7 +125,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut taken = self.places.counts();
         taken.all -= self.count;
@@ -153,15 +153,15 @@ mod tests {
         tenants
     }
 
-    fn take_all(places: &Arc<Places>, tenant: &Tenant) -> Vec<Place> {
+    fn take_all(places: &Arc<Permits>, tenant: &Tenant) -> Vec<Permit> {
         std::iter::from_fn(|| places.enter(tenant).ok()).collect()
     }
 
     #[tokio::test]
     async fn whoever_comes_next_finds_room() {
         let tenants = tenants(4).await;
-        let places = Places::new(90, 90);
-        let mut held: Vec<Vec<Place>> = tenants.iter().map(|tenant| take_all(&places, tenant)).collect();
+        let places = Permits::new(90, 90);
+        let mut held: Vec<Vec<Permit>> = tenants.iter().map(|tenant| take_all(&places, tenant)).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [60, 20, 7, 2]);
         assert_eq!(places.enter(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
         // Permits that the greedy tenant gives back go to the others.
@@ -172,16 +172,16 @@ mod tests {
         drop((held, more));
         assert_eq!(places.taken.lock().unwrap().by_tenant.len(), 0);
         assert_eq!(take_all(&places, &Tenant::local()).len(), 90);
-        assert_eq!(take_all(&Places::new(90, 7), &tenants[0]).len(), 7);
+        assert_eq!(take_all(&Permits::new(90, 7), &tenants[0]).len(), 7);
         let _all = take_all(&places, &Tenant::local());
         assert_eq!(places.enter(&tenants[0]).unwrap_err(), NoRoom::AtAll);
-        assert_eq!(take_all(&Places::new(1, 1), &tenants[0]).len(), 1);
+        assert_eq!(take_all(&Permits::new(1, 1), &tenants[0]).len(), 1);
     }
 
     #[tokio::test]
     async fn several_places_are_taken_at_once_or_not_at_all() {
         let tenants = tenants(2).await;
-        let places = Places::new(90, 90);
+        let places = Permits::new(90, 90);
         assert_eq!(places.take(&tenants[0], 61).unwrap_err(), NoRoom::ForThisTenant);
         let mut place = places.take(&tenants[0], 50).unwrap();
         assert_eq!(place.take_more(11).unwrap_err(), NoRoom::ForThisTenant);
