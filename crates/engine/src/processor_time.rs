@@ -30,19 +30,19 @@ const REMEMBERED: usize = 256;
 
 /// The time of all processors.
 #[derive(Debug, Clone)]
-pub struct ProcessorTime(Arc<All>);
+pub struct ProcessorTime(Arc<AllShares>);
 
 #[derive(Debug)]
-struct All {
+struct AllShares {
     began: Instant,
     /// Processors that one tenant may use beside others, in thousandths.
     share: u64,
-    tenants: Mutex<HashMap<Tenant, Arc<Taken>>>,
+    tenants: Mutex<HashMap<Tenant, Arc<TakenTime>>>,
 }
 
 /// One tenant's time, in microseconds since the beginning.
 #[derive(Debug, Default)]
-struct Taken {
+struct TakenTime {
     /// The moment at which its share has made up for all that it took.
     paid_at: AtomicU64,
     last_step: AtomicU64,
@@ -50,9 +50,9 @@ struct Taken {
 
 /// One tenant's share.
 #[derive(Debug, Clone)]
-pub struct Share {
-    all: Arc<All>,
-    taken: Arc<Taken>,
+pub struct ProcessorShare {
+    all: Arc<AllShares>,
+    taken: Arc<TakenTime>,
 }
 
 impl Default for ProcessorTime {
@@ -64,11 +64,11 @@ impl Default for ProcessorTime {
 impl ProcessorTime {
     fn of(processors: usize) -> Self {
         let share = (processors as u64 * 1000 / u64::from(ONE_IN)).max(1);
-        Self(Arc::new(All { began: Instant::now(), share, tenants: Mutex::default() }))
+        Self(Arc::new(AllShares { began: Instant::now(), share, tenants: Mutex::default() }))
     }
 
     /// The share of a tenant.
-    pub fn share_of(&self, tenant: &Tenant) -> Share {
+    pub fn share_of(&self, tenant: &Tenant) -> ProcessorShare {
         let mut tenants = self.0.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         if tenants.len() >= REMEMBERED && !tenants.contains_key(tenant) {
             let now = self.0.now();
@@ -78,18 +78,18 @@ impl ProcessorTime {
             Some(taken) => Arc::clone(taken),
             None => Arc::clone(tenants.entry(tenant.clone()).or_default()),
         };
-        Share { all: Arc::clone(&self.0), taken }
+        ProcessorShare { all: Arc::clone(&self.0), taken }
     }
 }
 
-impl All {
+impl AllShares {
     /// Microseconds since the beginning.
     fn now(&self) -> u64 {
         micros(self.began.elapsed())
     }
 
     /// Returns true if another tenant has worked lately.
-    fn has_others(&self, own: &Arc<Taken>) -> bool {
+    fn has_others(&self, own: &Arc<TakenTime>) -> bool {
         let since = self.now().saturating_sub(micros(LATELY));
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let mut others = tenants.values().filter(|taken| !Arc::ptr_eq(taken, own));
@@ -97,15 +97,15 @@ impl All {
     }
 }
 
-impl Share {
+impl ProcessorShare {
     /// The future, whose steps take from this share and wait for it.
-    pub fn pace<F: Future>(&self, future: F) -> Paced<F> {
-        Paced { future: Box::pin(future), gate: Gate::new(self.clone()) }
+    pub fn pace<F: Future>(&self, future: F) -> ThrottledFuture<F> {
+        ThrottledFuture { future: Box::pin(future), gate: Throttle::new(self.clone()) }
     }
 
     /// A gate for steps that are not a future's.
-    pub fn gate(&self) -> Gate {
-        Gate::new(self.clone())
+    pub fn gate(&self) -> Throttle {
+        Throttle::new(self.clone())
     }
 
     /// Waits until the tenant may work.
@@ -141,18 +141,18 @@ impl Share {
 
 /// Lets steps of one task pass when its tenant may work.
 #[derive(Debug)]
-pub struct Gate {
-    share: Share,
+pub struct Throttle {
+    share: ProcessorShare,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-impl Gate {
-    fn new(share: Share) -> Self {
+impl Throttle {
+    fn new(share: ProcessorShare) -> Self {
         Self { share, pause: None }
     }
 
     /// The share that steps take from.
-    pub fn share(&self) -> &Share {
+    pub fn share(&self) -> &ProcessorShare {
         &self.share
     }
 
@@ -173,12 +173,12 @@ impl Gate {
 
 /// A future that takes from its tenant's share.
 #[derive(Debug)]
-pub struct Paced<F> {
+pub struct ThrottledFuture<F> {
     future: Pin<Box<F>>,
-    gate: Gate,
+    gate: Throttle,
 }
 
-impl<F: Future> Future for Paced<F> {
+impl<F: Future> Future for ThrottledFuture<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {

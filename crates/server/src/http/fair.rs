@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use aludel_engine::processor_time::{Gate, Share};
+use aludel_engine::processor_time::{ProcessorShare, Throttle};
 use axum::body::{Body, Bytes, HttpBody};
 
 /// Nanoseconds of a processor that are counted for each byte besides the body's own work: reading it from a file, and the system's sending. An
@@ -13,11 +13,11 @@ const EACH_BYTE: u64 = 2;
 
 pub(crate) struct Fair {
     body: Body,
-    gate: Gate,
+    gate: Throttle,
 }
 
 impl Fair {
-    pub(crate) fn new(body: Body, share: &Share) -> Self {
+    pub(crate) fn new(body: Body, share: &ProcessorShare) -> Self {
         Self { body, gate: share.gate() }
     }
 }

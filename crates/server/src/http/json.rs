@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::processor_time::Share;
+use aludel_engine::processor_time::ProcessorShare;
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use futures_util::StreamExt;
@@ -58,7 +58,7 @@ async fn read(request: Request, app: &App) -> Result<(Vec<u8>, Memory), ApiError
 /// Works on a JSON text of so many bytes. For a large one that takes long, and happens where nobody else's request waits for it.
 pub(super) async fn aside<T: Send + 'static>(
     app: &App,
-    share: &Share,
+    share: &ProcessorShare,
     bytes: usize,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aludel_engine::permits::{NoRoom, Permit};
-use aludel_engine::processor_time::Share;
+use aludel_engine::processor_time::ProcessorShare;
 use aludel_store::Tenant;
 use serde::de::DeserializeOwned;
 
@@ -36,7 +36,7 @@ const FREE: usize = 256 << 10;
 pub(crate) struct Memory {
     counted: Arc<Mutex<Counted>>,
     /// The tenant's share of the processors.
-    share: Share,
+    share: ProcessorShare,
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Memory {
     }
 
     /// The tenant's share of the processors.
-    pub(super) fn share(&self) -> Share {
+    pub(super) fn share(&self) -> ProcessorShare {
         self.share.clone()
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::processor_time::Share;
+use aludel_engine::processor_time::ProcessorShare;
 use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::Tenant;
 use axum::extract::{FromRequestParts, Request};
@@ -105,7 +105,11 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<Reached, A
 }
 
 /// The layer around the dialect's routes: what a sandbox was asked for ends with it, and its other ports are its programs'.
-pub(super) async fn as_long_as_it_lives(Extension(share): Extension<Share>, request: Request, next: Next) -> Response {
+pub(super) async fn as_long_as_it_lives(
+    Extension(share): Extension<ProcessorShare>,
+    request: Request,
+    next: Next,
+) -> Response {
     let Some(Reached { live, port }) = request.extensions().get::<Reached>().cloned() else {
         return next.run(request).await;
     };

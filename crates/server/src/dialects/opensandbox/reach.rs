@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::processor_time::Share;
+use aludel_engine::processor_time::ProcessorShare;
 use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::Tenant;
 use axum::Extension;
@@ -102,7 +102,11 @@ fn brings(headers: &HeaderMap, name: &str, secret: &str) -> Option<bool> {
 }
 
 /// The layer around the dialect's routes: what a sandbox was asked for ends with it, and its other ports are its programs'.
-pub(super) async fn as_long_as_it_lives(Extension(share): Extension<Share>, request: Request, next: Next) -> Response {
+pub(super) async fn as_long_as_it_lives(
+    Extension(share): Extension<ProcessorShare>,
+    request: Request,
+    next: Next,
+) -> Response {
     let Some(Reached { live, port, is_proven }) = request.extensions().get::<Reached>().cloned() else {
         return next.run(request).await;
     };
@@ -130,7 +134,7 @@ pub(super) async fn as_long_as_it_lives(Extension(share): Extension<Share>, requ
 }
 
 /// Hands a request on to a program, whose answer is of no origin: it comes from the same host as those of this server.
-async fn hand_on(live: &Arc<LiveSandbox>, share: &Share, port: u16, mut request: Request) -> Response {
+async fn hand_on(live: &Arc<LiveSandbox>, share: &ProcessorShare, port: u16, mut request: Request) -> Response {
     let path = named(request.uri()).map_or("", |(_, _, path)| path);
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let below = format!("/{path}{query}").parse();

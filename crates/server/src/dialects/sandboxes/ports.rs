@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::processor_time::Share;
+use aludel_engine::processor_time::ProcessorShare;
 use aludel_engine::sandboxes::LiveSandbox;
 use aludel_store::KEY_PREFIX;
 use axum::body::Body;
@@ -59,7 +59,7 @@ pub(crate) enum PortError {
 /// Hands a request on to whatever listens on a port of the sandbox. The work takes from the share of the sandbox's tenant.
 pub(crate) async fn hand_on(
     live: &Arc<LiveSandbox>,
-    share: &Share,
+    share: &ProcessorShare,
     port: u16,
     request: Request,
 ) -> Result<Response, PortError> {
@@ -73,7 +73,7 @@ pub(crate) async fn hand_on(
 
 async fn speak(
     live: &Arc<LiveSandbox>,
-    share: &Share,
+    share: &ProcessorShare,
     connection: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     mut request: Request,
 ) -> Result<Response, hyper::Error> {
