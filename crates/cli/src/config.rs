@@ -204,9 +204,9 @@ impl Entry {
 
 impl Config {
     /// Limits and expiry of sessions.
-    pub(crate) fn sessions(&self) -> aludel_engine::Settings {
+    pub(crate) fn sessions(&self) -> aludel_engine::SessionSettings {
         let (server, sandbox) = (&self.server, &self.sandbox);
-        aludel_engine::Settings {
+        aludel_engine::SessionSettings {
             limits: sandbox.limits(),
             max_memory: sandbox.max_memory.0.bytes(),
             idle: sandbox.idle.duration(),

@@ -11,7 +11,7 @@ use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, Gate, ProgramOrigin
 use aludel_engine::sessions::{self, NewSession, SessionChoice};
 use aludel_engine::transcript::Transcript;
 use aludel_engine::turns::{self, Agreement, EndReason, Journal, NewJournal, RequestFingerprint, Run, TurnSpec};
-use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, Settings};
+use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, SessionSettings};
 use aludel_store::{ContainerId, Store, Tenant, now};
 use anyhow::Context as _;
 use serde_json::Value;
@@ -87,7 +87,7 @@ impl<'a> Conversation<'a> {
         // Before there is anything that they would leave behind.
         let signals = Signals::listen().context("cannot listen to signals")?;
         let policy = ApprovalPolicy { mode: asked.approval.clone(), ..ApprovalPolicy::default() };
-        let settings = Settings { sessions: 1, ..context.config.sessions() };
+        let settings = SessionSettings { sessions: 1, ..context.config.sessions() };
         let (backend, packages) = (Arc::clone(&sandboxes.backend), sandboxes.packages.clone());
         // Its template is the only one here.
         let model = aludel_engine::Model { template: None, ..asked.model.clone() };

@@ -46,7 +46,7 @@ pub use error::{Error, ErrorKind, Missing};
 pub use meter::Meter;
 pub use models::{Model, Models, ProgramParts};
 pub use sessions::{Session, SessionFile, Sessions};
-pub use settings::Settings;
+pub use settings::SessionSettings;
 
 /// Time between two looks at the key to which a sandbox or a turn belongs.
 const KEY_PAUSE: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ pub struct Engine {
     /// Packages that programs find installed.
     pub packages: Vec<String>,
     /// Limits and expiry.
-    pub settings: Settings,
+    pub settings: SessionSettings,
     /// Cancelled when the process is about to end: for waits that can go on after a restart.
     pub ending: CancellationToken,
     /// Cancelled when whatever outlives its request has to end.
@@ -98,7 +98,7 @@ impl Engine {
         models: impl IntoIterator<Item = Model>,
         approvals: ApprovalPolicy,
         packages: Vec<String>,
-        settings: Settings,
+        settings: SessionSettings,
     ) -> Self {
         let (closing, tasks, lifetime) = (CancellationToken::new(), TaskTracker::new(), settings.sandbox_lifetime);
         let meter = Meter::new(store.clone(), tasks.clone(), closing.clone());

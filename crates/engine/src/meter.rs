@@ -27,11 +27,11 @@ struct Inner {
     store: Store,
     tasks: TaskTracker,
     closing: CancellationToken,
-    counted: Mutex<Counted>,
+    counted: Mutex<Counts>,
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct Counts {
     rows: HashMap<(Tenant, i64, String), MeteredWork>,
     /// True while a task waits to store them.
     is_due: bool,

@@ -9,7 +9,7 @@ use aludel_store::Tenant;
 
 /// Limits and expiry of sessions.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct SessionSettings {
     /// The limits of a session that asks for none.
     pub limits: Limits,
     /// The most memory that a session gets, however much it asks for, bytes.
@@ -32,14 +32,14 @@ pub struct Settings {
     pub templates: BTreeMap<String, TemplateName>,
 }
 
-impl Settings {
+impl SessionSettings {
     /// The template of a tenant; `None` for the usual one.
     pub(crate) fn template_of(&self, tenant: &Tenant) -> Option<&TemplateName> {
         self.templates.get(tenant.as_str())
     }
 }
 
-impl Default for Settings {
+impl Default for SessionSettings {
     fn default() -> Self {
         let limits = Limits::default();
         Self {

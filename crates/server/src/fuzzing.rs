@@ -330,7 +330,7 @@ impl Server {
         let key = |name| runtime.block_on(store.create_key(name, None)).expect("a key").secret;
         let (key, other_key) = (key("one"), key("other"));
         let tenant = runtime.block_on(store.tenant_of_key(&key)).expect("the store").expect("a tenant");
-        let settings = aludel_engine::Settings { sessions: 10_000, ..Default::default() };
+        let settings = aludel_engine::SessionSettings { sessions: 10_000, ..Default::default() };
         let backend = Arc::new(Memory::default());
         let engine = Engine::new(store, backend, models(), Default::default(), Vec::new(), settings);
         let app = Arc::new(App::new(Arc::new(engine), Settings { metrics: true, ..Settings::default() }));

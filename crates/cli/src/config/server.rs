@@ -13,7 +13,7 @@ use super::{Entry, Size, Span, Surroundings, Switch};
 /// Requests that are answered at once, unless it is said.
 const REQUESTS: usize = 256;
 
-static SESSIONS: LazyLock<aludel_engine::Settings> = LazyLock::new(aludel_engine::Settings::default);
+static SESSIONS: LazyLock<aludel_engine::SessionSettings> = LazyLock::new(aludel_engine::SessionSettings::default);
 
 settings! {
     /// The server: its address, its data, and the most that it takes on.

@@ -11,7 +11,7 @@ use aludel_store::{Store, Tenant};
 
 use super::*;
 use crate::sessions::NewSession;
-use crate::{Engine, Settings};
+use crate::{Engine, SessionSettings};
 
 const RULES: &str =
     "default = 'allow'\n[[rule]]\ndo = 'ask'\ncall = ['os.remove']\n[[rule]]\ndo = 'refuse'\nuses = ['processes']\n";
@@ -34,7 +34,7 @@ async fn gate_of(
     let store = Store::open_beside(data).await.unwrap();
     let backend = Arc::new(backend);
     let policy = ApprovalPolicy { mode, ..ApprovalPolicy::default() };
-    let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), Settings::default()));
+    let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), SessionSettings::default()));
     let new = NewSession {
         name: "s".to_owned(),
         file_ids: Vec::new(),
@@ -240,7 +240,7 @@ async fn nobody_waits_longer_for_a_decision_because_the_clock_is_set_back() {
     let policy =
         ApprovalPolicy { mode: ApprovalMode::Always, timeout: Duration::from_secs(1), ..ApprovalPolicy::default() };
     let backend = Arc::new(Memory::default());
-    let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), Settings::default()));
+    let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), SessionSettings::default()));
     let new = NewSession {
         name: "s".to_owned(),
         file_ids: Vec::new(),

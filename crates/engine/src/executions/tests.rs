@@ -11,7 +11,7 @@ use super::*;
 use crate::approvals::{ApprovalMode, ApprovalPolicy};
 use crate::sessions::NewSession;
 use crate::turns::ToolEnd;
-use crate::{ErrorKind, Settings};
+use crate::{ErrorKind, SessionSettings};
 
 fn script(code: &str, cell: &mut ScriptedCell) {
     match code {
@@ -28,7 +28,7 @@ async fn engine(data: &Path, mode: ApprovalMode) -> (Arc<Engine>, Arc<Memory>) {
     let store = Store::open(data).await.unwrap();
     let backend = Arc::new(Memory::new(script));
     let policy = ApprovalPolicy { mode, timeout: Duration::from_secs(20), ..ApprovalPolicy::default() };
-    (Arc::new(Engine::new(store, backend.clone(), [], policy, Vec::new(), Settings::default())), backend)
+    (Arc::new(Engine::new(store, backend.clone(), [], policy, Vec::new(), SessionSettings::default())), backend)
 }
 
 async fn session(engine: &Engine) -> Arc<Session> {

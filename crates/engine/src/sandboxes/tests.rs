@@ -10,9 +10,9 @@ use aludel_store::{Store, Tenant};
 use super::*;
 use crate::executions::{self, ClientProgram, DirectEnd, DirectEvent};
 use crate::turns::OutputPiece;
-use crate::{Engine, Error, Settings};
+use crate::{Engine, Error, SessionSettings};
 
-async fn engine(data: &std::path::Path, settings: Settings) -> (Arc<Engine>, Memory) {
+async fn engine(data: &std::path::Path, settings: SessionSettings) -> (Arc<Engine>, Memory) {
     let store = Store::open(data).await.unwrap();
     let backend = Memory::new(simple);
     let engine = Engine::new(store, Arc::new(backend.clone()), [], Default::default(), Vec::new(), settings);
@@ -31,7 +31,7 @@ async fn tenant(engine: &Engine, name: &str) -> Tenant {
 #[tokio::test]
 async fn nothing_of_one_tenant_is_there_for_another() {
     let data = tempfile::tempdir().unwrap();
-    let (engine, backend) = engine(data.path(), Settings::default()).await;
+    let (engine, backend) = engine(data.path(), SessionSettings::default()).await;
     let (one, other) = (tenant(&engine, "one").await, tenant(&engine, "other").await);
     let sandboxes = &engine.sandboxes;
     let first = sandboxes.create(&one, new(60)).await.unwrap();
@@ -54,7 +54,7 @@ async fn nothing_of_one_tenant_is_there_for_another() {
 #[tokio::test]
 async fn the_tunnels_of_one_sandbox_are_bounded() {
     let data = tempfile::tempdir().unwrap();
-    let (engine, _backend) = engine(data.path(), Settings::default()).await;
+    let (engine, _backend) = engine(data.path(), SessionSettings::default()).await;
     let live = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
     let mut tunnels: Vec<_> = (0..32).map(|_| live.tunnel().unwrap()).collect();
     assert!(live.tunnel().is_none());
@@ -65,7 +65,7 @@ async fn the_tunnels_of_one_sandbox_are_bounded() {
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_ends_in_time_and_connecting_never_shortens_it() {
     let data = tempfile::tempdir().unwrap();
-    let (engine, backend) = engine(data.path(), Settings::default()).await;
+    let (engine, backend) = engine(data.path(), SessionSettings::default()).await;
     let me = Tenant::local();
     let live = engine.sandboxes.create(&me, new(60)).await.unwrap();
     let end = live.ends();
@@ -87,7 +87,7 @@ async fn a_sandbox_ends_in_time_and_connecting_never_shortens_it() {
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_ends_with_the_key_of_its_tenant() {
     let data = tempfile::tempdir().unwrap();
-    let (engine, _backend) = engine(data.path(), Settings::default()).await;
+    let (engine, _backend) = engine(data.path(), SessionSettings::default()).await;
     let key = engine.store.create_key("one", None).await.unwrap();
     let one = engine.store.tenant_of_key(&key.secret).await.unwrap().unwrap();
     let other = tenant(&engine, "other").await;
@@ -104,7 +104,8 @@ async fn a_sandbox_ends_with_the_key_of_its_tenant() {
 #[tokio::test]
 async fn their_number_their_time_and_their_notes_are_bounded() {
     let data = tempfile::tempdir().unwrap();
-    let settings = Settings { sessions: 2, sandbox_lifetime: Duration::from_secs(100), ..Settings::default() };
+    let settings =
+        SessionSettings { sessions: 2, sandbox_lifetime: Duration::from_secs(100), ..SessionSettings::default() };
     let (engine, _backend) = engine(data.path(), settings).await;
     let me = Tenant::local();
     let invalid = async |new: NewSandbox| match engine.sandboxes.create(&me, new).await.unwrap_err() {
@@ -130,7 +131,7 @@ async fn their_number_their_time_and_their_notes_are_bounded() {
 #[tokio::test]
 async fn contexts_are_apart_and_can_be_restarted() {
     let data = tempfile::tempdir().unwrap();
-    let (engine, _backend) = engine(data.path(), Settings::default()).await;
+    let (engine, _backend) = engine(data.path(), SessionSettings::default()).await;
     let live = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
     let contexts = live.contexts();
     let run = async |id: Option<&str>, code: &str| {
@@ -173,7 +174,7 @@ async fn contexts_are_apart_and_can_be_restarted() {
 #[tokio::test]
 async fn notes_are_changed_within_their_bounds() {
     let data = tempfile::tempdir().unwrap();
-    let (engine, _) = engine(data.path(), Settings::default()).await;
+    let (engine, _) = engine(data.path(), SessionSettings::default()).await;
     let notes = [("a".into(), "1".into()), ("b".into(), "2".into())].into();
     let live = engine.sandboxes.create(&Tenant::local(), NewSandbox { metadata: notes, ..new(60) }).await.unwrap();
     live.change_metadata([("a".into(), None), ("c".into(), Some("3".into()))].into()).unwrap();

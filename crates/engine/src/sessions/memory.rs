@@ -4,15 +4,15 @@ use aludel_sandbox::Limits;
 
 /// Whole GiB of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory(u32);
+pub struct MemoryTier(u32);
 
-impl Memory {
+impl MemoryTier {
     /// So many GiB.
     pub const fn gib(count: u32) -> Self {
         Self(count)
     }
 
-    /// Reads what [`Memory::word`] wrote.
+    /// Reads what [`MemoryTier::word`] wrote.
     pub fn parse(text: &str) -> Option<Self> {
         text.strip_suffix('g')?.parse().ok().map(Self)
     }
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn nobody_gets_more_than_the_most() {
         let usual = Limits { memory: 2 << 30, disk: 1 << 30, ..Limits::default() };
-        let limits = |asked: u32| Memory::gib(asked).limits(&usual, 8 << 30);
+        let limits = |asked: u32| MemoryTier::gib(asked).limits(&usual, 8 << 30);
         assert_eq!(limits(1).memory, 1 << 30);
         assert_eq!(limits(1).disk, 512 << 20);
         assert_eq!(limits(4).memory, 4 << 30);
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_word_is_read_back() {
-        assert_eq!(Memory::parse(&Memory::gib(16).word()), Some(Memory::gib(16)));
-        assert_eq!(Memory::parse("16"), None);
+        assert_eq!(MemoryTier::parse(&MemoryTier::gib(16).word()), Some(MemoryTier::gib(16)));
+        assert_eq!(MemoryTier::parse("16"), None);
     }
 }

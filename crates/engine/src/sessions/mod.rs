@@ -10,10 +10,10 @@ mod temporary;
 mod tests;
 
 pub use live::LiveSession;
-pub use memory::Memory;
+pub use memory::MemoryTier;
 pub use names::check_name;
 pub(crate) use registry::LivePermit;
-pub use registry::{NewSession, SessionChoice, Sessions, Status, keep, reap};
+pub use registry::{NewSession, SessionChoice, SessionStatus, Sessions, keep, reap};
 pub use session::{Session, SessionFile, StoredChanges};
 pub use temporary::TemporarySession;
 

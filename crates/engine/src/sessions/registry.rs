@@ -11,11 +11,11 @@ use aludel_store::{ContainerId, ContainerRecord, FileId, FileOrigin, NewContaine
 use tokio::time::Instant;
 
 use super::session::{free_name, new_file};
-use super::{Memory, Session, check_name};
+use super::{MemoryTier, Session, check_name};
 use crate::error::Missing;
 use crate::meter::{Meter, SandboxTime};
 use crate::permits::{NoRoom, Permit, Permits};
-use crate::{Engine, Environment, Error, Settings};
+use crate::{Engine, Environment, Error, SessionSettings};
 
 /// Files that can be put into a new session by their ids.
 const MAX_FILES: usize = 50;
@@ -23,12 +23,12 @@ const MAX_FILES: usize = 50;
 /// All sessions. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Sessions {
-    shared: Arc<Shared>,
-    known: Arc<Known>,
+    shared: Arc<SessionContext>,
+    known: Arc<SessionTable>,
 }
 
 /// Sessions that are in use or live.
-type Known = Mutex<HashMap<ContainerId, Arc<Session>>>;
+type SessionTable = Mutex<HashMap<ContainerId, Arc<Session>>>;
 
 /// A place among the live sandboxes, whose time is counted until this is dropped.
 #[derive(Debug)]
@@ -39,15 +39,15 @@ pub(crate) struct LivePermit {
 
 /// Parts that all sessions share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SessionContext {
     pub(super) store: Store,
     pub(super) backend: Arc<dyn Backend>,
-    settings: Settings,
+    settings: SessionSettings,
     /// Permits to be live, shared between tenants.
     permits: Arc<Permits>,
     meter: Meter,
     /// Sessions hold this, so it does not hold them.
-    known: Weak<Known>,
+    known: Weak<SessionTable>,
 }
 
 /// The session that a request wants.
@@ -58,14 +58,14 @@ pub enum SessionChoice {
         /// Uploaded files to put in.
         file_ids: Vec<FileId>,
         /// The memory that it may use.
-        memory: Option<Memory>,
+        memory: Option<MemoryTier>,
     },
     /// The one that goes by this name, or a new one.
     Named {
         /// The name.
         name: String,
         /// The memory that a new one may use.
-        memory: Option<Memory>,
+        memory: Option<MemoryTier>,
     },
     /// The one that an earlier part of the conversation used, whether it has expired or not.
     Reuse(ContainerId),
@@ -81,7 +81,7 @@ pub struct NewSession {
     /// Uploaded files to put in.
     pub file_ids: Vec<FileId>,
     /// The memory that it may use, if not as much as usual.
-    pub memory: Option<Memory>,
+    pub memory: Option<MemoryTier>,
     /// The idle time after which it expires, if not the usual one.
     pub idle: Option<Duration>,
     /// Environment variables of its programs.
@@ -101,7 +101,7 @@ fn is_idle(session: &Arc<Session>) -> bool {
     Arc::strong_count(session) == 1 && session.is_live()
 }
 
-impl Shared {
+impl SessionContext {
     /// The template of a tenant; `None` for the usual one.
     pub(super) fn template_of(&self, tenant: &Tenant) -> Option<TemplateName> {
         self.settings.template_of(tenant).cloned()
@@ -109,7 +109,7 @@ impl Shared {
 
     /// The limits of a session, given the memory that it may use as it stands in its row.
     pub(super) fn limits_of(&self, memory: Option<&str>) -> Limits {
-        match memory.and_then(Memory::parse) {
+        match memory.and_then(MemoryTier::parse) {
             Some(asked) => asked.limits(&self.settings.limits, self.settings.max_memory),
             None => self.settings.limits.clone(),
         }
@@ -168,12 +168,19 @@ impl Shared {
 
 impl Sessions {
     /// No session is known at first; those in the store are found when they are asked for.
-    pub fn new(store: Store, backend: Arc<dyn Backend>, settings: Settings, meter: Meter) -> Self {
+    pub fn new(store: Store, backend: Arc<dyn Backend>, settings: SessionSettings, meter: Meter) -> Self {
         store.limit_storage(settings.storage);
         let permits = Permits::new(settings.sessions, settings.sessions);
         let known = Arc::default();
         Self {
-            shared: Arc::new(Shared { store, backend, settings, permits, meter, known: Arc::downgrade(&known) }),
+            shared: Arc::new(SessionContext {
+                store,
+                backend,
+                settings,
+                permits,
+                meter,
+                known: Arc::downgrade(&known),
+            }),
             known,
         }
     }
@@ -238,7 +245,7 @@ impl Sessions {
         };
         let record = self.shared.store.container(tenant, id).await?;
         match (record, &choice) {
-            (Some(record), SessionChoice::Explicit(_)) if self.status(&record) == Status::Expired => {
+            (Some(record), SessionChoice::Explicit(_)) if self.status(&record) == SessionStatus::Expired => {
                 Err(Error::Expired(id.to_string()))
             }
             (Some(record), _) => self.enter(tenant, &record).await,
@@ -251,7 +258,7 @@ impl Sessions {
         &self,
         tenant: &Tenant,
         file_ids: Vec<FileId>,
-        memory: Option<Memory>,
+        memory: Option<MemoryTier>,
     ) -> Result<Arc<Session>, Error> {
         let new =
             NewSession { name: "auto".to_owned(), file_ids, memory, idle: None, environment: Environment::default() };
@@ -296,10 +303,10 @@ impl Sessions {
     }
 
     /// Returns the status of a session.
-    pub fn status(&self, record: &ContainerRecord) -> Status {
+    pub fn status(&self, record: &ContainerRecord) -> SessionStatus {
         // A session in use does not expire, however long it takes.
         let used = self.known().get(&record.id).is_some_and(|session| !session.is_expired());
-        if used || !record.is_expired() { Status::Running } else { Status::Expired }
+        if used || !record.is_expired() { SessionStatus::Running } else { SessionStatus::Expired }
     }
 
     /// Removes a session with its files. Returns whether there was one.
@@ -358,14 +365,14 @@ impl Sessions {
     }
 }
 
-fn lock(known: &Known) -> MutexGuard<'_, HashMap<ContainerId, Arc<Session>>> {
+fn lock(known: &SessionTable) -> MutexGuard<'_, HashMap<ContainerId, Arc<Session>>> {
     // Nothing that could panic happens while it is held.
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The status of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum SessionStatus {
     /// It can.
     Running,
     /// It was left alone too long.
@@ -373,7 +380,7 @@ pub enum Status {
 }
 
 /// Time between two looks at the known sessions.
-fn pause(settings: &Settings) -> Duration {
+fn pause(settings: &SessionSettings) -> Duration {
     (settings.idle.min(settings.linger) / 4).clamp(Duration::from_millis(50), Duration::from_secs(15))
 }
 

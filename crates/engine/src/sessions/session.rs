@@ -23,7 +23,7 @@ use tracing::{Instrument as _, Span, info_span};
 
 use super::live::open_bounded;
 use super::names::{check_name, shortened};
-use super::registry::Shared;
+use super::registry::SessionContext;
 use super::{LivePermit, LiveSession, WORKSPACE};
 use crate::approvals::Namespace;
 use crate::{Environment, Error};
@@ -34,7 +34,7 @@ const MAX_UNREPORTED: usize = 1000;
 /// A session in use. Holding it keeps it from expiring.
 #[derive(Debug)]
 pub struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<SessionContext>,
     tenant: Tenant,
     id: ContainerId,
     limits: Limits,
@@ -102,7 +102,7 @@ pub struct StoredChanges {
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, tenant: Tenant, record: &ContainerRecord) -> Self {
+    pub(super) fn new(shared: Arc<SessionContext>, tenant: Tenant, record: &ContainerRecord) -> Self {
         Self {
             limits: shared.limits_of(record.memory_limit.as_deref()),
             template: std::sync::Mutex::new(shared.template_of(&tenant)),

@@ -14,27 +14,27 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::{Environment, Error, ErrorKind, Meter, Settings};
+use crate::{Environment, Error, ErrorKind, Meter, SessionSettings};
 
 /// A place for sessions, which can be left and entered again.
-struct Place {
+struct TestSessions {
     store: Store,
     sessions: Sessions,
     _backend: Arc<dyn Backend>,
 }
 
-fn settings() -> Settings {
+fn settings() -> SessionSettings {
     let limits = Limits { memory: 512 << 20, disk: 32 << 20, file_size: 32 << 20, ..Limits::default() };
-    Settings { max_memory: limits.memory, limits, ..Settings::default() }
+    SessionSettings { max_memory: limits.memory, limits, ..SessionSettings::default() }
 }
 
-impl Place {
-    async fn enter(data: &Path, settings: Settings) -> Self {
+impl TestSessions {
+    async fn enter(data: &Path, settings: SessionSettings) -> Self {
         let store = Store::open(data).await.unwrap();
         Self::on(Arc::new(MemoryBackend::new(script)), store, settings)
     }
 
-    fn on(backend: Arc<dyn Backend>, store: Store, settings: Settings) -> Self {
+    fn on(backend: Arc<dyn Backend>, store: Store, settings: SessionSettings) -> Self {
         let meter = Meter::new(store.clone(), TaskTracker::new(), CancellationToken::new());
         Self { sessions: Sessions::new(store.clone(), Arc::clone(&backend), settings, meter), store, _backend: backend }
     }
@@ -111,7 +111,7 @@ fn paths(files: &[SessionFile]) -> Vec<&str> {
 #[tokio::test]
 async fn clients_and_programs_see_the_same_files() {
     let data = tempfile::tempdir().unwrap();
-    let place = Place::enter(data.path(), settings()).await;
+    let place = TestSessions::enter(data.path(), settings()).await;
     let blob = async |content: &[u8]| place.store.write_blob(&me(), content).await.unwrap();
     let new = |name: &str| NewFile {
         filename: name.into(),
@@ -152,7 +152,7 @@ async fn clients_and_programs_see_the_same_files() {
 #[tokio::test]
 async fn a_container_that_nobody_waits_for_has_all_its_files_or_is_not_there() {
     let data = tempfile::tempdir().unwrap();
-    let place = Place::enter(data.path(), settings()).await;
+    let place = TestSessions::enter(data.path(), settings()).await;
     let mut file_ids = Vec::new();
     for number in 0..20 {
         let content = std::io::Cursor::new(vec![number; 1 << 16]);
@@ -185,7 +185,7 @@ async fn a_container_that_nobody_waits_for_has_all_its_files_or_is_not_there() {
 async fn an_idle_container_expires_and_one_in_use_does_not() {
     let data = tempfile::tempdir().unwrap();
     let idle = Duration::from_millis(300);
-    let place = Place::enter(data.path(), Settings { idle, sessions: 1, ..settings() }).await;
+    let place = TestSessions::enter(data.path(), SessionSettings { idle, sessions: 1, ..settings() }).await;
     let session = place.open(auto()).await;
     run(&session, "open('a', 'w').write('kept')").await;
     let id = session.id().clone();
@@ -194,14 +194,14 @@ async fn an_idle_container_expires_and_one_in_use_does_not() {
         tokio::time::sleep(idle / 2).await;
         place.sessions.reap_once().await;
     }
-    assert_eq!(status().await, Status::Running, "somebody holds it");
+    assert_eq!(status().await, SessionStatus::Running, "somebody holds it");
     let other = place.open(auto()).await;
     let full = other.live().await.unwrap_err();
     assert_eq!(full.kind(), ErrorKind::Full, "the only place is taken");
     drop(session);
     tokio::time::sleep(idle + Duration::from_millis(100)).await;
     place.sessions.reap_once().await;
-    assert_eq!(status().await, Status::Expired);
+    assert_eq!(status().await, SessionStatus::Expired);
     assert_eq!(run(&other, "print(1)").await.0, "1\n");
     other.end().await;
     let refused = place.sessions.open(&me(), SessionChoice::Explicit(id.clone())).await.unwrap_err();
@@ -212,13 +212,13 @@ async fn an_idle_container_expires_and_one_in_use_does_not() {
     assert_eq!(run(&again, "print(open('a').read())").await.0, "kept\n");
     // However long that took.
     place.sessions.reap_once().await;
-    assert_eq!(status().await, Status::Running);
+    assert_eq!(status().await, SessionStatus::Running);
 }
 
 #[tokio::test]
 async fn a_session_expires_by_the_time_that_passes_and_not_by_the_wall_clock() {
     let data = tempfile::tempdir().unwrap();
-    let place = Place::enter(data.path(), settings()).await;
+    let place = TestSessions::enter(data.path(), settings()).await;
     let session = place.open(auto()).await;
     run(&session, "x = 1").await;
     let id = session.id().clone();
@@ -230,13 +230,13 @@ async fn a_session_expires_by_the_time_that_passes_and_not_by_the_wall_clock() {
     place.sessions.reap_once().await;
     assert_eq!(place.sessions.taken(), 0);
     let record = place.store.container(&me(), &id).await.unwrap().unwrap();
-    assert_eq!(place.sessions.status(&record), Status::Expired);
+    assert_eq!(place.sessions.status(&record), SessionStatus::Expired);
 }
 
 #[tokio::test]
 async fn a_deleted_container_is_gone_for_whoever_holds_it() {
     let data = tempfile::tempdir().unwrap();
-    let place = Place::enter(data.path(), settings()).await;
+    let place = TestSessions::enter(data.path(), settings()).await;
     let session = place.open(auto()).await;
     run(&session, "open('a', 'w').write('x')").await;
     let live = session.live().await.unwrap();
@@ -254,9 +254,11 @@ async fn a_deleted_container_is_gone_for_whoever_holds_it() {
 #[tokio::test]
 async fn a_container_gets_the_memory_that_it_asked_for() {
     let data = tempfile::tempdir().unwrap();
-    let place = Place::enter(data.path(), Settings { max_memory: 2 << 30, ..settings() }).await;
+    let place = TestSessions::enter(data.path(), SessionSettings { max_memory: 2 << 30, ..settings() }).await;
     let asked = |memory| SessionChoice::Auto { file_ids: Vec::new(), memory };
-    for (limit, memory) in [(None, 512 << 20), (Some(Memory::gib(1)), 1 << 30), (Some(Memory::gib(64)), 2 << 30)] {
+    for (limit, memory) in
+        [(None, 512 << 20), (Some(MemoryTier::gib(1)), 1 << 30), (Some(MemoryTier::gib(64)), 2 << 30)]
+    {
         let session = place.open(asked(limit)).await;
         assert_eq!(session.live().await.unwrap().limits().memory, memory);
         session.end().await;
@@ -268,7 +270,7 @@ async fn variables_stay_with_a_session_and_go_with_it() {
     let data = tempfile::tempdir().unwrap();
     let backend = MemoryBackend::new(script);
     let store = Store::open(data.path()).await.unwrap();
-    let place = Place::on(Arc::new(backend.clone()), store, settings());
+    let place = TestSessions::on(Arc::new(backend.clone()), store, settings());
     let of = |name: &str, value: &str| Environment::new([(name.into(), value.into())].into()).unwrap();
     let new = NewSession { name: "s".into(), file_ids: vec![], memory: None, idle: None, environment: of("A", "1") };
     let session = place.sessions.create(&me(), new).await.unwrap().0;
@@ -296,7 +298,7 @@ async fn variables_stay_with_a_session_and_go_with_it() {
 #[tokio::test]
 async fn live_sessions_are_shared_between_tenants() {
     let data = tempfile::tempdir().unwrap();
-    let place = Place::enter(data.path(), Settings { sessions: 6, ..settings() }).await;
+    let place = TestSessions::enter(data.path(), SessionSettings { sessions: 6, ..settings() }).await;
     let mut tenants = Vec::new();
     for name in ["greedy", "good", "new"] {
         let key = place.store.create_key(name, None).await.unwrap();
@@ -345,7 +347,7 @@ async fn live_sessions_are_shared_between_tenants() {
 #[tokio::test]
 async fn when_all_places_are_taken_the_longest_idle_makes_room_and_its_files_stay() {
     let data = tempfile::tempdir().unwrap();
-    let place = Place::enter(data.path(), Settings { sessions: 2, ..settings() }).await;
+    let place = TestSessions::enter(data.path(), SessionSettings { sessions: 2, ..settings() }).await;
     let first = place.open(auto()).await;
     run(&first, "open('a', 'w').write('first')\nx = 1").await;
     let second = place.open(auto()).await;
@@ -367,7 +369,7 @@ async fn a_session_whose_sandbox_was_lost_goes_on_from_its_files_and_says_so() {
     let data = tempfile::tempdir().unwrap();
     let backend = MemoryBackend::new(script);
     let store = Store::open(data.path()).await.unwrap();
-    let place = Place::on(Arc::new(backend.clone()), store, Settings { sessions: 2, ..settings() });
+    let place = TestSessions::on(Arc::new(backend.clone()), store, SessionSettings { sessions: 2, ..settings() });
     let (idle, busy) = (place.open(auto()).await, place.open(auto()).await);
     run(&idle, "open('a', 'w').write('first')\nx = 1").await;
     let running = busy.execute("while True: pass").await.unwrap();

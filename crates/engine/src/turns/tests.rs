@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::approvals::{ApprovalPolicy, Gate, ProgramOrigin, TerminalApprover};
 use crate::sessions::NewSession;
-use crate::{Engine, Model, Settings};
+use crate::{Engine, Model, SessionSettings};
 
 /// A renderer that keeps the events.
 #[derive(Clone, Default)]
@@ -45,7 +45,7 @@ async fn beside(data: &Path, script: Vec<Scripted>) -> Arc<Engine> {
 }
 
 fn engine(store: Store, script: Vec<Scripted>) -> Arc<Engine> {
-    engine_on(store, script, Arc::new(Memory::new(program)), None, Settings::default())
+    engine_on(store, script, Arc::new(Memory::new(program)), None, SessionSettings::default())
 }
 
 /// An engine whose model has its programs in sandboxes of a template.
@@ -54,7 +54,7 @@ pub(super) fn engine_on(
     script: Vec<Scripted>,
     backend: Arc<dyn Backend>,
     template: Option<TemplateName>,
-    settings: Settings,
+    settings: SessionSettings,
 ) -> Arc<Engine> {
     let options = HttpOptions {
         protocol: Protocol::ChatCompletions,
@@ -173,7 +173,7 @@ async fn programs_run_in_the_template_of_their_model_or_their_tenant() {
             vec![Scripted::Python("1"), Scripted::Text("ok")],
             Arc::new(backend),
             template,
-            Settings { templates, ..Settings::default() },
+            SessionSettings { templates, ..SessionSettings::default() },
         );
         let printed = carried_out(&engine).await.1.into_iter().find_map(|event| match event.kind {
             EventKind::Output { output: OutputPiece::Stdout(text), .. } => Some(text),
@@ -190,7 +190,7 @@ async fn programs_run_in_the_template_of_their_model_or_their_tenant() {
         Vec::new(),
         Arc::new(backend),
         None,
-        Settings::default(),
+        SessionSettings::default(),
     );
     assert_eq!(engine.packages_of(Some(&name)), ["torch"]);
     assert_eq!(engine.packages_of(None), [""; 0]);

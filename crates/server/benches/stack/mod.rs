@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aludel_agent::upstream::Upstream;
-use aludel_engine::{ApprovalPolicy, Engine, Model, Settings};
+use aludel_engine::{ApprovalPolicy, Engine, Model, SessionSettings};
 use aludel_sandbox::{Backend, KernelStart, Limits, Local, LocalConfig, Require, template};
 use aludel_server::{App, serve};
 use aludel_store::Store;
@@ -41,7 +41,7 @@ impl Stack {
         };
         let local = Local::start(config).await.unwrap();
         let store = Store::open(&data.path().join("state")).await.unwrap();
-        let settings = Settings { limits, ..Settings::default() };
+        let settings = SessionSettings { limits, ..SessionSettings::default() };
         let model = Model::new("m", "a bench", Arc::new(model));
         let backend = Arc::new(local.clone());
         let engine = Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), settings);

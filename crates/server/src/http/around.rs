@@ -313,7 +313,7 @@ mod tests {
     async fn a_panic_is_an_answer_and_frees_its_place() {
         let data = tempfile::tempdir().unwrap();
         let settings = Settings { requests: 1, ..Settings::default() };
-        let sessions = aludel_engine::Settings::default();
+        let sessions = aludel_engine::SessionSettings::default();
         let backend = Arc::new(aludel_sandbox::memory::Memory::default());
         let store = Store::open(data.path()).await.unwrap();
         let engine = aludel_engine::Engine::new(store, backend, [], Default::default(), Vec::new(), sessions);

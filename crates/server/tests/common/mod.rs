@@ -46,7 +46,7 @@ enum Way {
 /// Small enough that every limit is hit in a moment.
 pub fn settings() -> Settings {
     let limits = Limits { memory: 512 << 20, disk: 64 << 20, file_size: 64 << 20, ..Limits::default() };
-    let engine = aludel_engine::Settings { max_memory: limits.memory, limits, ..Default::default() };
+    let engine = aludel_engine::SessionSettings { max_memory: limits.memory, limits, ..Default::default() };
     let server = aludel_server::Settings { keys_fresh: KEYS_FRESH, ..Default::default() };
     Settings { engine, server }
 }
@@ -54,13 +54,13 @@ pub fn settings() -> Settings {
 /// Settings of a server and of the engine below.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    pub engine: aludel_engine::Settings,
+    pub engine: aludel_engine::SessionSettings,
     pub server: aludel_server::Settings,
 }
 
 impl Settings {
     /// The same with another engine's settings.
-    pub fn engine(mut self, change: impl FnOnce(&mut aludel_engine::Settings)) -> Self {
+    pub fn engine(mut self, change: impl FnOnce(&mut aludel_engine::SessionSettings)) -> Self {
         change(&mut self.engine);
         self
     }

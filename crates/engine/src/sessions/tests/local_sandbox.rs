@@ -4,13 +4,13 @@ use aludel_testkit::Keeper;
 
 use super::*;
 
-async fn enter(data: &Path) -> Place {
+async fn enter(data: &Path) -> TestSessions {
     let store = Store::open(data).await.unwrap();
     let backend = aludel_testkit::local(data, settings().limits).await;
-    Place::on(backend, store, settings())
+    TestSessions::on(backend, store, settings())
 }
 
-async fn content(place: &Place, session: &Session, file: &SessionFile) -> Vec<u8> {
+async fn content(place: &TestSessions, session: &Session, file: &SessionFile) -> Vec<u8> {
     let record = place.store.container_file(&me(), session.id(), &file.id).await.unwrap().unwrap();
     place.store.read_blob(&record.blob).await.unwrap().read_whole(1 << 20).await.unwrap()
 }

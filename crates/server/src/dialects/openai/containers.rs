@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::sessions::{Memory, NewSession, SessionChoice, Status};
+use aludel_engine::sessions::{MemoryTier, NewSession, SessionChoice, SessionStatus};
 use aludel_engine::{Session, SessionFile};
 use aludel_store::{ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, Tenant};
 use aludel_wire::openai::{
@@ -44,17 +44,17 @@ impl MemoryLimit {
 
     /// Reads the protocol's word.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|limit| Memory::from(*limit).word() == text)
+        Self::ALL.into_iter().find(|limit| MemoryTier::from(*limit).word() == text)
     }
 
     /// Refuses more than a container may have here. The least word of the protocol stands for what every container has.
     pub(crate) fn check(self, app: &App, param: &str) -> Result<(), ApiError> {
-        let fits = |limit: &Self| Memory::from(*limit).bytes() <= app.engine.settings.max_memory;
+        let fits = |limit: &Self| MemoryTier::from(*limit).bytes() <= app.engine.settings.max_memory;
         if self == Self::One || fits(&self) {
             return Ok(());
         }
         let most = Self::ALL.into_iter().rev().find(fits).unwrap_or(Self::One);
-        let [asked, most] = [self, most].map(|limit| Memory::from(limit).word());
+        let [asked, most] = [self, most].map(|limit| MemoryTier::from(limit).word());
         let message = format!(
             "Containers here cannot have '{asked}' of memory. The largest possible value is '{most}'; \
              the server's operator can raise it with sandbox.max_memory."
@@ -63,7 +63,7 @@ impl MemoryLimit {
     }
 }
 
-impl From<MemoryLimit> for Memory {
+impl From<MemoryLimit> for MemoryTier {
     fn from(limit: MemoryLimit) -> Self {
         Self::gib(match limit {
             MemoryLimit::One => 1,
@@ -102,7 +102,7 @@ pub(crate) async fn create(
     }
     let idle = fields.optional::<IdleTime>("expires_after")?.map(IdleTime::check).transpose()?;
     let environment = environment(fields.optional("env")?.as_ref(), "env")?;
-    let new = NewSession { name, file_ids, memory: memory_limit.map(Memory::from), idle, environment };
+    let new = NewSession { name, file_ids, memory: memory_limit.map(MemoryTier::from), idle, environment };
     let (_container, record) = app.engine.sessions.create(&tenant, new).await?;
     Ok(Json(render(&app, &record)))
 }
@@ -159,7 +159,7 @@ pub(crate) async fn retrieve(
     Path(id): Path<String>,
 ) -> Result<Json<ContainerObject>, ApiError> {
     let record = find(&app, &tenant, &id).await?;
-    if app.engine.sessions.status(&record) == Status::Running {
+    if app.engine.sessions.status(&record) == SessionStatus::Running {
         // A client that asks for a container still needs it.
         app.engine.sessions.open(&tenant, SessionChoice::Explicit(record.id.clone())).await?;
     }
@@ -295,14 +295,14 @@ fn render(app: &App, record: &ContainerRecord) -> ContainerObject {
         object: Default::default(),
         created_at: record.created_at,
         status: match app.engine.sessions.status(record) {
-            Status::Running => "running",
-            Status::Expired => "expired",
+            SessionStatus::Running => "running",
+            SessionStatus::Expired => "expired",
         },
         name: record.name.clone(),
         last_active_at: record.last_active_ms / 1000,
         // A server's setting may be less than a minute.
         expires_after: ExpiresAfter { anchor: Default::default(), minutes: record.idle.as_secs().div_ceil(60) },
-        memory_limit: record.memory_limit.clone().unwrap_or_else(|| Memory::from(MemoryLimit::One).word()),
+        memory_limit: record.memory_limit.clone().unwrap_or_else(|| MemoryTier::from(MemoryLimit::One).word()),
         network_policy: NetworkPolicy::Disabled,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::sessions::{Memory, SessionChoice};
+use aludel_engine::sessions::{MemoryTier, SessionChoice};
 use aludel_engine::{Environment, Error, Session};
 use aludel_store::{ContainerId, FileId, Tenant};
 use serde_json::{Map, Value};
@@ -86,10 +86,10 @@ impl Interpreter {
             (Self::Explicit(id), _) => SessionChoice::Explicit(id.clone()),
             (Self::Auto { .. }, Some(id)) => SessionChoice::Reuse(id),
             (Self::Auto { session: Some(session), memory_limit, .. }, None) => {
-                SessionChoice::Named { name: format!("session {session}"), memory: memory_limit.map(Memory::from) }
+                SessionChoice::Named { name: format!("session {session}"), memory: memory_limit.map(MemoryTier::from) }
             }
             (Self::Auto { file_ids, memory_limit, session: None, .. }, None) => {
-                SessionChoice::Auto { file_ids: file_ids.clone(), memory: memory_limit.map(Memory::from) }
+                SessionChoice::Auto { file_ids: file_ids.clone(), memory: memory_limit.map(MemoryTier::from) }
             }
         }
     }

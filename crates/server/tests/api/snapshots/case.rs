@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aludel_engine::{ApprovalPolicy, Settings};
+use aludel_engine::{ApprovalPolicy, SessionSettings};
 use aludel_testkit::Scripted;
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) name: &'static str,
-    pub(super) settings: Settings,
+    pub(super) settings: SessionSettings,
     pub(super) server: aludel_server::Settings,
     pub(super) approvals: ApprovalPolicy,
     /// Time for which the model may be silent.
@@ -102,7 +102,7 @@ impl Request {
 impl Case {
     /// A case without any request.
     pub(super) fn new(name: &'static str) -> Self {
-        let mut settings = Settings::default();
+        let mut settings = SessionSettings::default();
         settings.limits.memory = 512 << 20;
         settings.limits.disk = 64 << 20;
         settings.limits.file_size = 64 << 20;
@@ -126,7 +126,7 @@ impl Case {
     }
 
     /// Changes what the server is set to.
-    pub(super) fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+    pub(super) fn settings(mut self, change: impl FnOnce(&mut SessionSettings)) -> Self {
         change(&mut self.settings);
         self
     }

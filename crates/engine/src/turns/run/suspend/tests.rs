@@ -13,7 +13,7 @@ use super::*;
 use crate::sessions::NewSession;
 use crate::turns::tests::{RecordingRenderer, engine_on, program};
 use crate::turns::{OutputPiece, ToolEnd, TurnSpec};
-use crate::{Environment, Settings};
+use crate::{Environment, SessionSettings};
 
 const ASKS: &str = "print('before')\nprint(await f({\"n\":1}))\nprint(await f({\"n\":2}))";
 
@@ -21,7 +21,7 @@ const ASKS: &str = "print('before')\nprint(await f({\"n\":1}))\nprint(await f({\
 async fn engine(data: &Path, programs: &[&'static str], answers: Duration) -> Arc<Engine> {
     let store = Store::open(data).await.unwrap();
     let script = programs.iter().map(|program| Scripted::Python(program)).chain([Scripted::Text("It is said.")]);
-    let settings = Settings { answers, ..Settings::default() };
+    let settings = SessionSettings { answers, ..SessionSettings::default() };
     engine_on(store, script.collect(), Arc::new(Memory::new(program)), None, settings)
 }
 
@@ -195,7 +195,7 @@ async fn a_program_ends_with_its_session_and_with_the_process() {
 async fn a_session_whose_program_waits_is_not_evicted() {
     let data = tempfile::tempdir().unwrap();
     let store = Store::open(data.path()).await.unwrap();
-    let settings = Settings { sessions: 1, idle: Duration::from_millis(1), ..Settings::default() };
+    let settings = SessionSettings { sessions: 1, idle: Duration::from_millis(1), ..SessionSettings::default() };
     let script = vec![Scripted::Python(ASKS), Scripted::Text("It is said.")];
     let engine = engine_on(store, script, Arc::new(Memory::new(program)), None, settings);
     let (_, calls, _) = begun(&engine).await;
