@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::contexts::Contexts;
 use super::processes::Processes;
-use super::programs::Programs;
+use super::programs::RunningPrograms;
 use super::watches::Watches;
 use crate::Error;
 use crate::environment::{MAX_BYTES, MAX_ENTRIES, check_names};
@@ -110,7 +110,7 @@ pub struct LiveSandbox {
     contexts: Contexts,
     watches: Watches,
     processes: Processes,
-    programs: Programs,
+    programs: RunningPrograms,
     metadata: StdMutex<BTreeMap<String, String>>,
     paused: AtomicBool,
     /// Held by whoever pauses or resumes it.
@@ -147,7 +147,7 @@ impl LiveSandbox {
         Ok(Self {
             contexts: Contexts::new(Arc::clone(&sandbox), &id, &new.environment).await?,
             watches: Watches::default(),
-            programs: Programs::default(),
+            programs: RunningPrograms::default(),
             metadata: StdMutex::new(new.metadata.clone()),
             paused: AtomicBool::new(false),
             pausing: Mutex::default(),
@@ -311,7 +311,7 @@ impl LiveSandbox {
     }
 
     /// The programs that run in it and can be interrupted.
-    pub fn programs(&self) -> &Programs {
+    pub fn programs(&self) -> &RunningPrograms {
         &self.programs
     }
 

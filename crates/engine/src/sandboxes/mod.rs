@@ -15,8 +15,10 @@ mod watches;
 
 pub use contexts::{Context, Contexts};
 pub use live::{HOME, LiveSandbox, NewSandbox};
-pub use processes::{Attached, Exit, LogPart, Process, ProcessEvent, ProcessSpec, Processes, PtySize, Stream};
-pub use programs::{Programs, RunningProgram};
+pub use processes::{
+    Attached, LogPart, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, Processes, PtySize, SandboxProcess,
+};
+pub use programs::{RunningProgram, RunningPrograms};
 pub use registry::Sandboxes;
 pub use watches::Watches;
 /// Files of a sandbox by path.

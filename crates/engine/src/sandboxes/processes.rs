@@ -61,13 +61,13 @@ pub struct ProcessSpec {
     pub pty: Option<PtySize>,
     /// Time after which it is killed.
     pub time_limit: Option<Duration>,
-    /// True if its output is kept for [`Process::log`], and not for whoever follows it next.
+    /// True if its output is kept for [`SandboxProcess::log`], and not for whoever follows it next.
     pub log: bool,
 }
 
 /// Output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
+pub enum ProcessStream {
     /// Standard output.
     Stdout,
     /// Standard error.
@@ -80,14 +80,14 @@ pub enum Stream {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessEvent {
     /// It printed something.
-    Output(Stream, Bytes),
+    Output(ProcessStream, Bytes),
     /// It ended; nothing follows.
-    Ended(Exit),
+    Ended(ProcessEnd),
 }
 
 /// The end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub enum ProcessEnd {
     /// By itself or by a signal.
     Status(ExitStatus),
     /// It was killed, since its time was over.
@@ -103,13 +103,13 @@ pub struct Processes {
     meter: Meter,
     tenant: Tenant,
     place: String,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<ProcessTable>>,
 }
 
 #[derive(Default)]
-struct Known {
+struct ProcessTable {
     last: u32,
-    by_number: BTreeMap<u32, Arc<Process>>,
+    by_number: BTreeMap<u32, Arc<SandboxProcess>>,
 }
 
 impl fmt::Debug for Processes {
@@ -119,39 +119,39 @@ impl fmt::Debug for Processes {
 }
 
 /// A command that runs or has ended.
-pub struct Process {
+pub struct SandboxProcess {
     pid: u32,
     /// Its number in the order in which commands were started.
     number: u32,
     spec: ProcessSpec,
     started: SystemTime,
     input: AsyncMutex<Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>>,
-    orders: mpsc::Sender<Order>,
-    output: Mutex<Output>,
+    orders: mpsc::Sender<ControlMessage>,
+    output: Mutex<OutputLog>,
     ended: CancellationToken,
 }
 
 /// An order to a command.
 #[derive(Debug, Clone, Copy)]
-enum Order {
+enum ControlMessage {
     Signal(i32),
     Resize(PtySize),
 }
 
 /// The output of a command, and who follows it.
 #[derive(Default)]
-struct Output {
+struct OutputLog {
     followers: Vec<mpsc::Sender<ProcessEvent>>,
     /// Output that nobody has seen yet.
-    kept: VecDeque<(Stream, Bytes)>,
+    kept: VecDeque<(ProcessStream, Bytes)>,
     kept_bytes: usize,
-    log: Log,
-    end: Option<(Exit, SystemTime)>,
+    log: LogTail,
+    end: Option<(ProcessEnd, SystemTime)>,
 }
 
 /// The last output of a command, as far as it is kept.
 #[derive(Default)]
-struct Log {
+struct LogTail {
     bytes: VecDeque<u8>,
     /// Bytes that were kept before.
     dropped: u64,
@@ -168,7 +168,7 @@ pub struct LogPart {
     pub next: u64,
 }
 
-impl fmt::Debug for Process {
+impl fmt::Debug for SandboxProcess {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Process").field("pid", &self.pid).finish_non_exhaustive()
     }
@@ -178,9 +178,9 @@ impl fmt::Debug for Process {
 #[derive(Debug)]
 pub struct Attached {
     /// The command.
-    pub process: Arc<Process>,
-    kept: VecDeque<(Stream, Bytes)>,
-    end: Option<Exit>,
+    pub process: Arc<SandboxProcess>,
+    kept: VecDeque<(ProcessStream, Bytes)>,
+    end: Option<ProcessEnd>,
     events: mpsc::Receiver<ProcessEvent>,
 }
 
@@ -234,7 +234,7 @@ impl Processes {
         let (pid, (orders, receiver)) = (started.id(), mpsc::channel(QUEUE));
         let (input, output, ended) = (AsyncMutex::new(input), Mutex::default(), CancellationToken::new());
         let started_at = SystemTime::now();
-        let process = Arc::new(Process { pid, number, spec, started: started_at, input, orders, output, ended });
+        let process = Arc::new(SandboxProcess { pid, number, spec, started: started_at, input, orders, output, ended });
         let attached = process.attach()?;
         self.remember(&process);
         let time = self.meter.command(&self.tenant);
@@ -265,7 +265,7 @@ impl Processes {
         Ok(())
     }
 
-    fn remember(&self, process: &Arc<Process>) {
+    fn remember(&self, process: &Arc<SandboxProcess>) {
         let mut known = self.lock();
         known.by_number.insert(process.number, Arc::clone(process));
         let ended: Vec<_> =
@@ -276,27 +276,27 @@ impl Processes {
     }
 
     /// The commands that run, in the order in which they were started.
-    pub fn running(&self) -> Vec<Arc<Process>> {
+    pub fn running(&self) -> Vec<Arc<SandboxProcess>> {
         self.lock().by_number.values().filter(|process| !process.has_ended()).cloned().collect()
     }
 
     /// The command of this process id that was last started, whether it runs or has ended.
-    pub fn of_pid(&self, pid: u32) -> Option<Arc<Process>> {
+    pub fn of_pid(&self, pid: u32) -> Option<Arc<SandboxProcess>> {
         self.lock().by_number.values().rev().find(|process| process.pid == pid).cloned()
     }
 
     /// The command that was last started under this tag.
-    pub fn of_tag(&self, tag: &str) -> Option<Arc<Process>> {
+    pub fn of_tag(&self, tag: &str) -> Option<Arc<SandboxProcess>> {
         self.lock().by_number.values().rev().find(|process| process.spec.tag.as_deref() == Some(tag)).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, ProcessTable> {
         // Nothing that could panic happens while it is held.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Process {
+impl SandboxProcess {
     /// Its process id, as programs of the sandbox see it.
     pub fn pid(&self) -> u32 {
         self.pid
@@ -313,7 +313,7 @@ impl Process {
     }
 
     /// Its end and the time of that; `None` while it runs.
-    pub fn exit(&self) -> Option<(Exit, SystemTime)> {
+    pub fn exit(&self) -> Option<(ProcessEnd, SystemTime)> {
         self.output().end
     }
 
@@ -369,20 +369,20 @@ impl Process {
 
     /// Sends a signal to it and to the rest of its process group. One that has ended hears nothing.
     pub async fn signal(&self, signal: i32) {
-        let _ended = self.orders.send(Order::Signal(signal)).await;
+        let _ended = self.orders.send(ControlMessage::Signal(signal)).await;
     }
 
     /// Kills it and the rest of its process group, without waiting for anything.
     pub fn kill(&self) {
-        let _ended = self.orders.try_send(Order::Signal(SIGKILL));
+        let _ended = self.orders.try_send(ControlMessage::Signal(SIGKILL));
     }
 
     /// Changes the size of its terminal. One that has ended or has no terminal stays as it is.
     pub async fn resize(&self, size: PtySize) {
-        let _ended = self.orders.send(Order::Resize(size)).await;
+        let _ended = self.orders.send(ControlMessage::Resize(size)).await;
     }
 
-    fn output(&self) -> MutexGuard<'_, Output> {
+    fn output(&self) -> MutexGuard<'_, OutputLog> {
         // Nothing that could panic happens while it is held.
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -412,7 +412,7 @@ impl Process {
     }
 }
 
-impl Log {
+impl LogTail {
     fn append(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
         let excess = self.bytes.len().saturating_sub(MAX_KEPT);
@@ -429,7 +429,7 @@ impl Log {
     }
 }
 
-impl Output {
+impl OutputLog {
     fn keep(&mut self, event: ProcessEvent) {
         let ProcessEvent::Output(stream, bytes) = event else { return };
         self.kept_bytes += bytes.len();
@@ -444,20 +444,20 @@ impl Output {
 
 /// Sees a command through to its end.
 async fn run(
-    process: Arc<Process>,
+    process: Arc<SandboxProcess>,
     mut started: Started,
-    mut orders: mpsc::Receiver<Order>,
+    mut orders: mpsc::Receiver<ControlMessage>,
     note: Note,
     mut time: CommandTime,
 ) {
     let mut stdout = std::mem::replace(&mut started.stdout, Box::new(tokio::io::empty()));
     let mut stderr = std::mem::replace(&mut started.stderr, Box::new(tokio::io::empty()));
-    let shown = if process.spec.pty.is_some() { Stream::Pty } else { Stream::Stdout };
+    let shown = if process.spec.pty.is_some() { ProcessStream::Pty } else { ProcessStream::Stdout };
     let ended = CancellationToken::new();
     let reading = async {
         tokio::join!(
             read_all(&process, shown, &mut *stdout, &ended),
-            read_all(&process, Stream::Stderr, &mut *stderr, &ended)
+            read_all(&process, ProcessStream::Stderr, &mut *stderr, &ended)
         )
     };
     let ending = async {
@@ -473,21 +473,21 @@ async fn run(
             let order = tokio::select! {
                 status = started.wait() => {
                     return match status {
-                        None => Exit::SandboxEnded,
-                        Some(_) if timed_out => Exit::TimedOut,
-                        Some(status) => Exit::Status(status),
+                        None => ProcessEnd::SandboxEnded,
+                        Some(_) if timed_out => ProcessEnd::TimedOut,
+                        Some(status) => ProcessEnd::Status(status),
                     };
                 }
                 () = &mut timer, if !timed_out => {
                     timed_out = true;
-                    Order::Signal(SIGKILL)
+                    ControlMessage::Signal(SIGKILL)
                 }
                 // The sender lives as long as the process is known.
                 Some(order) = orders.recv() => order,
             };
             match order {
-                Order::Signal(signal) => started.signal(signal),
-                Order::Resize(size) => {
+                ControlMessage::Signal(signal) => started.signal(signal),
+                ControlMessage::Resize(size) => {
                     // Without a terminal, or with one that is gone, there is no window.
                     let _no_window = started.resize(size);
                 }
@@ -510,10 +510,10 @@ async fn run(
     drop(time);
     drop(process.input.lock().await.take());
     let outcome = match exit {
-        Exit::Status(ExitStatus::Code(code)) => format!("exit status {code}"),
-        Exit::Status(ExitStatus::Signal(signal)) => format!("signal {signal}"),
-        Exit::TimedOut => "time limit".to_owned(),
-        Exit::SandboxEnded => "the sandbox ended".to_owned(),
+        ProcessEnd::Status(ExitStatus::Code(code)) => format!("exit status {code}"),
+        ProcessEnd::Status(ExitStatus::Signal(signal)) => format!("signal {signal}"),
+        ProcessEnd::TimedOut => "time limit".to_owned(),
+        ProcessEnd::SandboxEnded => "the sandbox ended".to_owned(),
     };
     if let Err(error) = note.write(AuditEvent::Ended, "", &outcome).await {
         tracing::error!("{}: a command has no end in the audit log until the next start: {error}", note.place);
@@ -525,8 +525,8 @@ async fn run(
 
 /// Reads to the end, or once the command has ended until nothing comes any more. Time in which followers are slow does not count.
 async fn read_all(
-    process: &Process,
-    stream: Stream,
+    process: &SandboxProcess,
+    stream: ProcessStream,
     pipe: &mut (dyn AsyncRead + Send + Sync + Unpin),
     ended: &CancellationToken,
 ) {
@@ -586,7 +586,7 @@ mod tests {
 
     #[test]
     fn a_log_keeps_its_end_and_counts_the_rest() {
-        let mut log = Log::default();
+        let mut log = LogTail::default();
         log.append(b"abc");
         assert_eq!(log.part(1), LogPart { bytes: b"bc".to_vec(), dropped: 0, next: 3 });
         assert_eq!(log.part(9), LogPart { bytes: Vec::new(), dropped: 0, next: 3 });

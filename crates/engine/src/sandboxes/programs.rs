@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The programs that run in one sandbox. There are no more than executions under way.
 #[derive(Debug, Clone, Default)]
-pub struct Programs(Arc<Mutex<HashMap<String, Running>>>);
+pub struct RunningPrograms(Arc<Mutex<HashMap<String, Running>>>);
 
 #[derive(Debug)]
 struct Running {
@@ -18,11 +18,11 @@ struct Running {
 /// A program that is known by its id as long as this is held.
 #[derive(Debug)]
 pub struct RunningProgram {
-    programs: Programs,
+    programs: RunningPrograms,
     id: String,
 }
 
-impl Programs {
+impl RunningPrograms {
     /// Makes a program known, by its id and that of its context.
     pub fn add(&self, id: &str, context: &str, cancel: CancellationToken) -> RunningProgram {
         self.lock().insert(id.to_owned(), Running { context: context.to_owned(), cancel });

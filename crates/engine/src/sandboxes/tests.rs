@@ -186,7 +186,7 @@ async fn notes_are_changed_within_their_bounds() {
 
 #[test]
 fn a_program_is_interrupted_as_long_as_it_is_known() {
-    let (programs, cancel) = (Programs::default(), tokio_util::sync::CancellationToken::new());
+    let (programs, cancel) = (RunningPrograms::default(), tokio_util::sync::CancellationToken::new());
     let running = programs.add("program", "context", cancel.clone());
     assert!(!programs.interrupt("other") && !cancel.is_cancelled());
     assert!(programs.interrupt("context") && cancel.is_cancelled());

@@ -1,4 +1,4 @@
-//! Commands in a sandbox: the service `process.Process`, and what else its server tells.
+//! Commands in a sandbox: the service `process.SandboxProcess`, and what else its server tells.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aludel_engine::execution::ExitStatus;
 use aludel_engine::sandboxes::{
-    Attached, Exit, HOME, LiveSandbox, Process, ProcessEvent, ProcessSpec, PtySize, Stream,
+    Attached, HOME, LiveSandbox, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, PtySize, SandboxProcess,
 };
 use aludel_wire::e2b::process::{
     Empty, Ended, EventMessage, Input, ListResponse, Output, ProcessConfig, ProcessInfo, SelectRequest, Selector,
@@ -128,20 +128,20 @@ async fn tell(client: Client, mut attached: Attached, pause: Duration) -> Result
             Some(ProcessEvent::Output(stream, bytes)) => {
                 let bytes = Bytes(bytes.into());
                 let output = match stream {
-                    Stream::Stdout => Output::Stdout(bytes),
-                    Stream::Stderr => Output::Stderr(bytes),
-                    Stream::Pty => Output::Pty(bytes),
+                    ProcessStream::Stdout => Output::Stdout(bytes),
+                    ProcessStream::Stderr => Output::Stderr(bytes),
+                    ProcessStream::Pty => Output::Pty(bytes),
                 };
                 client.send(&event(process::ProcessEvent::Data(output))).await?;
             }
-            Some(ProcessEvent::Ended(Exit::TimedOut)) => {
+            Some(ProcessEvent::Ended(ProcessEnd::TimedOut)) => {
                 return Ok(Err(Failure::new(ConnectCode::DeadlineExceeded, "the time of the command is over")));
             }
-            Some(ProcessEvent::Ended(Exit::Status(status))) => {
+            Some(ProcessEvent::Ended(ProcessEnd::Status(status))) => {
                 client.send(&event(process::ProcessEvent::End(ended(status)))).await?;
                 return Ok(Ok(()));
             }
-            Some(ProcessEvent::Ended(Exit::SandboxEnded)) | None => {
+            Some(ProcessEvent::Ended(ProcessEnd::SandboxEnded)) | None => {
                 return Ok(Err(Failure::new(ConnectCode::Unavailable, "the sandbox ended")));
             }
         }
@@ -166,7 +166,7 @@ fn ended(status: ExitStatus) -> Ended {
     }
 }
 
-fn find(live: &LiveSandbox, selector: &Selector) -> Result<Arc<Process>, Failure> {
+fn find(live: &LiveSandbox, selector: &Selector) -> Result<Arc<SandboxProcess>, Failure> {
     match selector {
         Selector::Pid(pid) => {
             let process = live.processes().of_pid(*pid);
@@ -181,7 +181,7 @@ fn find(live: &LiveSandbox, selector: &Selector) -> Result<Arc<Process>, Failure
 }
 
 /// One that still runs.
-fn find_running(live: &LiveSandbox, selector: &Selector) -> Result<Arc<Process>, Failure> {
+fn find_running(live: &LiveSandbox, selector: &Selector) -> Result<Arc<SandboxProcess>, Failure> {
     let process = find(live, selector)?;
     if process.has_ended() {
         return Err(Failure::not_found(format!("process with pid {} not found", process.pid())));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aludel_engine::execution::ExitStatus;
 use aludel_engine::sandboxes::{
-    Attached, Exit, HOME, LiveSandbox, Process, ProcessEvent, ProcessSpec, Stream as Channel,
+    Attached, HOME, LiveSandbox, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream as Channel, SandboxProcess,
 };
 use aludel_store::random_hex;
 use aludel_wire::opensandbox::code::{EventKind, Failure};
@@ -136,7 +136,7 @@ impl Source for Silence {
 }
 
 /// A command that is killed when nobody waits for it any more.
-struct KilledWithClient(Arc<Process>);
+struct KilledWithClient(Arc<SandboxProcess>);
 
 impl Drop for KilledWithClient {
     fn drop(&mut self) {
@@ -182,7 +182,7 @@ impl Source for Telling {
     }
 }
 
-fn ending(exit: Exit, took: Duration) -> EventKind {
+fn ending(exit: ProcessEnd, took: Duration) -> EventKind {
     match failure(exit) {
         None => EventKind::ExecutionComplete { execution_time: millis(took) },
         Some((status, words)) => {
@@ -193,13 +193,13 @@ fn ending(exit: Exit, took: Duration) -> EventKind {
 }
 
 /// The exit status of a command that failed, and words for it.
-fn failure(exit: Exit) -> Option<(i32, String)> {
+fn failure(exit: ProcessEnd) -> Option<(i32, String)> {
     match exit {
-        Exit::Status(ExitStatus::Code(0)) => None,
-        Exit::Status(ExitStatus::Code(code)) => Some((code, format!("exit status {code}"))),
-        Exit::Status(ExitStatus::Signal(signal)) => Some((-1, format!("signal {signal}"))),
-        Exit::TimedOut => Some((-1, "the time of the command is over".to_owned())),
-        Exit::SandboxEnded => Some((-1, "the sandbox ended".to_owned())),
+        ProcessEnd::Status(ExitStatus::Code(0)) => None,
+        ProcessEnd::Status(ExitStatus::Code(code)) => Some((code, format!("exit status {code}"))),
+        ProcessEnd::Status(ExitStatus::Signal(signal)) => Some((-1, format!("signal {signal}"))),
+        ProcessEnd::TimedOut => Some((-1, "the time of the command is over".to_owned())),
+        ProcessEnd::SandboxEnded => Some((-1, "the sandbox ended".to_owned())),
     }
 }
 
@@ -234,7 +234,7 @@ impl Lines {
     }
 }
 
-fn find(live: &LiveSandbox, id: &str) -> Result<Arc<Process>, ApiError> {
+fn find(live: &LiveSandbox, id: &str) -> Result<Arc<SandboxProcess>, ApiError> {
     let shown: String = id.chars().take(64).collect();
     let found = live.processes().of_tag(&shown);
     found.ok_or_else(|| ApiError::not_found(format!("command not found: {shown}")))
