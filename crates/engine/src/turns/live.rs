@@ -100,7 +100,7 @@ pub(super) struct HeldResource(#[expect(dead_code, reason = "it is only to be dr
 
 impl fmt::Debug for HeldResource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Held")
+        formatter.write_str("HeldResource")
     }
 }
 
