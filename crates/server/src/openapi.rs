@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::dialects::{self, Dialect, Manual};
 use crate::error::ApiError;
-use crate::http::{Content, JSON, Operation, Routes};
+use crate::http::{JSON, MediaType, Operation, Routes};
 use crate::router;
 
 /// The page of all documents.
@@ -35,7 +35,7 @@ const SERVER: Manual = Manual {
     title: "Aludel's own",
     reference: "/docs",
     key: "authorization",
-    error: Some(Content::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
+    error: Some(MediaType::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
 };
 
 /// A document that can be asked for.
@@ -128,8 +128,8 @@ impl Document {
 }
 
 /// Contents of a body or an answer, by their media types.
-fn content(contents: &[Content], schemas: &mut SchemaGenerator) -> Value {
-    let described = contents.iter().map(|Content { media, schema }| {
+fn content(contents: &[MediaType], schemas: &mut SchemaGenerator) -> Value {
+    let described = contents.iter().map(|MediaType { media, schema }| {
         let schema = schema.map_or_else(|| json!({}), |schema| json!({ "schema": schema(schemas) }));
         ((*media).to_owned(), schema)
     });

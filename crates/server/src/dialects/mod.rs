@@ -25,7 +25,7 @@ use axum::response::Response;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Content, Routes};
+use crate::http::{MediaType, Routes};
 
 /// A protocol that clients speak.
 pub(crate) struct Dialect {
@@ -60,7 +60,7 @@ pub(crate) struct Manual {
     /// The header that brings the key; `authorization` brings it as a Bearer token.
     pub(crate) key: &'static str,
     /// The form of its errors, where it is JSON of its own.
-    pub(crate) error: Option<Content>,
+    pub(crate) error: Option<MediaType>,
 }
 
 /// All of them. The first one's words are used where no dialect is asked, such as for unknown routes.

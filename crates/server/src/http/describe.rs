@@ -10,7 +10,7 @@ use super::{Caller, Fields, Params, Plain, Raw};
 
 /// A content of a body or an answer: its media type, and its schema where it has one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Content {
+pub(crate) struct MediaType {
     pub(crate) media: &'static str,
     pub(crate) schema: Option<fn(&mut SchemaGenerator) -> Schema>,
 }
@@ -19,18 +19,18 @@ pub(crate) struct Content {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Description {
     /// The forms in which the body may come; none if there is none.
-    pub(crate) body: Vec<Content>,
+    pub(crate) body: Vec<MediaType>,
     /// Names of the query's parameters.
     pub(crate) query: Vec<&'static str>,
     /// The forms in which the answer comes; none if it is a status alone.
-    pub(crate) answers: Vec<Content>,
+    pub(crate) answers: Vec<MediaType>,
     /// True if the types do not tell the body, if there is one: the route has to.
     pub(crate) lacks_body: bool,
     /// True if the types do not tell the answer: the route has to.
     pub(crate) lacks_answer: bool,
 }
 
-impl Content {
+impl MediaType {
     /// JSON of a type.
     pub(crate) const fn json<T: JsonSchema>(media: &'static str) -> Self {
         Self { media, schema: Some(SchemaGenerator::subschema_for::<T>) }
@@ -52,13 +52,13 @@ pub(crate) const BYTES: &str = "application/octet-stream";
 pub(crate) const PAGE: &[&str] = &["limit", "after", "order"];
 
 /// An argument of a handler.
-pub(crate) trait Argument {
+pub(crate) trait DescribeArgument {
     /// Adds what it tells of the route; nothing unless it is the body or the query.
     fn describe(_: &mut Description) {}
 }
 
 /// The result of a handler.
-pub(crate) trait Answer {
+pub(crate) trait DescribeAnswer {
     /// Adds what it tells of the answer.
     fn describe(description: &mut Description);
 }
@@ -69,75 +69,75 @@ pub(crate) trait Described<T> {
     fn description() -> Description;
 }
 
-impl<T> Argument for State<T> {}
-impl<T> Argument for Path<T> {}
-impl<T> Argument for Query<T> {}
-impl<T> Argument for Extension<T> {}
-impl<T> Argument for Option<T> {}
-impl Argument for Caller {}
-impl Argument for HeaderMap {}
-impl Argument for Uri {}
-impl Argument for Params {}
+impl<T> DescribeArgument for State<T> {}
+impl<T> DescribeArgument for Path<T> {}
+impl<T> DescribeArgument for Query<T> {}
+impl<T> DescribeArgument for Extension<T> {}
+impl<T> DescribeArgument for Option<T> {}
+impl DescribeArgument for Caller {}
+impl DescribeArgument for HeaderMap {}
+impl DescribeArgument for Uri {}
+impl DescribeArgument for Params {}
 
-impl Argument for Fields {
+impl DescribeArgument for Fields {
     fn describe(description: &mut Description) {
         description.lacks_body = true;
     }
 }
 
-impl Argument for Raw {
+impl DescribeArgument for Raw {
     fn describe(description: &mut Description) {
         description.lacks_body = true;
     }
 }
 
-impl Argument for Plain {
+impl DescribeArgument for Plain {
     fn describe(description: &mut Description) {
         description.lacks_body = true;
     }
 }
 
-impl Argument for Request {
+impl DescribeArgument for Request {
     fn describe(description: &mut Description) {
         description.lacks_body = true;
     }
 }
 
-impl<T: JsonSchema> Answer for Json<T> {
+impl<T: JsonSchema> DescribeAnswer for Json<T> {
     fn describe(description: &mut Description) {
-        description.answers.push(Content::json::<T>(JSON));
+        description.answers.push(MediaType::json::<T>(JSON));
     }
 }
 
-impl<T: Answer> Answer for (HeaderMap, T) {
+impl<T: DescribeAnswer> DescribeAnswer for (HeaderMap, T) {
     fn describe(description: &mut Description) {
         T::describe(description);
     }
 }
 
-impl<T: Answer, E> Answer for Result<T, E> {
+impl<T: DescribeAnswer, E> DescribeAnswer for Result<T, E> {
     fn describe(description: &mut Description) {
         T::describe(description);
     }
 }
 
-impl Answer for StatusCode {
+impl DescribeAnswer for StatusCode {
     fn describe(_: &mut Description) {}
 }
 
-impl Answer for &'static str {
+impl DescribeAnswer for &'static str {
     fn describe(description: &mut Description) {
-        description.answers.push(Content::plain("text/plain"));
+        description.answers.push(MediaType::plain("text/plain"));
     }
 }
 
-impl<T> Answer for Html<T> {
+impl<T> DescribeAnswer for Html<T> {
     fn describe(description: &mut Description) {
-        description.answers.push(Content::plain("text/html"));
+        description.answers.push(MediaType::plain("text/html"));
     }
 }
 
-impl Answer for Response {
+impl DescribeAnswer for Response {
     fn describe(description: &mut Description) {
         description.lacks_answer = true;
     }
@@ -149,8 +149,8 @@ macro_rules! described {
         impl<F, R, M, $($argument,)+> Described<(M, $($argument,)+)> for F
         where
             F: FnOnce($($argument,)+) -> R,
-            R: Future<Output: Answer>,
-            $($argument: Argument,)+
+            R: Future<Output: DescribeAnswer>,
+            $($argument: DescribeArgument,)+
         {
             fn description() -> Description {
                 let mut description = Description::default();
@@ -162,7 +162,7 @@ macro_rules! described {
     };
 }
 
-impl<F: FnOnce() -> R, R: Future<Output: Answer>> Described<((),)> for F {
+impl<F: FnOnce() -> R, R: Future<Output: DescribeAnswer>> Described<((),)> for F {
     fn description() -> Description {
         let mut description = Description::default();
         R::Output::describe(&mut description);

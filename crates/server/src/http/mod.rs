@@ -22,7 +22,7 @@ pub(crate) use around::{Caller, HEALTH, Held, READY, around, bearer, is_local_ho
 pub(crate) use budgets::Budgets;
 pub(crate) use callers::{Callers, FRESH};
 pub use cors::Origins;
-pub(crate) use describe::{Argument, BYTES, Content, Description, FORM, JSON, PAGE};
+pub(crate) use describe::{BYTES, DescribeArgument, Description, FORM, JSON, MediaType, PAGE};
 pub(crate) use download::{download, show};
 pub(crate) use form::{Form, Parts, Upload};
 #[cfg(any(fuzzing, test))]

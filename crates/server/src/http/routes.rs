@@ -12,7 +12,7 @@ use axum::routing::{MethodFilter, Route, any, on};
 use schemars::JsonSchema;
 use tower::{Layer, Service};
 
-use super::describe::{Content, Described, Description, JSON};
+use super::describe::{Described, Description, JSON, MediaType};
 use crate::app::App;
 
 /// Routes of a dialect, with what they do.
@@ -95,7 +95,7 @@ impl Routes {
     /// Says that the body of the route added last is JSON of a type.
     pub(crate) fn takes<T: JsonSchema>(self) -> Self {
         self.described(|description| {
-            description.body.push(Content::json::<T>(JSON));
+            description.body.push(MediaType::json::<T>(JSON));
             description.lacks_body = false;
         })
     }
@@ -103,7 +103,7 @@ impl Routes {
     /// Says that the body of the route added last is of a media type, and no JSON of ours.
     pub(crate) fn takes_any(self, media: &'static str) -> Self {
         self.described(|description| {
-            description.body.push(Content::plain(media));
+            description.body.push(MediaType::plain(media));
             description.lacks_body = false;
         })
     }
@@ -121,7 +121,7 @@ impl Routes {
     /// Says that the answer of the route added last is JSON of a type.
     pub(crate) fn gives<T: JsonSchema>(self) -> Self {
         self.described(|description| {
-            description.answers.push(Content::json::<T>(JSON));
+            description.answers.push(MediaType::json::<T>(JSON));
             description.lacks_answer = false;
         })
     }
@@ -129,7 +129,7 @@ impl Routes {
     /// Says that the answer of the route added last may be a stream whose events carry JSON of a type.
     pub(crate) fn streams<T: JsonSchema>(self, media: &'static str) -> Self {
         self.described(|description| {
-            description.answers.push(Content::json::<T>(media));
+            description.answers.push(MediaType::json::<T>(media));
             description.lacks_answer = false;
         })
     }
@@ -137,7 +137,7 @@ impl Routes {
     /// Says that the answer of the route added last is of a media type, and no JSON of ours.
     pub(crate) fn gives_any(self, media: &'static str) -> Self {
         self.described(|description| {
-            description.answers.push(Content::plain(media));
+            description.answers.push(MediaType::plain(media));
             description.lacks_answer = false;
         })
     }

@@ -12,7 +12,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 
 use super::{Dialect, Manual};
-use crate::http::{BYTES, Content, FORM, JSON, Routes, bearer};
+use crate::http::{BYTES, FORM, JSON, MediaType, Routes, bearer};
 
 mod ask;
 mod container;
@@ -40,7 +40,7 @@ pub(crate) const ANTHROPIC: Dialect = Dialect {
         title: "Anthropic Messages",
         reference: "https://docs.anthropic.com/en/api/messages",
         key: "x-api-key",
-        error: Some(Content::json::<aludel_wire::anthropic::ErrorEnvelope>(JSON)),
+        error: Some(MediaType::json::<aludel_wire::anthropic::ErrorEnvelope>(JSON)),
     },
     claims: Some(is_own),
     key,

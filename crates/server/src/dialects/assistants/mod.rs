@@ -25,7 +25,7 @@ use serde_json::Value;
 use super::openai::files;
 use super::{Dialect, Manual};
 use crate::error::ApiError;
-use crate::http::{BYTES, Content, FORM, JSON, PAGE, Params, Routes, bearer};
+use crate::http::{BYTES, FORM, JSON, MediaType, PAGE, Params, Routes, bearer};
 
 mod annotations;
 mod assistant;
@@ -62,7 +62,7 @@ pub(crate) const ASSISTANTS: Dialect = Dialect {
         title: "OpenAI Assistants",
         reference: "https://platform.openai.com/docs/api-reference/assistants",
         key: "authorization",
-        error: Some(Content::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
+        error: Some(MediaType::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
     },
     claims: None,
     key,

@@ -22,7 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::app::App;
 use crate::error::{ApiError, RenderedMark};
-use crate::http::{Argument, Content, Description, Plain};
+use crate::http::{DescribeArgument, Description, MediaType, Plain};
 
 /// The media type of frames that carry JSON.
 pub(super) const FRAMES: &str = "application/connect+json";
@@ -117,9 +117,9 @@ impl From<FilesError> for Failure {
 /// The message of a call.
 pub(super) struct Message<T>(pub(super) T);
 
-impl<T: JsonSchema> Argument for Message<T> {
+impl<T: JsonSchema> DescribeArgument for Message<T> {
     fn describe(description: &mut Description) {
-        description.body.push(Content::json::<T>("application/json"));
+        description.body.push(MediaType::json::<T>("application/json"));
     }
 }
 
@@ -140,9 +140,9 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Message<T> 
 /// The one message of a client that gets a stream.
 pub(super) struct FirstFrame<T>(pub(super) T);
 
-impl<T: JsonSchema> Argument for FirstFrame<T> {
+impl<T: JsonSchema> DescribeArgument for FirstFrame<T> {
     fn describe(description: &mut Description) {
-        description.body.push(Content::json::<T>(FRAMES));
+        description.body.push(MediaType::json::<T>(FRAMES));
     }
 }
 

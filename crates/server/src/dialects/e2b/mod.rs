@@ -27,7 +27,7 @@ use axum::http::HeaderMap;
 use axum::middleware::from_fn;
 
 use super::{Dialect, Manual};
-use crate::http::{BYTES, Content, FORM, JSON, Routes, bearer};
+use crate::http::{BYTES, FORM, JSON, MediaType, Routes, bearer};
 
 /// The dialect.
 pub(crate) const E2B: Dialect = Dialect {
@@ -37,7 +37,7 @@ pub(crate) const E2B: Dialect = Dialect {
         title: "E2B",
         reference: "https://e2b.dev/docs/api-reference",
         key: "x-api-key",
-        error: Some(Content::json::<aludel_wire::e2b::Error>(JSON)),
+        error: Some(MediaType::json::<aludel_wire::e2b::Error>(JSON)),
     },
     claims: Some(claims),
     key,

@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::dialects::sandboxes::secret::is_same;
 use crate::dialects::sandboxes::{alive, ports};
 use crate::error::ApiError;
-use crate::http::Argument;
+use crate::http::DescribeArgument;
 
 /// The port of commands and files.
 const ENVD: u16 = 49983;
@@ -32,7 +32,7 @@ pub(super) struct Reached {
     pub(super) port: u16,
 }
 
-impl Argument for Reached {}
+impl DescribeArgument for Reached {}
 
 impl FromRequestParts<Arc<App>> for Reached {
     type Rejection = ApiError;

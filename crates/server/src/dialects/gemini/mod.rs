@@ -12,7 +12,7 @@ use axum::extract::Request;
 use axum::http::HeaderMap;
 
 use super::{Dialect, Manual};
-use crate::http::{BYTES, Content, JSON, Routes, bearer};
+use crate::http::{BYTES, JSON, MediaType, Routes, bearer};
 
 mod ask;
 mod attached;
@@ -41,7 +41,7 @@ pub(crate) const GEMINI: Dialect = Dialect {
         title: "Gemini",
         reference: "https://ai.google.dev/api/generate-content",
         key: "x-goog-api-key",
-        error: Some(Content::json::<aludel_wire::gemini::ErrorEnvelope>(JSON)),
+        error: Some(MediaType::json::<aludel_wire::gemini::ErrorEnvelope>(JSON)),
     },
     claims: Some(is_own),
     key,

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::{Dialect, Manual};
-use crate::http::{BYTES, Content, FORM, JSON, PAGE, Routes, bearer};
+use crate::http::{BYTES, FORM, JSON, MediaType, PAGE, Routes, bearer};
 use aludel_wire::openai::responses::{Request, Response, StreamEvent};
 use aludel_wire::openai::{AddItems, CreateConversation, UpdateConversation};
 
@@ -32,7 +32,7 @@ pub(crate) const OPENAI: Dialect = Dialect {
         title: "OpenAI",
         reference: "https://platform.openai.com/docs/api-reference",
         key: "authorization",
-        error: Some(Content::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
+        error: Some(MediaType::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
     },
     claims: None,
     key: |headers| bearer(headers).map(Cow::Borrowed),

@@ -29,7 +29,7 @@ use axum::middleware::from_fn;
 use std::collections::BTreeMap;
 
 use super::{Dialect, Manual};
-use crate::http::{BYTES, Content, FORM, JSON, Routes, bearer};
+use crate::http::{BYTES, FORM, JSON, MediaType, Routes, bearer};
 
 /// The dialect.
 pub(crate) const OPENSANDBOX: Dialect = Dialect {
@@ -39,7 +39,7 @@ pub(crate) const OPENSANDBOX: Dialect = Dialect {
         title: "OpenSandbox",
         reference: "https://github.com/alibaba/OpenSandbox",
         key: "open-sandbox-api-key",
-        error: Some(Content::json::<aludel_wire::opensandbox::Error>(JSON)),
+        error: Some(MediaType::json::<aludel_wire::opensandbox::Error>(JSON)),
     },
     claims: Some(claims),
     key,

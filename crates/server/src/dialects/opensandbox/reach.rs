@@ -20,7 +20,7 @@ use crate::dialects::sandboxes::refusal::{refused, refused_file};
 use crate::dialects::sandboxes::secret::is_same;
 use crate::dialects::sandboxes::{alive, ports};
 use crate::error::ApiError;
-use crate::http::{Argument, Caller};
+use crate::http::{Caller, DescribeArgument};
 
 /// The port of programs, commands and files.
 pub(super) const SERVED: u16 = 44772;
@@ -55,7 +55,7 @@ pub(super) struct Reached {
     is_proven: bool,
 }
 
-impl Argument for Reached {}
+impl DescribeArgument for Reached {}
 
 impl FromRequestParts<Arc<App>> for Reached {
     type Rejection = ApiError;
