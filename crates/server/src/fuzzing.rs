@@ -34,7 +34,7 @@ use crate::dialects::e2b::E2B;
 use crate::dialects::gemini::GEMINI;
 use crate::dialects::openai::chat::markdown::{Markdown, Said, read};
 use crate::dialects::opensandbox::OPENSANDBOX;
-use crate::http::{Form, Params, body_memory, is_local_host, mime_of};
+use crate::http::{MultipartForm, Params, body_memory, is_local_host, mime_of};
 use crate::links::{Link, Links};
 use crate::{Settings, router};
 
@@ -127,13 +127,13 @@ impl Words {
 }
 
 /// A JSON body for the route that its first byte chooses.
-pub struct Body {
+pub struct JsonBody {
     path: &'static str,
     bytes: Bytes,
     counted: usize,
 }
 
-impl Body {
+impl JsonBody {
     /// Reads the input of a fuzzer; `None` if the server refuses to build anything of it.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (route, body) = bytes.split_first()?;
@@ -170,7 +170,7 @@ impl Body {
 /// Sends a JSON body, without looking at the memory that it takes.
 #[cfg(test)]
 fn bodies(bytes: &[u8]) {
-    if let Some(body) = Body::read(bytes) {
+    if let Some(body) = JsonBody::read(bytes) {
         body.send();
     }
 }
@@ -186,7 +186,8 @@ pub fn forms(bytes: &[u8]) {
                 body.as_bytes().chunks(size).map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece))).collect();
             let mut request = Request::new(body::Body::from_stream(stream::iter(pieces)));
             request.headers_mut().insert(CONTENT_TYPE, kind.clone());
-            let form = server.runtime.block_on(Form::read(&server.app, &server.tenant, request, "file", MAX_FILE));
+            let form =
+                server.runtime.block_on(MultipartForm::read(&server.app, &server.tenant, request, "file", MAX_FILE));
             form.map(|mut form| {
                 let file = form.take_file().ok().map(|file| {
                     assert_plain(&file.name);

@@ -6,7 +6,7 @@ use axum::response::{Html, Response};
 use axum::{Extension, Json};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Caller, Fields, Params, Plain, Raw};
+use super::{Caller, Fields, Params, Plain, RawJson};
 
 /// A content of a body or an answer: its media type, and its schema where it has one.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +85,7 @@ impl DescribeArgument for Fields {
     }
 }
 
-impl DescribeArgument for Raw {
+impl DescribeArgument for RawJson {
     fn describe(description: &mut Description) {
         description.lacks_body = true;
     }

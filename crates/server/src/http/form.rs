@@ -26,7 +26,7 @@ const MAX_TEXT: usize = 64 << 10;
 
 /// A form with at most one file.
 #[derive(Debug)]
-pub(crate) struct Form {
+pub(crate) struct MultipartForm {
     /// The file.
     pub(crate) file: Option<Upload>,
     texts: HashMap<String, String>,
@@ -43,7 +43,7 @@ pub(crate) struct Upload {
     pub(crate) blob: NewBlob,
 }
 
-impl Form {
+impl MultipartForm {
     /// Returns true if a request's body is a form.
     pub(crate) fn is_in(request: &Request) -> bool {
         let said = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -59,7 +59,7 @@ impl Form {
         max: u64,
     ) -> Result<Self, ApiError> {
         let mut form = Self { file: None, texts: HashMap::new() };
-        let mut parts = Parts::of(request, MAX_PARTS).await?;
+        let mut parts = FormParts::of(request, MAX_PARTS).await?;
         while let Some(part) = parts.next().await? {
             let name = part.name().unwrap_or_default().to_owned();
             if name == file {
@@ -88,7 +88,7 @@ impl Form {
 }
 
 /// The parts of a form, as they come.
-pub(crate) struct Parts {
+pub(crate) struct FormParts {
     multipart: Multipart,
     pace: Pace,
     /// Bytes of the whole form, as far as its head tells.
@@ -99,13 +99,13 @@ pub(crate) struct Parts {
 }
 
 /// A part of a form.
-pub(crate) struct Part<'a> {
+pub(crate) struct FormPart<'a> {
     field: Field<'a>,
     pace: &'a Pace,
     announced: u64,
 }
 
-impl Parts {
+impl FormParts {
     /// The parts of a request's form, of which there may be so many.
     pub(crate) async fn of(mut request: Request, most: usize) -> Result<Self, ApiError> {
         // Bytes are counted by whoever reads them, where the error can say more.
@@ -119,17 +119,17 @@ impl Parts {
     }
 
     /// The next part.
-    pub(crate) async fn next(&mut self) -> Result<Option<Part<'_>>, ApiError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<FormPart<'_>>, ApiError> {
         let Some(field) = in_time(&self.pace, self.multipart.next_field()).await? else { return Ok(None) };
         self.left = self
             .left
             .checked_sub(1)
             .ok_or_else(|| ApiError::bad_request(format!("The form has more than {} parts.", self.most)))?;
-        Ok(Some(Part { field, pace: &self.pace, announced: self.announced }))
+        Ok(Some(FormPart { field, pace: &self.pace, announced: self.announced }))
     }
 }
 
-impl Part<'_> {
+impl FormPart<'_> {
     /// Its name.
     pub(crate) fn name(&self) -> Option<&str> {
         self.field.name()
@@ -151,7 +151,13 @@ impl Part<'_> {
     }
 }
 
-async fn read_file(app: &App, tenant: &Tenant, mut part: Part<'_>, param: &str, max: u64) -> Result<Upload, ApiError> {
+async fn read_file(
+    app: &App,
+    tenant: &Tenant,
+    mut part: FormPart<'_>,
+    param: &str,
+    max: u64,
+) -> Result<Upload, ApiError> {
     // Parts of uploads have no name of their own that matters.
     let name = part.file_name()?.unwrap_or(param).to_owned();
     aludel_engine::sessions::check_name(&name)?;
@@ -168,7 +174,7 @@ async fn read_file(app: &App, tenant: &Tenant, mut part: Part<'_>, param: &str, 
     Ok(Upload { name, mime, blob: blob.finish().await? })
 }
 
-async fn read_text(mut part: Part<'_>, name: &str) -> Result<String, ApiError> {
+async fn read_text(mut part: FormPart<'_>, name: &str) -> Result<String, ApiError> {
     let mut bytes = Vec::new();
     while let Some(chunk) = part.chunk().await? {
         if bytes.len() + chunk.len() > MAX_TEXT {

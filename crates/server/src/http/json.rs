@@ -101,13 +101,13 @@ impl FromRequest<Arc<App>> for Fields {
 }
 
 /// A body that is JSON, as it was sent.
-pub(crate) struct Raw {
+pub(crate) struct RawJson {
     pub(crate) bytes: Bytes,
     shape: Shape,
     memory: Memory,
 }
 
-impl FromRequest<Arc<App>> for Raw {
+impl FromRequest<Arc<App>> for RawJson {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
@@ -120,7 +120,7 @@ impl FromRequest<Arc<App>> for Raw {
     }
 }
 
-impl Raw {
+impl RawJson {
     /// Counts the memory that everything made of it takes. It is in use until the second part is dropped.
     pub(crate) fn counted(self) -> Result<(Bytes, impl Send + Sync + Unpin + 'static), ApiError> {
         let Self { bytes, shape, memory } = self;

@@ -24,10 +24,10 @@ pub(crate) use callers::{Callers, FRESH};
 pub use cors::Origins;
 pub(crate) use describe::{BYTES, DescribeArgument, Description, FORM, JSON, MediaType, PAGE};
 pub(crate) use download::{download, show};
-pub(crate) use form::{Form, Parts, Upload};
+pub(crate) use form::{FormParts, MultipartForm, Upload};
 #[cfg(any(fuzzing, test))]
 pub(crate) use json::body_memory;
-pub(crate) use json::{Fields, Plain, Raw, SILENCE};
+pub(crate) use json::{Fields, Plain, RawJson, SILENCE};
 pub(crate) use memory::{Memory, memory};
 pub(crate) use names::mime_of;
 pub(crate) use params::Params;

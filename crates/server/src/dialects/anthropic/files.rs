@@ -16,7 +16,7 @@ use super::error::{no_file, of_engine};
 use crate::app::App;
 use crate::dialects::times::rfc3339;
 use crate::error::ApiError;
-use crate::http::{Caller, Form, Params, Upload, download};
+use crate::http::{Caller, MultipartForm, Params, Upload, download};
 
 /// Bytes of one file.
 const MAX_FILE: u64 = 512 << 20;
@@ -115,10 +115,10 @@ pub(super) async fn create(
     Caller(tenant): Caller,
     request: Request,
 ) -> Result<Json<File>, ApiError> {
-    if !Form::is_in(&request) {
+    if !MultipartForm::is_in(&request) {
         return Err(ApiError::bad_request("Send the file as multipart/form-data, in the part 'file'."));
     }
-    let mut form = Form::read(&app, &tenant, request, "file", MAX_FILE).await?;
+    let mut form = MultipartForm::read(&app, &tenant, request, "file", MAX_FILE).await?;
     let expires_at = form.text("expires_in_seconds").map(life).transpose()?.map(|seconds| now() + seconds);
     let Upload { name, mime, blob } = form.take_file()?;
     let filename = name.rsplit('/').next().unwrap_or(&name).to_owned();

@@ -22,7 +22,7 @@ use super::resume;
 use super::writer::{KnownContainer, Writer};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Memory, Raw};
+use crate::http::{Caller, Memory, RawJson};
 use crate::telemetry::Scope;
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, framed, leash, wait};
 
@@ -30,7 +30,7 @@ pub(super) async fn create(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     headers: HeaderMap,
-    body: Raw,
+    body: RawJson,
 ) -> Result<Response, ApiError> {
     if let Some(response) = pass::on(&app, &tenant, &headers, &body.bytes).await? {
         return Ok(response);

@@ -23,7 +23,7 @@ use crate::app::App;
 use crate::dialects::sandboxes::download;
 use crate::dialects::sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
-use crate::http::{Form, Parts, SILENCE};
+use crate::http::{FormParts, MultipartForm, SILENCE};
 
 /// Files of one form.
 const MAX_FILES: usize = 1000;
@@ -65,7 +65,7 @@ pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
         Some(_) => return Err(ApiError::bad_request("only the content encodings gzip and identity are understood")),
     };
     let files = live.files().await.map_err(refused)?;
-    if !Form::is_in(&request) {
+    if !MultipartForm::is_in(&request) {
         let Some(path) = query.path.filter(|path| !path.is_empty()) else {
             return Err(ApiError::bad_request("the query has no path"));
         };
@@ -78,7 +78,7 @@ pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
         return Ok(Json(vec![writer.finish().await?]));
     }
     let request = if is_packed { unpacked(request) } else { request };
-    let (mut form, mut written) = (Parts::of(request, MAX_FILES).await?, Vec::new());
+    let (mut form, mut written) = (FormParts::of(request, MAX_FILES).await?, Vec::new());
     while let Some(mut part) = form.next().await? {
         if part.name() != Some("file") {
             continue;

@@ -28,7 +28,7 @@ use super::tools::Profile;
 use super::{Mcp, error};
 use crate::app::App;
 use crate::error::{ApiError, RenderedMark};
-use crate::http::{Caller, Held, Raw};
+use crate::http::{Caller, Held, RawJson};
 
 /// The header by which a client names its connection.
 const CONNECTION: &str = "mcp-session-id";
@@ -65,7 +65,7 @@ pub(super) async fn post(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
-    let raw = Raw::from_request(Request::from_parts(parts.clone(), body), &app).await?;
+    let raw = RawJson::from_request(Request::from_parts(parts.clone(), body), &app).await?;
     let (bytes, memory) = raw.counted()?;
     let head = serde_json::from_slice::<Head>(&bytes).ok().filter(|_| bytes.trim_ascii_start().starts_with(b"{"));
     let Some(head) = head else {

@@ -27,7 +27,7 @@ use super::tools::Profile;
 use super::{Mcp, http};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Raw};
+use crate::http::{Caller, RawJson};
 
 /// Messages that may wait in each direction.
 const MAX_WAITING: usize = 16;
@@ -94,7 +94,7 @@ pub(super) async fn post(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     Query(Address { session_id }): Query<Address>,
-    raw: Raw,
+    raw: RawJson,
 ) -> Result<StatusCode, ApiError> {
     let (bytes, _memory) = raw.counted()?;
     let message = serde_json::from_slice::<ClientJsonRpcMessage>(&bytes)

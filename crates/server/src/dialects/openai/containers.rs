@@ -19,7 +19,7 @@ use crate::app::App;
 use crate::dialects::openai::files::{MAX_FILE, no_file};
 use crate::dialects::openai::tools::environment;
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, Form, Params, Upload, download};
+use crate::http::{Caller, Fields, MultipartForm, Params, Upload, download};
 
 /// 404, in the words by which clients know it.
 pub(crate) fn no_container(id: &str) -> ApiError {
@@ -185,8 +185,8 @@ pub(crate) async fn add_file(
     request: Request,
 ) -> Result<Json<ContainerFileObject>, ApiError> {
     let container = use_container(&app, &tenant, &id).await?;
-    let file = if Form::is_in(&request) {
-        let mut form = Form::read(&app, &tenant, request, "file", MAX_FILE).await?;
+    let file = if MultipartForm::is_in(&request) {
+        let mut form = MultipartForm::read(&app, &tenant, request, "file", MAX_FILE).await?;
         // Some clients send the id as a part of a form.
         match form.text("file_id").map(str::to_owned) {
             Some(id) if form.file.is_none() => add_by_id(&app, &tenant, &container, &id).await?,

@@ -10,7 +10,7 @@ use axum::response::Response;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Form, Params, Upload, download};
+use crate::http::{Caller, MultipartForm, Params, Upload, download};
 
 /// Bytes of one file.
 pub(crate) const MAX_FILE: u64 = 512 << 20;
@@ -27,12 +27,12 @@ pub(crate) async fn create(
     Caller(tenant): Caller,
     request: Request,
 ) -> Result<Json<File>, ApiError> {
-    if !Form::is_in(&request) {
+    if !MultipartForm::is_in(&request) {
         return Err(ApiError::bad_request(
             "Send the file as multipart/form-data, with the parts 'file' and 'purpose'.",
         ));
     }
-    let mut form = Form::read(&app, &tenant, request, "file", MAX_FILE).await?;
+    let mut form = MultipartForm::read(&app, &tenant, request, "file", MAX_FILE).await?;
     let Upload { name, mime, blob } = form.take_file()?;
     let purpose = check_purpose(form.text("purpose").ok_or_else(|| ApiError::missing("purpose"))?)?;
     let lives = match form.text("expires_after[seconds]") {

@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt;
 use crate::app::App;
 use crate::dialects::openai::files::{check_life, check_purpose};
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, Form};
+use crate::http::{Caller, Fields, MultipartForm};
 
 /// Bytes of one upload.
 const MAX_UPLOAD: u64 = 8 << 30;
@@ -58,13 +58,13 @@ pub(crate) async fn add_part(
     request: Request,
 ) -> Result<Json<UploadPart>, ApiError> {
     let upload = find_pending(&app, &tenant, &id).await?;
-    if !Form::is_in(&request) {
+    if !MultipartForm::is_in(&request) {
         return Err(ApiError::bad_request("Send the part as multipart/form-data, in the part 'data'."));
     }
     if app.store.parts(&tenant, &upload.id).await?.len() >= MAX_PARTS {
         return Err(ApiError::bad_request(format!("An upload may have at most {MAX_PARTS} parts.")));
     }
-    let form = Form::read(&app, &tenant, request, "data", MAX_PART).await?;
+    let form = MultipartForm::read(&app, &tenant, request, "data", MAX_PART).await?;
     let data = form.file.ok_or_else(|| ApiError::missing("data"))?;
     let part = app.store.add_part(&tenant, &upload.id, data.blob).await?.ok_or_else(|| not_pending(&id))?;
     Ok(Json(UploadPart { id: part.id.into(), object: Default::default(), created_at: part.created_at, upload_id: id }))

@@ -17,7 +17,7 @@ use super::reach::Reached;
 use crate::app::App;
 use crate::dialects::sandboxes::download;
 use crate::error::ApiError;
-use crate::http::{Params, Parts};
+use crate::http::{FormParts, Params};
 
 /// Parts of one form: two for each file.
 const MAX_PARTS: usize = 2000;
@@ -29,7 +29,7 @@ pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
     let (mut head, body) = request.into_parts();
     let reached = Reached::from_request_parts(&mut head, &app).await?;
     let files = files(&reached).await?;
-    let mut form = Parts::of(Request::from_parts(head, body), MAX_PARTS).await?;
+    let mut form = FormParts::of(Request::from_parts(head, body), MAX_PARTS).await?;
     let mut target: Option<UploadMetadata> = None;
     while let Some(mut part) = form.next().await? {
         match part.name() {

@@ -22,7 +22,7 @@ use crate::app::App;
 use crate::dialects::openai::tools::Interpreter;
 use crate::dialects::pass::{self, Passage};
 use crate::error::ApiError;
-use crate::http::{Caller, Memory, Raw};
+use crate::http::{Caller, Memory, RawJson};
 use crate::links::{self, Links};
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
 
@@ -41,7 +41,7 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     headers: HeaderMap,
-    body: Raw,
+    body: RawJson,
 ) -> Result<Response, ApiError> {
     let head: Head = serde_json::from_slice(&body.bytes).map_err(|error| {
         let message = match serde_json::from_slice::<IgnoredAny>(&body.bytes) {
