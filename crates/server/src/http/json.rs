@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
-use super::memory::{Memory, Shape};
+use super::memory::{MemoryCharge, Shape};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, message};
@@ -27,7 +27,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 const LEAST_SPEED: usize = 64 << 10;
 
 /// Reads a body whole, and counts the memory that it takes.
-async fn read(request: Request, app: &App) -> Result<(Vec<u8>, Memory), ApiError> {
+async fn read(request: Request, app: &App) -> Result<(Vec<u8>, MemoryCharge), ApiError> {
     let Some(Caller(tenant)) = request.extensions().get().cloned() else {
         return Err(ApiError::internal("a route that asks nobody for a key"));
     };
@@ -36,7 +36,7 @@ async fn read(request: Request, app: &App) -> Result<(Vec<u8>, Memory), ApiError
     if body.size_hint().lower() > MAX_BODY as u64 {
         return Err(too_large());
     }
-    let memory = Memory::of(app, &tenant)?;
+    let memory = MemoryCharge::of(app, &tenant)?;
     let (mut bytes, mut stream) = (Vec::new(), body.into_data_stream());
     let began = Instant::now();
     loop {
@@ -84,7 +84,7 @@ pub(crate) fn body_memory(bytes: &[u8]) -> Result<usize, ApiError> {
 pub(crate) struct Fields {
     pub(crate) map: Map<String, Value>,
     /// The memory that it takes, and everything that is made of it.
-    memory: Option<Memory>,
+    memory: Option<MemoryCharge>,
 }
 
 impl FromRequest<Arc<App>> for Fields {
@@ -104,7 +104,7 @@ impl FromRequest<Arc<App>> for Fields {
 pub(crate) struct RawJson {
     pub(crate) bytes: Bytes,
     shape: Shape,
-    memory: Memory,
+    memory: MemoryCharge,
 }
 
 impl FromRequest<Arc<App>> for RawJson {
@@ -139,7 +139,7 @@ impl RawJson {
 /// A body of any kind, as it was sent.
 pub(crate) struct Plain {
     pub(crate) bytes: Bytes,
-    memory: Memory,
+    memory: MemoryCharge,
 }
 
 impl FromRequest<Arc<App>> for Plain {
@@ -176,7 +176,7 @@ impl From<Map<String, Value>> for Fields {
 }
 
 impl Fields {
-    fn parse(bytes: &[u8], memory: Memory) -> Result<Self, ApiError> {
+    fn parse(bytes: &[u8], memory: MemoryCharge) -> Result<Self, ApiError> {
         let memory = Some(memory);
         if bytes.trim_ascii().is_empty() {
             return Ok(Self { map: Map::new(), memory });

@@ -33,22 +33,22 @@ const FREE: usize = 256 << 10;
 
 /// Memory that is counted for a tenant, and is in use until the last clone of this is dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct Memory {
-    counted: Arc<Mutex<Counted>>,
+pub(crate) struct MemoryCharge {
+    counted: Arc<Mutex<TenantMemory>>,
     /// The tenant's share of the processors.
     share: ProcessorShare,
 }
 
 #[derive(Debug)]
-struct Counted {
+struct TenantMemory {
     bytes: usize,
     place: Permit,
 }
 
-impl Memory {
+impl MemoryCharge {
     /// None yet.
     pub(crate) fn of(app: &App, tenant: &Tenant) -> Result<Self, ApiError> {
-        let counted = Counted { bytes: 0, place: memory(app, tenant, 0)? };
+        let counted = TenantMemory { bytes: 0, place: memory(app, tenant, 0)? };
         Ok(Self { counted: Arc::new(Mutex::new(counted)), share: app.engine.processor_time.share_of(tenant) })
     }
 

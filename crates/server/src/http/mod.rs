@@ -28,7 +28,7 @@ pub(crate) use form::{FormParts, MultipartForm, Upload};
 #[cfg(any(fuzzing, test))]
 pub(crate) use json::body_memory;
 pub(crate) use json::{Fields, Plain, RawJson, SILENCE};
-pub(crate) use memory::{Memory, memory};
+pub(crate) use memory::{MemoryCharge, memory};
 pub(crate) use names::mime_of;
 pub(crate) use params::Params;
 pub(crate) use routes::{Operation, Routes};

@@ -20,7 +20,7 @@ use tokio::io::AsyncReadExt;
 use super::files::Stored;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::Memory;
+use crate::http::MemoryCharge;
 
 /// Bytes of a file that the model is shown.
 const MAX_SHOWN: u64 = 8 << 20;
@@ -86,7 +86,7 @@ struct Reader<'a> {
     tenant: &'a Tenant,
     tools: &'a ToolNames,
     /// Counts the files that the model is shown.
-    memory: &'a Memory,
+    memory: &'a MemoryCharge,
 }
 
 impl Conversation {
@@ -97,7 +97,7 @@ impl Conversation {
         tenant: &Tenant,
         messages: &[MessageDocument],
         tools: &ToolNames,
-        memory: &Memory,
+        memory: &MemoryCharge,
     ) -> Result<Self, ApiError> {
         let reader = Reader { app, tenant, tools, memory };
         let mut conversation = Self::default();

@@ -22,7 +22,7 @@ use super::resume;
 use super::writer::{KnownContainer, Writer};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Memory, RawJson};
+use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::telemetry::Scope;
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, framed, leash, wait};
 
@@ -88,7 +88,7 @@ fn gone(past: PastRequest) -> ApiError {
 /// Checks everything that can be wrong with a request, and starts the turn, or goes on with one that waits for its answers.
 async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<LiveRequest>) -> Result<(), ApiError> {
     let id = fresh_id("msg_");
-    let memory = Memory::of(&app, &tenant)?;
+    let memory = MemoryCharge::of(&app, &tenant)?;
     live.hold(memory.clone());
     let tools = ToolNames::beside(app.engine.kernel(), &ask.functions, ask.has_shell());
     let mut conversation = Conversation::read(&app, &tenant, &ask.messages, &tools, &memory).await?;

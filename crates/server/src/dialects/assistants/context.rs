@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::dialects::openai::attachment::inline_file;
 use crate::dialects::openai::program::replayed_program;
 use crate::error::ApiError;
-use crate::http::Memory;
+use crate::http::MemoryCharge;
 
 /// Bytes of messages and steps of one thread that a model gets.
 const MAX_CONTEXT: u64 = 64 << 20;
@@ -23,7 +23,7 @@ const MAX_IMAGES: u64 = 64 << 20;
 pub(super) struct Context {
     entries: Vec<Entry>,
     /// Counts all of it, and the images that come to it.
-    memory: Memory,
+    memory: MemoryCharge,
 }
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Context {
             ApiError::bad_request(message).code("context_length_exceeded")
         })?;
         let mut entries: Vec<(String, Entry)> = Vec::with_capacity(messages.len() + steps.len());
-        let memory = Memory::of(app, tenant)?;
+        let memory = MemoryCharge::of(app, tenant)?;
         for message in memory.read::<Message>(app, messages).await? {
             entries.push((place(&message.id), Entry::Message(Box::new(message))));
         }
@@ -66,7 +66,7 @@ impl Context {
     }
 
     /// The memory that is counted for it, to be held as long as anything that was made of it.
-    pub(super) fn memory(&self) -> Memory {
+    pub(super) fn memory(&self) -> MemoryCharge {
         self.memory.clone()
     }
 
@@ -121,7 +121,7 @@ fn text_of(content: &[Content]) -> String {
 
 /// The parts of a user's message.
 async fn said(
-    (app, tenant, memory): (&App, &Tenant, &Memory),
+    (app, tenant, memory): (&App, &Tenant, &MemoryCharge),
     message: Message,
     paths: &HashMap<&str, &str>,
     left: &mut u64,
@@ -150,7 +150,7 @@ async fn said(
 
 /// An image of the Files API, unless it was deleted, or is larger than what is left.
 async fn image(
-    (app, tenant, memory): (&App, &Tenant, &Memory),
+    (app, tenant, memory): (&App, &Tenant, &MemoryCharge),
     id: &str,
     left: &mut u64,
 ) -> Result<Option<Part>, ApiError> {

@@ -11,7 +11,7 @@ use super::files;
 use super::inputs::MAX_FILES;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::Memory;
+use crate::http::MemoryCharge;
 
 /// Bytes of a file that the model is shown.
 const MAX_SHOWN: u64 = 8 << 20;
@@ -47,7 +47,7 @@ impl Attached {
         tenant: &Tenant,
         named: Vec<Named<'_>>,
         has_place: bool,
-        memory: &Memory,
+        memory: &MemoryCharge,
     ) -> Result<Self, ApiError> {
         let mut found = HashMap::new();
         for Named { uri, param, is_old } in named {
@@ -81,7 +81,7 @@ impl Attached {
     }
 }
 
-async fn read(app: &App, file: &FileRecord, memory: &Memory, param: &str) -> Result<Bytes, ApiError> {
+async fn read(app: &App, file: &FileRecord, memory: &MemoryCharge, param: &str) -> Result<Bytes, ApiError> {
     if file.bytes > MAX_SHOWN {
         let message = format!("The file of '{param}' is larger than the {} MB that a model is shown.", MAX_SHOWN >> 20);
         return Err(ApiError::invalid(param, message));

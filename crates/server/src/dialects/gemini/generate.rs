@@ -24,7 +24,7 @@ use super::render::{Answer, ERROR, framed};
 use super::writer::Writer;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, Memory, Params};
+use crate::http::{Caller, Fields, MemoryCharge, Params};
 use crate::links::{self, Links};
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
 
@@ -132,7 +132,7 @@ async fn start(
     let id = fresh_id("gen_");
     // Before anything is taken that would have to be given back.
     let secret = app.link_secret().await?;
-    let memory = Memory::of(&app, &tenant)?;
+    let memory = MemoryCharge::of(&app, &tenant)?;
     live.hold(memory.clone());
     let (part, session) = prepare(&app, &tenant, &model, &id, &ask, &memory).await?;
     let links = session.map(|session| Links::to(secret, &base, &tenant, session.id()));
@@ -150,7 +150,7 @@ async fn prepare(
     model: &str,
     id: &str,
     ask: &Ask,
-    memory: &Memory,
+    memory: &MemoryCharge,
 ) -> Result<(TurnPlan, Option<Arc<Session>>), ApiError> {
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
     let attached = Attached::find(app, tenant, named_in(&ask.contents).collect(), ask.runs_code, memory).await?;

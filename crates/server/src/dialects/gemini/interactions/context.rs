@@ -19,7 +19,7 @@ use crate::dialects::gemini::inputs::{Inline, Inputs};
 use crate::dialects::stored::{Length, answered};
 use crate::dialects::thoughts::unwrapped;
 use crate::error::ApiError;
-use crate::http::Memory;
+use crate::http::MemoryCharge;
 
 /// The conversation that a request builds on, and its additions.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Context {
         tenant: &Tenant,
         ask: &Ask,
         tool: &str,
-        memory: &Memory,
+        memory: &MemoryCharge,
     ) -> Result<Self, ApiError> {
         let History { steps: before, session } = match &ask.previous {
             Some(previous) => history(app, tenant, previous, memory).await?,
@@ -71,7 +71,7 @@ struct History {
 }
 
 /// The steps of an interaction and of all that it builds on.
-async fn history(app: &App, tenant: &Tenant, last: &InteractionId, memory: &Memory) -> Result<History, ApiError> {
+async fn history(app: &App, tenant: &Tenant, last: &InteractionId, memory: &MemoryCharge) -> Result<History, ApiError> {
     let (mut links, mut session) = (Vec::new(), None);
     let (mut next, mut length) = (Some(last.clone()), Length::default());
     while let Some(id) = next {

@@ -17,7 +17,7 @@ use super::render::{Answer, Beginning, Linked, NAME, Stored};
 use crate::app::App;
 use crate::dialects::times::rfc3339;
 use crate::error::ApiError;
-use crate::http::{Memory, mime_of};
+use crate::http::{MemoryCharge, mime_of};
 use crate::links::Links;
 
 /// Checks everything that can be wrong with a request, and starts the turn. Links lead to below `base`.
@@ -49,7 +49,7 @@ async fn prepare(
     app.engine.models().find(&ask.model)?;
     // Before anything is taken that would have to be given back.
     let secret = app.link_secret().await?;
-    let memory = Memory::of(app, tenant)?;
+    let memory = MemoryCharge::of(app, tenant)?;
     live.hold(memory.clone());
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
     let context = Context::collect(app, tenant, &ask, &tool, &memory).await?;

@@ -22,7 +22,7 @@ use crate::app::App;
 use crate::dialects::openai::tools::Interpreter;
 use crate::dialects::pass::{self, Passage};
 use crate::error::ApiError;
-use crate::http::{Caller, Memory, RawJson};
+use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::links::{self, Links};
 use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
 
@@ -110,7 +110,7 @@ fn chat(headers: &HeaderMap) -> Option<&str> {
 async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, base: String, live: Arc<LiveRequest>) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
     app.engine.models().find(&ask.model)?;
-    let memory = Memory::of(app, tenant)?;
+    let memory = MemoryCharge::of(app, tenant)?;
     live.hold(memory.clone());
     let conversation = Conversation::read(app, tenant, &ask.messages, ask.shown.is_some(), &memory).await?;
     let markdown = match ask.shown {

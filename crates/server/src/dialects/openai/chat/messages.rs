@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
 use crate::dialects::openai::program::{replayed, replayed_program};
 use crate::error::ApiError;
-use crate::http::Memory;
+use crate::http::MemoryCharge;
 use crate::links;
 
 /// Rounds that are looked up in one request, the newest.
@@ -60,7 +60,7 @@ impl Conversation {
         tenant: &Tenant,
         messages: &[Value],
         in_text: bool,
-        memory: &Memory,
+        memory: &MemoryCharge,
     ) -> Result<Self, ApiError> {
         let mut conversation = Self { in_text, ..Self::default() };
         let mut recallable = messages.iter().filter(|message| first_call(message).is_some()).count();

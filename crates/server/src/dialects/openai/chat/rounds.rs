@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::Memory;
+use crate::http::MemoryCharge;
 
 /// Time that a client may take to answer, seconds.
 const KEPT: i64 = 24 * 3600;
@@ -44,7 +44,12 @@ async fn keep(app: &App, tenant: &Tenant, id: ResponseId, programs: &[Value]) ->
 }
 
 /// The programs of the round in which a function was called; none if it is not known.
-pub(super) async fn recall(app: &App, tenant: &Tenant, call_id: &str, memory: &Memory) -> Result<Vec<Value>, ApiError> {
+pub(super) async fn recall(
+    app: &App,
+    tenant: &Tenant,
+    call_id: &str,
+    memory: &MemoryCharge,
+) -> Result<Vec<Value>, ApiError> {
     let Some(id) = record_id(call_id) else { return Ok(Vec::new()) };
     let Some(text) = app.store.response_text(tenant, &id).await? else { return Ok(Vec::new()) };
     let rounds: Vec<Round> = memory.read(app, vec![text.object]).await?;

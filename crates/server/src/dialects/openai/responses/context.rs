@@ -26,7 +26,7 @@ use crate::dialects::openai::program::replayed_output;
 use crate::dialects::stored::{Length, MAX_CONTEXT, answered, too_long};
 use crate::dialects::thoughts::unwrapped;
 use crate::error::ApiError;
-use crate::http::Memory;
+use crate::http::MemoryCharge;
 
 /// The conversation that a request builds on, and its additions.
 #[derive(Debug)]
@@ -38,13 +38,13 @@ pub(super) struct Context {
     /// Container of the response that an item was referred to in last.
     referred: Option<ContainerId>,
     /// Counts all of it, and the images that come to it.
-    memory: Memory,
+    memory: MemoryCharge,
 }
 
 impl Context {
     /// Collects the items that the request refers to.
     pub(super) async fn collect(app: &App, tenant: &Tenant, ask: &Ask) -> Result<Self, ApiError> {
-        let memory = Memory::of(app, tenant)?;
+        let memory = MemoryCharge::of(app, tenant)?;
         let mut items = match (&ask.previous, &ask.conversation) {
             (Some(previous), _) => chain(app, tenant, previous, &memory).await?,
             (None, Some(conversation)) => {
@@ -108,7 +108,7 @@ impl Context {
     }
 
     /// The memory that is counted for it, to be held as long as anything that was made of it.
-    pub(super) fn memory(&self) -> Memory {
+    pub(super) fn memory(&self) -> MemoryCharge {
         self.memory.clone()
     }
 
@@ -174,7 +174,12 @@ impl View {
 }
 
 /// The items of a response and of all that it builds on, oldest first.
-async fn chain(app: &App, tenant: &Tenant, last: &ResponseId, memory: &Memory) -> Result<Vec<ItemDocument>, ApiError> {
+async fn chain(
+    app: &App,
+    tenant: &Tenant,
+    last: &ResponseId,
+    memory: &MemoryCharge,
+) -> Result<Vec<ItemDocument>, ApiError> {
     let mut links: Vec<Vec<ItemDocument>> = Vec::new();
     let (mut next, mut length) = (Some(last.clone()), Length::default());
     while let Some(id) = next {
@@ -194,7 +199,11 @@ async fn chain(app: &App, tenant: &Tenant, last: &ResponseId, memory: &Memory) -
 }
 
 /// The items of a response, and the id of the one before it.
-async fn link(app: &App, text: ResponseText, memory: &Memory) -> Result<(Vec<ItemDocument>, Option<String>), ApiError> {
+async fn link(
+    app: &App,
+    text: ResponseText,
+    memory: &MemoryCharge,
+) -> Result<(Vec<ItemDocument>, Option<String>), ApiError> {
     let mut items: Vec<ItemDocument> =
         memory.read::<Vec<ItemDocument>>(app, vec![text.input]).await?.into_iter().flatten().collect();
     let mut previous = None;
@@ -215,7 +224,12 @@ struct Referred {
 
 impl Referred {
     /// Finds items of a tenant among its responses and, beside them, its conversations.
-    async fn collect(app: &App, tenant: &Tenant, ids: HashSet<String>, memory: &Memory) -> Result<Self, ApiError> {
+    async fn collect(
+        app: &App,
+        tenant: &Tenant,
+        ids: HashSet<String>,
+        memory: &MemoryCharge,
+    ) -> Result<Self, ApiError> {
         let mut referred = Self::default();
         if ids.is_empty() {
             return Ok(referred);
@@ -275,11 +289,11 @@ struct ForModel {
     /// Programs that were refused, each with the reason.
     refused: Vec<(String, String)>,
     /// Counts the images.
-    memory: Memory,
+    memory: MemoryCharge,
 }
 
 impl ForModel {
-    fn new(tool: String, memory: Memory) -> Self {
+    fn new(tool: String, memory: MemoryCharge) -> Self {
         Self {
             tool,
             instructions: Vec::new(),
@@ -470,7 +484,7 @@ fn unknown_item(kind: &str, param: &str) -> ApiError {
     ApiError::invalid(format!("{param}.type"), format!("Items of type '{kind}' are not understood here."))
 }
 
-async fn image(image: &InputImage, app: &App, tenant: &Tenant, memory: &Memory) -> Result<Part, ApiError> {
+async fn image(image: &InputImage, app: &App, tenant: &Tenant, memory: &MemoryCharge) -> Result<Part, ApiError> {
     if let Some(id) = &image.file_id {
         let file = stored_file(app, tenant, id).await?;
         memory.count_file(file.bytes)?;
