@@ -24,7 +24,7 @@ use tracing::{Instrument, error, warn};
 
 use crate::app::App;
 use crate::connections::Connections;
-use crate::http::Held;
+use crate::http::GuardedBody;
 use crate::stalled::Impatient;
 use crate::{dialects, router};
 
@@ -182,7 +182,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
         let (asked, service) = (Arc::clone(&connection), service.clone());
         let answer = service_fn(move |request: Request<Incoming>| {
             let (asking, answer) = (asked.ask(), service.call(request.map(Body::new)));
-            async move { Ok::<_, Infallible>(answer.await?.map(|body| Held::new(body, asking))) }
+            async move { Ok::<_, Infallible>(answer.await?.map(|body| GuardedBody::new(body, asking))) }
         });
         let served = http.serve_connection(TokioIo::new(Impatient::new(stream)), answer).with_upgrades();
         let ending = app.ending.clone();

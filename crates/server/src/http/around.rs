@@ -21,8 +21,8 @@ use futures_util::FutureExt;
 use tracing::{Instrument, error};
 
 use super::callers::Refused;
-use super::fair::Fair;
-use super::unread;
+use super::throttled_body::ThrottledBody;
+use super::unread_body;
 use crate::app::App;
 use crate::dialects::Dialect;
 use crate::dialects::gemini::Ticket;
@@ -71,7 +71,7 @@ pub(crate) async fn around(
     next: Next,
 ) -> Response {
     let (scope, span, open) = Scope::begin(&app.telemetry, &request);
-    let (request, rest) = unread::share(request);
+    let (request, rest) = unread_body::share(request);
     // A path may have the token of a link.
     let line = format!("{} {}", request.method(), scope.route());
     let answered = AssertUnwindSafe(admit(&app, dialect, request, next).instrument(span.clone())).catch_unwind().await;
@@ -98,7 +98,7 @@ pub(crate) async fn around(
         response.headers_mut().insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     }
     scope.note_status(response.status());
-    response.map(|body| Body::new(Held::new(body, open)))
+    response.map(|body| Body::new(GuardedBody::new(body, open)))
 }
 
 /// Returns true if the answer is told piece by piece.
@@ -171,7 +171,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     request.extensions_mut().insert(share.clone());
     let response = share.pace(next.run(request)).await;
     // A stream holds its place until its end.
-    Ok(response.map(|body| Body::new(Held::new(Body::new(Fair::new(body, &share)), place))))
+    Ok(response.map(|body| Body::new(GuardedBody::new(Body::new(ThrottledBody::new(body, &share)), place))))
 }
 
 /// The caller of a request that brings something made for it earlier in place of a key: a sandbox's token, a link, the ticket of an upload.
@@ -262,18 +262,18 @@ pub(crate) fn is_local_host(host: &str) -> bool {
 }
 
 /// A body, and something that is let go when it has been sent.
-pub(crate) struct Held<T> {
+pub(crate) struct GuardedBody<T> {
     body: Body,
     _held: T,
 }
 
-impl<T> Held<T> {
+impl<T> GuardedBody<T> {
     pub(crate) fn new(body: Body, held: T) -> Self {
         Self { body, _held: held }
     }
 }
 
-impl<T: Unpin> HttpBody for Held<T> {
+impl<T: Unpin> HttpBody for GuardedBody<T> {
     type Data = Bytes;
     type Error = axum::Error;
 

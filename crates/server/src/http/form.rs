@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::json::SILENCE;
 use super::mime_of;
-use super::paced::Pace;
+use super::paced_body::Pace;
 use crate::app::App;
 use crate::error::ApiError;
 

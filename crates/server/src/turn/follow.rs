@@ -21,7 +21,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Fields, Held, memory};
+use crate::http::{Fields, GuardedBody, memory};
 
 /// Time for which nothing may be said: proxies and clients give up on a silent connection.
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
@@ -83,7 +83,7 @@ pub(crate) fn follow(live: Arc<LiveRequest>, after: Option<u64>, guard: Option<D
 pub(crate) fn replay(app: &App, tenant: &Tenant, events: Vec<Frame>, form: Stream) -> Result<Response, ApiError> {
     let memory = memory(app, tenant, events.iter().map(|event| event.text.len()).sum())?;
     let frames = events.into_iter().map(move |event| Ok::<_, Infallible>((form.framed)(&event)));
-    Ok(respond(Body::new(Held::new(Body::from_stream(iter(frames)), memory))))
+    Ok(respond(Body::new(GuardedBody::new(Body::from_stream(iter(frames)), memory))))
 }
 
 /// Ends the turn some time after it is dropped, unless it has ended by itself; at once where the client was listening to every word.

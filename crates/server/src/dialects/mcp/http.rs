@@ -28,7 +28,7 @@ use super::tools::Profile;
 use super::{Mcp, error};
 use crate::app::App;
 use crate::error::{ApiError, RenderedMark};
-use crate::http::{Caller, Held, RawJson};
+use crate::http::{Caller, GuardedBody, RawJson};
 
 /// The header by which a client names its connection.
 const CONNECTION: &str = "mcp-session-id";
@@ -92,7 +92,7 @@ pub(super) async fn post(
         _ => false,
     };
     let response = if is_misunderstood { misunderstood(head) } else { response };
-    Ok(told(response.map(|body| Body::new(Held::new(body, memory)))).await)
+    Ok(told(response.map(|body| Body::new(GuardedBody::new(body, memory)))).await)
 }
 
 /// `GET /mcp`: for a client that lost a stream and asks for the rest. There is nothing else that would be told there.

@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::tunnel::Tunnel;
 use crate::error::RenderedMark;
-use crate::http::Held;
+use crate::http::GuardedBody;
 
 /// Time that a program may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -106,7 +106,7 @@ async fn speak(
         response.extensions_mut().insert(RenderedMark);
         return Ok(response);
     }
-    let body = Body::new(Held::new(Body::new(body), (driver, sender)));
+    let body = Body::new(GuardedBody::new(Body::new(body), (driver, sender)));
     let mut response = Response::from_parts(parts, body);
     // Its errors are the program's words, not ours.
     response.extensions_mut().insert(RenderedMark);

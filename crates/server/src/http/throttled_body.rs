@@ -11,18 +11,18 @@ use axum::body::{Body, Bytes, HttpBody};
 /// estimate, 500 MB a second, which nobody measured apart.
 const EACH_BYTE: u64 = 2;
 
-pub(crate) struct Fair {
+pub(crate) struct ThrottledBody {
     body: Body,
     gate: Throttle,
 }
 
-impl Fair {
+impl ThrottledBody {
     pub(crate) fn new(body: Body, share: &ProcessorShare) -> Self {
         Self { body, gate: share.gate() }
     }
 }
 
-impl HttpBody for Fair {
+impl HttpBody for ThrottledBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -23,7 +23,7 @@ pub(super) struct Pace(Arc<AtomicU64>);
 impl Pace {
     /// The body that is read at this pace.
     pub(super) fn body(&self, body: Body) -> Body {
-        Body::from_stream(Paced { stream: body.into_data_stream(), pace: self.clone(), paused: true })
+        Body::from_stream(PacedBody { stream: body.into_data_stream(), pace: self.clone(), paused: true })
     }
 
     /// The parser came up with something.
@@ -32,14 +32,14 @@ impl Pace {
     }
 }
 
-struct Paced {
+struct PacedBody {
     stream: BodyDataStream,
     pace: Pace,
     /// True if the pause after the last chunk is over.
     paused: bool,
 }
 
-impl Stream for Paced {
+impl Stream for PacedBody {
     type Item = io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {

@@ -23,22 +23,22 @@ const MOST: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The body of a request, beside whoever answers it.
-pub(super) struct Rest {
+pub(super) struct UnreadBody {
     body: Arc<Mutex<Body>>,
     /// True if the client sends it only when somebody reads.
     waits: bool,
 }
 
 /// Shares the body of a request.
-pub(super) fn share(request: Request) -> (Request, Rest) {
+pub(super) fn share(request: Request) -> (Request, UnreadBody) {
     let waits = request.headers().contains_key(EXPECT);
     let (head, body) = request.into_parts();
     let body = Arc::new(Mutex::new(body));
-    let rest = Rest { body: Arc::clone(&body), waits };
-    (Request::from_parts(head, Body::new(Shared(body))), rest)
+    let rest = UnreadBody { body: Arc::clone(&body), waits };
+    (Request::from_parts(head, Body::new(SharedBody(body))), rest)
 }
 
-impl Rest {
+impl UnreadBody {
     /// Takes what is left of the body off the connection, or tells the client that the connection ends with this answer. A body that is still
     /// being read is left alone.
     pub(super) async fn clear(self, response: &mut Response) {
@@ -68,9 +68,9 @@ async fn drain(body: Body) -> bool {
 }
 
 /// A body that is read while somebody else keeps it.
-struct Shared(Arc<Mutex<Body>>);
+struct SharedBody(Arc<Mutex<Body>>);
 
-impl HttpBody for Shared {
+impl HttpBody for SharedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
