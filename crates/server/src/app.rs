@@ -14,7 +14,7 @@ use tracing::{Instrument, info};
 use crate::dialects::assistants;
 use crate::dialects::mcp::{self, Mcp};
 use crate::error::ApiError;
-use crate::http::{Budgets, Callers, FRESH, Origins};
+use crate::http::{Budgets, FRESH, KeyCache, Origins};
 use crate::telemetry::{Telemetry, Traces, watched};
 
 /// A server that is ready to serve.
@@ -32,7 +32,7 @@ pub struct App {
     /// Time of the server's start, seconds since 1970.
     pub(crate) started: i64,
     /// Tenants by key.
-    pub(crate) callers: Callers,
+    pub(crate) callers: KeyCache,
     pub(crate) budgets: Budgets,
     /// The server's address as people reach it, if it was configured.
     pub(crate) url: Option<String>,
@@ -123,7 +123,7 @@ impl App {
             telemetry: Arc::new(Telemetry::new(metrics, traces, log_contents)),
             unrecovered: OnceLock::new(),
             started: now(),
-            callers: Callers::new(keys_fresh),
+            callers: KeyCache::new(keys_fresh),
             budgets: Budgets::new(keys_fresh),
             url,
             origins,

@@ -6,7 +6,7 @@ use aludel_store::{Error, Store, Tenant, UsedUp};
 use axum::http::Method;
 use jiff::Timestamp;
 
-use super::fresh::Fresh;
+use super::ttl_cache::TtlCache;
 use crate::error::ApiError;
 
 /// Seconds of a day.
@@ -15,13 +15,13 @@ const DAY: i64 = 24 * 3600;
 /// Budgets that are used up, asked of the store at most once a second for each tenant.
 #[derive(Debug)]
 pub(crate) struct Budgets {
-    known: Fresh<Tenant, Option<UsedUp>>,
+    known: TtlCache<Tenant, Option<UsedUp>>,
 }
 
 impl Budgets {
     /// Answers that hold for this long.
     pub(crate) fn new(fresh: Duration) -> Self {
-        Self { known: Fresh::new(fresh) }
+        Self { known: TtlCache::new(fresh) }
     }
 
     /// Refuses a request of a tenant that has used up its budget of the day. It may still read, delete and cancel.

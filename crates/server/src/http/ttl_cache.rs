@@ -11,13 +11,13 @@ const MAX_ANSWERS: usize = 10_000;
 
 /// Answers, each good for a while.
 #[derive(Debug)]
-pub(crate) struct Fresh<K, V> {
+pub(crate) struct TtlCache<K, V> {
     known: Mutex<HashMap<K, (Instant, V)>>,
     /// Time for which an answer holds.
     life: Duration,
 }
 
-impl<K: Hash + Eq, V: Clone> Fresh<K, V> {
+impl<K: Hash + Eq, V: Clone> TtlCache<K, V> {
     /// Answers that hold for this long.
     pub(crate) fn new(life: Duration) -> Self {
         Self { known: Mutex::default(), life }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn answers_are_forgotten_with_time_and_when_there_are_too_many() {
-        let answers = Fresh::new(Duration::from_secs(60));
+        let answers = TtlCache::new(Duration::from_secs(60));
         answers.insert("a".to_owned(), 1);
         assert_eq!(answers.get("a"), Some(1));
         answers.lock().get_mut("a").unwrap().0 = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use aludel_store::{Error, Store, Tenant};
 use sha2::{Digest, Sha256};
 
-use super::fresh::Fresh;
+use super::ttl_cache::TtlCache;
 
 /// Time for which an answer holds, if nothing else is said.
 pub(crate) const FRESH: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ type KeyHash = [u8; 32];
 
 /// The reason for which a key is not let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum KeyRefusal {
     /// There is none like it, or it was revoked.
     Unknown,
     /// Its time is over.
@@ -24,31 +24,31 @@ pub(crate) enum Refused {
 
 /// Answers about keys. One that was revoked, or has expired, is refused when they hold no longer.
 #[derive(Debug)]
-pub(crate) struct Callers {
+pub(crate) struct KeyCache {
     /// The tenants of keys, by the keys' hashes: what strangers send as one may be long.
-    tenants: Fresh<KeyHash, Result<Tenant, Refused>>,
+    tenants: TtlCache<KeyHash, Result<Tenant, KeyRefusal>>,
     /// The tenants that may ask.
-    allowed: Fresh<Tenant, bool>,
+    allowed: TtlCache<Tenant, bool>,
     /// True if there are keys at all.
-    has_keys: Fresh<(), bool>,
+    has_keys: TtlCache<(), bool>,
 }
 
-impl Callers {
+impl KeyCache {
     /// Answers that hold for this long.
     pub(crate) fn new(fresh: Duration) -> Self {
-        Self { tenants: Fresh::new(fresh), allowed: Fresh::new(fresh), has_keys: Fresh::new(fresh) }
+        Self { tenants: TtlCache::new(fresh), allowed: TtlCache::new(fresh), has_keys: TtlCache::new(fresh) }
     }
 
     /// Returns the tenant of a key.
-    pub(crate) async fn tenant_of(&self, store: &Store, key: &str) -> Result<Result<Tenant, Refused>, Error> {
+    pub(crate) async fn tenant_of(&self, store: &Store, key: &str) -> Result<Result<Tenant, KeyRefusal>, Error> {
         let hash = hash(key);
         if let Some(tenant) = self.tenants.get(&hash) {
             return Ok(tenant);
         }
         let tenant = match store.tenant_of_key(key).await? {
             Some(tenant) => Ok(tenant),
-            None if store.has_expired(key).await? => Err(Refused::Expired),
-            None => Err(Refused::Unknown),
+            None if store.has_expired(key).await? => Err(KeyRefusal::Expired),
+            None => Err(KeyRefusal::Unknown),
         };
         self.tenants.insert(hash, tenant.clone());
         Ok(tenant)
@@ -88,7 +88,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let store = Store::open(data.path()).await.unwrap();
         // Answers that hold for a test, and answers that do not hold at all.
-        let (callers, asking) = (Callers::new(Duration::from_secs(600)), Callers::new(Duration::ZERO));
+        let (callers, asking) = (KeyCache::new(Duration::from_secs(600)), KeyCache::new(Duration::ZERO));
         assert!(!callers.has_keys(&store).await.unwrap() && !asking.has_keys(&store).await.unwrap());
         let key = store.create_key("a", None).await.unwrap();
         let tenant = callers.tenant_of(&store, &key.secret).await.unwrap().unwrap();
@@ -96,11 +96,11 @@ mod tests {
         store.revoke_key(key.id).await.unwrap();
         assert!(callers.tenant_of(&store, &key.secret).await.unwrap().is_ok());
         assert!(callers.may_ask(&store, &tenant).await.unwrap());
-        assert_eq!(asking.tenant_of(&store, &key.secret).await.unwrap(), Err(Refused::Unknown));
+        assert_eq!(asking.tenant_of(&store, &key.secret).await.unwrap(), Err(KeyRefusal::Unknown));
         assert!(!asking.may_ask(&store, &tenant).await.unwrap());
         assert!(asking.may_ask(&store, &Tenant::local()).await.unwrap());
         let expired = store.create_key("b", Some(0)).await.unwrap();
-        assert_eq!(asking.tenant_of(&store, &expired.secret).await.unwrap(), Err(Refused::Expired));
+        assert_eq!(asking.tenant_of(&store, &expired.secret).await.unwrap(), Err(KeyRefusal::Expired));
         assert!(!callers.has_keys(&store).await.unwrap() && asking.has_keys(&store).await.unwrap());
     }
 }

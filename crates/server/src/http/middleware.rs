@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::{Instrument, error};
 
-use super::callers::Refused;
+use super::auth::KeyRefusal;
 use super::throttled_body::ThrottledBody;
 use super::unread_body;
 use crate::app::App;
@@ -203,8 +203,8 @@ async fn identify(app: &App, key: Option<&str>, headers: &HeaderMap, is_owner: b
     };
     if app.callers.has_keys(&app.store).await? {
         return Err(ApiError::unauthorized(match refused {
-            Some(Refused::Unknown) => "Incorrect API key provided.",
-            Some(Refused::Expired) => {
+            Some(KeyRefusal::Unknown) => "Incorrect API key provided.",
+            Some(KeyRefusal::Expired) => {
                 "This API key has expired. Ask the operator of this server for more time or a new one."
             }
             None => "You didn't provide an API key. Send it as: Authorization: Bearer YOUR_KEY.",
