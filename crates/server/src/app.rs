@@ -14,7 +14,7 @@ use tracing::{Instrument, info};
 use crate::dialects::assistants;
 use crate::dialects::mcp::{self, Mcp};
 use crate::error::ApiError;
-use crate::http::{Budgets, FRESH, KeyCache, Origins};
+use crate::http::{DailyBudgets, FRESH, KeyCache, Origins};
 use crate::telemetry::{Telemetry, Traces, watched};
 
 /// A server that is ready to serve.
@@ -33,7 +33,7 @@ pub struct App {
     pub(crate) started: i64,
     /// Tenants by key.
     pub(crate) callers: KeyCache,
-    pub(crate) budgets: Budgets,
+    pub(crate) budgets: DailyBudgets,
     /// The server's address as people reach it, if it was configured.
     pub(crate) url: Option<String>,
     /// The web pages that may ask from a browser.
@@ -54,7 +54,7 @@ pub struct App {
 
 /// Bounds on requests, and what the operator is told.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Requests that may be answered at once.
     pub requests: usize,
     /// Requests of one tenant among them.
@@ -79,7 +79,7 @@ pub struct Settings {
     pub keys_fresh: Duration,
 }
 
-impl Default for Settings {
+impl Default for ServerSettings {
     fn default() -> Self {
         Self {
             requests: 256,
@@ -99,9 +99,9 @@ impl Default for Settings {
 
 impl App {
     /// A server on this engine.
-    pub fn new(engine: Arc<Engine>, settings: Settings) -> Self {
+    pub fn new(engine: Arc<Engine>, settings: ServerSettings) -> Self {
         info!(backend = engine.sandboxes.capabilities().backend, "programs run in sandboxes");
-        let Settings {
+        let ServerSettings {
             requests,
             requests_per_key,
             bodies,
@@ -124,7 +124,7 @@ impl App {
             unrecovered: OnceLock::new(),
             started: now(),
             callers: KeyCache::new(keys_fresh),
-            budgets: Budgets::new(keys_fresh),
+            budgets: DailyBudgets::new(keys_fresh),
             url,
             origins,
             link_secret: OnceCell::new(),

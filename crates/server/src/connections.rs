@@ -32,7 +32,7 @@ struct Entry {
 
 /// A connection that is open until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct OpenConnection {
     connections: Arc<Connections>,
     number: u64,
     closed: CancellationToken,
@@ -40,7 +40,7 @@ pub(crate) struct Connection {
 
 /// A request that is being answered, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Asking(Arc<Connection>);
+pub(crate) struct Asking(Arc<OpenConnection>);
 
 impl Connections {
     /// Makes room for so many.
@@ -49,7 +49,7 @@ impl Connections {
     }
 
     /// Enters a connection. `None` when there are too many and each of them is being answered.
-    pub(crate) fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Arc<Connection>> {
+    pub(crate) fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Arc<OpenConnection>> {
         let mut open = self.open();
         if open.by_number.len() >= self.most {
             let number = open.most_idle()?;
@@ -63,7 +63,7 @@ impl Connections {
             Entry { address, requests: 0, has_asked: false, idle_since: Instant::now(), closed: closed.clone() };
         open.by_number.insert(number, entry);
         drop(open);
-        Some(Arc::new(Connection { connections: Arc::clone(self), number, closed }))
+        Some(Arc::new(OpenConnection { connections: Arc::clone(self), number, closed }))
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -86,7 +86,7 @@ impl Open {
     }
 }
 
-impl Connection {
+impl OpenConnection {
     /// Notes that a request came.
     pub(crate) fn ask(self: &Arc<Self>) -> Asking {
         self.change(|entry| {
@@ -113,7 +113,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.connections.open().by_number.remove(&self.number);
     }
@@ -147,7 +147,7 @@ mod tests {
         let (other, first, second, third) = (enter(1).await, enter(2).await, enter(2).await, enter(2).await);
         let asking = first.ask();
         let next = enter(3).await;
-        let closed = |connection: &Connection| connection.closed.is_cancelled();
+        let closed = |connection: &OpenConnection| connection.closed.is_cancelled();
         assert_eq!([&other, &first, &second, &third].map(|one| closed(one)), [false, false, true, false]);
         drop(asking);
         // The one that was asked last has been idle for a shorter time.

@@ -35,8 +35,8 @@ use crate::dialects::gemini::GEMINI;
 use crate::dialects::openai::chat::markdown::{Markdown, Said, read};
 use crate::dialects::opensandbox::OPENSANDBOX;
 use crate::http::{MultipartForm, Params, body_memory, is_local_host, mime_of};
-use crate::links::{Link, Links};
-use crate::{Settings, router};
+use crate::links::{FileLink, Links};
+use crate::{ServerSettings, router};
 
 /// Requests after which a server is made anew: what they leave slows it down.
 const REQUESTS: u32 = 300;
@@ -237,7 +237,7 @@ pub fn texts(bytes: &[u8]) {
         assert_plain(&id);
     }
     markdown(text);
-    assert!(Link::of_token(text, "secret").is_none_or(|link| link.token("secret") == text), "{text:?}");
+    assert!(FileLink::of_token(text, "secret").is_none_or(|link| link.token("secret") == text), "{text:?}");
     if let Ok(uri) = format!("/?{text}").parse() {
         let mut request = Request::new(());
         *request.uri_mut() = uri;
@@ -334,7 +334,7 @@ impl Server {
         let settings = aludel_engine::SessionSettings { sessions: 10_000, ..Default::default() };
         let backend = Arc::new(Memory::default());
         let engine = Engine::new(store, backend, models(), Default::default(), Vec::new(), settings);
-        let app = Arc::new(App::new(Arc::new(engine), Settings { metrics: true, ..Settings::default() }));
+        let app = Arc::new(App::new(Arc::new(engine), ServerSettings { metrics: true, ..ServerSettings::default() }));
         let routes = runtime.block_on(async { router::routes(&app) });
         let secret = fresh_id("secret_");
         let words = vec![("{key}".to_owned(), key.clone())];

@@ -18,7 +18,7 @@ mod stalled;
 mod telemetry;
 mod turn;
 
-pub use app::{App, Settings};
+pub use app::{App, ServerSettings};
 pub use dialects::assistants::RUN_LIFETIME;
 pub use dialects::mcp::{RETURN_AFTER as MCP_RETURN_AFTER, serve_stdio as serve_mcp};
 pub use http::Origins;

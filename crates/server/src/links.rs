@@ -38,7 +38,7 @@ const LIFE: i64 = 30 * 24 * 3600;
 
 /// The file that a link leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct FileLink {
     tenant: Tenant,
     container: ContainerId,
     file: ContainerFileId,
@@ -95,7 +95,7 @@ impl Links {
     /// A link to a file.
     pub(crate) fn link(&self, file: &SessionFile) -> String {
         let (tenant, container, expires_at) = (self.tenant.clone(), self.container.clone(), self.expires_at);
-        let token = Link { tenant, container, file: file.id.clone(), expires_at }.token(&self.secret);
+        let token = FileLink { tenant, container, file: file.id.clone(), expires_at }.token(&self.secret);
         let mut link = format!("{}{PATH}{token}/", self.base);
         for byte in file.path.rsplit('/').next().unwrap_or_default().bytes() {
             match byte {
@@ -109,7 +109,7 @@ impl Links {
     }
 }
 
-impl Link {
+impl FileLink {
     /// Reads the link of this path, if it is one that this server made and that has not expired.
     pub(crate) async fn read(app: &App, path: &str) -> Result<Option<Self>, ApiError> {
         let Some((token, _name)) = path.strip_prefix(PATH).and_then(|rest| rest.split_once('/')) else {
@@ -200,16 +200,16 @@ pub(crate) fn base(app: &App, headers: &HeaderMap) -> String {
 pub(crate) async fn container_in(app: &App, tenant: &Tenant, text: &str) -> Result<Option<ContainerId>, ApiError> {
     let secret = app.link_secret().await?;
     let tokens = text.rsplit(PATH).take(text.matches(PATH).count().min(MAX_LINKS));
-    let links = tokens.filter_map(|rest| Link::of_token(rest.split_once('/')?.0, &secret));
+    let links = tokens.filter_map(|rest| FileLink::of_token(rest.split_once('/')?.0, &secret));
     Ok(links.filter(|link| link.tenant == *tenant).map(|link| link.container).next())
 }
 
 /// `GET /v1/links/{token}/{name}`: the file. Pictures are shown, and everything else is saved.
 pub(crate) async fn follow(
     State(app): State<Arc<App>>,
-    Extension(link): Extension<Link>,
+    Extension(link): Extension<FileLink>,
 ) -> Result<Response, ApiError> {
-    let Link { tenant, container, file, .. } = link;
+    let FileLink { tenant, container, file, .. } = link;
     let file = app.store.container_file(&tenant, &container, &file).await?;
     let file = file.ok_or_else(|| ApiError::not_found("The file of this link is not kept any more."))?;
     show(&app.store, &file.blob, file.bytes, &file.mime, &file.path).await
@@ -219,24 +219,24 @@ pub(crate) async fn follow(
 mod tests {
     use super::*;
 
-    fn link() -> Link {
+    fn link() -> FileLink {
         let (container, file) = (ContainerId::new(), ContainerFileId::new());
-        Link { tenant: Tenant::local(), container, file, expires_at: 7 }
+        FileLink { tenant: Tenant::local(), container, file, expires_at: 7 }
     }
 
     #[test]
     fn a_token_is_read_by_whoever_made_it_and_as_it_was_made() {
         let token = link().token("secret");
-        assert_eq!(Link::of_token(&token, "secret").map(|link| link.expires_at), Some(7));
-        assert_eq!(Link::of_token(&token, "another"), None);
+        assert_eq!(FileLink::of_token(&token, "secret").map(|link| link.expires_at), Some(7));
+        assert_eq!(FileLink::of_token(&token, "another"), None);
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(&token).unwrap();
         for index in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[index] ^= 1;
-            assert_eq!(Link::of_token(&BASE64_URL_SAFE_NO_PAD.encode(changed), "secret"), None, "byte {index}");
+            assert_eq!(FileLink::of_token(&BASE64_URL_SAFE_NO_PAD.encode(changed), "secret"), None, "byte {index}");
         }
         for token in ["", "AAAA", "=", &"A".repeat(MAX_TOKEN + 4)] {
-            assert_eq!(Link::of_token(token, "secret"), None);
+            assert_eq!(FileLink::of_token(token, "secret"), None);
         }
     }
 }

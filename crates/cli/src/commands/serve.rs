@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use aludel_engine::Engine;
-use aludel_server::{App, ServeError, Settings, Traces};
+use aludel_server::{App, ServeError, ServerSettings, Traces};
 use aludel_store::Store;
 use anyhow::Context as _;
 use clap::Args;
@@ -183,7 +183,7 @@ pub(crate) fn check(context: &Context) -> anyhow::Result<()> {
     settings(config).map(drop)
 }
 
-fn settings(config: &Config) -> anyhow::Result<Settings> {
+fn settings(config: &Config) -> anyhow::Result<ServerSettings> {
     let server = &config.server;
     let traces = match &*server.traces {
         Collector::None => None,
@@ -192,7 +192,7 @@ fn settings(config: &Config) -> anyhow::Result<Settings> {
                 .map_err(|error| usage(format!("{}: server.traces = {address:?} {error}", server.traces.origin)))?,
         ),
     };
-    Ok(Settings {
+    Ok(ServerSettings {
         requests: server.requests.0,
         requests_per_key: server.requests_per_key.0,
         url: server.url.0.clone(),
@@ -202,6 +202,6 @@ fn settings(config: &Config) -> anyhow::Result<Settings> {
         log_contents: server.log_contents.0,
         mcp_return_after: server.mcp_return_after.duration(),
         run_lifetime: server.run_lifetime.duration(),
-        ..Settings::default()
+        ..ServerSettings::default()
     })
 }

@@ -45,7 +45,7 @@ impl Stack {
         let model = Model::new("m", "a bench", Arc::new(model));
         let backend = Arc::new(local.clone());
         let engine = Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), settings);
-        let app = App::new(Arc::new(engine), aludel_server::Settings::default());
+        let app = App::new(Arc::new(engine), aludel_server::ServerSettings::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();

@@ -14,11 +14,11 @@ const DAY: i64 = 24 * 3600;
 
 /// Budgets that are used up, asked of the store at most once a second for each tenant.
 #[derive(Debug)]
-pub(crate) struct Budgets {
+pub(crate) struct DailyBudgets {
     known: TtlCache<Tenant, Option<UsedUp>>,
 }
 
-impl Budgets {
+impl DailyBudgets {
     /// Answers that hold for this long.
     pub(crate) fn new(fresh: Duration) -> Self {
         Self { known: TtlCache::new(fresh) }

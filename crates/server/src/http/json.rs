@@ -242,7 +242,7 @@ mod tests {
         let store = aludel_store::Store::open(data.path()).await.unwrap();
         let backend = Arc::new(aludel_sandbox::memory::Memory::default());
         let engine = aludel_engine::Engine::new(store, backend, [], Default::default(), Vec::new(), Default::default());
-        let app = Arc::new(App::new(Arc::new(engine), crate::app::Settings::default()));
+        let app = Arc::new(App::new(Arc::new(engine), crate::app::ServerSettings::default()));
         let body = format!(r#"{{"input":[{}1]}}"#, "1,".repeat(VALUES));
         let mut request = Request::new(axum::body::Body::from(body));
         request.extensions_mut().insert(Caller(Tenant::local()));

@@ -27,9 +27,9 @@ use crate::app::App;
 use crate::dialects::Dialect;
 use crate::dialects::gemini::Ticket;
 use crate::error::{ApiError, RenderedMark};
-use crate::links::Link;
+use crate::links::FileLink;
 use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
-use crate::owner::Owner;
+use crate::owner::OwnerMark;
 use crate::telemetry::{METRICS, Scope};
 
 /// The path that says whether the server lives, to anybody.
@@ -145,7 +145,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
         Some(caller) if app.callers.may_ask(&app.store, &caller.0).await? => caller,
         Some(_) => return Err(ApiError::unauthorized(NO_KEY_BEHIND)),
         None => {
-            let is_owner = request.extensions().get::<Owner>().is_some();
+            let is_owner = request.extensions().get::<OwnerMark>().is_some();
             identify(app, (dialect.key)(request.headers()).as_deref(), request.headers(), is_owner).await?
         }
     };
@@ -179,7 +179,7 @@ async fn prove(app: &Arc<App>, dialect: &Dialect, request: &mut Request) -> Resu
     if let Some(proven) = (dialect.proof)(app, request) {
         return Ok(Some(Caller(proven?)));
     }
-    if let Some(link) = Link::read(app, request.uri().path()).await? {
+    if let Some(link) = FileLink::read(app, request.uri().path()).await? {
         let caller = link.caller();
         request.extensions_mut().insert(link);
         return Ok(Some(caller));
@@ -307,12 +307,12 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::app::Settings;
+    use crate::app::ServerSettings;
 
     #[tokio::test]
     async fn a_panic_is_an_answer_and_frees_its_place() {
         let data = tempfile::tempdir().unwrap();
-        let settings = Settings { requests: 1, ..Settings::default() };
+        let settings = ServerSettings { requests: 1, ..ServerSettings::default() };
         let sessions = aludel_engine::SessionSettings::default();
         let backend = Arc::new(aludel_sandbox::memory::Memory::default());
         let store = Store::open(data.path()).await.unwrap();

@@ -19,7 +19,7 @@ mod ttl_cache;
 mod unread_body;
 
 pub(crate) use auth::{FRESH, KeyCache};
-pub(crate) use budgets::Budgets;
+pub(crate) use budgets::DailyBudgets;
 pub use cors::Origins;
 pub(crate) use describe::{BYTES, DescribeArgument, Description, FORM, JSON, MediaType, PAGE};
 pub(crate) use download::{download, show};

@@ -35,14 +35,14 @@ const COMMENT: &str = ": keep-alive\n\n";
 
 /// The form of a protocol's stream.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stream {
+pub(crate) struct StreamFormat {
     /// Writes an event.
     pub(crate) framed: fn(&Frame) -> String,
     /// Sent when there is nothing to tell for a while.
     pub(crate) silence: &'static str,
 }
 
-impl Stream {
+impl StreamFormat {
     /// A stream of these events, with comments between them.
     pub(crate) const fn of(framed: fn(&Frame) -> String) -> Self {
         Self { framed, silence: COMMENT }
@@ -62,7 +62,12 @@ pub(crate) fn fingerprint(headers: &HeaderMap, fields: &Fields) -> RequestFinger
 }
 
 /// The frames of a request under way, those after a number if one is given. `guard` is dropped with the client's connection.
-pub(crate) fn follow(live: Arc<LiveRequest>, after: Option<u64>, guard: Option<DropGuard>, form: Stream) -> Response {
+pub(crate) fn follow(
+    live: Arc<LiveRequest>,
+    after: Option<u64>,
+    guard: Option<DropGuard>,
+    form: StreamFormat,
+) -> Response {
     let first = live.index_after(after);
     let frames = unfold((live, first, guard), move |(live, mut index, guard)| async move {
         loop {
@@ -80,7 +85,7 @@ pub(crate) fn follow(live: Arc<LiveRequest>, after: Option<u64>, guard: Option<D
 }
 
 /// Events that are in the store. They take memory until they are sent, which counts for the tenant.
-pub(crate) fn replay(app: &App, tenant: &Tenant, events: Vec<Frame>, form: Stream) -> Result<Response, ApiError> {
+pub(crate) fn replay(app: &App, tenant: &Tenant, events: Vec<Frame>, form: StreamFormat) -> Result<Response, ApiError> {
     let memory = memory(app, tenant, events.iter().map(|event| event.text.len()).sum())?;
     let frames = events.into_iter().map(move |event| Ok::<_, Infallible>((form.framed)(&event)));
     Ok(respond(Body::new(GuardedBody::new(Body::from_stream(iter(frames)), memory))))
@@ -152,7 +157,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
-    use crate::app::Settings;
+    use crate::app::ServerSettings;
     use crate::stalled::Impatient;
     use aludel_engine::turns::{Failure, FailureKind, LiveRequests};
 
@@ -179,7 +184,7 @@ mod tests {
         live.tell(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(1 << 20) }]);
         let followed = Arc::clone(&live);
         let answer = service_fn(move |_: hyper::Request<Incoming>| {
-            let answer = follow(Arc::clone(&followed), None, None, Stream::of(|frame| frame.text.clone()));
+            let answer = follow(Arc::clone(&followed), None, None, StreamFormat::of(|frame| frame.text.clone()));
             async move { Ok::<_, Infallible>(answer) }
         });
         let (mut ours, theirs) = duplex(64 << 10);
@@ -194,10 +199,10 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let (store, backend) = (Store::open(data.path()).await.unwrap(), Arc::new(Memory::default()));
         let engine = Engine::new(store, backend, [], Default::default(), Vec::new(), Default::default());
-        let app = App::new(Arc::new(engine), Settings { bodies: 3 << 20, ..Settings::default() });
+        let app = App::new(Arc::new(engine), ServerSettings { bodies: 3 << 20, ..ServerSettings::default() });
         let tenant = Tenant::terminal();
         let frame = || Frame { sequence: 0, kind: String::new(), text: "x".repeat(3 << 19) };
-        let replay = || replay(&app, &tenant, vec![frame()], Stream::of(|frame| frame.text.clone()));
+        let replay = || replay(&app, &tenant, vec![frame()], StreamFormat::of(|frame| frame.text.clone()));
         let first = replay().unwrap();
         assert_eq!(replay().unwrap_err().status, 429);
         assert_eq!(to_bytes(first.into_body(), usize::MAX).await.unwrap().len(), 3 << 19);

@@ -3,5 +3,5 @@
 mod follow;
 mod start;
 
-pub(crate) use follow::{PATIENCE, SILENCE, Stream, fingerprint, follow, framed, leash, replay, wait};
+pub(crate) use follow::{PATIENCE, SILENCE, StreamFormat, fingerprint, follow, framed, leash, replay, wait};
 pub(crate) use start::start;

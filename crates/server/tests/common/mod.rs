@@ -47,7 +47,7 @@ enum Way {
 pub fn settings() -> Settings {
     let limits = Limits { memory: 512 << 20, disk: 64 << 20, file_size: 64 << 20, ..Limits::default() };
     let engine = aludel_engine::SessionSettings { max_memory: limits.memory, limits, ..Default::default() };
-    let server = aludel_server::Settings { keys_fresh: KEYS_FRESH, ..Default::default() };
+    let server = aludel_server::ServerSettings { keys_fresh: KEYS_FRESH, ..Default::default() };
     Settings { engine, server }
 }
 
@@ -55,7 +55,7 @@ pub fn settings() -> Settings {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub engine: aludel_engine::SessionSettings,
-    pub server: aludel_server::Settings,
+    pub server: aludel_server::ServerSettings,
 }
 
 impl Settings {
@@ -66,7 +66,7 @@ impl Settings {
     }
 
     /// The same with another server's settings.
-    pub fn server(mut self, change: impl FnOnce(&mut aludel_server::Settings)) -> Self {
+    pub fn server(mut self, change: impl FnOnce(&mut aludel_server::ServerSettings)) -> Self {
         change(&mut self.server);
         self
     }

@@ -24,7 +24,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::telemetry::Scope;
-use crate::turn::{self, SILENCE, Stream, fingerprint, follow, framed, leash, wait};
+use crate::turn::{self, SILENCE, StreamFormat, fingerprint, follow, framed, leash, wait};
 
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -65,7 +65,7 @@ pub(super) async fn create(
     {
         return Err(failure.into());
     }
-    Ok(follow(live, None, leash, Stream { framed, silence: PING }))
+    Ok(follow(live, None, leash, StreamFormat { framed, silence: PING }))
 }
 
 /// The answer to a request that only warms a cache.

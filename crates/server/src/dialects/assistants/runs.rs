@@ -29,7 +29,7 @@ use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
-use crate::turn::{self, Stream, follow, framed};
+use crate::turn::{self, StreamFormat, follow, framed};
 
 /// `POST /threads/{thread}/runs`.
 pub(super) async fn create(
@@ -128,7 +128,7 @@ async fn started(
 
 fn answer(live: Arc<LiveRequest>, run: Run, streams: bool, notes: HeaderMap) -> Response {
     match streams {
-        true => (notes, follow(live, None, None, Stream::of(framed))).into_response(),
+        true => (notes, follow(live, None, None, StreamFormat::of(framed))).into_response(),
         false => (notes, Json(shown(run))).into_response(),
     }
 }

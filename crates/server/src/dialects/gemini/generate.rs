@@ -26,7 +26,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, MemoryCharge, Params};
 use crate::links::{self, Links};
-use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
+use crate::turn::{self, SILENCE, StreamFormat, fingerprint, follow, leash, wait};
 
 /// Sent when there is nothing to tell for a while: the clients understand nothing else between two frames.
 const BLANK: &str = "\n";
@@ -98,7 +98,7 @@ pub(super) async fn call(
             {
                 return Err(failure.into());
             }
-            Ok(follow(live, None, leash, Stream { framed, silence: BLANK }))
+            Ok(follow(live, None, leash, StreamFormat { framed, silence: BLANK }))
         }
     }
 }

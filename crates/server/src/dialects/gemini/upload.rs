@@ -281,6 +281,6 @@ mod tests {
         assert_eq!(Ticket::of_token("secret", &ticket.token("another")), None);
         let link = format!("local\n{}\n{}\n7", aludel_store::ContainerId::new(), aludel_store::ContainerFileId::new());
         assert_eq!(Ticket::of_token("secret", &links::sign("secret", &link)), None);
-        assert_eq!(links::Link::of_token(&ticket.token("secret"), "secret"), None);
+        assert_eq!(links::FileLink::of_token(&ticket.token("secret"), "secret"), None);
     }
 }

@@ -338,7 +338,7 @@ async fn serves_the_fixtures() {
     let data = tempfile::tempdir().unwrap();
     let (store, backend) = (Store::open(data.path()).await.unwrap(), Arc::new(Memory::default()));
     let engine = Engine::new(store, backend, [], ApprovalPolicy::default(), Vec::new(), Default::default());
-    let app = crate::App::new(Arc::new(engine), crate::Settings::default());
+    let app = crate::App::new(Arc::new(engine), crate::ServerSettings::default());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("listening on http://{}", listener.local_addr().unwrap());
     let ended = async {

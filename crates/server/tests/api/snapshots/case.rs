@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) settings: SessionSettings,
-    pub(super) server: aludel_server::Settings,
+    pub(super) server: aludel_server::ServerSettings,
     pub(super) approvals: ApprovalPolicy,
     /// Time for which the model may be silent.
     pub(super) patience: Duration,
@@ -111,7 +111,7 @@ impl Case {
         Self {
             name,
             settings,
-            server: aludel_server::Settings::default(),
+            server: aludel_server::ServerSettings::default(),
             approvals: ApprovalPolicy::default(),
             patience: Duration::from_secs(20),
             passes: true,
@@ -132,7 +132,7 @@ impl Case {
     }
 
     /// Changes the bounds on requests.
-    pub(super) fn server(mut self, change: impl FnOnce(&mut aludel_server::Settings)) -> Self {
+    pub(super) fn server(mut self, change: impl FnOnce(&mut aludel_server::ServerSettings)) -> Self {
         change(&mut self.server);
         self
     }

@@ -21,7 +21,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 use crate::links;
 use crate::turn::framed;
-use crate::turn::{self, PATIENCE, Stream, fingerprint, follow, leash, replay, wait};
+use crate::turn::{self, PATIENCE, StreamFormat, fingerprint, follow, leash, replay, wait};
 
 /// `POST /v1/interactions`.
 pub(in crate::dialects::gemini) async fn create(
@@ -47,7 +47,7 @@ pub(in crate::dialects::gemini) async fn create(
         turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), ask, base, Arc::clone(&live))).await?;
     }
     match (stream, background) {
-        (true, _) => Ok(follow(live, None, leash, Stream::of(framed))),
+        (true, _) => Ok(follow(live, None, leash, StreamFormat::of(framed))),
         (false, true) => Ok(Json(current(&app, &tenant, &parse(live.id.as_str())?).await?).into_response()),
         (false, false) => {
             let id = live.id.clone();
@@ -93,7 +93,7 @@ pub(in crate::dialects::gemini) async fn retrieve(
         })?),
     };
     if let Some(live) = app.engine.live.find(&tenant, &id.clone().into()) {
-        return Ok(follow(live, after, None, Stream::of(framed)));
+        return Ok(follow(live, after, None, StreamFormat::of(framed)));
     }
     replayed(&app, &tenant, &id, after).await
 }
@@ -107,7 +107,7 @@ async fn replayed(app: &App, tenant: &Tenant, id: &InteractionId, after: Option<
     };
     let mut frames = turns::replay(&app.engine, &*dialect(&app.store), &turn).await?;
     frames.retain(|frame| after.is_none_or(|after| frame.sequence > after));
-    replay(app, tenant, frames, Stream::of(framed))
+    replay(app, tenant, frames, StreamFormat::of(framed))
 }
 
 /// An interaction as it is stored, finished or not.

@@ -24,7 +24,7 @@ use crate::dialects::pass::{self, Passage};
 use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::links::{self, Links};
-use crate::turn::{self, SILENCE, Stream, fingerprint, follow, leash, wait};
+use crate::turn::{self, SILENCE, StreamFormat, fingerprint, follow, leash, wait};
 
 /// The headers of requests that are handed on.
 const CHAT: Passage = Passage {
@@ -88,7 +88,7 @@ pub(crate) async fn create(
     {
         return Err(failure.into());
     }
-    Ok(follow(live, None, leash, Stream::of(framed)))
+    Ok(follow(live, None, leash, StreamFormat::of(framed)))
 }
 
 /// The answer to a repetition of what is kept nowhere.

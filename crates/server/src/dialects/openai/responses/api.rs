@@ -23,7 +23,7 @@ use super::writer::{shown, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
-use crate::turn::{self, PATIENCE, Stream, fingerprint, follow, framed, leash, replay, wait};
+use crate::turn::{self, PATIENCE, StreamFormat, fingerprint, follow, framed, leash, replay, wait};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(
@@ -48,7 +48,7 @@ pub(crate) async fn create(
         turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), ask, Arc::clone(&live))).await?;
     }
     match (stream, background) {
-        (true, _) => Ok(follow(live, None, leash, Stream::of(framed))),
+        (true, _) => Ok(follow(live, None, leash, StreamFormat::of(framed))),
         (false, true) => {
             Ok(Json(shown(current(&app, &tenant, &parse(live.id.as_str())?).await?, include)).into_response())
         }
@@ -98,7 +98,7 @@ pub(crate) async fn retrieve(
     };
     let turn = id.clone().into();
     if let Some(live) = app.engine.live.find(&tenant, &turn) {
-        return Ok(follow(live, after, None, Stream::of(framed)));
+        return Ok(follow(live, after, None, StreamFormat::of(framed)));
     }
     replayed(&app, &tenant, &id, after).await
 }
@@ -112,7 +112,7 @@ async fn replayed(app: &App, tenant: &Tenant, id: &ResponseId, after: Option<u64
     };
     let mut frames = turns::replay(&app.engine, &*dialect(&app.store), &turn).await?;
     frames.retain(|frame| after.is_none_or(|after| frame.sequence > after));
-    replay(app, tenant, frames, Stream::of(framed))
+    replay(app, tenant, frames, StreamFormat::of(framed))
 }
 
 /// A response as it is stored, finished or not.
