@@ -24,4 +24,4 @@ pub use dialects::mcp::{RETURN_AFTER as MCP_RETURN_AFTER, serve_stdio as serve_m
 pub use http::Origins;
 pub use owner::OwnerService;
 pub use serve::{Listener, ServeError, serve};
-pub use telemetry::{Level, LogFormat, Traces, log_as, notice};
+pub use telemetry::{LogFormat, LogLevel, Traces, log_as, notice};

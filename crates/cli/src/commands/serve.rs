@@ -132,9 +132,9 @@ pub(crate) fn open_log(config: &Config) {
     });
     console::log_to(|level, text| {
         let level = match level {
-            Level::Info => aludel_server::Level::Info,
-            Level::Warning => aludel_server::Level::Warning,
-            Level::Error => aludel_server::Level::Error,
+            Level::Info => aludel_server::LogLevel::Info,
+            Level::Warning => aludel_server::LogLevel::Warning,
+            Level::Error => aludel_server::LogLevel::Error,
         };
         aludel_server::notice(level, text)
     });

@@ -31,7 +31,7 @@ pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         // A program that uses this crate may have a subscriber of its own, which then hears everything instead.
-        let _installed = tracing::subscriber::set_global_default(Registry::default().with(Watch));
+        let _installed = tracing::subscriber::set_global_default(Registry::default().with(SpanTracker));
     });
 }
 
@@ -59,7 +59,7 @@ fn scope_of<'s, S: LookupSpan<'s>>(span: &SpanRef<'s, S>) -> Option<Scope> {
 
 /// A span that belongs to a request.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct TrackedSpan {
     pub(super) scope: Scope,
     pub(super) began: Instant,
     pub(super) started: SystemTime,
@@ -77,14 +77,14 @@ pub(super) fn headers() -> HeaderMap {
         let current = dispatch.current_span();
         let span = dispatch.downcast_ref::<Registry>()?.span(current.id()?)?;
         let extensions = span.extensions();
-        extensions.get::<Watched>().map(|watched| watched.scope.headers(&watched.context))
+        extensions.get::<TrackedSpan>().map(|watched| watched.scope.headers(&watched.context))
     });
     found.unwrap_or_default()
 }
 
-struct Watch;
+struct SpanTracker;
 
-impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Watch {
+impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanTracker {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         if metadata.target() == CONTENTS {
             Interest::sometimes()
@@ -124,7 +124,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Watch {
         }
         let context = if span.name() == "chat" { model::begin(&scope, &values) } else { OtelContext::new() };
         let (began, started) = (Instant::now(), SystemTime::now());
-        span.extensions_mut().insert(Watched { scope, began, started, values, context, spent: (0, 0) });
+        span.extensions_mut().insert(TrackedSpan { scope, began, started, values, context, spent: (0, 0) });
     }
 
     fn on_record(&self, id: &Id, record: &Record<'_>, context: Context<'_, S>) {
@@ -132,7 +132,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Watch {
         let mut values = Values::default();
         record.record(&mut values);
         let mut extensions = span.extensions_mut();
-        let Some(watched) = extensions.get_mut::<Watched>() else { return };
+        let Some(watched) = extensions.get_mut::<TrackedSpan>() else { return };
         match span.name() {
             "create sandbox" => {
                 if let Some(result) = values.text("result") {
@@ -164,7 +164,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Watch {
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
-        let watched = span.extensions_mut().remove::<Watched>();
+        let watched = span.extensions_mut().remove::<TrackedSpan>();
         if let Some(watched) = watched
             && span.name() == "answer"
         {

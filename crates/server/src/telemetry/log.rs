@@ -71,7 +71,7 @@ pub(super) fn tell(level: tracing::Level, message: &str, fields: Vec<(&'static s
         return;
     }
     if format == LogFormat::Json {
-        let line = Line::new(level.into(), message);
+        let line = LogLine::new(level.into(), message);
         let line = match scope {
             Some(scope) => scope.identify(line),
             None => line,
@@ -97,17 +97,17 @@ fn listed(fields: &[(&'static str, Value)]) -> String {
 }
 
 /// Tells the operator something that is about no request. Returns whether the log takes it; when it does not, it is for the caller to say.
-pub fn notice(level: Level, message: &str) -> bool {
+pub fn notice(level: LogLevel, message: &str) -> bool {
     let is_taken = LogFormat::current() == LogFormat::Json;
     if is_taken {
-        write(&Line::new(level, message).render());
+        write(&LogLine::new(level, message).render());
     }
     is_taken
 }
 
 /// The level of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub enum LogLevel {
     /// It is as it should be.
     Info,
     /// It works, but somebody should look at it.
@@ -116,7 +116,7 @@ pub enum Level {
     Error,
 }
 
-impl From<tracing::Level> for Level {
+impl From<tracing::Level> for LogLevel {
     fn from(level: tracing::Level) -> Self {
         match level {
             tracing::Level::ERROR => Self::Error,
@@ -127,14 +127,14 @@ impl From<tracing::Level> for Level {
 }
 
 /// A line for programs that read logs: a few words and named values.
-pub(crate) struct Line(Vec<(&'static str, Value)>);
+pub(crate) struct LogLine(Vec<(&'static str, Value)>);
 
-impl Line {
-    pub(crate) fn new(level: Level, message: &str) -> Self {
+impl LogLine {
+    pub(crate) fn new(level: LogLevel, message: &str) -> Self {
         let level = match level {
-            Level::Info => "info",
-            Level::Warning => "warning",
-            Level::Error => "error",
+            LogLevel::Info => "info",
+            LogLevel::Warning => "warning",
+            LogLevel::Error => "error",
         };
         Self(Vec::new()).with("time", timestamp(SystemTime::now())).with("level", level).with("message", message)
     }
@@ -224,7 +224,8 @@ mod tests {
 
     #[test]
     fn nothing_in_a_line_moves_a_cursor() {
-        let line = Line::new(Level::Error, "a\u{1b}[2J\u{9b}31m\n{").with("none", None::<u64>).with("name", "\u{7f}b");
+        let line =
+            LogLine::new(LogLevel::Error, "a\u{1b}[2J\u{9b}31m\n{").with("none", None::<u64>).with("name", "\u{7f}b");
         let text = line.render();
         assert!(!text.chars().any(char::is_control), "{text:?}");
         let value: Value = serde_json::from_str(&text).unwrap();

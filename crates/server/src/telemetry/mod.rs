@@ -20,7 +20,7 @@ mod tail;
 mod traces;
 mod turn;
 
-pub use log::{Level, LogFormat, log_as, notice};
+pub use log::{LogFormat, LogLevel, log_as, notice};
 pub(crate) use metrics::{METRICS, Metrics, scrape};
 pub(crate) use model::{passed_on, watched};
 pub(crate) use scope::Scope;

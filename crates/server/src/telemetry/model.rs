@@ -13,7 +13,7 @@ use opentelemetry::{Context, KeyValue};
 use serde_json::json;
 
 use super::Scope;
-use super::layer::{self, Values, Watched};
+use super::layer::{self, TrackedSpan, Values};
 use super::metrics::{CallLabels, ModelLabels};
 use super::tail::Tail;
 
@@ -110,7 +110,7 @@ pub(super) fn begin(scope: &Scope, values: &Values) -> Context {
 }
 
 /// Notes that the first piece of an answer is there.
-pub(super) fn speaks(span: &Watched, seconds: f64) {
+pub(super) fn speaks(span: &TrackedSpan, seconds: f64) {
     if let Some(metrics) = span.scope.metrics() {
         let model = name(&span.scope, &span.values);
         metrics.first_word_seconds.get_or_create(&ModelLabels { model }).observe(seconds);
@@ -118,7 +118,7 @@ pub(super) fn speaks(span: &Watched, seconds: f64) {
 }
 
 /// Counts a call that ended.
-pub(super) fn ended(watched: &Watched, result: &str, values: &Values) {
+pub(super) fn ended(watched: &TrackedSpan, result: &str, values: &Values) {
     let scope = &watched.scope;
     let model = name(scope, &watched.values);
     if let Some(metrics) = scope.metrics() {

@@ -3,11 +3,11 @@
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanBuilder, Status, TraceContextExt};
 
-use super::layer::Watched;
+use super::layer::TrackedSpan;
 use super::metrics::ResultLabels;
 
 /// Counts a sandbox that was to be created, by what came of it.
-pub(super) fn created(span: &Watched, result: &str) {
+pub(super) fn created(span: &TrackedSpan, result: &str) {
     let scope = &span.scope;
     if let Some(metrics) = scope.metrics() {
         metrics.sandbox_start_seconds.observe(span.began.elapsed().as_secs_f64());

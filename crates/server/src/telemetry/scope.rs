@@ -10,7 +10,7 @@ use opentelemetry::trace::{SpanKind, Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
 use tracing::{Span, info_span};
 
-use super::log::{Level, Line};
+use super::log::{LogLevel, LogLine};
 use super::metrics::{Metrics, RequestLabels, RouteLabels, TokenLabels};
 use super::{Telemetry, Traces, layer};
 
@@ -48,14 +48,14 @@ pub(super) struct Facts {
     pub(super) api: Option<Arc<str>>,
     /// The response or the completion.
     pub(super) answer: Option<String>,
-    pub(super) work: Work,
+    pub(super) work: RequestWork,
     /// The part of it that the request's own line told.
-    told: Option<Work>,
+    told: Option<RequestWork>,
 }
 
 /// Work that was done for a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Work {
+pub(super) struct RequestWork {
     pub(super) input_tokens: u64,
     pub(super) output_tokens: u64,
     pub(super) executions: u64,
@@ -66,7 +66,7 @@ pub(super) struct Work {
 impl Scope {
     /// Begins a request, with the span in which all that it causes is to be done. It ends when the last of the three is dropped: with
     /// the answer's last byte, or with a client that goes away.
-    pub(crate) fn begin(telemetry: &Arc<Telemetry>, request: &Request) -> (Self, Span, Open) {
+    pub(crate) fn begin(telemetry: &Arc<Telemetry>, request: &Request) -> (Self, Span, OpenRequest) {
         let method = word_of(request.method());
         let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str);
         let id = fresh_id("req_");
@@ -93,7 +93,7 @@ impl Scope {
         let scope = Self(Arc::new(Inner { telemetry, id, method, route, began, trace, context, facts }));
         let span = info_span!(parent: None, "request");
         layer::attach(&span, scope.clone());
-        (scope.clone(), span, Open(scope))
+        (scope.clone(), span, OpenRequest(scope))
     }
 
     /// Tokens that the model of this request read and wrote.
@@ -116,7 +116,7 @@ impl Scope {
             None => Context::new(),
         };
         // There is no other line that could tell of it.
-        let facts = Mutex::new(Facts { told: Some(Work::default()), ..Facts::default() });
+        let facts = Mutex::new(Facts { told: Some(RequestWork::default()), ..Facts::default() });
         Self(Arc::new(Inner {
             telemetry: Arc::clone(telemetry),
             id: fresh_id("req_"),
@@ -193,12 +193,12 @@ impl Scope {
     }
 
     /// A line about this request.
-    pub(super) fn line(&self, message: &str) -> Line {
-        self.identify(Line::new(Level::Info, message))
+    pub(super) fn line(&self, message: &str) -> LogLine {
+        self.identify(LogLine::new(LogLevel::Info, message))
     }
 
     /// Adds which request a line is about.
-    pub(super) fn identify(&self, line: Line) -> Line {
+    pub(super) fn identify(&self, line: LogLine) -> LogLine {
         let span = self.0.context.span().span_context().clone();
         let trace = span.is_valid().then(|| span.trace_id().to_string());
         line.with("request", self.id()).with("trace", trace)
@@ -263,9 +263,9 @@ impl Scope {
 
 /// A request that has not ended.
 #[derive(Debug)]
-pub(crate) struct Open(Scope);
+pub(crate) struct OpenRequest(Scope);
 
-impl Drop for Open {
+impl Drop for OpenRequest {
     // A client may go away at any time, and all that is seen of it is that nobody asks for the rest.
     fn drop(&mut self) {
         self.0.end();

@@ -6,14 +6,14 @@ use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanBuilder, Status, TraceContextExt};
 use serde_json::json;
 
-use super::layer::{Values, Watched};
+use super::layer::{TrackedSpan, Values};
 use super::metrics::{ApiLabels, OutcomeLabels, TurnLabels};
 
 /// Characters of a call's id in a span: the model's server makes it up.
 const MAX_ID: usize = 200;
 
 /// Counts a program that ran.
-pub(super) fn executed(span: &Watched, outcome: &str, values: &Values) {
+pub(super) fn executed(span: &TrackedSpan, outcome: &str, values: &Values) {
     let scope = &span.scope;
     scope.facts().work.executions += 1;
     let seconds = values.number("seconds").unwrap_or_default();
@@ -52,14 +52,14 @@ pub(super) fn executed(span: &Watched, outcome: &str, values: &Values) {
 }
 
 /// Counts the tokens that a turn has used since it was last asked.
-pub(super) fn spent(span: &mut Watched, values: &Values) {
+pub(super) fn spent(span: &mut TrackedSpan, values: &Values) {
     let (Some(input), Some(output)) = (values.count("input_tokens"), values.count("output_tokens")) else { return };
     let (input_before, output_before) = std::mem::replace(&mut span.spent, (input, output));
     span.scope.spent(input.saturating_sub(input_before), output.saturating_sub(output_before));
 }
 
 /// Counts a turn that ended.
-pub(super) fn ended(span: &Watched, ending: &str) {
+pub(super) fn ended(span: &TrackedSpan, ending: &str) {
     let ending: Arc<str> = ending.into();
     let api = {
         let mut facts = span.scope.facts();
