@@ -6,7 +6,7 @@ use aludel_engine::approvals::ApprovalMode;
 use clap::Parser;
 
 use crate::commands::{Command, Context};
-use crate::config::{Flag, Model, Section, help};
+use crate::config::{Flag, ModelSection, Section, help};
 use crate::exit::{self, usage};
 use crate::turn::Asked;
 use crate::{approval, console, paint, terminal, upstream};
@@ -109,7 +109,7 @@ impl SandboxArgs {
 }
 
 /// The model that is asked, in words.
-fn describe(model: &Model) -> String {
+fn describe(model: &ModelSection) -> String {
     if model.is_demo() {
         "asking the demo model: a script that knows one analysis (see `aludel demo`), not a language model. \
          To ask a real one, give --model and --url, or a [[model]] in aludel.toml."

@@ -27,19 +27,19 @@ use std::path::{Path, PathBuf};
 use aludel_agent::Secret;
 pub(crate) use given::{ConfigError, Given, Origin};
 pub(crate) use key::KeySource;
-pub(crate) use model::{Api, Model};
+pub(crate) use model::{Api, ModelSection};
 pub(crate) use reference::{explain, help, markdown, schema};
 pub(crate) use sandbox::{Backend as BackendChoice, MAX_TEMPLATES, Require};
 pub(crate) use server::{Collector, LogFormat};
 pub(crate) use surroundings::Surroundings;
 
-use approval::Approval;
+use approval::ApprovalSection;
 use declare::Key;
 use given::{Setting, Switch};
 use model::{GivenModel, Overlay};
 use nearest::nearest;
-pub(crate) use sandbox::Sandbox;
-use server::Server;
+pub(crate) use sandbox::SandboxSection;
+use server::ServerSection;
 use size::Size;
 pub(crate) use span::Span;
 
@@ -47,13 +47,13 @@ pub(crate) use span::Span;
 #[derive(Debug)]
 pub(crate) struct Config {
     /// `[server]`
-    pub(crate) server: Server,
+    pub(crate) server: ServerSection,
     /// `[sandbox]`
-    pub(crate) sandbox: Sandbox,
+    pub(crate) sandbox: SandboxSection,
     /// `[approval]`
-    pub(crate) approval: Approval,
+    pub(crate) approval: ApprovalSection,
     /// The models, the one that is asked when nobody names one first. The scripted model is always among them.
-    pub(crate) models: Vec<Model>,
+    pub(crate) models: Vec<ModelSection>,
     /// The file that was read, if there was one.
     pub(crate) file: Option<PathBuf>,
     /// Warnings about settings that work all the same.
@@ -100,10 +100,10 @@ impl Section {
 
     fn keys(self) -> &'static [Key] {
         match self {
-            Self::Server => Server::KEYS,
-            Self::Sandbox => Sandbox::KEYS,
-            Self::Approval => Approval::KEYS,
-            Self::Model => Model::KEYS,
+            Self::Server => ServerSection::KEYS,
+            Self::Sandbox => SandboxSection::KEYS,
+            Self::Approval => ApprovalSection::KEYS,
+            Self::Model => ModelSection::KEYS,
         }
     }
 }
@@ -111,9 +111,9 @@ impl Section {
 /// Settings as they were given, layer over layer.
 #[derive(Debug, Default)]
 struct Layers {
-    server: Server,
-    sandbox: Sandbox,
-    approval: Approval,
+    server: ServerSection,
+    sandbox: SandboxSection,
+    approval: ApprovalSection,
     models: Vec<GivenModel>,
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn load(surroundings: &Surroundings, file: Option<&Path>, flags: &[Fl
     layers.set_flags(flags)?;
     let Layers { server, sandbox, approval, models } = layers;
     let models = model::resolve_all(models)?;
-    let warnings = models.iter().filter_map(Model::warning).collect();
+    let warnings = models.iter().filter_map(ModelSection::warning).collect();
     let (server, sandbox) = (server.resolve(surroundings)?, sandbox.resolve()?);
     Ok(Config { server, sandbox, approval, models, file, warnings })
 }
@@ -225,7 +225,7 @@ impl Config {
         let mut entries = self.server.entries();
         entries.extend(self.sandbox.entries());
         entries.extend(self.approval.entries());
-        entries.extend(self.models.iter().flat_map(Model::entries));
+        entries.extend(self.models.iter().flat_map(ModelSection::entries));
         entries
     }
 

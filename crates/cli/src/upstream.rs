@@ -8,20 +8,20 @@ use aludel_agent::upstream::demo::Demo;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_agent::upstream::{Fallback, ModelCapabilities, Upstream};
 
-use crate::config::{Api, Model, Surroundings};
+use crate::config::{Api, ModelSection, Surroundings};
 use crate::exit::{usage, words};
 
 /// Owner of the demo model.
 const SCRIPT: &str = "aludel: a script, not a language model";
 
 /// The first of the models, with those that step in for it.
-pub(crate) fn first(models: &[Model], surroundings: &Surroundings) -> anyhow::Result<aludel_engine::Model> {
+pub(crate) fn first(models: &[ModelSection], surroundings: &Surroundings) -> anyhow::Result<aludel_engine::Model> {
     let model = models.first().ok_or_else(|| usage("no model is configured"))?;
     with_upstream(model, models, surroundings)
 }
 
 /// All models, as the engine knows them, or everything that is wrong with them.
-pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Result<Vec<aludel_engine::Model>> {
+pub(crate) fn all(models: &[ModelSection], surroundings: &Surroundings) -> anyhow::Result<Vec<aludel_engine::Model>> {
     let made = models.iter().map(|model| with_upstream(model, models, surroundings));
     let (mut served, mut wrong) = (Vec::new(), Vec::new());
     for model in made {
@@ -36,7 +36,11 @@ pub(crate) fn all(models: &[Model], surroundings: &Surroundings) -> anyhow::Resu
     if wrong.is_empty() { Ok(served) } else { Err(usage(wrong.join("; "))) }
 }
 
-fn with_upstream(model: &Model, models: &[Model], surroundings: &Surroundings) -> anyhow::Result<aludel_engine::Model> {
+fn with_upstream(
+    model: &ModelSection,
+    models: &[ModelSection],
+    surroundings: &Surroundings,
+) -> anyhow::Result<aludel_engine::Model> {
     let owner = if model.is_demo() { SCRIPT.to_owned() } else { model.upstream_name.to_string() };
     let endpoint = endpoint(model, surroundings)?;
     let upstream = with_fallback(model, upstream(endpoint.clone()), models, surroundings)?;
@@ -55,9 +59,9 @@ pub(crate) fn demo(pace: Duration) -> aludel_engine::Model {
 }
 
 fn with_fallback(
-    model: &Model,
+    model: &ModelSection,
     upstream: Arc<dyn Upstream>,
-    models: &[Model],
+    models: &[ModelSection],
     surroundings: &Surroundings,
 ) -> anyhow::Result<Arc<dyn Upstream>> {
     let mut others = Vec::new();
@@ -84,7 +88,7 @@ fn upstream(endpoint: Option<Arc<HttpUpstream>>) -> Arc<dyn Upstream> {
 }
 
 /// Makes the upstream of a model that is not the script.
-fn endpoint(model: &Model, surroundings: &Surroundings) -> anyhow::Result<Option<Arc<HttpUpstream>>> {
+fn endpoint(model: &ModelSection, surroundings: &Surroundings) -> anyhow::Result<Option<Arc<HttpUpstream>>> {
     if model.is_demo() {
         return Ok(None);
     }

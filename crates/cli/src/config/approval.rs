@@ -12,7 +12,7 @@ use super::{Entry, Span, Surroundings};
 
 settings! {
     /// Approval: programs that the server holds back, and the party that decides.
-    pub(crate) struct Approval of "approval" {
+    pub(crate) struct ApprovalSection of "approval" {
         /// Programs that are held back: none (`never`), all (`always`), or those that the rules name (`rules`).
         mode: Mode = Mode::Never;
         /// File of the rules; without one the usual rules hold: networks, processes, made-up code, native code, Python's inside and files of
@@ -58,7 +58,7 @@ choice! {
     }
 }
 
-impl Approval {
+impl ApprovalSection {
     pub(crate) fn entries(&self) -> Vec<Entry> {
         self.entries_of("approval")
     }

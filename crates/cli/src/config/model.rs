@@ -19,7 +19,7 @@ pub(crate) const DEMO: &str = "demo";
 settings! {
     /// A language model. The file has a `[[model]]` for each; the first is asked when nobody names one. In the environment and on
     /// the command line they hold for the model of the name that is given there, or else for the first.
-    pub(crate) struct Model of "model" {
+    pub(crate) struct ModelSection of "model" {
         /// Name by which people and clients ask for it.
         name: Word = Word::default();
         /// Base of its API, such as `http://localhost:11434/v1`.
@@ -102,7 +102,7 @@ impl Interpreting {
 pub(crate) struct GivenModel {
     /// The beginning of its table; the default for one that comes from another layer.
     start: Origin,
-    model: Model,
+    model: ModelSection,
 }
 
 /// Keys of a model, in a layer above the file.
@@ -139,7 +139,7 @@ impl GivenModel {
         };
         let mut below = place.map(|place| models.remove(place)).unwrap_or_default();
         if given("url").is_some() {
-            let Model { key, headers, .. } = Model::default();
+            let ModelSection { key, headers, .. } = ModelSection::default();
             (below.model.key, below.model.headers) = (key, headers);
         }
         for (key, given) in keys {
@@ -150,7 +150,7 @@ impl GivenModel {
     }
 
     /// Fills in the defaults that follow from other settings, and checks them. `names` are those of the models that are there.
-    fn resolve(self, names: &[String]) -> Result<Model, ConfigError> {
+    fn resolve(self, names: &[String]) -> Result<ModelSection, ConfigError> {
         let Self { start, mut model } = self;
         if !model.name.is_given() {
             let origin = if model.url.is_given() { model.url.origin } else { start };
@@ -161,7 +161,7 @@ impl GivenModel {
         }
         if model.is_demo() {
             let (name, api, code_interpreter) = (model.name, model.api, model.code_interpreter);
-            return Ok(Model { name, api, code_interpreter, ..Model::default() });
+            return Ok(ModelSection { name, api, code_interpreter, ..ModelSection::default() });
         }
         if !model.url.is_given() {
             let why = match &model.name.origin {
@@ -182,10 +182,10 @@ impl GivenModel {
 }
 
 /// Makes models of what was given. The scripted model is added when it was not configured under its own name.
-pub(crate) fn resolve_all(given: Vec<GivenModel>) -> Result<Vec<Model>, ConfigError> {
+pub(crate) fn resolve_all(given: Vec<GivenModel>) -> Result<Vec<ModelSection>, ConfigError> {
     let named = given.iter().filter(|given| given.model.url.is_given() && given.model.name.is_given());
     let names: Vec<String> = named.map(|given| given.model.name.to_string()).collect();
-    let mut models: Vec<Model> = Vec::new();
+    let mut models: Vec<ModelSection> = Vec::new();
     for model in given {
         // A key or a timeout for whichever model there is, and there is none.
         if model.is_loose() && !model.model.url.is_given() {
@@ -198,7 +198,7 @@ pub(crate) fn resolve_all(given: Vec<GivenModel>) -> Result<Vec<Model>, ConfigEr
         models.push(model);
     }
     if !models.iter().any(|model| **model.name == DEMO) {
-        models.push(Model::demo());
+        models.push(ModelSection::demo());
     }
     for model in &models {
         for other in &model.fallback.0 {
@@ -212,7 +212,7 @@ pub(crate) fn resolve_all(given: Vec<GivenModel>) -> Result<Vec<Model>, ConfigEr
     Ok(models)
 }
 
-impl Model {
+impl ModelSection {
     /// The scripted model, as nobody configured it.
     fn demo() -> Self {
         let (name, api) = (Setting::default(Word(DEMO.to_owned())), Setting::default(Api::Demo));

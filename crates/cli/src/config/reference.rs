@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::approval::Approval;
+use super::approval::ApprovalSection;
 use super::declare::{Form, Key};
 use super::environment::variable;
-use super::model::Model;
-use super::sandbox::Sandbox;
-use super::server::Server;
+use super::model::ModelSection;
+use super::sandbox::SandboxSection;
+use super::server::ServerSection;
 use super::{Entry, Section};
 
 /// Flags that set a part of the configuration, by section and key, and the commands that have them.
@@ -27,20 +27,20 @@ const FLAGS: [(Section, &str, &str); 8] = [
 /// The description of a section.
 fn about(section: Section) -> String {
     one_line(match section {
-        Section::Server => Server::ABOUT,
-        Section::Sandbox => Sandbox::ABOUT,
-        Section::Approval => Approval::ABOUT,
-        Section::Model => Model::ABOUT,
+        Section::Server => ServerSection::ABOUT,
+        Section::Sandbox => SandboxSection::ABOUT,
+        Section::Approval => ApprovalSection::ABOUT,
+        Section::Model => ModelSection::ABOUT,
     })
 }
 
 /// The defaults, by key.
 fn defaults(section: Section) -> Vec<Entry> {
     match section {
-        Section::Server => Server::default().entries_of(""),
-        Section::Sandbox => Sandbox::default().entries_of(""),
-        Section::Approval => Approval::default().entries_of(""),
-        Section::Model => Model::default().entries_of(""),
+        Section::Server => ServerSection::default().entries_of(""),
+        Section::Sandbox => SandboxSection::default().entries_of(""),
+        Section::Approval => ApprovalSection::default().entries_of(""),
+        Section::Model => ModelSection::default().entries_of(""),
     }
 }
 

@@ -42,7 +42,7 @@ static LIMITS: LazyLock<Limits> = LazyLock::new(Limits::default);
 
 settings! {
     /// Sandboxes: their origin, and the limits of each.
-    pub(crate) struct Sandbox of "sandbox" {
+    pub(crate) struct SandboxSection of "sandbox" {
         /// Origin of sandboxes: `local` makes them of Linux namespaces on this host, `docker` takes containers of an engine, Docker's
         /// or Podman's, `e2b` and `opensandbox` take those of a service that speaks E2B's or OpenSandbox's protocol, and `auto` takes the first
         /// that works: E2B if its key is in the settings, OpenSandbox if its address is, this host, containers.
@@ -126,7 +126,7 @@ settings! {
 
 values! { KeyTemplates: Table, Choice: Text, Directory: Text, TemplateNames: List, Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
 
-impl Sandbox {
+impl SandboxSection {
     /// Fills in the defaults that follow from other settings, and checks those that depend on each other.
     pub(crate) fn resolve(mut self) -> Result<Self, ConfigError> {
         let memory = self.memory.0;

@@ -17,7 +17,7 @@ static SESSIONS: LazyLock<aludel_engine::SessionSettings> = LazyLock::new(aludel
 
 settings! {
     /// The server: its address, its data, and the most that it takes on.
-    pub(crate) struct Server of "server" {
+    pub(crate) struct ServerSection of "server" {
         /// Address and port on which `aludel serve` listens. Without API keys only this machine is served.
         listen: Listen = Listen(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080));
         /// Directory of templates, running sandboxes and what a server keeps.
@@ -56,7 +56,7 @@ settings! {
 
 values! { Listen: Text, Collector: Text, Url: Text, Origins: List, Count: Number }
 
-impl Server {
+impl ServerSection {
     /// Fills in the place of the data.
     pub(crate) fn resolve(mut self, surroundings: &Surroundings) -> Result<Self, ConfigError> {
         if !self.data.is_given() {

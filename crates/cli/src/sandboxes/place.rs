@@ -2,7 +2,7 @@
 
 use aludel_sandbox::template::Choice;
 
-use crate::config::{BackendChoice, Sandbox};
+use crate::config::{BackendChoice, SandboxSection};
 
 /// A backend that programs can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Place {
     }
 
     /// Returns true if the settings say enough to try it unasked. Nothing leaves this host because of a key that lies about.
-    fn is_set_up(self, settings: &Sandbox) -> bool {
+    fn is_set_up(self, settings: &SandboxSection) -> bool {
         match self {
             Self::E2b => settings.has_e2b_key(),
             Self::OpenSandbox => settings.has_opensandbox_url(),
@@ -46,7 +46,7 @@ pub(crate) struct Candidates {
 }
 
 /// Returns the backends to be tried for sandboxes of this template.
-pub(crate) fn candidates(settings: &Sandbox, template: &Choice) -> Candidates {
+pub(crate) fn candidates(settings: &SandboxSection, template: &Choice) -> Candidates {
     let named = |place| (vec![place], "sandbox.backend names it");
     let (places, reason) = match *settings.backend {
         BackendChoice::Local => named(Place::Local),
